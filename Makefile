@@ -1,0 +1,54 @@
+# Every target does its own set-up: see scripts/environment. GNU make 3.81 (macOS) is enough.
+.DEFAULT_GOAL := help
+.PHONY: help test check fix demo bench test-long java lock clean env-dev env-runtime lint types imports
+
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: env-runtime ## show the log at work
+	@$(BIN)/python examples/log_demo.py
+
+test: env-dev lint types imports ## everything that must hold
+	$(PYTEST) -n 2 tests
+
+check: env-dev lint types imports ## the inner loop: all but slow tests, in under a minute
+	$(PYTEST) -n 2 -m "not slow" tests
+
+fix: env-dev ## format, and mend what the linter can
+	$(BIN)/ruff check --fix --exit-zero --quiet .
+	$(BIN)/ruff format .
+
+test-long: env-dev ## property tests with many more examples
+	HEADWATER_LONG=1 $(PYTEST) -n 2 --timeout=3600 tests
+
+bench: env-dev ## measure, and print the table
+	$(BIN)/python -m benchmarks
+
+java: env-runtime ## check that Java 17 or newer is here
+	@$(BIN)/python scripts/java.py
+
+lock: env-dev ## resolve the dependencies anew and write requirements/*.lock
+	scripts/lock
+
+clean: ## remove .venv, caches and build output
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+env-dev:
+	@scripts/environment dev
+
+env-runtime:
+	@scripts/environment runtime
+
+lint: env-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: env-dev
+	$(BIN)/mypy
+
+imports: env-dev
+	$(BIN)/lint-imports

@@ -1,0 +1,83 @@
+"""Headwater: a durable, typed, partitioned log, and the views that follow it.
+
+Everything a program needs is here, loaded when it is first used: `import headwater` alone loads neither
+pyarrow nor pyspark and starts nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headwater.errors import (
+        AlreadyWrittenError,
+        BadRowError,
+        ClosedError,
+        ConflictError,
+        CorruptionError,
+        DiskFullError,
+        FencedError,
+        GapError,
+        HeadwaterError,
+        JavaMissingError,
+        LogTimeoutError,
+        NewerVersionError,
+        NotAWorkspaceError,
+        PermissionDeniedError,
+        SchemaError,
+        StatementError,
+        StorageError,
+        SyncFailedError,
+        TopicExistsError,
+        TopicNotFoundError,
+        UsageError,
+        WorkspaceMissingError,
+    )
+    from headwater.positions import Receipt
+    from headwater.workspace import Workspace, open
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyWrittenError",
+    "BadRowError",
+    "ClosedError",
+    "ConflictError",
+    "CorruptionError",
+    "DiskFullError",
+    "FencedError",
+    "GapError",
+    "HeadwaterError",
+    "JavaMissingError",
+    "LogTimeoutError",
+    "NewerVersionError",
+    "NotAWorkspaceError",
+    "PermissionDeniedError",
+    "Receipt",
+    "SchemaError",
+    "StatementError",
+    "StorageError",
+    "SyncFailedError",
+    "TopicExistsError",
+    "TopicNotFoundError",
+    "UsageError",
+    "Workspace",
+    "WorkspaceMissingError",
+    "__version__",
+    "open",
+]
+
+_HOMES = {"Receipt": "headwater.positions", "Workspace": "headwater.workspace", "open": "headwater.workspace"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'headwater' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "headwater.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,372 @@
+"""What a topic is declared to be, and which changes of that declaration keep every old record readable."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from headwater.clock import Microseconds, format_span, parse_span_us
+from headwater.errors import SchemaError, UsageError
+from headwater.settings import DURABILITIES, Durability, format_bytes, parse_bytes
+from headwater.types import WIDER, format_type, parse_type, quote
+
+Cleanup = Literal["delete", "compact"]
+
+NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,199}\Z")
+HIDDEN = ("_partition", "_offset", "_appended_at", "_op", "_watermark", "_sequence", "_version")
+"""Columns that every topic has besides its own; user columns may not take these names."""
+
+PARTITIONS_MAX = 4096
+TOMBSTONE_RETENTION_US = parse_span_us("1 day")
+
+
+@dataclass(frozen=True)
+class TopicDefinition:
+    """A topic's contract. `schema` holds the user's columns, with their nullability."""
+
+    name: str
+    schema: pa.Schema
+    key: tuple[str, ...] = ()
+    time: str | None = None
+    lateness_us: Microseconds = 0
+    max_ahead_us: Microseconds | None = None
+    idle_after_us: Microseconds | None = None
+    partitions: int = 1
+    partition_by: tuple[str, ...] = ()
+    versioned_by: str | None = None
+    cleanup: Cleanup = "delete"
+    retention_us: Microseconds | None = None
+    retention_bytes: int | None = None
+    tombstone_retention_us: Microseconds = TOMBSTONE_RETENTION_US
+    durability: Durability | None = None
+    schema_version: int = 0
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the topic is a table's changelog."""
+        return bool(self.key)
+
+    @property
+    def routing(self) -> tuple[str, ...]:
+        """The columns whose hash chooses a row's partition; empty where rows are spread."""
+        return self.partition_by or self.key or ((self.versioned_by,) if self.versioned_by else ())
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form that `from_json` reads back."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "schema"}
+        columns = [[f.name, format_type(f.type), f.nullable] for f in self.schema]
+        return {**{k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}, "columns": columns}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> TopicDefinition:
+        """The definition that `to_json` wrote."""
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k != "columns"
+        }
+        schema = pa.schema([pa.field(n, parse_type(t), nullable) for n, t, nullable in plain["columns"]])
+        return cls(schema=schema, **values)
+
+    def to_sql(self) -> str:
+        """The CREATE TOPIC statement that makes this topic."""
+        lines = [
+            f"  {quote(f.name)} {format_type(f.type)}{'' if f.nullable else ' NOT NULL'}" for f in self.schema
+        ]
+        if self.key:
+            lines.append(f"  PRIMARY KEY ({', '.join(map(quote, self.key))})")
+        if self.time:
+            late = f" - INTERVAL '{format_span(self.lateness_us)}'"
+            lines.append(f"  WATERMARK FOR {quote(self.time)} AS {quote(self.time)}{late}")
+        options = ", ".join(f"{name} = {value}" for name, value in self.options().items())
+        return f"CREATE TOPIC {quote(self.name)} (\n" + ",\n".join(lines) + f"\n) WITH ({options})"
+
+    def options(self) -> dict[str, str]:
+        """The WITH options that differ from the default, as SQL literals."""
+        shown: dict[str, str] = {"partitions": str(self.partitions)}
+        for name in ("partition_by", "versioned_by", "cleanup", "durability"):
+            value = getattr(self, name)
+            if value and value != "delete":
+                shown[name] = f"'{', '.join(value) if isinstance(value, tuple) else value}'"
+        for name in ("retention", "max_ahead", "idle_after", "tombstone_retention"):
+            span = getattr(self, f"{name}_us")
+            if span is not None and (name, span) != ("tombstone_retention", TOMBSTONE_RETENTION_US):
+                shown[name] = f"'{format_span(span)}'"
+        if self.retention_bytes is not None:
+            shown["retention_bytes"] = f"'{format_bytes(self.retention_bytes)}'"
+        return shown
+
+
+OPTION_NAMES = (
+    "partitions",
+    "partition_by",
+    "versioned_by",
+    "cleanup",
+    "retention",
+    "retention_bytes",
+    "tombstone_retention",
+    "max_ahead",
+    "idle_after",
+    "durability",
+)
+ALTERABLE = ("retention", "retention_bytes", "tombstone_retention", "idle_after", "durability", "cleanup")
+"""Options that may change later: none of them changes what a record already in the log means."""
+
+
+def define_topic(
+    name: str,
+    schema: pa.Schema,
+    *,
+    key: tuple[str, ...] = (),
+    time: str | None = None,
+    lateness: Any = 0,
+    options: Mapping[str, Any] | None = None,
+) -> TopicDefinition:
+    """A checked definition from what the user wrote; `options` are the WITH options."""
+    values = _read_options(options or {})
+    schema = pa.schema([pa.field(f.name, _column_type(f), f.nullable and f.name not in key) for f in schema])
+    lateness_us = lateness if isinstance(lateness, int) else parse_span_us(lateness)
+    topic = TopicDefinition(name=name, schema=schema, key=key, time=time, lateness_us=lateness_us, **values)
+    _check(topic)
+    return topic
+
+
+def alter_options(topic: TopicDefinition, options: Mapping[str, Any]) -> TopicDefinition:
+    """The definition with other retention, durability and the like."""
+    for name in options:
+        if name in OPTION_NAMES and name not in ALTERABLE:
+            raise SchemaError(
+                f"{name} of topic {topic.name!r} is fixed when the topic is created",
+                hint="make a new topic and copy the records into it",
+                topic=topic.name,
+            )
+    changed = dataclasses.replace(topic, **_read_options(options))
+    _check(changed)
+    return changed
+
+
+def add_column(topic: TopicDefinition, field: pa.Field) -> TopicDefinition:
+    """The definition with one more nullable column at the end."""
+    if field.name in topic.schema.names:
+        raise SchemaError(f"topic {topic.name!r} already has a column {field.name!r}", topic=topic.name)
+    if not field.nullable:
+        raise SchemaError(
+            f"column {field.name!r} cannot be added NOT NULL to topic {topic.name!r}",
+            detail="records that are already in the log have no value for it",
+            hint=f"ALTER TOPIC {topic.name} ADD COLUMN {quote(field.name)} {format_type(_column_type(field))}",
+            topic=topic.name,
+        )
+    return _evolve(topic, [*topic.schema, pa.field(field.name, _column_type(field))])
+
+
+def widen_column(topic: TopicDefinition, column: str, kind: pa.DataType) -> TopicDefinition:
+    """The definition with a column of a wider type, in which every old value is the same value."""
+    field = _field(topic, column)
+    _column_type(pa.field(column, kind))
+    if kind == field.type:
+        return topic
+    if column in topic.routing and kind not in WIDER.get(field.type, ()):
+        raise _not_wider(topic, field, kind)
+    if kind not in WIDER.get(field.type, ()) and not _wider_decimal(field.type, kind):
+        raise _not_wider(topic, field, kind)
+    return _evolve(
+        topic, [pa.field(f.name, kind, f.nullable) if f.name == column else f for f in topic.schema]
+    )
+
+
+def drop_not_null(topic: TopicDefinition, column: str) -> TopicDefinition:
+    """The definition with a column made nullable."""
+    _field(topic, column)
+    if column in topic.key or column == topic.time:
+        what = "key" if column in topic.key else "time"
+        raise SchemaError(
+            f"column {column!r} of topic {topic.name!r} cannot become nullable: it is a {what} column",
+            topic=topic.name,
+        )
+    return _evolve(topic, [f.with_nullable(True) if f.name == column else f for f in topic.schema])
+
+
+def _evolve(topic: TopicDefinition, fields: list[pa.Field]) -> TopicDefinition:
+    changed = dataclasses.replace(topic, schema=pa.schema(fields), schema_version=topic.schema_version + 1)
+    _check(changed)
+    return changed
+
+
+def difference(old: TopicDefinition, new: TopicDefinition) -> list[str]:
+    """What differs between two definitions, a line each; empty where they are the same topic."""
+    lines = []
+    before, after = ({f.name: f for f in t.schema} for t in (old, new))
+    for name in dict.fromkeys([*before, *after]):
+        was, now = ("" if f is None else _show(f) for f in (before.get(name), after.get(name)))
+        if was != now:
+            lines += [f"{sign} {field}" for sign, field in (("-", was), ("+", now)) if field]
+    if not lines and list(before) != list(after):
+        lines += [f"- columns {', '.join(before)}", f"+ columns {', '.join(after)}"]
+    for name in (f.name for f in dataclasses.fields(old)):
+        if name not in ("schema", "name", "schema_version") and getattr(old, name) != getattr(new, name):
+            shown = name.removesuffix("_us")
+            lines += [f"- {shown} = {_plain(old, name)}", f"+ {shown} = {_plain(new, name)}"]
+    return lines
+
+
+def _plain(topic: TopicDefinition, name: str) -> Any:
+    value = getattr(topic, name)
+    if name.endswith("_us") and value is not None:
+        return format_span(value)
+    return ", ".join(value) if isinstance(value, tuple) else value
+
+
+def _show(field: pa.Field) -> str:
+    return f"{quote(field.name)} {format_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
+
+
+def _column_type(field: pa.Field) -> pa.DataType:
+    try:
+        format_type(field.type)
+    except SchemaError as error:
+        raise SchemaError(f"column {field.name!r}: {error.message}", hint=error.hint) from None
+    return field.type
+
+
+def _wider_decimal(old: pa.DataType, new: pa.DataType) -> bool:
+    if not (pa.types.is_decimal128(old) and pa.types.is_decimal128(new)):
+        return False
+    return bool(new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale)
+
+
+def _not_wider(topic: TopicDefinition, field: pa.Field, kind: pa.DataType) -> SchemaError:
+    wider = " or ".join(format_type(w) for w in WIDER.get(field.type, ()))
+    return SchemaError(
+        f"column {field.name!r} of topic {topic.name!r} cannot change from {format_type(field.type)} "
+        f"to {format_type(kind)}",
+        detail="records that are already in the log must keep their values",
+        hint=f"it can be widened to {wider}" if wider else "add a new column with the new type instead",
+        topic=topic.name,
+    )
+
+
+def _field(topic: TopicDefinition, column: str) -> pa.Field:
+    if column not in topic.schema.names:
+        raise SchemaError(
+            f"topic {topic.name!r} has no column {column!r}",
+            hint=f"its columns are {', '.join(topic.schema.names)}",
+            topic=topic.name,
+        )
+    return topic.schema.field(column)
+
+
+def _read_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in OPTION_NAMES:
+            raise UsageError(
+                f"{name!r} is not an option of a topic", hint=f"the options are {', '.join(OPTION_NAMES)}"
+            )
+        if value is None:
+            field = f"{name}_us" if name in _SPANS else name
+            values[field] = TopicDefinition.__dataclass_fields__[field].default
+        elif name in _SPANS:
+            values[f"{name}_us"] = parse_span_us(value)
+        elif name == "retention_bytes":
+            values[name] = parse_bytes(value)
+        elif name == "partition_by":
+            columns = value.split(",") if isinstance(value, str) else value
+            values[name] = tuple(c.strip().strip("`") for c in columns)
+        elif name == "partitions":
+            values[name] = _count(value)
+        else:
+            values[name] = value
+    return values
+
+
+_SPANS = ("retention", "tombstone_retention", "max_ahead", "idle_after")
+
+
+def _count(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"partitions is a whole number, not {value!r}", hint="write partitions = 4"
+        ) from None
+
+
+def _check(topic: TopicDefinition) -> None:
+    names = topic.schema.names
+    if not NAME.match(topic.name):
+        raise SchemaError(
+            f"{topic.name!r} cannot be the name of a topic",
+            hint="use letters, digits and underscores, not starting with a digit",
+        )
+    if not names:
+        raise SchemaError(f"topic {topic.name!r} needs at least one column")
+    folded = [n.lower() for n in names]
+    for name in names:
+        if folded.count(name.lower()) > 1:
+            raise SchemaError(f"topic {topic.name!r} has the column {name!r} twice (names ignore case)")
+        if name.lower() in HIDDEN:
+            raise SchemaError(
+                f"{name!r} is a column that every topic has; topic {topic.name!r} cannot declare it",
+                hint="choose another name",
+            )
+    if not 1 <= topic.partitions <= PARTITIONS_MAX:
+        raise SchemaError(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {topic.partitions}")
+    for column in (*topic.key, *topic.partition_by, *filter(None, (topic.time, topic.versioned_by))):
+        _field(topic, column)
+    _check_roles(topic)
+
+
+def _check_roles(topic: TopicDefinition) -> None:
+    name = topic.name
+    for column in (*topic.key, *topic.partition_by, *filter(None, (topic.versioned_by,))):
+        if pa.types.is_nested(topic.schema.field(column).type):
+            raise SchemaError(
+                f"column {column!r} of topic {name!r} is nested and cannot be a key",
+                hint="use a scalar column, such as an id",
+            )
+    if topic.key and not set(topic.partition_by) <= set(topic.key):
+        raise SchemaError(
+            f"partition_by of the keyed topic {name!r} must be part of its primary key",
+            detail="otherwise two records of one key could lie in two partitions, with no order between them",
+            hint=f"partition_by = '{', '.join(topic.key)}', or leave it out",
+        )
+    if topic.time and not pa.types.is_timestamp(topic.schema.field(topic.time).type):
+        raise SchemaError(
+            f"WATERMARK of topic {name!r} is for {topic.time!r}, which is not a TIMESTAMP",
+            hint=f"declare {quote(topic.time)} TIMESTAMP",
+        )
+    if topic.lateness_us < 0:
+        raise SchemaError(f"the lateness of topic {name!r} cannot be negative")
+    if topic.max_ahead_us is not None and not topic.time:
+        raise SchemaError(f"max_ahead of topic {name!r} needs a WATERMARK column")
+    if topic.cleanup not in ("delete", "compact"):
+        raise SchemaError(f"cleanup is 'delete' or 'compact', not {topic.cleanup!r}")
+    if topic.cleanup == "compact" and not topic.key:
+        raise SchemaError(
+            f"topic {name!r} cannot be compacted: it has no primary key",
+            hint="add PRIMARY KEY (...), or leave cleanup out",
+        )
+    if topic.versioned_by is not None:
+        _check_versioned(topic)
+    if topic.durability is not None and topic.durability not in DURABILITIES:
+        raise SchemaError(f"durability is one of {', '.join(DURABILITIES)}, not {topic.durability!r}")
+    if topic.retention_us is not None and topic.retention_us <= 0:
+        raise SchemaError(f"the retention of topic {name!r} must be longer than nothing")
+
+
+def _check_versioned(topic: TopicDefinition) -> None:
+    if topic.cleanup == "compact" or topic.retention_us is not None or topic.retention_bytes is not None:
+        what = "compacted" if topic.cleanup == "compact" else "given a retention"
+        raise SchemaError(
+            f"topic {topic.name!r} is event-sourced (versioned_by = {topic.versioned_by!r}) and cannot be {what}",
+            detail="every event of an aggregate is needed to rebuild it",
+            hint="leave cleanup and retention out",
+        )
+    if topic.routing != (topic.versioned_by,):
+        raise SchemaError(
+            f"topic {topic.name!r} is versioned_by {topic.versioned_by!r} and must be partitioned by it too",
+            hint=f"partition_by = '{topic.versioned_by}', or leave it out",
+        )

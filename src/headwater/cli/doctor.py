@@ -1,0 +1,196 @@
+"""`headwater doctor`: is everything here that Headwater needs, and is the workspace well?"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import click
+
+import headwater as hw
+from headwater.cli.output import print_json, shown_bytes
+from headwater.cli.session import Session, json_option, pass_session
+from headwater.clock import SystemClock
+from headwater.errors import HeadwaterError
+
+_REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)[^;]*(?:;(.*))?$")
+FILES_MIN = 1_024
+FREE_BYTES_WARN = 1 << 30
+FREE_BYTES_MIN = 64 << 20
+SYNC_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at; a hint says what to do about it."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    message: str
+    hint: str | None = None
+
+
+@click.command()
+@json_option
+@pass_session
+def doctor(session: Session, as_json: bool) -> None:
+    """Check the installation and the workspace; exit status 1 if something fails."""
+    checks = [
+        _python(),
+        _platform(),
+        _packages(),
+        _open_files(),
+        _notification(),
+        _java(),
+        *_workspace(session),
+    ]
+    if as_json:
+        print_json(checks)
+    else:
+        marks = {
+            "ok": click.style("ok  ", fg="green"),
+            "warn": click.style("warn", fg="yellow"),
+            "fail": click.style("fail", fg="red"),
+        }
+        for check in checks:
+            click.echo(f"{marks[check.status]}  {check.name:<15} {check.message}")
+            if check.hint:
+                click.echo(f"{'':6}{'':<15} hint: {check.hint}")
+    if any(check.status == "fail" for check in checks):
+        click.get_current_context().exit(1)
+
+
+def _python() -> Check:
+    fit = sys.version_info >= (3, 11)
+    return Check(
+        "python",
+        "ok" if fit else "fail",
+        f"{platform.python_version()} at {sys.executable}",
+        None if fit else "use Python 3.11 or newer",
+    )
+
+
+def _platform() -> Check:
+    known = sys.platform in ("linux", "darwin")
+    hint = None if known else "Headwater is tested on Linux and macOS"
+    return Check(
+        "platform",
+        "ok" if known else "warn",
+        f"{platform.system()} {platform.release()} {platform.machine()}",
+        hint,
+    )
+
+
+def _packages() -> Check:
+    found, missing = [], []
+    for name in _needed():
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Check("packages", "fail", f"missing: {', '.join(missing)}", "pip install headwater")
+    return Check("packages", "ok", ", ".join(found))
+
+
+def _needed() -> list[str]:
+    """The packages that the installed Headwater asks for on this platform."""
+    try:
+        asked = [_REQUIREMENT.match(line) for line in metadata.requires("headwater") or []]
+    except metadata.PackageNotFoundError:
+        return ["pyarrow", "numpy", "orjson", "click", "rich", "sqlglot"]
+    return [m[1] for m in asked if m and ("sys_platform" not in (m[2] or "") or sys.platform in m[2])]
+
+
+def _open_files() -> Check:
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < FILES_MIN:
+        return Check("open files", "warn", f"at most {soft}", f"ulimit -n {FILES_MIN}")
+    return Check("open files", "ok", f"at most {soft}" if soft != resource.RLIM_INFINITY else "no limit")
+
+
+def _notification() -> Check:
+    from headwater.log.embedded.waiting import mechanism
+
+    return Check("notification", "ok", f"readers wait by {mechanism()}")
+
+
+def _java() -> Check:
+    from headwater.runtime.java import find_java
+
+    try:
+        java = find_java()
+    except hw.JavaMissingError as error:
+        return Check("java", "warn", f"{error.message}; the log needs none", error.hint)
+    return Check("java", "ok", f"Java {java.version} at {java.home}")
+
+
+def _workspace(session: Session) -> list[Check]:
+    try:
+        with session.open() as ws:
+            log = ws.log
+            topics = ws.topics()
+            findings = list(getattr(log, "findings", ()))
+            form = getattr(log, "format_version", None)
+    except (hw.NotAWorkspaceError, hw.WorkspaceMissingError) as error:
+        if session.chosen:
+            return [Check("workspace", "fail", error.message, error.hint)]
+        return [Check("workspace", "ok", "none here", "name one with -w PATH to have it checked")]
+    except HeadwaterError as error:
+        return [Check("workspace", "fail", error.message, error.hint)]
+    about = f"{Path(session.path).resolve()}: {len(topics)} topics" + (
+        f", format {form}" if form is not None else ""
+    )
+    checks = [Check("workspace", "ok", about)]
+    for finding in findings:
+        checks.append(Check("recovery", "warn", finding, "headwater verify checks everything"))
+    return [*checks, _disk(session.path), _sync(session.path)]
+
+
+def _disk(path: str) -> Check:
+    free = shutil.disk_usage(path).free
+    said = f"{shown_bytes(free)} free"
+    if free < FREE_BYTES_MIN:
+        return Check("disk", "fail", said, "free some space; appends go on by themselves then")
+    if free < FREE_BYTES_WARN:
+        return Check(
+            "disk", "warn", said, "`headwater lag` forecasts when it is full; a shorter retention frees space"
+        )
+    return Check("disk", "ok", said)
+
+
+def _sync(path: str) -> Check:
+    """What making one append durable costs here, at the median."""
+    from headwater.storage import Storage
+
+    clock, took = SystemClock(), []
+    try:
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=path) as folder:
+            file = Storage(folder).open("probe", create=True)
+            for i in range(SYNC_ROUNDS):
+                began = clock.steady_ms()
+                file.write_at(i * 4096, os.urandom(4096))
+                file.sync()
+                took.append(clock.steady_ms() - began)
+            file.close()
+    except (HeadwaterError, OSError) as error:
+        return Check("durability", "fail", f"cannot write here: {error}", "check the folder's permissions")
+    median = sorted(took)[len(took) // 2]
+    if median > 50:
+        return Check(
+            "durability",
+            "warn",
+            f"a sync takes {median:.1f} ms",
+            "durability='group' lets concurrent appends share it",
+        )
+    return Check("durability", "ok", f"a sync takes {median:.1f} ms")

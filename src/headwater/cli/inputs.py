@@ -1,0 +1,267 @@
+"""Files that `headwater append` takes, read in chunks of rows that know where in the file they stand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import orjson
+import pyarrow as pa
+
+from headwater.catalog import HIDDEN, TopicDefinition
+from headwater.cli.values import json_decoder, text_decoder
+from headwater.errors import BadRowError, UsageError
+from headwater.types import format_type
+
+FORMATS = ("json", "csv", "tsv", "parquet", "arrow")
+_SUFFIXES = {
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".ipc": "arrow",
+    ".feather": "arrow",
+}
+_IGNORED = {name for name in HIDDEN if name != "_op"}
+"""Columns that `headwater tail --json` prints and an append cannot give."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows, the place of each (line or row number, from 1), and how many bytes of the file are done with them."""
+
+    rows: Any
+    places: range | list[int]
+    bytes_done: int
+    place_name: str = "line"
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+def format_of(file: str, given: str | None) -> str:
+    """The format of a file: as given, else by its name."""
+    if given:
+        return given
+    if file == "-":
+        raise UsageError("a pipe has no name to tell its format by", hint=f"--format {'|'.join(FORMATS)}")
+    found = _SUFFIXES.get(Path(file).suffix.lower())
+    if found is None:
+        raise UsageError(
+            f"the format of {file} is not clear from its name", hint=f"--format {'|'.join(FORMATS)}"
+        )
+    return found
+
+
+def size_of(file: str) -> int | None:
+    """The size of a file, for progress; None for a pipe."""
+    return Path(file).stat().st_size if file != "-" and Path(file).is_file() else None
+
+
+def read_chunks(
+    file: str, kind: str, topic: TopicDefinition, chunk_rows: int, null: str = ""
+) -> Iterator[Chunk]:
+    """The rows of a file in chunks of `chunk_rows`, the last one smaller."""
+    with click.open_file(file, "rb") as source:
+        if kind == "json":
+            yield from _json(source, topic, chunk_rows)
+        elif kind in ("csv", "tsv"):
+            yield from _csv(source, topic, chunk_rows, "\t" if kind == "tsv" else ",", null)
+        else:
+            yield from _arrow(source, kind, chunk_rows)
+
+
+def _json(source: IO[bytes], topic: TopicDefinition, chunk_rows: int) -> Iterator[Chunk]:
+    decoders = {f.name: (d, f) for f in topic.schema if (d := json_decoder(f.type))}
+    exact = any(_has_decimal(f.type) for f in topic.schema)
+    rows: list[dict[str, Any]] = []
+    places: list[int] = []
+    done = 0
+    for number, line in enumerate(source, start=1):
+        done += len(line)
+        if not line.strip():
+            continue
+        row = _object(line, number, topic, exact)
+        for name in row.keys() & _IGNORED:
+            del row[name]
+        for name in row.keys() & decoders.keys():
+            if row[name] is not None:
+                decode, field = decoders[name]
+                row[name] = _decoded(decode, row[name], topic, number, field)
+        rows.append(row)
+        places.append(number)
+        if len(rows) == chunk_rows:
+            yield Chunk(rows, places, done)
+            rows, places = [], []
+    if rows:
+        yield Chunk(rows, places, done)
+
+
+def _object(line: bytes, number: int, topic: TopicDefinition, exact: bool) -> dict[str, Any]:
+    try:
+        row = json.loads(line, parse_float=Decimal) if exact else orjson.loads(line)
+    except ValueError as error:
+        raise BadRowError(
+            f"line {number} is not JSON: {error}",
+            detail=line[:100].decode(errors="replace").rstrip(),
+            hint="JSON lines have one object per line; jq -c '.[]' makes them of an array",
+            topic=topic.name,
+            row=number,
+        ) from None
+    if not isinstance(row, dict):
+        raise BadRowError(
+            f"line {number} is not an object",
+            detail=line[:100].decode(errors="replace").rstrip(),
+            hint="JSON lines have one object per line; jq -c '.[]' makes them of an array",
+            topic=topic.name,
+            row=number,
+        )
+    return row
+
+
+def _has_decimal(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return _has_decimal(kind.key_type) or _has_decimal(kind.item_type)
+    if pa.types.is_nested(kind):
+        return any(_has_decimal(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(pa.types.is_decimal(kind))
+
+
+def _csv(
+    source: IO[bytes], topic: TopicDefinition, chunk_rows: int, delimiter: str, null: str
+) -> Iterator[Chunk]:
+    text = io.TextIOWrapper(source, encoding="utf-8-sig", newline="")
+    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    try:
+        header = next(reader, [])
+        columns = [_csv_column(name, topic) for name in header]
+        while True:
+            rows, places = [], []
+            for record in islice(reader, chunk_rows):
+                if record:
+                    rows.append(_csv_row(record, columns, topic, reader.line_num, null))
+                    places.append(reader.line_num)
+            if not rows:
+                return
+            yield Chunk(rows, places, _tell(source))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise BadRowError(
+            f"line {reader.line_num} is not CSV: {error}", hint="the file is read as UTF-8", topic=topic.name
+        ) from None
+    finally:
+        text.detach()
+
+
+def _tell(source: IO[bytes]) -> int:
+    try:
+        return source.tell()
+    except OSError:
+        return 0
+
+
+def _csv_column(
+    name: str, topic: TopicDefinition
+) -> tuple[str, Callable[[str], Any], pa.Field | None] | None:
+    if name in _IGNORED:
+        return None
+    if name == "_op" and topic.keyed:
+        return name, str, None
+    if name not in topic.schema.names:
+        raise UsageError(
+            f"topic {topic.name!r} has no column {name!r}, which the file's first line names",
+            hint=f"its columns are {', '.join(topic.schema.names)}",
+        )
+    field = topic.schema.field(name)
+    return name, text_decoder(field.type), field
+
+
+def _csv_row(
+    record: list[str],
+    columns: list[tuple[str, Callable[[str], Any], pa.Field | None] | None],
+    topic: TopicDefinition,
+    line: int,
+    null: str,
+) -> dict[str, Any]:
+    if len(record) != len(columns):
+        raise BadRowError(
+            f"line {line} has {len(record)} fields, the first line has {len(columns)}",
+            topic=topic.name,
+            row=line,
+        )
+    row = {}
+    for column, value in zip(columns, record, strict=True):
+        if column is not None and value != null:
+            name, decode, field = column
+            row[name] = value if field is None else _decoded(decode, value, topic, line, field)
+    return row
+
+
+def _decoded(
+    decode: Callable[[Any], Any], value: Any, topic: TopicDefinition, line: int, field: pa.Field
+) -> Any:
+    try:
+        return decode(value)
+    except (ValueError, TypeError, AttributeError, ArithmeticError):
+        expected = format_type(field.type)
+        raise BadRowError(
+            f"column {field.name!r} in line {line} is {value!r}, expected {expected}",
+            hint=_EXAMPLES.get(expected.split("(")[0]),
+            topic=topic.name,
+            row=line,
+            column=field.name,
+            value=value,
+            expected=expected,
+        ) from None
+
+
+_EXAMPLES = {
+    "TIMESTAMP": "such as 2026-01-31T12:00:00Z",
+    "TIMESTAMP_NTZ": "such as 2026-01-31T12:00:00",
+    "DATE": "such as 2026-01-31",
+    "BINARY": "binary is written in base64",
+    "DECIMAL": "such as 12.50",
+    "BOOLEAN": "true or false",
+}
+
+
+def _arrow(source: IO[bytes], kind: str, chunk_rows: int) -> Iterator[Chunk]:
+    done = 0
+    for batch in _batches(source, kind, chunk_rows):
+        batch = batch.select([n for n in batch.schema.names if n not in _IGNORED])
+        for at in range(0, batch.num_rows, chunk_rows):
+            piece = batch.slice(at, chunk_rows)
+            yield Chunk(piece, range(done + 1, done + piece.num_rows + 1), _tell(source), "row")
+            done += piece.num_rows
+
+
+def _batches(source: IO[bytes], kind: str, chunk_rows: int) -> Iterator[pa.RecordBatch]:
+    try:
+        if kind == "parquet":
+            import pyarrow.parquet as pq
+
+            yield from pq.ParquetFile(_seekable(source)).iter_batches(batch_size=chunk_rows)
+            return
+        head = source.peek(6)[:6] if isinstance(source, io.BufferedReader) else b""
+        if head.startswith(b"ARROW1"):
+            opened = pa.ipc.open_file(_seekable(source))
+            yield from (opened.get_batch(i) for i in range(opened.num_record_batches))
+        else:
+            yield from pa.ipc.open_stream(source)
+    except pa.ArrowInvalid as error:
+        raise UsageError(f"this is not a {kind} file", detail=str(error)) from None
+
+
+def _seekable(source: IO[bytes]) -> IO[bytes]:
+    return source if source.seekable() else io.BytesIO(source.read())

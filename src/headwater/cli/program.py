@@ -1,0 +1,97 @@
+"""The program `headwater`: its options, its commands, and what its exit status means.
+
+0 is fine, 1 is failed or something was found wrong, 2 is wrong usage, 130 is interrupted. Nothing heavy is imported
+before a command needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from headwater import __version__
+from headwater.cli import append, doctor, tail, topics, upkeep
+from headwater.cli.output import print_error
+from headwater.cli.session import VARIABLE, Session
+from headwater.errors import HeadwaterError, UsageError
+
+FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+SHELLS = ("bash", "zsh", "fish")
+COMPLETION_VARIABLE = "_HEADWATER_COMPLETE"
+
+
+class Program(click.Group):
+    """A group in which errors are sentences and a closed pipe is no error."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except HeadwaterError as error:
+            if os.environ.get("HEADWATER_DEBUG") == "1":
+                raise
+            print_error(error)
+            ctx.exit(WRONG_USAGE if isinstance(error, UsageError) else FAILED)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # Whoever read our output has seen enough; keep the interpreter from complaining at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which they were added, which is that of a first day with Headwater."""
+        return list(self.commands)
+
+
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-w",
+    "--workspace",
+    metavar="PATH",
+    type=click.Path(file_okay=False),
+    help=f"The workspace's folder. Default: ${VARIABLE}, or the current folder.",
+)
+@click.version_option(__version__, prog_name="headwater", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(context: click.Context, workspace: str | None) -> None:
+    """A durable, typed, partitioned log in a folder."""
+    context.obj = Session(workspace)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the completion script for SHELL.
+
+    For bash: headwater completion bash >> ~/.bashrc
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows these shells"
+    click.echo(kind(cli, {}, "headwater", COMPLETION_VARIABLE).source())
+
+
+for command in (
+    topics.init,
+    topics.topics,
+    append.append,
+    tail.tail,
+    topics.sql,
+    upkeep.cursors,
+    upkeep.lag,
+    upkeep.maintain,
+    upkeep.verify,
+    doctor.doctor,
+    completion,
+):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """The console script."""
+    cli(prog_name="headwater")

@@ -1,0 +1,74 @@
+"""Which workspace a command works on, opened when the command needs it and closed when the command ends."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+import headwater as hw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headwater import Workspace
+
+VARIABLE = "HEADWATER_WORKSPACE"
+
+
+@dataclass
+class Session:
+    """What the options before the command said."""
+
+    workspace: str | None = None
+
+    @property
+    def path(self) -> str:
+        """The workspace's folder: the option, else the environment, else where we are."""
+        return self.workspace or os.environ.get(VARIABLE) or "."
+
+    @property
+    def chosen(self) -> bool:
+        """Whether someone said which workspace is meant."""
+        return bool(self.workspace or os.environ.get(VARIABLE))
+
+    @contextmanager
+    def open(self) -> Iterator[Workspace]:
+        """The workspace; an error with the way out if there is none."""
+        try:
+            workspace = hw.open(self.path, create=False)
+        except (hw.NotAWorkspaceError, hw.WorkspaceMissingError) as error:
+            if self.chosen:
+                raise
+            raise type(error)(
+                "this folder is not a workspace, and no other was named",
+                hint=f"name one with -w PATH or {VARIABLE}, or make one here with `headwater init`",
+            ) from None
+        with workspace:
+            yield workspace
+
+
+pass_session = click.make_pass_decorator(Session, ensure=True)
+
+
+def complete_topic(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Topic names for the shell; none if the workspace cannot be read."""
+    session = context.find_object(Session) or Session(
+        (context.parent and context.parent.params.get("workspace")) or None
+    )
+    try:
+        with session.open() as ws:
+            return [t.name for t in ws.topics() if t.name.startswith(incomplete)]
+    except hw.HeadwaterError:
+        return []
+
+
+def topic_argument(function: Callable[..., None]) -> Callable[..., None]:
+    """The TOPIC argument, completed by the shell."""
+    return click.argument("topic", shell_complete=complete_topic)(function)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

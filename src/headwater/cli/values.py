@@ -1,0 +1,171 @@
+"""Values between text and a topic's types: what JSON and CSV cannot say by themselves, both ways.
+
+Timestamps and dates are ISO text, decimals text or numbers, binary base64, NaN and infinities text, maps objects (or
+lists of pairs), nested values JSON. What is printed here is read back as the same value.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.cli.output import timestamp
+
+Convert = Callable[[Any], Any]
+
+_TRUE, _FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
+
+
+def json_decoder(kind: pa.DataType) -> Convert | None:
+    """How a value of this type is read from JSON; None where JSON's own value is it.
+
+    ValueError or TypeError where a value cannot be read.
+    """
+    types = pa.types
+    if types.is_timestamp(kind):
+        return _text(datetime.fromisoformat)
+    if types.is_date(kind):
+        return _text(date.fromisoformat)
+    if types.is_decimal(kind):
+        return _decimal
+    if types.is_binary(kind):
+        return _text(lambda text: base64.b64decode(text, validate=True))
+    if types.is_floating(kind):
+        return _float
+    if types.is_list(kind):
+        return _each(json_decoder(kind.value_type))
+    if types.is_struct(kind):
+        return _fields(
+            {f.name: json_decoder(f.type) for f in (kind.field(i) for i in range(kind.num_fields))}
+        )
+    if types.is_map(kind):
+        return _pairs(_key_decoder(kind.key_type), json_decoder(kind.item_type))
+    return None
+
+
+def text_decoder(kind: pa.DataType) -> Convert:
+    """How a value of this type is read from a field of a CSV file."""
+    types = pa.types
+    if types.is_string(kind):
+        return str
+    if types.is_boolean(kind):
+        return _boolean
+    if types.is_integer(kind):
+        return int
+    if types.is_floating(kind):
+        return float
+    if types.is_nested(kind):
+        decode = json_decoder(kind)
+        return lambda text: decode(json.loads(text, parse_float=Decimal)) if decode else json.loads(text)
+    decode_text = json_decoder(kind)
+    assert decode_text is not None, "every other type is text in JSON"
+    return decode_text
+
+
+def json_encoder(kind: pa.DataType) -> Convert | None:
+    """How a value of this type is written to JSON; None where it is JSON's own."""
+    types = pa.types
+    if types.is_timestamp(kind):
+        return timestamp
+    if types.is_date(kind):
+        return lambda value: value.isoformat()
+    if types.is_decimal(kind):
+        return str
+    if types.is_binary(kind):
+        return lambda value: base64.b64encode(value).decode()
+    if types.is_floating(kind):
+        return lambda value: value if math.isfinite(value) else str(value)
+    if types.is_list(kind):
+        return _each(json_encoder(kind.value_type))
+    if types.is_struct(kind):
+        return _fields(
+            {f.name: json_encoder(f.type) for f in (kind.field(i) for i in range(kind.num_fields))}
+        )
+    if types.is_map(kind):
+        return _map_encoder(kind)
+    return None
+
+
+def _text(read: Convert) -> Convert:
+    def decode(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise TypeError(f"{value!r} is not text")
+        return read(value)
+
+    return decode
+
+
+def _decimal(value: Any) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float, Decimal)):
+        raise TypeError(f"{value!r} is not a number")
+    try:
+        return Decimal(repr(value) if isinstance(value, float) else value)
+    except InvalidOperation:
+        raise ValueError(f"{value!r} is not a number") from None
+
+
+def _float(value: Any) -> Any:
+    if isinstance(value, str):
+        if value.lower() not in ("nan", "inf", "-inf", "infinity", "-infinity"):
+            raise ValueError(f"{value!r} is not a number")
+        return float(value)
+    return float(value) if isinstance(value, (int, Decimal)) and not isinstance(value, bool) else value
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in _TRUE | _FALSE:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() in _TRUE
+
+
+def _key_decoder(kind: pa.DataType) -> Convert:
+    """Keys of JSON objects are text, whatever the type of the map's keys."""
+    decode = text_decoder(kind)
+    return lambda key: decode(key) if isinstance(key, str) else (json_decoder(kind) or (lambda k: k))(key)
+
+
+def _each(convert: Convert | None) -> Convert:
+    def run(value: Any) -> Any:
+        if convert is None or not isinstance(value, list):
+            return value
+        return [None if v is None else convert(v) for v in value]
+
+    return run
+
+
+def _fields(converters: dict[str, Convert | None]) -> Convert:
+    def run(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        for name in value:
+            if name not in converters:
+                raise ValueError(f"there is no field {name!r}")
+        return {n: v if v is None or not (c := converters[n]) else c(v) for n, v in value.items()}
+
+    return run
+
+
+def _pairs(key: Convert, item: Convert | None) -> Convert:
+    def run(value: Any) -> Any:
+        pairs = value.items() if isinstance(value, dict) else value
+        return [(key(k), v if v is None or item is None else item(v)) for k, v in pairs]
+
+    return run
+
+
+def _map_encoder(kind: pa.DataType) -> Convert:
+    key, item = json_encoder(kind.key_type), json_encoder(kind.item_type)
+    as_object = pa.types.is_string(kind.key_type)
+
+    def run(pairs: Any) -> Any:
+        done = [(k if key is None else key(k), v if v is None or item is None else item(v)) for k, v in pairs]
+        return dict(done) if as_object and len({k for k, _ in done}) == len(done) else [list(p) for p in done]
+
+    return run

@@ -1,0 +1,155 @@
+"""Every error a user can meet, with its facts as attributes and a hint that names the next step.
+
+HeadwaterError
+├── UsageError                 the call itself is wrong; nothing was tried
+│   └── StatementError         a SQL statement that cannot be read or is refused
+├── SchemaError                a schema, or a change of one, that is not possible
+├── TopicNotFoundError         no topic of that name
+├── TopicExistsError           a topic of that name is there already, and differs
+├── BadRowError                a row does not fit its topic's schema; nothing of the append was written
+├── ConflictError              someone else was first: the expected position has passed (retryable)
+├── FencedError                a newer epoch or member has taken over; this one must stop
+├── AlreadyWrittenError        this sequence was written long ago and its receipt is no longer kept
+├── GapError                   a reader's position was removed by retention
+├── CorruptionError            bytes on disk fail their checksum
+├── StorageError               the disk said no
+│   ├── DiskFullError          no space left (retryable once there is space)
+│   ├── PermissionDeniedError  the operating system refused access
+│   ├── WorkspaceMissingError  the workspace's folder is gone
+│   └── SyncFailedError        fsync failed: the writer must reopen and recover
+├── NewerVersionError          written by a newer version of Headwater
+├── NotAWorkspaceError         the folder holds something else
+├── LogTimeoutError            a lock or a wait took longer than allowed (retryable)
+├── ClosedError                the workspace was closed
+└── JavaMissingError           Spark is needed and no Java 17+ was found
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class HeadwaterError(Exception):
+    """The root: one sentence, an optional detail, a hint; `retryable` is a property of the type."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+        self.facts = facts
+
+    def __getattr__(self, name: str) -> Any:
+        facts = self.__dict__.get("facts", {})
+        if name in facts:
+            return facts[name]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.detail:
+            lines.append(f"  detail: {self.detail}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.detail, self.hint, self.facts)
+
+
+def _rebuild(
+    kind: type[HeadwaterError], message: str, detail: str | None, hint: str | None, facts: dict[str, Any]
+) -> HeadwaterError:
+    return kind(message, detail=detail, hint=hint, **facts)
+
+
+class UsageError(HeadwaterError):
+    """The call itself is wrong; nothing was tried."""
+
+
+class StatementError(UsageError):
+    """A SQL statement that cannot be read, or is refused."""
+
+
+class SchemaError(HeadwaterError):
+    """A schema, or a change of one, that is not possible."""
+
+
+class TopicNotFoundError(HeadwaterError):
+    """No topic of that name."""
+
+
+class TopicExistsError(HeadwaterError):
+    """A topic of that name is there already, and differs."""
+
+
+class BadRowError(HeadwaterError):
+    """A row does not fit; facts: topic, row, column, value, expected."""
+
+
+class ConflictError(HeadwaterError):
+    """The expected position has passed; facts: topic, expected, actual."""
+
+    retryable = True
+
+
+class FencedError(HeadwaterError):
+    """A newer epoch or another member has taken over."""
+
+
+class AlreadyWrittenError(HeadwaterError):
+    """This sequence is older than the receipts that are kept; facts: producer, sequence, last."""
+
+
+class GapError(HeadwaterError):
+    """The position was removed; facts: topic, partition, position, first_available, missed."""
+
+
+class CorruptionError(HeadwaterError):
+    """Bytes fail their checksum; facts: file, offset (byte), and where known topic, partition, next_offset."""
+
+
+class StorageError(HeadwaterError):
+    """The disk said no; facts: file."""
+
+
+class DiskFullError(StorageError):
+    """No space left; appends go on by themselves once there is space."""
+
+    retryable = True
+
+
+class PermissionDeniedError(StorageError):
+    """The operating system refused access."""
+
+
+class WorkspaceMissingError(StorageError):
+    """The workspace's folder, or a part of it, is gone."""
+
+
+class SyncFailedError(StorageError):
+    """fsync failed; the page cache may have lied, so the writer reopens and recovers instead of retrying."""
+
+
+class NewerVersionError(HeadwaterError):
+    """Written by a newer version of Headwater; facts: found, supported."""
+
+
+class NotAWorkspaceError(HeadwaterError):
+    """The folder holds something else."""
+
+
+class LogTimeoutError(HeadwaterError):
+    """A lock or a wait took longer than allowed."""
+
+    retryable = True
+
+
+class ClosedError(HeadwaterError):
+    """The workspace was closed."""
+
+
+class JavaMissingError(HeadwaterError):
+    """Spark is needed and no Java 17 or later was found."""

@@ -1,0 +1,242 @@
+"""Runs statements against a log: what `ws.sql` does once a text has been read.
+
+Each statement is one change of the log or none; a statement that fails leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from headwater import catalog
+from headwater.catalog import TopicDefinition
+from headwater.clock import Clock, format_span, from_us
+from headwater.errors import ConflictError, TopicExistsError, UsageError
+from headwater.log.cursor import lag_of
+from headwater.log.protocol import Log
+from headwater.log.reader import define
+from headwater.queries import statements as s
+from headwater.types import TIMESTAMP, format_type, quote
+
+
+def execute(log: Log, statement: s.Statement, clock: Clock) -> pa.Table | None:
+    """Run one statement; SHOW, DESCRIBE and EXPLAIN give a table."""
+    match statement:
+        case s.CreateTopic():
+            _create(log, statement)
+        case s.DropTopic():
+            _drop(log, statement)
+        case s.AddColumn(topic, column):
+            alter(log, topic, lambda t: catalog.add_column(t, column))
+        case s.WidenColumn(topic, column, kind):
+            alter(log, topic, lambda t: catalog.widen_column(t, column, kind))
+        case s.DropNotNull(topic, column):
+            alter(log, topic, lambda t: catalog.drop_not_null(t, column))
+        case s.SetOptions(topic, options):
+            alter(log, topic, lambda t: catalog.alter_options(t, s.resolve(options)))
+        case s.ShowTopics():
+            return show_topics(log)
+        case s.ShowCursors():
+            return show_cursors(log, clock)
+        case s.DescribeTopic(name):
+            return describe(define(log, name))
+        case s.ExplainTopic(name):
+            return explain(log, name)
+    return None
+
+
+def create(log: Log, definition: TopicDefinition) -> None:
+    """Create a topic, or find that it is there just so; TopicExistsError, with the difference, if it is not."""
+    existing = log.topics().get(definition.name)
+    if existing is None:
+        try:
+            log.create_topic(definition)
+            return
+        except TopicExistsError:  # someone was first
+            existing = define(log, definition.name)
+    if changes := catalog.difference(existing, definition):
+        raise _exists(definition.name, changes, "ALTER TOPIC changes a topic that is there")
+
+
+def alter(log: Log, topic: str, change: Callable[[TopicDefinition], TopicDefinition]) -> None:
+    """Change a definition; done again on the newer one if someone else changes it meanwhile."""
+    while True:
+        old = define(log, topic)
+        new = change(old)
+        if new == old:
+            return
+        try:
+            log.alter_topic(old, new)
+            return
+        except ConflictError:
+            continue
+
+
+def _create(log: Log, statement: s.CreateTopic) -> None:
+    definition = statement.definition()
+    existing = log.topics().get(definition.name)
+    if existing is None:
+        create(log, definition)
+        return
+    changes = catalog.difference(existing, definition)
+    if statement.if_not_exists or (statement.or_replace and not changes):
+        return
+    if not statement.or_replace:
+        hint = f"CREATE TOPIC IF NOT EXISTS {quote(definition.name)} leaves it as it is"
+        raise _exists(definition.name, changes, hint)
+    if any(info.rows for info in log.partitions(definition.name).values()):
+        raise _exists(
+            definition.name,
+            changes,
+            "only a topic without records is replaced; ALTER TOPIC changes one that has some",
+        )
+    _refuse_while_read(log, definition.name, "replaced")
+    log.drop_topic(definition.name)
+    log.create_topic(definition)
+
+
+def _exists(name: str, changes: list[str], hint: str) -> TopicExistsError:
+    said = "and is the same" if not changes else "and differs"
+    detail = "".join(f"\n    {line}" for line in changes)
+    return TopicExistsError(
+        f"topic {name!r} is there already {said}",
+        detail=f"- is there, + is asked for{detail}" if changes else None,
+        hint=hint,
+        topic=name,
+        difference=changes,
+    )
+
+
+def _drop(log: Log, statement: s.DropTopic) -> None:
+    if statement.if_exists and statement.name not in log.topics():
+        return
+    define(log, statement.name)
+    if not statement.cascade:
+        _refuse_while_read(log, statement.name, "dropped", f"DROP TOPIC {quote(statement.name)} CASCADE")
+    log.drop_topic(statement.name)
+
+
+def _refuse_while_read(log: Log, topic: str, what: str, hint: str | None = None) -> None:
+    readers = sorted(c.name for c in log.cursors(topic))
+    if readers:
+        raise UsageError(
+            f"topic {topic!r} cannot be {what}: it is read by {', '.join(readers)}",
+            hint=f"drop the cursors first, or {hint}" if hint else "drop the cursors first",
+            topic=topic,
+            cursors=readers,
+        )
+
+
+def show_topics(log: Log) -> pa.Table:
+    """SHOW TOPICS: a row per topic."""
+    rows: list[dict[str, Any]] = []
+    for name, topic in sorted(log.topics().items()):
+        infos = log.partitions(name).values()
+        appended = [i.last_appended_at for i in infos if i.last_appended_at is not None]
+        rows.append(
+            {
+                "topic": name,
+                "columns": len(topic.schema),
+                "partitions": topic.partitions,
+                "rows": sum(i.rows for i in infos),
+                "size_bytes": sum(i.size_bytes for i in infos),
+                "key": ", ".join(topic.key) or None,
+                "time": topic.time,
+                "cleanup": topic.cleanup,
+                "retention": None if topic.retention_us is None else format_span(topic.retention_us),
+                "last_appended_at": from_us(max(appended)) if appended else None,
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=_TOPICS)
+
+
+def show_cursors(log: Log, clock: Clock) -> pa.Table:
+    """SHOW CURSORS: a row per cursor."""
+    rows = []
+    for cursor in sorted(log.cursors(), key=lambda c: (c.topic, c.name)):
+        lag = lag_of(log, cursor, clock)
+        group = log.group(cursor.topic, cursor.name)
+        rows.append(
+            {
+                "topic": cursor.topic,
+                "cursor": cursor.name,
+                "members": len(group.members) if group else 0,
+                "lag_rows": lag.rows,
+                "lag_seconds": lag.seconds,
+                "hold": cursor.hold,
+                "lost": cursor.lost,
+                "committed_at": None if cursor.committed_at is None else from_us(cursor.committed_at),
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=_CURSORS)
+
+
+def describe(topic: TopicDefinition) -> pa.Table:
+    """DESCRIBE: a row per column."""
+    roles = {
+        "key": topic.key,
+        "partition": topic.routing,
+        "time": (topic.time,),
+        "version": (topic.versioned_by,),
+    }
+    rows = [
+        {
+            "column": f.name,
+            "type": format_type(f.type),
+            "nullable": f.nullable,
+            "role": ", ".join(role for role, columns in roles.items() if f.name in columns) or None,
+        }
+        for f in topic.schema
+    ]
+    return pa.Table.from_pylist(rows, schema=_COLUMNS)
+
+
+def explain(log: Log, name: str) -> pa.Table:
+    """EXPLAIN: what a topic is, and what it holds."""
+    topic = define(log, name)
+    facts = {"topic": name, "statement": topic.to_sql(), "schema version": str(topic.schema_version)}
+    for partition, info in log.partitions(name).items():
+        watermark = "none" if info.watermark is None else from_us(info.watermark).isoformat()
+        facts[f"partition {partition}"] = (
+            f"offsets {info.first} to {info.end}, {info.rows} rows, {info.size_bytes} bytes, "
+            f"{info.segments} segments, watermark {watermark}"
+            + (f", {info.ahead} rows ahead" if info.ahead else "")
+        )
+    for cursor in log.cursors(name):
+        facts[f"cursor {cursor.name}"] = ", ".join(
+            f"{p}@{offset}" for p, offset in sorted(cursor.positions.items())
+        )
+    return pa.table({"property": list(facts), "value": list(facts.values())})
+
+
+_TOPICS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("columns", pa.int32()),
+        ("partitions", pa.int32()),
+        ("rows", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("key", pa.string()),
+        ("time", pa.string()),
+        ("cleanup", pa.string()),
+        ("retention", pa.string()),
+        ("last_appended_at", TIMESTAMP),
+    ]
+)
+_CURSORS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("cursor", pa.string()),
+        ("members", pa.int32()),
+        ("lag_rows", pa.int64()),
+        ("lag_seconds", pa.float64()),
+        ("hold", pa.bool_()),
+        ("lost", pa.int64()),
+        ("committed_at", TIMESTAMP),
+    ]
+)
+_COLUMNS = pa.schema(
+    [("column", pa.string()), ("type", pa.string()), ("nullable", pa.bool_()), ("role", pa.string())]
+)

@@ -1,0 +1,208 @@
+"""A named consumer position, kept by the log: read from it, commit it, look how far behind it is.
+
+For a topic shared among several processes see `group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+import pyarrow as pa
+
+from headwater.clock import Clock
+from headwater.errors import UsageError
+from headwater.log.protocol import CursorInfo, CursorMove, Log, TimeAxis
+from headwater.log.reader import BATCH_ROWS, OnGap, ReadOptions, Start, TopicReader, resolve_start
+
+AutoCommit = Literal["before", "after"]
+"""Commit each batch before it is handed out (at most once), or when the next one is asked for (at least once)."""
+
+
+class Consumer(Protocol):
+    """What `ws.append(..., commit=...)` can move: a cursor, or a member of a group."""
+
+    def pending_move(self) -> CursorMove:
+        """The move that would commit everything handed out so far."""
+        ...
+
+    def committed(self, move: CursorMove) -> None:
+        """Take note that the move was stored."""
+        ...
+
+    def refused(self) -> None:
+        """Take note that the append was fenced: what it was made of is handed out again."""
+        ...
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far behind a position is: rows not yet read, and the age in seconds of the oldest of them."""
+
+    rows: int
+    seconds: float
+
+
+class Cursor:
+    """A durable position in each partition of a topic.
+
+    `read` begins at what was last committed, so whatever was handed out and not committed comes again after a crash:
+    at least once. `commit="before"` turns that into at most once, and `ws.append(..., commit=cursor)` into exactly
+    once for what is appended. One reader at a time: the position belongs to the newest `read`.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        name: str,
+        clock: Clock,
+        *,
+        start: Start = "earliest",
+        hold: bool | None = None,
+        on_gap: OnGap = "fail",
+    ) -> None:
+        check_name(name)
+        self.topic = topic
+        self.name = name
+        self._log = log
+        self._clock = clock
+        self._on_gap: OnGap = ReadOptions(on_gap=on_gap).on_gap
+        self._reader: TopicReader | None = None
+        self._committed: dict[int, int] = {}
+        self._lost_committed = 0
+        stored = log.cursor(topic, name)
+        if stored is None or (hold is not None and hold != stored.hold):
+            positions = stored.positions if stored else resolve_start(log, topic, start)
+            log.create_cursor(topic, name, positions, bool(hold))
+
+    def __repr__(self) -> str:
+        return f"<Cursor {self.name} on {self.topic}>"
+
+    def read(
+        self,
+        *,
+        follow: bool = False,
+        columns: Sequence[str] | None = None,
+        batch_rows: int = BATCH_ROWS,
+        commit: AutoCommit | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches from the committed position on, as `Topic.read` gives them.
+
+        You call `commit()` once you have processed what was handed out; or `commit` does it for each batch:
+        "after" when you ask for the next one (at least once), "before" handing it out (at most once).
+        """
+        if commit is not None and commit not in get_args(AutoCommit):
+            raise UsageError(f"commit is 'before', 'after' or None, not {commit!r}")
+        stored = self._stored()
+        options = ReadOptions(None if columns is None else tuple(columns), batch_rows, self._on_gap)
+        self._committed, self._lost_committed = dict(stored.positions), 0
+        self._reader = TopicReader(
+            self._log, self.topic, stored.positions, options, follow=follow, timeout=timeout
+        )
+        return self._batches(self._reader, commit)
+
+    def _batches(self, reader: TopicReader, commit: AutoCommit | None) -> Iterator[pa.RecordBatch]:
+        for batch in reader:
+            if commit == "before":
+                self.commit()
+            yield batch
+            if commit == "after":
+                self.commit()
+        if commit is not None:
+            self.commit()
+
+    def commit(self, positions: Mapping[int, int] | None = None) -> None:
+        """Store, durably, that everything handed out so far is done; or that all before `positions` is."""
+        if positions is not None:
+            resolve_start(self._log, self.topic, positions)  # refuses offsets that are not there
+            move = CursorMove(self.topic, self.name, dict(positions), lost=self._lost_pending())
+        else:
+            move = self.pending_move()
+        if move.positions or move.lost:
+            self._log.move_cursor(move)
+            self.committed(move)
+
+    def pending_move(self) -> CursorMove:
+        """The move that `commit()` would store, for `ws.append(..., commit=cursor)`."""
+        reached = self._reader.positions if self._reader else {}
+        moved = {p: offset for p, offset in reached.items() if offset != self._committed.get(p)}
+        return CursorMove(self.topic, self.name, moved, lost=self._lost_pending())
+
+    def committed(self, move: CursorMove) -> None:
+        """Take note that a move was stored, so that it is not stored again."""
+        self._committed.update(move.positions)
+        self._lost_committed += move.lost
+
+    def refused(self) -> None:
+        """Take note that an append with this cursor's move was fenced: what is uncommitted is handed out again."""
+        if self._reader is not None:
+            self._reader.seek(self._committed)
+
+    def position(self) -> dict[int, int]:
+        """The committed position: the next offset to read in each partition."""
+        return dict(self._stored().positions)
+
+    def lag(self) -> Lag:
+        """How far the committed position is behind the end of the topic."""
+        return lag_of(self._log, self._stored(), self._clock)
+
+    def seek(self, to: Start, *, by: TimeAxis = "appended") -> dict[int, int]:
+        """Move the committed position, durably, and a reader with it; a mapping moves only the partitions it names."""
+        positions = resolve_start(self._log, self.topic, to, by)
+        if isinstance(to, Mapping):
+            positions = {p: positions[p] for p in to}
+        self._log.move_cursor(CursorMove(self.topic, self.name, positions))
+        self._committed.update(positions)
+        if self._reader is not None:
+            self._reader.seek(positions)
+        return positions
+
+    @property
+    def lost(self) -> int:
+        """Rows that this cursor missed because they were removed before it came to them."""
+        return self._stored().lost + self._lost_pending()
+
+    def drop(self) -> None:
+        """Forget the cursor; under the same name a new one may begin anywhere."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        self._log.drop_cursor(self.topic, self.name)
+
+    def _lost_pending(self) -> int:
+        return (self._reader.lost if self._reader else 0) - self._lost_committed
+
+    def _stored(self) -> CursorInfo:
+        return stored_cursor(self._log, self.topic, self.name)
+
+
+def stored_cursor(log: Log, topic: str, name: str) -> CursorInfo:
+    """A cursor as it is stored; UsageError if it was dropped."""
+    stored = log.cursor(topic, name)
+    if stored is None:
+        raise UsageError(
+            f"cursor {name!r} of topic {topic!r} was dropped", hint=f"topic.cursor({name!r}) makes a new one"
+        )
+    return stored
+
+
+def lag_of(log: Log, cursor: CursorInfo, clock: Clock) -> Lag:
+    """How far a stored position is behind the end of its topic, as of now. Gaps in the offsets count as rows."""
+    rows, oldest = 0, None
+    for partition, info in log.partitions(cursor.topic).items():
+        position = max(cursor.positions.get(partition, 0), info.first)
+        if position < info.end:
+            rows += info.end - position
+            appended_at = log.appended_at(cursor.topic, partition, position)
+            if appended_at is not None:
+                oldest = appended_at if oldest is None else min(oldest, appended_at)
+    return Lag(rows, 0.0 if oldest is None else max(0, clock.now_us() - oldest) / 1e6)
+
+
+def check_name(name: Any) -> None:
+    """Names of cursors, groups and members are text that prints on one line."""
+    if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
+        raise UsageError(f"{name!r} cannot be a name", hint="use 1 to 200 printable characters")

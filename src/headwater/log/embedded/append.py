@@ -1,0 +1,515 @@
+"""The path of an append: encode outside the lock; under it check, stamp and write; then flush.
+
+Everything that costs with the number of rows and does not depend on other writers happens before the lock is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.catalog import TopicDefinition
+from headwater.errors import AlreadyWrittenError, ConflictError, FencedError, TopicNotFoundError, UsageError
+from headwater.log.embedded import frames
+from headwater.log.embedded.core import Core, Ticket, VoidedError
+from headwater.log.embedded.frames import Frame
+from headwater.log.embedded.state import PartitionState, State, TopicState
+from headwater.log.embedded.versions import Versions
+from headwater.log.protocol import Append, CursorMove, Producer
+from headwater.log.routing import needs_ends, route
+from headwater.log.watermarks import event_times, row_watermarks
+from headwater.positions import Receipt
+from headwater.records import adapt, storage_schema
+
+FRAME_ROWS_MAX = 131_072
+FRAME_BYTES_MAX = 8 << 20
+
+
+@dataclass
+class TopicRows:
+    """The rows of one topic in an append, as far as they could be prepared."""
+
+    name: str
+    id: int
+    definition: TopicDefinition
+    batches: list[pa.RecordBatch]
+    frames: dict[int, list[Frame]] | None
+    """By partition; None where the partition or the content depends on what others have written."""
+    fresh: dict[int, dict[Any, int]] = field(default_factory=dict)
+    """Versioned topics: the counts per key that hold once the rows are committed."""
+
+
+@dataclass
+class Staged:
+    """Frames that already lie in a file of their own, to be taken over as a segment: (byte, header bytes, frame)."""
+
+    name: str
+    size: int
+    frames: list[tuple[int, Frame]] = field(default_factory=list)
+
+    @property
+    def span(self) -> int:
+        """Offsets that its frames take."""
+        return sum(f.span for _, f in self.frames)
+
+
+class Appender:
+    """Appends to a workspace."""
+
+    def __init__(self, core: Core, versions: Versions) -> None:
+        self._core = core
+        self._versions = versions
+
+    def append(self, append: Append) -> Receipt:
+        """See `Log.append`."""
+        self._refuse_missing(append.batches)
+        producer = _plain(append.producer)
+        rows = [self._prepare(name, list(batches), producer) for name, batches in append.batches.items()]
+        if not append.moves and append.producer is None and not any(b.num_rows for r in rows for b in r.batches):
+            return Receipt({})
+        while True:
+            try:
+                with self._core.exclusive() as state:
+                    known = _check_producer(state, append.producer)
+                    if known is not None:
+                        receipt, ticket, sync, gather = known, self._raise_epoch(state, append.producer), True, False
+                    else:
+                        receipt, ticket, sync, gather = self._write(state, append, rows, producer)
+                        self._maybe_checkpoint()
+                if ticket is not None:
+                    self._core.flush(ticket, sync=sync, gather=gather)
+                return receipt
+            except VoidedError:
+                rows = [self._prepare(r.name, r.batches, producer) for r in rows]
+
+    def commit_staged(self, staged: Mapping[tuple[str, int], Staged], append: Append) -> Receipt:
+        """Make staged files visible as segments, in one commit; a known sequence is answered with its first receipt."""
+        while True:
+            try:
+                with self._core.exclusive() as state:
+                    known = _check_producer(state, append.producer)
+                    if known is not None:
+                        receipt, ticket, sync = known, self._raise_epoch(state, append.producer), True
+                    else:
+                        check_moves(state, append.moves)
+                        receipt, ticket, sync = self._adopt(state, staged, append)
+                if ticket is not None:
+                    self._core.flush(ticket, sync=sync)
+                return receipt
+            except VoidedError:
+                continue
+
+    def _raise_epoch(self, state: State, producer: Producer | None) -> Ticket | None:
+        """A repeat by a newer epoch writes no rows, but fences the older epochs all the same."""
+        if producer is None or producer.epoch <= state.producers[producer.name].epoch:
+            return None
+        seq, at = self._core.next_stamp()
+        return self._core.commit(
+            {"k": "epoch", "seq": seq, "at": at, "sync": True, "name": producer.name, "epoch": producer.epoch}
+        )
+
+    def punctuate(self, topic: TopicState, moments: Mapping[int, int]) -> tuple[Ticket, bool]:
+        """Under the lock: commit a punctuation in each partition given."""
+        for number in moments:
+            if not 0 <= number < len(topic.partitions):
+                raise UsageError(f"topic {topic.definition.name!r} has no partition {number}")
+        seq, at = self._core.next_stamp()
+        parts, blobs = [], []
+        for number, moment in sorted(moments.items()):
+            group = [punctuation_frame(topic.definition, moment)]
+            part, data = self._write_part(topic, number, group, (seq, at, len(moments)), inline=True)
+            parts.append(part)
+            blobs += data
+        sync, _ = durability_of([topic.definition], self._core)
+        record = {"k": "append", "seq": seq, "at": at, "sync": sync, "parts": parts}
+        return self._core.commit(record, b"".join(blobs)), sync
+
+    def _maybe_checkpoint(self) -> None:
+        if self._core.journal_bytes > self._core.settings.checkpoint_bytes:
+            self._core.checkpoint()
+
+    # --- before the lock -----------------------------------------------------------------------------------------
+
+    def _refuse_missing(self, names: Mapping[str, Any]) -> None:
+        if any(name not in self._core.state.topics for name in names):
+            self._core.refresh()
+        for name in names:
+            if name not in self._core.state.topics:
+                raise no_topic(name, self._core.state)
+
+    def _prepare(self, name: str, batches: list[pa.RecordBatch], producer: dict[str, Any] | None) -> TopicRows:
+        topic = self._core.state.topics[name]
+        definition = topic.definition
+        schema = base_schema(definition)
+        batches = [adapt(b, schema) for b in batches]
+        prepared = None
+        if not needs_ends(definition) and definition.versioned_by is None:
+            prepared = {}
+            for batch in batches:
+                for partition, rows in route(batch, definition, {}).items():
+                    prepared.setdefault(partition, []).extend(encode_rows(rows, definition, producer))
+        return TopicRows(name, topic.id, definition, batches, prepared)
+
+    # --- under the lock --------------------------------------------------------------------------------------------
+
+    def _write(
+        self, state: State, append: Append, rows: list[TopicRows], producer: dict[str, Any] | None
+    ) -> tuple[Receipt, Ticket | None, bool, bool]:
+        rows = [self._current(state, r, producer) for r in rows]
+        check_moves(state, append.moves)
+        for topic_rows in rows:
+            self._complete(state, topic_rows, producer)
+        self._check_expect(state, append.expect, rows)
+        if not append.moves and append.producer is None and not any(r.frames for r in rows):
+            return Receipt({}), None, False, False
+        seq, at = self._core.next_stamp()
+        total = sum(f.total_bytes for r in rows for fs in (r.frames or {}).values() for f in fs)
+        inline = total <= self._core.settings.inline_bytes_max
+        count = sum(len(r.frames or {}) for r in rows)
+        parts, blobs = [], []
+        for topic_rows in rows:
+            topic = state.topics[topic_rows.name]
+            for partition, group in sorted((topic_rows.frames or {}).items()):
+                part, data = self._write_part(topic, partition, group, (seq, at, count), inline)
+                parts.append(part)
+                blobs += data if inline else []
+        sync, gather = durability_of([state.topics[r.name].definition for r in rows], self._core)
+        record = {"k": "append", "seq": seq, "at": at, "sync": sync, "parts": parts}
+        if append.producer is not None:
+            record["producer"] = [append.producer.name, append.producer.epoch, append.producer.sequence]
+        if append.moves:
+            record["moves"] = [move_json(m) for m in append.moves]
+        ticket = self._core.commit(record, b"".join(blobs))
+        for topic_rows in rows:
+            self._versions.advance(state.topics[topic_rows.name], topic_rows.fresh)
+        return receipt_of(state, parts), ticket, sync, gather
+
+    def _current(self, state: State, rows: TopicRows, producer: dict[str, Any] | None) -> TopicRows:
+        """The rows under the definition in force now; it may have changed since they were prepared."""
+        topic = state.topics.get(rows.name)
+        if topic is None:
+            raise no_topic(rows.name, state)
+        if topic.id == rows.id and topic.definition.schema_version == rows.definition.schema_version:
+            rows.definition = topic.definition
+            return rows
+        return self._prepare(rows.name, rows.batches, producer)
+
+    def _complete(self, state: State, rows: TopicRows, producer: dict[str, Any] | None) -> None:
+        """Route and encode what had to wait for the lock."""
+        if rows.frames is not None:
+            return
+        definition = rows.definition
+        ends = {p: s.end for p, s in enumerate(state.topics[rows.name].partitions)}
+        routed: dict[int, list[pa.RecordBatch]] = {}
+        for batch in rows.batches:
+            for partition, part in route(batch, definition, ends).items():
+                routed.setdefault(partition, []).append(part)
+                ends[partition] += part.num_rows
+        if definition.versioned_by is not None:
+            routed, rows.fresh = self._versions.number(state.topics[rows.name], routed)
+        rows.frames = {
+            partition: [f for part in parts for f in encode_rows(part, definition, producer)]
+            for partition, parts in routed.items()
+        }
+
+    def _write_part(
+        self, topic: TopicState, number: int, group: list[Frame], commit: tuple[int, int, int], inline: bool
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        seq, at, count = commit
+        partition = topic.partitions[number]
+        first = partition.end
+        last, ahead = stamp_frames(group, partition, topic.definition, (seq, at, count))
+        name, start, new = self._place(topic, number, partition, seq)
+        file = self._core.writable(name, 0 if new else start)
+        if new:
+            file.truncate(0)
+            file.write_at(0, frames.segment_prefix(storage_schema(topic.definition)))
+        data = [f.to_bytes() for f in group]
+        at_byte = start
+        for piece in data:
+            file.write_at(at_byte, piece)
+            at_byte += len(piece)
+        part: dict[str, Any] = {
+            "t": topic.id,
+            "p": number,
+            "s": name,
+            "b": [start, at_byte],
+            "o": [first, first + sum(f.span for f in group)],
+            "r": sum(f.rows for f in group),
+            "w": [partition.watermark, last],
+            "m": max(f.latest for f in group),
+        }
+        if ahead:
+            part["a"] = ahead
+        if inline:
+            part["i"] = at_byte - start
+        if new:
+            part["new"] = True
+        return part, data
+
+    def _place(self, topic: TopicState, number: int, partition: PartitionState, seq: int) -> tuple[str, int, bool]:
+        """Where the next frame goes: the active segment, or a new one if it is full or of an older schema."""
+        active = partition.active
+        full = active is not None and active.size >= self._core.settings.segment_bytes_max
+        if active is not None and not full and active.schema_version == topic.definition.schema_version:
+            return active.name, active.size, False
+        return (
+            segment_name(topic, number, partition.end, self._core.journal_number, seq),
+            len(frames.segment_prefix(storage_schema(topic.definition))),
+            True,
+        )
+
+    def _check_expect(
+        self, state: State, expect: Mapping[str, int | Mapping[Any, int]], rows: list[TopicRows]
+    ) -> None:
+        by_name = {r.name: r for r in rows}
+        for name, wanted in expect.items():
+            topic = state.topics.get(name)
+            if topic is None:
+                raise no_topic(name, state)
+            if topic.definition.versioned_by is not None:
+                if not isinstance(wanted, Mapping):
+                    raise UsageError(
+                        f"expect on the versioned topic {name!r} is {{key: number of its records}}",
+                        hint=f"write expect={{some_{topic.definition.versioned_by}: 3}}",
+                    )
+                self._versions.check(topic, wanted)
+                continue
+            given = wanted
+            if not isinstance(wanted, Mapping):
+                touched = sorted(by_name[name].frames or {}) if name in by_name else []
+                if len(touched) != 1:
+                    raise UsageError(
+                        f"expect={wanted} needs rows of topic {name!r} that go to one partition, not {len(touched)}",
+                        hint="write expect={partition: offset}",
+                    )
+                wanted = {touched[0]: wanted}
+            check_offsets(name, wanted, {p: s.end for p, s in enumerate(topic.partitions)}, given)
+
+    def _adopt(
+        self, state: State, staged: Mapping[tuple[str, int], Staged], append: Append
+    ) -> tuple[Receipt, Ticket, bool]:
+        seq, at = self._core.next_stamp()
+        parts = []
+        names = sorted({name for name, _ in staged})
+        for name in names:
+            if name not in state.topics:
+                raise no_topic(name, state)
+        self._check_staged_expect(state, append.expect, staged)
+        for (name, number), file in sorted(staged.items()):
+            topic = state.topics[name]
+            partition = topic.partitions[number]
+            first = partition.end
+            group = [frame for _, frame in file.frames]
+            last, ahead = stamp_frames(group, partition, topic.definition, (seq, at, len(staged)))
+            place = segment_name(topic, number, first, self._core.journal_number, seq)
+            self._restamp(file)
+            self._core.storage.make_dirs(place.rpartition("/")[0])
+            self._core.storage.rename(file.name, place)
+            file.name = place
+            self._core.storage.sync_dir(place.rpartition("/")[0])
+            part = {
+                "t": topic.id,
+                "p": number,
+                "s": place,
+                "b": [file.frames[0][0], file.size],
+                "o": [first, first + file.span],
+                "r": sum(f.rows for f in group),
+                "w": [partition.watermark, last],
+                "m": max(f.latest for f in group),
+                "closed": True,
+            }
+            parts.append({**part, "a": ahead} if ahead else part)
+        sync, _ = durability_of([state.topics[n].definition for n in names], self._core)
+        record: dict[str, Any] = {"k": "append", "seq": seq, "at": at, "sync": sync, "parts": parts}
+        if append.producer is not None:
+            record["producer"] = [append.producer.name, append.producer.epoch, append.producer.sequence]
+        if append.moves:
+            record["moves"] = [move_json(m) for m in append.moves]
+        ticket = self._core.commit(record)
+        return receipt_of(state, parts), ticket, sync
+
+    def _check_staged_expect(
+        self,
+        state: State,
+        expect: Mapping[str, int | Mapping[Any, int]],
+        staged: Mapping[tuple[str, int], Staged],
+    ) -> None:
+        rows = [
+            TopicRows(n, state.topics[n].id, state.topics[n].definition, [], {p: [] for t, p in staged if t == n})
+            for n in {name for name, _ in staged}
+        ]
+        self._check_expect(state, expect, rows)
+
+    def _restamp(self, staged: Staged) -> None:
+        """Write the stamped headers into a staged file and sync it."""
+        file = self._core.storage.open(staged.name)
+        try:
+            for byte, frame in staged.frames:
+                file.write_at(byte, frame.head)
+            file.sync()
+        finally:
+            file.close()
+
+
+def base_schema(definition: TopicDefinition) -> pa.Schema:
+    """The columns of conformed rows: what is stored, less the `_version` that the log itself gives."""
+    return pa.schema([f for f in storage_schema(definition) if f.name != "_version"])
+
+
+def encode_rows(batch: pa.RecordBatch, topic: TopicDefinition, producer: dict[str, Any] | None) -> Iterator[Frame]:
+    """Frames of bounded size over a batch, with the event times that stamping needs."""
+    step = FRAME_ROWS_MAX
+    if batch.num_rows and batch.nbytes > FRAME_BYTES_MAX:
+        step = max(1, min(step, batch.num_rows * FRAME_BYTES_MAX // batch.nbytes))
+    for start in range(0, batch.num_rows, step):
+        piece = batch.slice(start, step)
+        frame = frames.encode(piece, producer=producer)
+        frame.times = event_times(piece, topic)
+        yield frame
+
+
+def stamp_frames(
+    group: Sequence[Frame], partition: PartitionState, topic: TopicDefinition, commit: tuple[int, int, int]
+) -> tuple[int, int]:
+    """Give frames their offsets, commit and watermarks; returns the watermark after them and the rows too far ahead."""
+    seq, at, parts = commit
+    offset, level, total_ahead = partition.end, partition.watermark, 0
+    for frame in group:
+        before, ahead = level, 0
+        if frame.punctuation is not None:
+            level = max(level, frame.punctuation)
+        elif frame.times is not None:
+            _, level, ahead = row_watermarks(frame.times, before, at, topic)
+        frame.stamp(
+            first=offset, seq=seq, at=at, w0=before, w1=level, tmax=frame.latest, ahead=ahead, parts=parts
+        )
+        offset += frame.span
+        total_ahead += ahead
+    return level, total_ahead
+
+
+def segment_name(topic: TopicState, partition: int, first: int, journal: int, seq: int) -> str:
+    """A name that is never used again, not even by a writer that lost its turn."""
+    return f"{topic.folder}/{partition}/{first:020d}-{journal}-{seq}.arrow"
+
+
+def durability_of(definitions: Sequence[TopicDefinition], core: Core) -> tuple[bool, bool]:
+    """Whether a commit must be synced, and whether it may gather with others first: the strictest topic decides."""
+    kinds = {d.durability or core.settings.durability for d in definitions} or {core.settings.durability}
+    return kinds != {"os"}, "fsync" not in kinds and "group" in kinds
+
+
+def check_moves(state: State, moves: Sequence[CursorMove]) -> None:
+    """FencedError if a cursor is moved by a member that no longer owns the partitions."""
+    for move in moves:
+        if move.topic not in state.topics:
+            raise no_topic(move.topic, state)
+        if (move.topic, move.cursor) not in state.cursors:
+            raise UsageError(
+                f"topic {move.topic!r} has no cursor {move.cursor!r}",
+                hint=f"make it with topic.cursor({move.cursor!r})",
+            )
+        unknown = [p for p in move.positions if not 0 <= p < state.topics[move.topic].definition.partitions]
+        if unknown:
+            raise UsageError(f"topic {move.topic!r} has no partition {unknown[0]}")
+        if move.member is None:
+            continue
+        group = state.groups.get((move.topic, move.cursor))
+        lost = [p for p in move.positions if group is None or group.owners.get(p) != move.member]
+        if lost:
+            raise FencedError(
+                f"member {move.member!r} no longer owns partition {', '.join(map(str, lost))} of topic {move.topic!r}",
+                detail="it was silent for too long, or the partition was given to another member",
+                hint="drop what was read of these partitions; the new owner reads it again",
+                topic=move.topic,
+                member=move.member,
+                partitions=lost,
+            )
+
+
+def check_offsets(topic: str, wanted: Mapping[Any, int], ends: Mapping[int, int], given: object) -> None:
+    """ConflictError unless every partition ends where it is expected to; `given` is what the caller wrote."""
+    for partition, offset in wanted.items():
+        if partition not in ends:
+            raise UsageError(f"topic {topic!r} has no partition {partition!r}", hint=f"it has {len(ends)}")
+        if ends[partition] != offset:
+            raise ConflictError(
+                f"partition {partition} of topic {topic!r} is at offset {ends[partition]}, not {offset}",
+                detail="someone else appended first; nothing was written",
+                hint="read what is new, decide again, and append with the new position",
+                topic=topic,
+                expected=given,
+                actual=ends[partition] if isinstance(given, int) else {p: ends.get(p) for p in wanted},
+            )
+
+
+def _check_producer(state: State, producer: Producer | None) -> Receipt | None:
+    known = state.producers.get(producer.name) if producer is not None else None
+    if producer is None or known is None:
+        return None
+    if producer.epoch < known.epoch:
+        raise FencedError(
+            f"producer {producer.name!r} of epoch {producer.epoch} was fenced off by epoch {known.epoch}",
+            hint="stop this producer; a newer one has taken over",
+            producer=producer.name,
+            epoch=producer.epoch,
+            current=known.epoch,
+        )
+    if producer.sequence in known.receipts:
+        ranges = known.receipts[producer.sequence]
+        return Receipt({t: {p: (s[0], s[1]) for p, s in parts.items()} for t, parts in ranges.items()})
+    if producer.sequence <= known.last:
+        raise AlreadyWrittenError(
+            f"producer {producer.name!r} has already written up to sequence {known.last}, so {producer.sequence} is old",
+            detail="its receipt is no longer kept, or the sequence was left out as a gap",
+            hint="go on with a higher sequence",
+            producer=producer.name,
+            sequence=producer.sequence,
+            last=known.last,
+        )
+    return None
+
+
+def receipt_of(state: State, parts: Sequence[dict[str, Any]]) -> Receipt:
+    """The receipt for the parts of a commit."""
+    positions: dict[str, dict[int, tuple[int, int]]] = {}
+    for part in parts:
+        name = state.ids[part["t"]].definition.name
+        positions.setdefault(name, {})[part["p"]] = (part["o"][0], part["o"][1])
+    return Receipt(positions)
+
+
+def move_json(move: CursorMove) -> dict[str, Any]:
+    """A cursor's move as the journal has it."""
+    return {
+        "topic": move.topic,
+        "cursor": move.cursor,
+        "positions": {str(p): o for p, o in move.positions.items()},
+        "lost": move.lost,
+    }
+
+
+def no_topic(name: str, state: State) -> TopicNotFoundError:
+    """The error for a topic that is not there."""
+    known = ", ".join(sorted(state.topics)) or "none yet"
+    return TopicNotFoundError(
+        f"there is no topic {name!r}", hint=f"CREATE TOPIC {name} (...) makes it; there are: {known}", topic=name
+    )
+
+
+def _plain(producer: Producer | None) -> dict[str, Any] | None:
+    if producer is None:
+        return None
+    return {"producer": producer.name, "epoch": producer.epoch, "sequence": producer.sequence}
+
+
+def punctuation_frame(definition: TopicDefinition, moment: int) -> Frame:
+    """A frame of no rows that raises the watermark to `moment`."""
+    empty = pa.RecordBatch.from_pylist([], schema=storage_schema(definition))
+    frame = frames.encode(empty, punctuation=True)
+    frame.punctuation = moment
+    return frame

@@ -1,0 +1,296 @@
+"""Upkeep: close full segments, seal them as Parquet, remove what retention allows, compact keyed topics.
+
+Every step writes new files first, swaps them in with one record of the journal, and deletes old files last, so that a
+crash at any point leaves the log as it was before or after the step, and at most some files that nobody refers to.
+Readers and appenders go on meanwhile. One process at a time does it; it can be interrupted between steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from headwater.clock import Clock, parse_span_us
+from headwater.errors import HeadwaterError
+from headwater.log.embedded import staging
+from headwater.log.embedded.compaction import Batches, select_latest
+from headwater.log.embedded.core import Core, VoidedError
+from headwater.log.embedded.rewriting import Mask, Rewriter
+from headwater.log.embedded.sealed import steps_name
+from headwater.log.embedded.segments import SegmentReader
+from headwater.log.embedded.state import PartitionState, Segment, State, TopicState
+from headwater.log.protocol import MaintenanceReport
+
+ACTIVE_AGE_MAX_US = parse_span_us("1 day")
+"""An active segment is closed at this age, or at an eighth of the retention, so that quiet topics are kept up too."""
+DIRTY_SHARE = 0.5
+"""Without `force`, a partition is compacted once this share of its sealed bytes was never compacted."""
+
+
+class Maintenance:
+    """The upkeep of one workspace, on demand or by itself in a thread."""
+
+    def __init__(self, core: Core, reader: SegmentReader, clock: Clock) -> None:
+        self._core = core
+        self._reader = reader
+        self._clock = clock
+        self._rewriter = Rewriter(core.storage, reader)
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._running = threading.Lock()
+        self.last_error: HeadwaterError | None = None
+
+    # --- by itself -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to look after the workspace in the background, once."""
+        if self._thread is None and self._core.settings.maintenance_every_ms > 0:
+            self._thread = threading.Thread(target=self._loop, name="headwater-maintain", daemon=True)
+            self._thread.start()
+
+    def stop(self, *, wait: bool = True) -> None:
+        """End the background work at the next step."""
+        self._stop.set()
+        if wait and self._thread is not None:
+            self._thread.join(timeout=30)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(self._core.settings.maintenance_every_ms / 1e3):
+            try:
+                self.run(force=False, override_holds=False)
+                self.last_error = None
+            except HeadwaterError as error:  # a full disk, a damaged file: the next round tries again
+                self.last_error = error
+
+    # --- one round -----------------------------------------------------------------------------------------------
+
+    def run(self, *, force: bool, override_holds: bool) -> MaintenanceReport:
+        """Do what there is to do. Another process or thread that is at it already is waited for only with `force`."""
+        started = self._core.clock_ms()
+        if not self._running.acquire(blocking=force):
+            return MaintenanceReport()
+        try:
+            with contextlib.closing(self._core.storage.open("maintain.lock", create=True)) as lock:
+                while not lock.try_lock():
+                    if not force or self._stop.wait(0.01):
+                        return MaintenanceReport()
+                report = self._round(force, override_holds)
+        finally:
+            self._running.release()
+        return dataclasses.replace(report, seconds=(self._core.clock_ms() - started) / 1e3)
+
+    def _round(self, force: bool, override_holds: bool) -> MaintenanceReport:
+        self._core.refresh()
+        total = MaintenanceReport()
+        staging.remove_leftovers(self._core)
+        self._close_active(force)
+        for topic in list(self._core.state.topics.values()):
+            for number in range(len(topic.partitions)):
+                for step in (self._retain, self._seal, self._compact):
+                    if self._stop.is_set() and not force:
+                        return total
+                    total = _add(total, step(topic, number, force, override_holds))
+        if force:
+            self._sweep()
+        return total
+
+    def _close_active(self, force: bool) -> None:
+        now = self._clock.now_us()
+
+        def change(state: State) -> dict[str, Any] | None:
+            parts = [
+                [topic.id, number]
+                for topic in state.topics.values()
+                for number, partition in enumerate(topic.partitions)
+                if (active := partition.active) is not None and (force or self._due(active, topic, now))
+            ]
+            return {"k": "close", "parts": parts} if parts else None
+
+        self._commit(change)
+
+    def _due(self, active: Segment, topic: TopicState, now: int) -> bool:
+        retention = topic.definition.retention_us
+        age = min(ACTIVE_AGE_MAX_US, retention // 8) if retention else ACTIVE_AGE_MAX_US
+        return active.size >= self._core.settings.segment_bytes_max or now - active.at0 > age
+
+    # --- sealing -------------------------------------------------------------------------------------------------
+
+    def _seal(self, topic: TopicState, number: int, force: bool, override_holds: bool) -> MaintenanceReport:
+        sealed = 0
+        partition = topic.partitions[number]
+        for segment in [s for s in partition.segments if s.kind == "arrow" and s.closed]:
+            if self._stop.is_set() and not force:
+                break
+            new = self._rewriter.rewrite(self._name(topic, number, segment), topic.definition, number, [segment])
+            if self._swap(topic, number, [segment], [new]):
+                sealed += 1
+        return MaintenanceReport(sealed=sealed)
+
+    def _name(self, topic: TopicState, number: int, segment: Segment) -> str:
+        return f"{topic.folder}/{number}/{segment.first:020d}-{self._core.journal_number}-{self._next_number()}.parquet"
+
+    def _next_number(self) -> str:
+        """Unlike any other attempt's: two maintainers never write the same file."""
+        return f"{self._core.state.seq}s{id(self._stop) & 0xFFFF:x}{next(_ATTEMPT)}"
+
+    # --- retention -----------------------------------------------------------------------------------------------
+
+    def _retain(self, topic: TopicState, number: int, force: bool, override_holds: bool) -> MaintenanceReport:
+        definition, partition = topic.definition, topic.partitions[number]
+        if definition.retention_us is None and definition.retention_bytes is None:
+            return MaintenanceReport()
+        limit = partition.end if override_holds else hold_limit(self._core.state, topic, number)
+        oldest = self._clock.now_us() - definition.retention_us if definition.retention_us else None
+        size = sum(s.size for s in partition.segments)
+        gone: list[Segment] = []
+        for segment in partition.segments:
+            too_old = oldest is not None and segment.at1 < oldest
+            too_much = definition.retention_bytes is not None and size > definition.retention_bytes
+            if not segment.closed or segment.end > limit or not (too_old or too_much):
+                break
+            gone.append(segment)
+            size -= segment.size
+        if not gone or not self._swap(topic, number, gone, [], first=gone[-1].end):
+            return MaintenanceReport()
+        return MaintenanceReport(
+            segments_removed=len(gone),
+            rows_removed=sum(s.rows for s in gone),
+            bytes_freed=sum(s.size for s in gone),
+        )
+
+    # --- compaction ----------------------------------------------------------------------------------------------
+
+    def _compact(self, topic: TopicState, number: int, force: bool, override_holds: bool) -> MaintenanceReport:
+        definition, partition = topic.definition, topic.partitions[number]
+        if definition.cleanup != "compact":
+            return MaintenanceReport()
+        bound = partition.end if override_holds else hold_limit(self._core.state, topic, number)
+        segments = [s for s in partition.segments if s.kind == "parquet" and s.first < bound]
+        if not segments or not (force or _dirty(segments) >= DIRTY_SHARE):
+            return MaintenanceReport()
+        now = self._clock.now_us()
+        keep = select_latest(
+            [self._keys(topic, s) for s in segments],
+            [s.rows for s in segments],
+            bound=bound,
+            tombstones_before=now - definition.tombstone_retention_us,
+            rows_max=self._core.settings.compaction_rows_max,
+        )
+        removed = freed = 0
+        for group, masks in self._groups(segments, keep):
+            new = self._rewriter.rewrite(self._name(topic, number, group[0]), definition, number, group, masks)
+            new.compacted = True
+            if self._swap(topic, number, group, [new]):
+                removed += sum(int((~m).sum()) for m in masks)
+                freed += sum(s.size for s in group) - new.size
+        return MaintenanceReport(rows_compacted=removed, bytes_freed=freed)
+
+    def _keys(self, topic: TopicState, segment: Segment) -> Batches:
+        columns = [*topic.definition.key, "_op", "_offset", "_appended_at"]
+        return lambda: self._reader.read(segment, topic.definition, segment.first, segment.end, columns)
+
+    def _groups(self, segments: list[Segment], keep: list[Mask]) -> Iterator[tuple[list[Segment], list[Mask]]]:
+        """Neighbours that together make one segment of the usual size; those where nothing changes are left alone."""
+        group: list[Segment] = []
+        masks: list[Mask] = []
+        size = 0.0
+        for segment, mask in [*zip(segments, keep, strict=True), (None, None)]:
+            left = segment.size * (mask.sum() / max(1, segment.rows)) if segment and mask is not None else 0
+            if group and (segment is None or size + left > self._core.settings.segment_bytes_max):
+                if len(group) > 1 or not all(m.all() for m in masks) or not group[0].compacted:
+                    yield group, masks
+                group, masks, size = [], [], 0.0
+            if segment is not None and mask is not None:
+                group.append(segment)
+                masks.append(mask)
+                size += left
+
+    # --- committing ----------------------------------------------------------------------------------------------
+
+    def _swap(
+        self, topic: TopicState, number: int, old: list[Segment], new: list[Segment], first: int | None = None
+    ) -> bool:
+        """Put `new` in the place of `old` and delete the old files; False if they changed under our hands."""
+        names = [s.name for s in old]
+
+        def change(state: State) -> dict[str, Any] | None:
+            found = state.ids.get(topic.id)
+            there = {s.name for s in found.partitions[number].segments} if found else set()
+            if not there.issuperset(names):
+                return None
+            self._core.storage.sync_dir(f"{topic.folder}/{number}")
+            record = {"k": "replace", "t": topic.id, "p": number, "old": names, "new": [s.to_json() for s in new]}
+            return record if first is None else {**record, "first": first}
+
+        done = self._commit(change)
+        self._delete(names if done else [s.name for s in new])
+        return done
+
+    def _commit(self, change: Any) -> bool:
+        while True:
+            try:
+                with self._core.exclusive() as state:
+                    record = change(state)
+                    if record is None:
+                        return False
+                    seq, at = self._core.next_stamp()
+                    ticket = self._core.commit({"seq": seq, "at": at, "sync": True, **record})
+                    if self._core.journal_bytes > self._core.settings.checkpoint_bytes:
+                        self._core.checkpoint()
+                self._core.flush(ticket, sync=True)
+                return True
+            except VoidedError:
+                continue
+
+    def _delete(self, names: list[str]) -> None:
+        self._reader.forget(names)
+        self._core.release(names)
+        for name in names:
+            self._core.storage.remove(name)
+            self._core.storage.remove(steps_name(name))
+
+    def _sweep(self) -> None:
+        """Delete files that nobody refers to: what a crash left behind."""
+        with self._core.exclusive() as state:
+            for topic in state.topics.values():
+                for number, partition in enumerate(topic.partitions):
+                    folder = f"{topic.folder}/{number}"
+                    known = {s.name for s in partition.segments}
+                    for entry in self._core.storage.list(folder):
+                        name = f"{folder}/{entry}"
+                        if name.removesuffix(".steps") not in known:
+                            self._core.storage.remove(name)
+            live = {topic.folder.removeprefix("topics/") for topic in state.topics.values()}
+            for entry in self._core.storage.list("topics"):
+                if entry not in live:
+                    self._core.storage.remove_dir(f"topics/{entry}")
+
+
+def _counter() -> Iterator[int]:
+    number = 0
+    while True:
+        number += 1
+        yield number
+
+
+_ATTEMPT = _counter()
+
+
+def hold_limit(state: State, topic: TopicState, number: int) -> int:
+    """The lowest position that a cursor marked `hold` still needs; the partition's end if there is none."""
+    name, end = topic.definition.name, topic.partitions[number].end
+    held = [c.positions.get(number, 0) for (t, _), c in state.cursors.items() if t == name and c.hold]
+    return min(held, default=end)
+
+
+def _dirty(segments: list[Segment]) -> float:
+    size = sum(s.size for s in segments)
+    return sum(s.size for s in segments if not s.compacted) / size if size else 0.0
+
+
+def _add(one: MaintenanceReport, two: MaintenanceReport) -> MaintenanceReport:
+    names = [f.name for f in dataclasses.fields(MaintenanceReport)]
+    return MaintenanceReport(**{n: getattr(one, n) + getattr(two, n) for n in names})

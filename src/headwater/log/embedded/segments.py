@@ -1,0 +1,358 @@
+"""Reading a partition: frames of Arrow segments and row groups of sealed ones, as batches with their hidden columns.
+
+Reads only what is committed and asked for; checks every byte before it is decoded.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.catalog import TopicDefinition
+from headwater.log.embedded import frames
+from headwater.log.embedded.frames import DamagedFrameError, FrameHeader
+from headwater.log.embedded.sealed import SealedReader, corrupt, integers
+from headwater.log.embedded.state import Segment
+from headwater.log.watermarks import event_times, row_watermarks, watermark_array
+from headwater.records import adapt, op_names, storage_schema
+from headwater.storage import File, Storage
+
+READ_BYTES = 4 << 20
+BATCH_ROWS = 65_536
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True)
+class FrameRows:
+    """A decoded frame with its header, cut to the offsets asked for."""
+
+    header: FrameHeader
+    batch: pa.RecordBatch
+    first: int
+    whole: pa.RecordBatch | None = None
+    """The uncut batch, where `batch` is only a part of it."""
+
+
+@dataclass
+class _Pending:
+    """Small frames gathered into one batch."""
+
+    pieces: list[FrameRows] = field(default_factory=list)
+    rows: int = 0
+
+
+class SegmentReader:
+    """Reads the segments of a workspace; safe to use from several threads."""
+
+    def __init__(self, storage: Storage, open_max: int = 64) -> None:
+        self._storage = storage
+        self.sealed = SealedReader(storage, open_max)
+        self._files: OrderedDict[str, tuple[File, pa.Schema, int]] = OrderedDict()
+        self._open_max = open_max
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        """Close every file."""
+        with self._lock:
+            for file, _, _ in self._files.values():
+                file.close()
+            self._files.clear()
+            self.sealed.close()
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Let go of files that were removed."""
+        with self._lock:
+            self.sealed.forget(names)
+            for name in names:
+                if found := self._files.pop(name, None):
+                    found[0].close()
+
+    def _arrow(self, segment: Segment) -> tuple[File, pa.Schema, int]:
+        """An open Arrow segment: file, schema, and where its first frame starts."""
+        with self._lock:
+            found = self._files.get(segment.name)
+            if found is None:
+                file = self._storage.open(segment.name, read_only=True)
+                start = segment.index[0][1] if segment.index else segment.size
+                prefix = file.read_at(0, start)
+                try:
+                    schema = pa.ipc.read_schema(pa.py_buffer(prefix))
+                except (pa.ArrowException, OSError, ValueError):
+                    raise corrupt(segment, 0, "its schema cannot be read") from None
+                if frames.segment_prefix(schema) != prefix:
+                    raise corrupt(segment, 0, "its schema is not what was written")
+                found = self._files[segment.name] = (file, schema, start)
+                while len(self._files) > self._open_max:
+                    self._files.popitem(last=False)[1][0].close()
+            self._files.move_to_end(segment.name)
+            return found
+
+    # --- frames --------------------------------------------------------------------------------------------------
+
+    def headers(self, segment: Segment, offset: int) -> Iterator[tuple[int, FrameHeader]]:
+        """(byte, header) of every frame from the one that holds `offset` on, bodies unread."""
+        for byte, header, _ in self._walk(segment, offset, bodies=False):
+            yield byte, header
+
+    def frames(self, segment: Segment, start: int, end: int) -> Iterator[FrameRows]:
+        """The frames with records in [start, end), each cut to them."""
+        _, schema, _ = self._arrow(segment)
+        for byte, header, data in self._walk(segment, start, bodies=True, end=end):
+            if header.kind == "mark":
+                continue
+            try:
+                frames.check_body(header, data[header.head_bytes :])
+            except DamagedFrameError as error:
+                raise corrupt(segment, byte, str(error), header.end) from None
+            batch = frames.decode(data, 0, header, schema)
+            low, high = max(0, start - header.first), min(header.rows, end - header.first)
+            if low or high < header.rows:
+                yield FrameRows(header, batch.slice(low, high - low), header.first + low, whole=batch)
+            else:
+                yield FrameRows(header, batch, header.first)
+
+    def _walk(
+        self, segment: Segment, start: int, *, bodies: bool, end: int | None = None
+    ) -> Iterator[tuple[int, FrameHeader, memoryview]]:
+        """Frames that reach beyond `start`, with their bytes if asked; damage before `start` is passed over."""
+        entry = segment.index_at(start) or (segment.index[0] if segment.index else None)
+        if entry is None:
+            return
+        at, data, base = entry[1], memoryview(b""), entry[1]
+        while at < segment.size:
+            data, base, header = self._header(segment, at, data, base)
+            if header is None:
+                at = self._resync(segment, at, start)
+                continue
+            if end is not None and header.first >= end:
+                return
+            if header.end > start:
+                stop = at + header.total_bytes
+                if bodies and stop > base + len(data):
+                    size = max(READ_BYTES, header.total_bytes)
+                    data, base = self._bytes(segment, at, min(size, segment.size - at)), at
+                yield at, header, data[at - base : stop - base]
+            at += header.total_bytes
+
+    def _bytes(self, segment: Segment, at: int, size: int) -> memoryview:
+        with self._lock:
+            return memoryview(self._arrow(segment)[0].read_at(at, size))
+
+    def _header(
+        self, segment: Segment, at: int, data: memoryview, base: int
+    ) -> tuple[memoryview, int, FrameHeader | None]:
+        known = frames.header_length(data, at - base) if at - base < len(data) else 0
+        if not known or at + known > base + len(data):
+            data, base = self._bytes(segment, at, min(READ_BYTES, segment.size - at)), at
+        try:
+            return data, base, frames.parse_header(data, at - base)
+        except DamagedFrameError:
+            return data, base, None
+
+    def _resync(self, segment: Segment, at: int, start: int) -> int:
+        """The byte of the next whole frame after damage at `at`; CorruptionError if records from `start` are lost."""
+        data = self._bytes(segment, at, segment.size - at)
+        for byte in range(8, len(data) - 8, 8):
+            if data[byte : byte + 4] == b"\xff\xff\xff\xff" and frames.header_length(data, byte):
+                try:
+                    header = frames.parse_header(data, byte)
+                except DamagedFrameError:
+                    continue
+                if header.first > start:
+                    raise corrupt(segment, at, "the checksum of a frame's header does not hold", header.first)
+                return at + byte
+        raise corrupt(segment, at, "the checksum of a frame's header does not hold")
+
+    # --- batches -------------------------------------------------------------------------------------------------
+
+    def read(
+        self, segment: Segment, topic: TopicDefinition, start: int, end: int, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Records in [start, end) as batches of `columns`."""
+        if segment.kind == "arrow":
+            yield from self._read_arrow(segment, topic, start, end, columns)
+            return
+        for table in self._sealed_tables(segment, start, end, list(columns)):
+            yield _sealed_batch(table, topic, columns)
+
+    def _sealed_tables(self, segment: Segment, start: int, end: int, columns: list[str]) -> Iterator[pa.Table]:
+        source = self.sealed.read(segment, start, end, columns)
+        while True:
+            with self._lock:
+                table = next(source, None)
+            if table is None:
+                return
+            yield table
+
+    def _read_arrow(
+        self, segment: Segment, topic: TopicDefinition, start: int, end: int, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        pending = _Pending()
+        damage = None
+        try:
+            for piece in self.frames(segment, start, end):
+                if pending.rows and pending.rows + piece.batch.num_rows > BATCH_ROWS:
+                    yield _gather(pending.pieces, topic, columns)
+                    pending = _Pending()
+                pending.pieces.append(piece)
+                pending.rows += piece.batch.num_rows
+        except Exception as error:  # what was read whole before the damage is still handed out
+            damage = error
+        if pending.rows:
+            yield _gather(pending.pieces, topic, columns)
+        if damage is not None:
+            raise damage
+
+    # --- positions -----------------------------------------------------------------------------------------------
+
+    def offset_at_time(self, segment: Segment, moment: int) -> int | None:
+        """The first offset with a record appended at `moment` or later; None if this segment has none."""
+        if segment.kind == "parquet":
+            with self._lock:
+                found = self.sealed.first_row(segment, "_appended_at", moment)
+            return None if found is None else found[0]
+        below = [e for e in segment.index if e[3] < moment]
+        start = below[-1][0] if below else segment.first
+        for _, header in self.headers(segment, start):
+            if header.at >= moment and header.kind != "mark":
+                return header.first
+        return None
+
+    def offset_at_event(self, segment: Segment, topic: TopicDefinition, moment: int) -> int | None:
+        """The first offset with an event time of `moment` or later; None if this segment has none."""
+        if segment.kind == "parquet":
+            with self._lock:
+                return self.sealed.first_event(segment, topic.time or "", moment)
+        for _, header in self.headers(segment, segment.first):
+            if header.tmax >= moment:
+                rows = next(self.frames(segment, header.first, header.end))
+                times = event_times(rows.batch, topic)
+                return header.first + int(np.argmax(times >= moment)) if times is not None else None
+        return None
+
+    def appended_at(self, segment: Segment, offset: int) -> int | None:
+        """The append time of the first record at or after an offset; None if this segment has none."""
+        if segment.kind == "parquet":
+            for table in self._sealed_tables(segment, offset, segment.end, ["_appended_at"]):
+                return int(integers(table.column("_appended_at"))[0])
+            return None
+        return next((h.at for _, h in self.headers(segment, offset) if h.kind != "mark"), None)
+
+    def watermark(self, segment: Segment, topic: TopicDefinition, offset: int) -> int:
+        """The watermark at an offset inside a segment: after everything before it."""
+        if offset <= segment.first:
+            return segment.w0
+        if segment.kind == "parquet":
+            return self._sealed_watermark(segment, offset)
+        for frame in self.headers(segment, offset - 1):
+            header = frame[1]
+            if header.end <= offset or header.kind == "mark" or topic.time is None:
+                return header.w1 if header.end <= offset else header.w0
+            rows = next(self.frames(segment, header.first, header.end))
+            return int(frame_watermarks(rows, topic)[offset - header.first])
+        return segment.w1
+
+    def _sealed_watermark(self, segment: Segment, offset: int) -> int:
+        """The highest of: where the segment began, the last record at or before the offset, the last step before it."""
+        if offset >= segment.end:
+            return segment.w1
+        with self._lock:
+            steps, after = self.sealed.steps(segment)
+            opened = self.sealed.opened(segment)
+            number = int(np.searchsorted(opened.bounds["_offset"][0], offset, side="right")) - 1
+            table = self.sealed.group(segment, number, ["_offset", "_watermark"]) if number >= 0 else None
+        level = segment.w0
+        if place := int(np.searchsorted(steps, offset)):
+            level = max(level, int(after[place - 1]))
+        if table is not None:
+            place = int(np.searchsorted(integers(table.column("_offset")), offset, side="right")) - 1
+            level = max(level, int(integers(table.column("_watermark"))[place]))
+        return level
+
+
+def frame_watermarks(rows: FrameRows, topic: TopicDefinition) -> npt.NDArray[np.int64]:
+    """The watermark before each row of a whole or cut frame."""
+    header = rows.header
+    times = event_times(rows.batch, topic) if topic.time is not None else None
+    if times is None:
+        return np.full(rows.batch.num_rows, header.w0, dtype=np.int64)
+    if rows.batch.num_rows != header.rows:
+        raise AssertionError("watermarks need the whole frame")
+    return row_watermarks(times, header.w0, header.at, topic)[0]
+
+
+def hidden_column(name: str, pieces: Sequence[FrameRows], topic: TopicDefinition) -> pa.Array:
+    """A hidden column over gathered frames."""
+    counts = [p.batch.num_rows for p in pieces]
+    if name == "_offset":
+        starts = np.repeat([p.first for p in pieces], counts)
+        within = np.arange(sum(counts)) - np.repeat(np.cumsum([0, *counts[:-1]]), counts)
+        return pa.array(starts + within, pa.int64())
+    if name == "_appended_at":
+        return pa.array(np.repeat([p.header.at for p in pieces], counts), pa.int64()).view(TIMESTAMP)
+    if name == "_sequence":
+        return pa.array(np.repeat([p.header.seq for p in pieces], counts), pa.int64())
+    return watermark_array(np.concatenate([_cut_watermarks(p, topic) for p in pieces]))
+
+
+def _cut_watermarks(piece: FrameRows, topic: TopicDefinition) -> npt.NDArray[np.int64]:
+    if piece.whole is None:
+        return frame_watermarks(piece, topic)
+    low = piece.first - piece.header.first
+    return frame_watermarks(FrameRows(piece.header, piece.whole, piece.header.first), topic)[
+        low : low + piece.batch.num_rows
+    ]
+
+
+def _gather(pieces: Sequence[FrameRows], topic: TopicDefinition, columns: Sequence[str]) -> pa.RecordBatch:
+    """Frames of one segment as one batch of `columns`, in the topic's schema of today."""
+    schema = storage_schema(topic)
+    own = [c for c in columns if c in schema.names]
+    batches = [p.batch.select([c for c in own if c in p.batch.schema.names]) for p in pieces]
+    batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    batch = adapt(batch, pa.schema([schema.field(c) for c in own]), pieces_rows(pieces))
+    return _arrange(batch, lambda name: hidden_column(name, pieces, topic), topic, columns)
+
+
+def pieces_rows(pieces: Sequence[FrameRows]) -> int:
+    """Rows in gathered frames."""
+    return sum(p.batch.num_rows for p in pieces)
+
+
+def _sealed_batch(table: pa.Table, topic: TopicDefinition, columns: Sequence[str]) -> pa.RecordBatch:
+    schema = storage_schema(topic)
+    own = [c for c in columns if c in schema.names]
+    chunks = table.combine_chunks().to_batches()
+    batch = chunks[0] if chunks else pa.RecordBatch.from_pylist([], schema=table.schema)
+    present = batch.select([c for c in own if c in table.column_names])
+    wanted = [pa.field("_op", pa.string()) if c == "_op" else schema.field(c) for c in own]
+    return _arrange(adapt(present, pa.schema(wanted), batch.num_rows), batch.column, topic, columns)
+
+
+def _arrange(
+    batch: pa.RecordBatch, hidden: Callable[[str], pa.Array], topic: TopicDefinition, columns: Sequence[str]
+) -> pa.RecordBatch:
+    arrays, fields = [], []
+    for name in columns:
+        if name in batch.schema.names:
+            array = batch.column(name)
+            if name == "_op" and not pa.types.is_string(array.type):
+                array = op_names(array)
+        else:
+            array = hidden(name)
+        arrays.append(array)
+        fields.append(pa.field(name, array.type, nullable=_nullable(name, topic)))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _nullable(name: str, topic: TopicDefinition) -> bool:
+    """As declared; but a tombstone has nothing beyond its key."""
+    if name not in topic.schema.names:
+        return name == "_watermark"
+    return bool(topic.schema.field(name).nullable or (topic.keyed and name not in topic.key))

@@ -1,0 +1,153 @@
+"""An atomic append larger than memory: rows go to files of their own, which one commit turns into segments.
+
+Small ones stay in memory and take the ordinary path. A staged file that nobody commits is removed by maintenance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.errors import UsageError
+from headwater.log.embedded import frames
+from headwater.log.embedded.append import Appender, Staged, base_schema, encode_rows, no_topic
+from headwater.log.embedded.core import Core
+from headwater.log.protocol import Append, CursorMove, Producer
+from headwater.log.routing import route
+from headwater.log.watermarks import decisive_times
+from headwater.positions import Receipt
+from headwater.records import adapt, storage_schema
+from headwater.storage import File
+
+FOLDER = "staging"
+
+
+class EmbeddedStage:
+    """See `headwater.log.protocol.Stage`."""
+
+    def __init__(self, core: Core, appender: Appender) -> None:
+        self._core = core
+        self._appender = appender
+        self._batches: dict[str, list[pa.RecordBatch]] = {}
+        self._bytes = 0
+        self._name = f"{FOLDER}/{os.getpid()}-{uuid.uuid4().hex}"
+        self._files: dict[tuple[str, int], tuple[File, Staged]] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        self._versions: dict[str, int] = {}
+        self._done = False
+
+    def add(self, topic: str, batch: pa.RecordBatch) -> None:
+        """Take in conformed rows; beyond `staging_bytes_max` everything goes to disk."""
+        self._open()
+        if topic not in self._core.state.topics:
+            self._core.refresh()
+            if topic not in self._core.state.topics:
+                raise no_topic(topic, self._core.state)
+        self._batches.setdefault(topic, []).append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes > self._core.settings.staging_bytes_max:
+            self._spill()
+
+    def commit(
+        self,
+        *,
+        producer: Producer | None = None,
+        expect: Mapping[str, int | Mapping[Any, int]] | None = None,
+        moves: tuple[CursorMove, ...] = (),
+    ) -> Receipt:
+        """Make all of it visible at once."""
+        self._open()
+        append = Append(self._batches, producer, expect or {}, moves)
+        if not self._files:
+            receipt = self._appender.append(append)
+            self._done = True
+            return receipt
+        self._spill()
+        for file, _ in self._files.values():
+            file.sync()
+        receipt = self._appender.commit_staged({k: s for k, (_, s) in self._files.items()}, append)
+        self._end()
+        return receipt
+
+    def abort(self) -> None:
+        """Forget it."""
+        if not self._done:
+            self._end()
+
+    def _end(self) -> None:
+        self._done = True
+        for file, _ in self._files.values():
+            file.close()
+        if self._files:
+            self._core.storage.remove_dir(self._name)
+
+    def _open(self) -> None:
+        if self._done:
+            raise UsageError("this transaction is over", hint="begin a new one")
+
+    def _spill(self) -> None:
+        for name, batches in self._batches.items():
+            topic = self._core.state.topics[name]
+            definition = topic.definition
+            if definition.versioned_by is not None:
+                raise UsageError(
+                    f"an append to the versioned topic {name!r} must fit in memory "
+                    f"({self._core.settings.staging_bytes_max >> 20} MB)",
+                    detail="the number of each record depends on what others append meanwhile",
+                    hint="append in smaller pieces",
+                )
+            if self._versions.setdefault(name, definition.schema_version) != definition.schema_version:
+                raise UsageError(f"topic {name!r} was altered during this transaction", hint="begin it again")
+            for batch in batches:
+                ends = {p: self._ends.get((name, p), 0) for p in range(definition.partitions)}
+                routed = route(adapt(batch, base_schema(definition)), definition, ends)
+                for partition, rows in routed.items():
+                    self._write(name, partition, rows)
+        self._batches, self._bytes = {}, 0
+
+    def _write(self, name: str, partition: int, rows: pa.RecordBatch) -> None:
+        definition = self._core.state.topics[name].definition
+        found = self._files.get((name, partition))
+        if found is None:
+            self._core.storage.make_dirs(self._name)
+            path = f"{self._name}/{name}-{partition}.arrow"
+            file = self._core.storage.open(path, create=True)
+            prefix = frames.segment_prefix(storage_schema(definition))
+            file.write_at(0, prefix)
+            found = self._files[name, partition] = (file, Staged(path, len(prefix)))
+        file, staged = found
+        for frame in encode_rows(rows, definition, None):
+            file.write_at(staged.size, frame.to_bytes())
+            staged.frames.append((staged.size, frame))
+            staged.size += frame.total_bytes
+            frame.body = memoryview(b"")  # it is on disk now; the header is stamped at commit
+            if frame.times is not None:
+                frame.times = decisive_times(frame.times, self._core.clock.now_us(), definition)
+            self._ends[name, partition] = self._ends.get((name, partition), 0) + frame.span
+
+
+def remove_leftovers(core: Core) -> int:
+    """Remove staged files of processes that are gone."""
+    removed = 0
+    for entry in core.storage.list(FOLDER):
+        owner = entry.partition("-")[0]
+        with contextlib.suppress(ValueError):
+            if not _alive(int(owner)):
+                core.storage.remove_dir(f"{FOLDER}/{entry}")
+                removed += 1
+    return removed
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

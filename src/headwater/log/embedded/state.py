@@ -1,0 +1,370 @@
+"""What the journal adds up to: topics, partitions with their segments, producers, cursors and groups.
+
+Pure. `State.apply` folds one record in; a checkpoint is a State as JSON. Fold of the same records gives the same state
+in every process, which is how processes that share a workspace agree without talking.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headwater.catalog import TopicDefinition
+from headwater.log.embedded.journal import Record
+from headwater.log.protocol import CursorInfo, GroupInfo
+from headwater.log.watermarks import NONE
+
+INDEX_BYTES = 64 << 10
+"""An active segment's index has an entry about every so many bytes."""
+HISTORY = 8
+"""Commits of a cursor that are remembered for the forecast."""
+
+
+@dataclass
+class Segment:
+    """A file of records, [first, end). `index` (Arrow segments) is [[offset, byte, seq, at, w0], ...], sparse."""
+
+    name: str
+    kind: Literal["arrow", "parquet"]
+    first: int
+    end: int
+    rows: int
+    size: int
+    schema_version: int
+    seq0: int
+    seq1: int
+    at0: int
+    at1: int
+    w0: int
+    w1: int
+    tmax: int
+    """The highest event time in it."""
+    index: list[list[int]] = field(default_factory=list)
+    closed: bool = False
+    compacted: bool = False
+    tombstones_before: int = 0
+    """Compacted segments: tombstones appended before this time were removed already."""
+    checksums: list[str] = field(default_factory=list)
+    """XXH3-64 of a sealed file's footer, then of each of its row groups."""
+    steps: bool = False
+    """Whether a sealed file has a `.steps` file beside it: watermarks at offsets that no record is left at."""
+
+    def to_json(self) -> list[Any]:
+        """A plain form; the fields in order, because there are many segments."""
+        return [getattr(self, f.name) for f in _SEGMENT_FIELDS]
+
+    @classmethod
+    def from_json(cls, plain: list[Any]) -> Segment:
+        """The segment that `to_json` wrote."""
+        return cls(*plain)
+
+    def index_at(self, offset: int) -> list[int] | None:
+        """The last index entry at or before an offset."""
+        place = bisect.bisect_right(self.index, offset, key=lambda e: e[0])
+        return self.index[place - 1] if place else None
+
+
+_SEGMENT_FIELDS = dataclasses.fields(Segment)
+
+
+@dataclass
+class PartitionState:
+    """A partition: its segments in order, the last of which may be active."""
+
+    segments: list[Segment] = field(default_factory=list)
+    first: int = 0
+    end: int = 0
+    watermark: int = NONE
+    ahead: int = 0
+
+    @property
+    def active(self) -> Segment | None:
+        """The segment that appends go to, if one is open."""
+        last = self.segments[-1] if self.segments else None
+        return last if last is not None and last.kind == "arrow" and not last.closed else None
+
+    def from_offset(self, offset: int) -> list[Segment]:
+        """The segments with records at or after an offset."""
+        return self.segments[bisect.bisect_right(self.segments, offset, key=lambda s: s.end) :]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form."""
+        return {
+            "segments": [s.to_json() for s in self.segments],
+            "first": self.first,
+            "end": self.end,
+            "watermark": self.watermark,
+            "ahead": self.ahead,
+        }
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> PartitionState:
+        """The partition that `to_json` wrote."""
+        segments = [Segment.from_json(s) for s in plain["segments"]]
+        return cls(segments, plain["first"], plain["end"], plain["watermark"], plain["ahead"])
+
+
+@dataclass
+class TopicState:
+    """A topic. `id` is never used again, so its folder never holds another topic's files."""
+
+    id: int
+    definition: TopicDefinition
+    partitions: list[PartitionState]
+
+    @property
+    def folder(self) -> str:
+        """Where its files are."""
+        return f"topics/{self.definition.name}-{self.id}"
+
+
+@dataclass
+class ProducerState:
+    """A producer's epoch, its last sequence and the receipts that are kept: sequence -> {topic: {p: [first, end]}}."""
+
+    epoch: int = 0
+    last: int = -1
+    receipts: OrderedDict[int, dict[str, dict[int, list[int]]]] = field(default_factory=OrderedDict)
+
+
+@dataclass
+class State:
+    """The whole workspace at a journal position."""
+
+    receipts_max: int = 1_000
+    seq: int = 0
+    at: int = 0
+    next_id: int = 1
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    producers: dict[str, ProducerState] = field(default_factory=dict)
+    cursors: dict[tuple[str, str], CursorInfo] = field(default_factory=dict)
+    groups: dict[tuple[str, str], GroupInfo] = field(default_factory=dict)
+    ids: dict[int, TopicState] = field(default_factory=dict)
+    unsynced: set[str] = field(default_factory=set)
+    """Segments whose latest frames only the journal holds durably."""
+
+    def topic_by_id(self, number: int) -> TopicState | None:
+        """A topic by its id; None once dropped."""
+        return self.ids.get(number)
+
+    def apply(self, record: Record) -> None:
+        """Fold one record in. Unknown kinds are a newer version's and are refused by the caller before this."""
+        self.seq = record["seq"]
+        self.at = max(self.at, record["at"])
+        getattr(self, f"_{record['k']}")(record)
+
+    # --- one method per kind of record -------------------------------------------------------------------------
+
+    def _begin(self, record: Record) -> None:
+        """A journal starts. After a fence nothing may be added to the segments that a lost writer could still touch."""
+        if record.get("fence"):
+            for _, _, partition in self._all_partitions():
+                if (active := partition.active) is not None:
+                    active.closed = True
+
+    def _append(self, record: Record) -> None:
+        for part in record["parts"]:
+            self._add_part(record, part)
+        if record.get("producer"):
+            self._remember(record)
+        for move in record.get("moves", ()):
+            self._move(move, record["at"])
+
+    def _add_part(self, record: Record, part: Record) -> None:
+        topic = self.topic_by_id(part["t"])
+        if topic is None:
+            return
+        partition = topic.partitions[part["p"]]
+        segment = partition.active
+        (start, stop), (first, end), (w0, w1) = part["b"], part["o"], part["w"]
+        if segment is None or segment.name != part["s"]:
+            if segment is not None:
+                segment.closed = True
+            segment = Segment(
+                name=part["s"],
+                kind="arrow",
+                first=first,
+                end=first,
+                rows=0,
+                size=start,
+                schema_version=topic.definition.schema_version,
+                seq0=record["seq"],
+                seq1=record["seq"],
+                at0=record["at"],
+                at1=record["at"],
+                w0=w0,
+                w1=w0,
+                tmax=NONE,
+                closed=bool(part.get("closed")),
+            )
+            partition.segments.append(segment)
+        if not segment.index or start - segment.index[-1][1] >= INDEX_BYTES:
+            segment.index.append([first, start, record["seq"], record["at"], w0])
+        segment.end, segment.size, segment.seq1, segment.at1, segment.w1 = end, stop, record["seq"], record["at"], w1
+        segment.rows += part["r"]
+        segment.tmax = max(segment.tmax, part["m"])
+        partition.end, partition.watermark = end, w1
+        partition.ahead += part.get("a", 0)
+        if part.get("i"):
+            self.unsynced.add(segment.name)
+
+    def _remember(self, record: Record) -> None:
+        name, epoch, sequence = record["producer"]
+        producer = self.producers.setdefault(name, ProducerState())
+        producer.epoch = max(producer.epoch, epoch)
+        producer.last = max(producer.last, sequence)
+        receipt: dict[str, dict[int, list[int]]] = {}
+        for part in record["parts"]:
+            topic = self.topic_by_id(part["t"])
+            if topic is not None:
+                ranges = receipt.setdefault(topic.definition.name, {})
+                before = ranges.get(part["p"])
+                ranges[part["p"]] = [before[0] if before else part["o"][0], part["o"][1]]
+        producer.receipts[sequence] = receipt
+        while len(producer.receipts) > self.receipts_max:
+            producer.receipts.popitem(last=False)
+
+    def _epoch(self, record: Record) -> None:
+        self.producers[record["name"]].epoch = record["epoch"]
+
+    def _topic(self, record: Record) -> None:
+        definition = TopicDefinition.from_json(record["definition"])
+        known = self.topic_by_id(record["id"])
+        if known is not None:
+            known.definition = definition
+            return
+        partitions = [PartitionState() for _ in range(definition.partitions)]
+        self.topics[definition.name] = self.ids[record["id"]] = TopicState(record["id"], definition, partitions)
+        self.next_id = max(self.next_id, record["id"] + 1)
+
+    def _drop(self, record: Record) -> None:
+        topic = self.topic_by_id(record["id"])
+        if topic is None:
+            return
+        name = topic.definition.name
+        del self.topics[name], self.ids[topic.id]
+        self.cursors = {k: v for k, v in self.cursors.items() if k[0] != name}
+        self.groups = {k: v for k, v in self.groups.items() if k[0] != name}
+        self.unsynced -= {s.name for p in topic.partitions for s in p.segments}
+
+    def _replace(self, record: Record) -> None:
+        """Segments rewritten (sealed, compacted) or removed: those named `old` give way to `new`, in their place."""
+        topic = self.topic_by_id(record["t"])
+        if topic is None:
+            return
+        partition = topic.partitions[record["p"]]
+        old = set(record["old"])
+        place = next((i for i, s in enumerate(partition.segments) if s.name in old), len(partition.segments))
+        new = [Segment.from_json(s) for s in record["new"]]
+        kept = [s for s in partition.segments if s.name not in old]
+        partition.segments = kept[:place] + new + kept[place:]
+        partition.first = max(partition.first, record.get("first", 0))
+        self.unsynced -= old
+
+    def _close(self, record: Record) -> None:
+        """Active segments that take no more appends, so that they can be sealed."""
+        for number, place in record["parts"]:
+            topic = self.topic_by_id(number)
+            if topic is not None and (active := topic.partitions[place].active) is not None:
+                active.closed = True
+
+    def _cursor(self, record: Record) -> None:
+        key = (record["topic"], record["name"])
+        positions = {int(p): o for p, o in record["positions"].items()}
+        known = self.cursors.get(key)
+        if known is not None:
+            self.cursors[key] = dataclasses.replace(known, hold=record["hold"])
+        else:
+            self.cursors[key] = CursorInfo(*key, positions, record["hold"], 0, None)
+
+    def _uncursor(self, record: Record) -> None:
+        self.cursors.pop((record["topic"], record["name"]), None)
+        self.groups.pop((record["topic"], record["name"]), None)
+
+    def _commit(self, record: Record) -> None:
+        self._move(record["move"], record["at"])
+
+    def _move(self, move: Record, at: int) -> None:
+        key = (move["topic"], move["cursor"])
+        known = self.cursors.get(key)
+        if known is None:
+            known = CursorInfo(*key, {}, False, 0, None)
+        positions = {**known.positions, **{int(p): o for p, o in move["positions"].items()}}
+        history = (*known.history, (at, sum(positions.values())))[-HISTORY:]
+        self.cursors[key] = dataclasses.replace(
+            known, positions=positions, committed_at=at, lost=known.lost + move.get("lost", 0), history=history
+        )
+
+    def _group(self, record: Record) -> None:
+        plain = record["group"]
+        info = group_from_json(plain)
+        self.groups[(info.topic, info.name)] = info
+
+    # --- checkpoints -------------------------------------------------------------------------------------------
+
+    def _all_partitions(self) -> Iterator[tuple[TopicState, int, PartitionState]]:
+        for topic in self.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                yield topic, number, partition
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form that `from_json` reads back."""
+        return {
+            "seq": self.seq,
+            "at": self.at,
+            "next_id": self.next_id,
+            "topics": [
+                [t.id, t.definition.to_json(), [p.to_json() for p in t.partitions]] for t in self.topics.values()
+            ],
+            "producers": {
+                name: [p.epoch, p.last, list(p.receipts.items())] for name, p in self.producers.items()
+            },
+            "cursors": [dataclasses.asdict(c) for c in self.cursors.values()],
+            "groups": [dataclasses.asdict(g) for g in self.groups.values()],
+        }
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any], receipts_max: int = 1_000) -> State:
+        """The state that `to_json` wrote."""
+        state = cls(receipts_max=receipts_max, seq=plain["seq"], at=plain["at"], next_id=plain["next_id"])
+        for number, definition, partitions in plain["topics"]:
+            topic = TopicState(
+                number, TopicDefinition.from_json(definition), [PartitionState.from_json(p) for p in partitions]
+            )
+            state.topics[topic.definition.name] = state.ids[number] = topic
+        for name, (epoch, last, receipts) in plain["producers"].items():
+            state.producers[name] = ProducerState(epoch, last, OrderedDict((s, _receipt(r)) for s, r in receipts))
+        for cursor in plain["cursors"]:
+            info = _cursor_from_json(cursor)
+            state.cursors[(info.topic, info.name)] = info
+        for group in plain["groups"]:
+            found = group_from_json(group)
+            state.groups[(found.topic, found.name)] = found
+        return state
+
+
+def _receipt(plain: dict[str, dict[str, list[int]]]) -> dict[str, dict[int, list[int]]]:
+    return {topic: {int(p): span for p, span in ranges.items()} for topic, ranges in plain.items()}
+
+
+def _cursor_from_json(plain: dict[str, Any]) -> CursorInfo:
+    positions = {int(p): o for p, o in plain["positions"].items()}
+    history = tuple((at, total) for at, total in plain["history"])
+    return CursorInfo(**{**plain, "positions": positions, "history": history})
+
+
+def group_from_json(plain: dict[str, Any]) -> GroupInfo:
+    """A group as a record or a checkpoint has it."""
+    owners, wanted = ({int(p): m for p, m in plain[k].items()} for k in ("owners", "wanted"))
+    return GroupInfo(
+        plain["topic"], plain["name"], plain["generation"], tuple(plain["members"]), owners, wanted
+    )
+
+
+def unknown_kinds(records: Iterable[Record]) -> set[str]:
+    """Kinds of record that this version cannot fold."""
+    return {r["k"] for r in records if not hasattr(State, f"_{r['k']}")}

@@ -1,0 +1,330 @@
+"""A consumer group: processes that share a topic's partitions, each partition read by one member at a time.
+
+The group's position is the cursor of the group's name, so a partition that changes hands is read on from what was
+committed: rows may come twice (handed out, not committed), never not at all, and always in order per partition.
+
+There is no heartbeat thread. A member says that it is alive by reading, committing or calling `beat()`; one that does
+none of them within its timeout is taken for hung, its partitions go to others, and its commit is refused
+(FencedError). Work that takes longer than the timeout calls `beat()` in between.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import uuid
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import get_args
+
+import pyarrow as pa
+
+from headwater.clock import Clock, parse_span_us
+from headwater.errors import FencedError, UsageError
+from headwater.log.cursor import AutoCommit, Lag, check_name, lag_of, stored_cursor
+from headwater.log.protocol import CursorMove, GroupInfo, Log
+from headwater.log.reader import (
+    BATCH_ROWS,
+    Feed,
+    OnGap,
+    ReadOptions,
+    Start,
+    define,
+    recreated,
+    resolve_start,
+    shown_columns,
+)
+
+BEATS_PER_TIMEOUT = 3
+
+
+@dataclass
+class _Share:
+    """A partition that this member has: what is committed, and how far it has come since."""
+
+    committed: int
+    reached: int
+    lost: int = 0
+    dirty: bool = False
+    """Whether rows were handed out that are not committed."""
+    leaving_since_ms: float | None = None
+    """Since when another member waits for it."""
+
+
+class GroupMember:
+    """One member. Use it in a `with` block: leaving the block hands its partitions on at once.
+
+    When a partition is wanted by another member it is not read from any more, and handed over as soon as what was
+    handed out of it is committed; if that takes longer than the timeout it is handed over uncommitted, the rows come
+    again to the next owner, and the next commit of this member raises FencedError.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        name: str,
+        clock: Clock,
+        *,
+        member: str | None = None,
+        timeout: str | float = "10 seconds",
+        start: Start = "earliest",
+        on_gap: OnGap = "fail",
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.member = member or f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        for text in (name, self.member):
+            check_name(text)
+        self._timeout_ms = _timeout_ms(timeout)
+        self._on_gap: OnGap = ReadOptions(on_gap=on_gap).on_gap
+        self._log = log
+        self._clock = clock
+        self._shares: dict[int, _Share] = {}
+        self._forfeited: set[int] = set()
+        self._feeds: deque[Feed] = deque()
+        self._generation = -1
+        self._left = False
+        if log.cursor(topic, name) is None:
+            log.create_cursor(topic, name, resolve_start(log, topic, start), False)
+        self.beat()
+
+    def __repr__(self) -> str:
+        return f"<GroupMember {self.member} of {self.name} on {self.topic}>"
+
+    def __enter__(self) -> GroupMember:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that this member reads, as of its last beat."""
+        return sorted(p for p, share in self._shares.items() if share.leaving_since_ms is None)
+
+    def read(
+        self,
+        *,
+        follow: bool = True,
+        columns: Sequence[str] | None = None,
+        batch_rows: int = BATCH_ROWS,
+        commit: AutoCommit | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of the partitions that are this member's, as they change hands; each from the committed position.
+
+        A member beyond the number of partitions waits for its turn. `timeout` ends the iteration after so many
+        seconds without a batch; `follow=False` when its partitions have been read to their present end. `commit` as
+        for a cursor: "after" commits a batch when the next is asked for, "before" ahead of handing it out.
+        """
+        if commit is not None and commit not in get_args(AutoCommit):
+            raise UsageError(f"commit is 'before', 'after' or None, not {commit!r}")
+        options = ReadOptions(None if columns is None else tuple(columns), batch_rows, self._on_gap)
+        shown_columns(define(self._log, self.topic), options.columns)
+        self._rewind()
+        return self._batches(options, follow, commit, None if timeout is None else timeout * 1_000)
+
+    def _batches(
+        self, options: ReadOptions, follow: bool, commit: AutoCommit | None, timeout_ms: float | None
+    ) -> Iterator[pa.RecordBatch]:
+        ends = None if follow else {p: info.end for p, info in self._log.partitions(self.topic).items()}
+        quiet_since = self._clock.steady_ms()
+        while not self._left:
+            self.beat()
+            batch = self._take()
+            if batch is None and self._open_feeds(options, ends):
+                batch = self._take()
+            if batch is not None:
+                if commit == "before":
+                    self.commit()
+                yield batch
+                if commit == "after":
+                    self.commit()
+                quiet_since = self._clock.steady_ms()
+                continue
+            if commit is not None:
+                self.commit()  # what lies between the last row and the end
+            if not follow or not self._wait(quiet_since, timeout_ms):
+                return
+
+    def commit(self) -> None:
+        """Store, durably, that everything handed out so far is done.
+
+        FencedError if a partition of it was lost meanwhile: its rows come again to its new owner. This member has
+        then forgotten it, and goes on with the others, which the next commit covers.
+        """
+        if self._forfeited:
+            raise self._fenced()
+        move = self._move()
+        if not move.positions and not move.lost:
+            return
+        try:
+            self._log.move_cursor(move)
+        except FencedError as error:
+            self._follow_group(self._log.group(self.topic, self.name))
+            raise self._fenced() from error
+        self.committed(move)
+
+    def pending_move(self) -> CursorMove:
+        """The move that `commit()` would store, for `ws.append(..., commit=member)`.
+
+        FencedError if rows that were handed out belong to a partition lost meanwhile: what was made of them must not
+        be written. All that is uncommitted is then handed out again, by this member or by the new owner.
+        """
+        if self._forfeited:
+            self._rewind()
+            raise self._fenced()
+        return self._move()
+
+    def committed(self, move: CursorMove) -> None:
+        """Take note that a move was stored, and hand over the partitions that others wait for."""
+        for partition, position in move.positions.items():
+            if share := self._shares.get(partition):
+                share.committed, share.lost, share.dirty = position, 0, False
+        self._hand_over()
+
+    def refused(self) -> None:
+        """Take note that an append with this member's move was fenced: all that is uncommitted is handed out again."""
+        self._follow_group(self._log.group(self.topic, self.name))
+        self._forfeited.clear()
+        self._rewind()
+
+    def beat(self) -> None:
+        """Say that this member is alive, and learn which partitions are its own now."""
+        if self._left:
+            raise UsageError(f"member {self.member!r} has left group {self.name!r}", hint="join it again")
+        self._follow_group(self._log.beat(self.topic, self.name, self.member, self._timeout_ms))
+        self._hand_over()
+
+    def lag(self) -> Lag:
+        """How far the whole group is behind the end of the topic."""
+        return lag_of(self._log, stored_cursor(self._log, self.topic, self.name), self._clock)
+
+    def leave(self) -> None:
+        """Give up all partitions at once; what is not committed comes again to others."""
+        if not self._left:
+            self._left = True
+            self._feeds.clear()
+            self._shares.clear()
+            self._log.leave(self.topic, self.name, self.member)
+
+    close = leave
+
+    def _follow_group(self, info: GroupInfo | None) -> None:
+        """Take up new partitions at their committed position, drop those that are gone, mark those to hand over."""
+        owners = info.owners if info else {}
+        mine = {p for p, owner in owners.items() if owner == self.member}
+        for partition in set(self._shares) - mine:
+            self._forget(partition)
+        changed = info is not None and info.generation != self._generation
+        self._generation = info.generation if info else -1
+        if mine - set(self._shares) or changed:
+            stored = stored_cursor(self._log, self.topic, self.name).positions
+            for partition in mine:
+                share = self._shares.get(partition)
+                if share is not None and share.committed != stored[partition]:
+                    self._forget(partition)  # it was someone else's in between, or the cursor was moved
+                    share = None
+                if share is None:
+                    self._shares[partition] = _Share(stored[partition], stored[partition])
+        for partition, share in self._shares.items():
+            if info is None or info.wanted.get(partition, self.member) == self.member:
+                share.leaving_since_ms = None
+            elif share.leaving_since_ms is None:
+                share.leaving_since_ms = self._clock.steady_ms()
+                self._drop_feed(partition)
+
+    def _hand_over(self) -> None:
+        """Release what others want, once it is committed or has been waited for too long."""
+        now = self._clock.steady_ms()
+        leaving = {p: s for p, s in self._shares.items() if s.leaving_since_ms is not None}
+        done = [
+            p
+            for p, s in leaving.items()
+            if not s.dirty or now - (s.leaving_since_ms or now) >= self._timeout_ms
+        ]
+        for partition in done:
+            self._forget(partition)
+        if done:
+            self._log.release(self.topic, self.name, self.member, done)
+
+    def _forget(self, partition: int) -> None:
+        if self._shares.pop(partition).dirty:
+            self._forfeited.add(partition)
+        self._drop_feed(partition)
+
+    def _drop_feed(self, partition: int) -> None:
+        self._feeds = deque(feed for feed in self._feeds if feed.partition != partition)
+
+    def _rewind(self) -> None:
+        """Hand out again what was not committed."""
+        self._feeds.clear()
+        for share in self._shares.values():
+            share.reached, share.lost, share.dirty = share.committed, 0, False
+
+    def _fenced(self) -> FencedError:
+        lost, self._forfeited = sorted(self._forfeited), set()
+        return FencedError(
+            f"member {self.member!r} of group {self.name!r} no longer has "
+            + (
+                f"partition {', '.join(map(str, lost))} of topic {self.topic!r}" if lost else "its partitions"
+            ),
+            detail="their uncommitted rows go to the new owner; the other partitions of this member are as they were",
+            hint="read on; if this was slow work, call beat() within the timeout or join with a longer one",
+            topic=self.topic,
+            group=self.name,
+            member=self.member,
+            partitions=lost,
+        )
+
+    def _move(self) -> CursorMove:
+        moved = {p: s for p, s in self._shares.items() if s.reached != s.committed}
+        positions = {p: s.reached for p, s in moved.items()}
+        return CursorMove(self.topic, self.name, positions, self.member, sum(s.lost for s in moved.values()))
+
+    def _take(self) -> pa.RecordBatch | None:
+        while self._feeds:
+            feed = self._feeds.popleft()
+            share, before = self._shares[feed.partition], feed.lost
+            batch = feed.next()
+            share.reached = feed.position
+            share.lost += feed.lost - before
+            if batch is not None:
+                share.dirty = True
+                self._feeds.append(feed)
+                return batch
+        return None
+
+    def _open_feeds(self, options: ReadOptions, ends: dict[int, int] | None) -> bool:
+        bounds = self._log.partitions(self.topic)
+        for partition in self.partitions:
+            position = self._shares[partition].reached
+            end = bounds[partition].end if ends is None else ends[partition]
+            if position < end:
+                self._feeds.append(Feed(self._log, self.topic, partition, position, end, options))
+            elif position > bounds[partition].end:
+                raise recreated(self.topic)
+        return bool(self._feeds)
+
+    def _wait(self, quiet_since: float, timeout_ms: float | None) -> bool:
+        """Wait for rows, or until the next beat is due; False when the caller's patience is over."""
+        patience = self._timeout_ms / BEATS_PER_TIMEOUT
+        if timeout_ms is not None:
+            left = quiet_since + timeout_ms - self._clock.steady_ms()
+            if left <= 0:
+                return False
+            patience = min(patience, left)
+        self._log.wait(self.topic, {p: self._shares[p].reached for p in self.partitions}, patience)
+        return True
+
+
+def _timeout_ms(timeout: str | float) -> float:
+    timeout_ms = parse_span_us(timeout) / 1e3 if isinstance(timeout, str) else timeout * 1e3
+    if timeout_ms <= 0:
+        raise UsageError(f"the timeout of a member is longer than nothing, not {timeout!r}")
+    return timeout_ms

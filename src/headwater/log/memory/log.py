@@ -1,0 +1,394 @@
+"""The whole `Log` protocol over plain lists and dicts: the readable specification that other backends are held to.
+
+Everything happens under one lock, checks before changes, so that a call that raises leaves all as it was. Nothing
+is durable. Where the protocol leaves a backend some freedom, this one does the simplest thing: a segment is what one
+commit wrote to one partition, and `maintain` does all there is to do whether forced or not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pyarrow as pa
+
+from headwater.catalog import TopicDefinition
+from headwater.clock import Clock, Microseconds, SystemClock
+from headwater.errors import (
+    ClosedError,
+    ConflictError,
+    GapError,
+    TopicExistsError,
+    TopicNotFoundError,
+    UsageError,
+)
+from headwater.log.memory.appends import Plan, check_expected, check_moves, plan_append
+from headwater.log.memory.groups import Group
+from headwater.log.memory.partition import reading_schema
+from headwater.log.memory.producers import Producers
+from headwater.log.memory.stage import MemoryStage
+from headwater.log.memory.topic import Topic
+from headwater.log.protocol import (
+    Append,
+    Capability,
+    CursorInfo,
+    CursorMove,
+    Finding,
+    GroupInfo,
+    MaintenanceReport,
+    PartitionInfo,
+    TimeAxis,
+)
+from headwater.positions import Receipt
+
+HISTORY_MAX = 8
+"""Commits that a cursor remembers for a forecast."""
+
+
+class MemoryLog:
+    """A log that lives as long as the object does."""
+
+    capabilities = frozenset(Capability)
+
+    def __init__(self, clock: Clock | None = None, receipts_max: int = 1_000) -> None:
+        self._clock = clock or SystemClock()
+        self._changed = threading.Condition()
+        self._topics: dict[str, Topic] = {}
+        self._producers = Producers(receipts_max)
+        self._sequence = 0
+        self._last_commit_at: Microseconds = 0
+        self._closed = False
+
+    # ------------------------------------------------------------------ topics
+
+    def topics(self) -> Mapping[str, TopicDefinition]:
+        """See Log."""
+        with self._held():
+            return {name: topic.definition for name, topic in self._topics.items()}
+
+    def create_topic(self, definition: TopicDefinition) -> None:
+        """See Log."""
+        with self._held():
+            if definition.name in self._topics:
+                raise TopicExistsError(f"there is a topic {definition.name!r} already", topic=definition.name)
+            self._commit()
+            self._topics[definition.name] = Topic(definition)
+
+    def alter_topic(self, old: TopicDefinition, new: TopicDefinition) -> None:
+        """See Log."""
+        with self._held():
+            topic = self._topic(old.name)
+            if topic.definition != old:
+                raise ConflictError(
+                    f"topic {old.name!r} has been altered by someone else",
+                    hint="look at its definition and try again",
+                    topic=old.name,
+                    expected=old,
+                    actual=topic.definition,
+                )
+            if (new.name, new.partitions) != (old.name, old.partitions):
+                raise UsageError(f"topic {old.name!r} keeps its name and its number of partitions")
+            self._commit()
+            topic.definition = new
+
+    def drop_topic(self, name: str) -> None:
+        """See Log."""
+        with self._held():
+            self._topic(name)
+            self._commit()
+            del self._topics[name]
+
+    # ------------------------------------------------------------------ appending
+
+    def append(self, append: Append) -> Receipt:
+        """See Log. Nothing to write (no rows, no moves) is nothing written, and an empty receipt."""
+        with self._held():
+            if not append.moves and not any(
+                b.num_rows for batches in append.batches.values() for b in batches
+            ):
+                for name in append.batches:
+                    self._topic(name)
+                return Receipt({})
+            if append.producer is not None:
+                known = self._producers.check(append.producer)
+                if known is not None:
+                    if self._producers.raise_epoch(append.producer):
+                        self._commit()
+                    return known
+            plan = {name: plan_append(self._topic(name), batches) for name, batches in append.batches.items()}
+            for name, expected in append.expect.items():
+                check_expected(self._topic(name), plan.get(name, {}), expected)
+            for move in append.moves:
+                check_moves(self._topic(move.topic), move)
+            return self._write(append, plan)
+
+    def _write(self, append: Append, plan: Mapping[str, Plan]) -> Receipt:
+        """All checks have passed: make every change of one append, as one commit."""
+        sequence, now = self._commit()
+        positions: dict[str, dict[int, tuple[int, int]]] = {}
+        for name, pieces in plan.items():
+            topic = self._topics[name]
+            for p, batch in sorted(pieces.items()):
+                versions = topic.next_versions(batch)
+                written = topic.partitions[p].append(batch, topic.definition, now, sequence, versions)
+                positions.setdefault(name, {})[p] = written
+        for move in append.moves:
+            self._move(move, now)
+        receipt = Receipt(positions)
+        if append.producer is not None:
+            self._producers.remember(append.producer, receipt)
+        return receipt
+
+    def punctuate(self, topic: str, moments: Mapping[int, Microseconds]) -> None:
+        """See Log."""
+        with self._held():
+            partitions = {p: self._topic(topic).partition(p) for p in moments}
+            if partitions:
+                self._commit()
+            for p, partition in partitions.items():
+                partition.punctuate(moments[p])
+
+    def stage(self) -> MemoryStage:
+        """See Log."""
+        return MemoryStage(self.append)
+
+    # ------------------------------------------------------------------ reading
+
+    def partitions(self, topic: str) -> Mapping[int, PartitionInfo]:
+        """See Log."""
+        with self._held():
+            return {
+                p: PartitionInfo(
+                    first=partition.first,
+                    end=partition.end,
+                    rows=partition.rows,
+                    size_bytes=partition.size_bytes,
+                    segments=len(partition.segments),
+                    watermark=partition.watermark(partition.end),
+                    last_appended_at=partition.last_appended_at,
+                    oldest_appended_at=partition.segments[0].appended_at if partition.segments else None,
+                    ahead=partition.ahead,
+                )
+                for p, partition in enumerate(self._topic(topic).partitions)
+            }
+
+    def ends(self, topics: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
+        """See Log."""
+        with self._held():
+            return {
+                name: {p: part.end for p, part in enumerate(self._topic(name).partitions)} for name in topics
+            }
+
+    def read(
+        self, topic: str, partition: int, start: int, end: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """See Log. What is read is what was there at the call."""
+        with self._held():
+            part, definition = self._topic(topic).partition(partition), self._topic(topic).definition
+            names = reading_schema(definition).names
+            if columns is not None and not set(columns) <= set(names):
+                unknown = next(c for c in columns if c not in names)
+                raise UsageError(
+                    f"topic {topic!r} has no column {unknown!r}", hint=f"it has {', '.join(names)}"
+                )
+            if start < part.first:
+                raise GapError(
+                    f"offset {start} of topic {topic!r}, partition {partition}, was removed by retention",
+                    detail=f"{part.first - start} offsets are gone; the first that is kept is {part.first}",
+                    hint="go on from the first that is kept, and consider a cursor with hold or a longer retention",
+                    topic=topic,
+                    partition=partition,
+                    position=start,
+                    first_available=part.first,
+                    missed=part.first - start,
+                )
+            return iter(part.read(definition, start, end, names if columns is None else columns))
+
+    def offset_at(self, topic: str, partition: int, moment: Microseconds, axis: TimeAxis) -> int:
+        """See Log."""
+        with self._held():
+            part, definition = self._topic(topic).partition(partition), self._topic(topic).definition
+            if axis == "event" and definition.time is None:
+                raise UsageError(
+                    f"topic {topic!r} has no event time",
+                    hint="seek by append time, or declare a WATERMARK column",
+                )
+            for offset, appended_at, event_time in part.records(definition):
+                if (appended_at if axis == "appended" else event_time) >= moment:
+                    return offset
+            return part.end
+
+    def watermark(self, topic: str, partition: int, offset: int) -> Microseconds | None:
+        """See Log."""
+        with self._held():
+            return self._topic(topic).partition(partition).watermark(offset)
+
+    def appended_at(self, topic: str, partition: int, offset: int) -> Microseconds | None:
+        """See Log."""
+        with self._held():
+            records = self._topic(topic).partition(partition).records(self._topic(topic).definition)
+            return next((appended_at for at, appended_at, _ in records if at >= offset), None)
+
+    def wait(self, topic: str, ends: Mapping[int, int], timeout_ms: float | None) -> bool:
+        """See Log. Partitions that `ends` does not name are not waited for."""
+
+        def has_grown() -> bool:
+            self._check_open()
+            return any(self._topic(topic).partition(p).end > end for p, end in ends.items())
+
+        with self._held():
+            return self._changed.wait_for(has_grown, None if timeout_ms is None else timeout_ms / 1e3)
+
+    # ------------------------------------------------------------------ cursors
+
+    def cursor(self, topic: str, name: str) -> CursorInfo | None:
+        """See Log."""
+        with self._held():
+            return self._topic(topic).cursors.get(name)
+
+    def cursors(self, topic: str | None = None) -> Sequence[CursorInfo]:
+        """See Log."""
+        with self._held():
+            topics = self._topics.values() if topic is None else [self._topic(topic)]
+            return [cursor for t in topics for cursor in t.cursors.values()]
+
+    def create_cursor(self, topic: str, name: str, positions: Mapping[int, int], hold: bool) -> CursorInfo:
+        """See Log."""
+        with self._held():
+            for p in positions:
+                self._topic(topic).partition(p)
+            cursors = self._topic(topic).cursors
+            if name not in cursors:
+                self._commit()
+                cursors[name] = CursorInfo(topic, name, dict(positions), hold, lost=0, committed_at=None)
+            elif cursors[name].hold != hold:
+                self._commit()
+                cursors[name] = replace(cursors[name], hold=hold)
+            return cursors[name]
+
+    def drop_cursor(self, topic: str, name: str) -> None:
+        """See Log."""
+        with self._held():
+            held = self._topic(topic)
+            self._commit()
+            held.cursors.pop(name, None)
+            held.groups.pop(name, None)
+
+    def move_cursor(self, move: CursorMove) -> None:
+        """See Log."""
+        with self._held():
+            check_moves(self._topic(move.topic), move)
+            _, now = self._commit()
+            self._move(move, now)
+
+    def _move(self, move: CursorMove, now: Microseconds) -> None:
+        cursors = self._topics[move.topic].cursors
+        old = cursors[move.cursor]
+        positions = {**old.positions, **move.positions}
+        cursors[move.cursor] = replace(
+            old,
+            positions=positions,
+            lost=old.lost + move.lost,
+            committed_at=now,
+            history=(*old.history, (now, sum(positions.values())))[-HISTORY_MAX:],
+        )
+
+    # ------------------------------------------------------------------ groups
+
+    def group(self, topic: str, name: str) -> GroupInfo | None:
+        """See Log."""
+        with self._held():
+            held = self._topic(topic)
+            return held.group_info(name) if name in held.groups else None
+
+    def beat(self, topic: str, group: str, member: str, timeout_ms: float) -> GroupInfo:
+        """See Log."""
+        with self._held():
+            held = self._topic(topic)
+            state = held.groups.setdefault(group, Group(held.definition.partitions))
+            state.beat(member, self._clock.steady_ms(), timeout_ms)
+            return held.group_info(group)
+
+    def release(self, topic: str, group: str, member: str, partitions: Sequence[int]) -> GroupInfo:
+        """See Log."""
+        with self._held():
+            held = self._topic(topic)
+            if group not in held.groups:
+                raise UsageError(f"topic {topic!r} has no group {group!r}", hint="join it first")
+            held.groups[group].release(member, partitions)
+            return held.group_info(group)
+
+    def leave(self, topic: str, group: str, member: str) -> None:
+        """See Log."""
+        with self._held():
+            state = self._topic(topic).groups.get(group)
+            if state is not None:
+                state.leave(member)
+
+    # ------------------------------------------------------------------ upkeep
+
+    def maintain(self, *, force: bool = False, override_holds: bool = False) -> MaintenanceReport:
+        """See Log. Does the same whether forced or not."""
+        started_ms = self._clock.steady_ms()
+        report = MaintenanceReport()
+        with self._held():
+            now = self._clock.now_us()
+            for topic in self._topics.values():
+                holds = [] if override_holds else [c for c in topic.cursors.values() if c.hold]
+                for p, part in enumerate(topic.partitions):
+                    limit = min((c.positions.get(p, 0) for c in holds), default=part.end)
+                    before = part.size_bytes
+                    removed = part.expire(topic.definition, now, limit)
+                    compacts = topic.definition.cleanup == "compact"
+                    compacted = part.compact(topic.definition, now, limit) if compacts else 0
+                    report = replace(
+                        report,
+                        segments_removed=report.segments_removed + len(removed),
+                        rows_removed=report.rows_removed + sum(s.batch.num_rows for s in removed),
+                        rows_compacted=report.rows_compacted + compacted,
+                        bytes_freed=report.bytes_freed + before - part.size_bytes,
+                    )
+        return replace(report, seconds=(self._clock.steady_ms() - started_ms) / 1e3)
+
+    def verify(self, topics: Sequence[str] | None = None) -> Iterator[Finding | int]:
+        """See Log. There is nothing here that could rot."""
+        with self._held():
+            names = self._topics if topics is None else topics
+            return iter([sum(part.size_bytes for name in names for part in self._topic(name).partitions)])
+
+    def close(self) -> None:
+        """See Log."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------------ within
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """The lock, while the log is open."""
+        with self._changed:
+            self._check_open()
+            yield
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the log was closed", hint="open it again")
+
+    def _commit(self) -> tuple[int, Microseconds]:
+        """The number and the time of the commit that is about to be made; times never go back."""
+        self._sequence += 1
+        self._last_commit_at = max(self._clock.now_us(), self._last_commit_at)
+        self._changed.notify_all()
+        return self._sequence, self._last_commit_at
+
+    def _topic(self, name: str) -> Topic:
+        if name not in self._topics:
+            raise TopicNotFoundError(
+                f"there is no topic {name!r}",
+                hint=f"the topics are {', '.join(self._topics) or 'none yet'}",
+                topic=name,
+            )
+        return self._topics[name]

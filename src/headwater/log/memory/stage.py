@@ -1,0 +1,48 @@
+"""An atomic append in the making, in memory: a list of batches until it is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.errors import UsageError
+from headwater.log.protocol import Append, CursorMove, Producer
+from headwater.positions import Receipt
+
+
+class MemoryStage:
+    """See Stage. A commit that raises leaves the stage as it was, so that it can be tried again."""
+
+    def __init__(self, append: Callable[[Append], Receipt]) -> None:
+        self._append = append
+        self._batches: dict[str, list[pa.RecordBatch]] = {}
+        self._ended = False
+
+    def add(self, topic: str, batch: pa.RecordBatch) -> None:
+        """See Stage."""
+        self._check_going_on()
+        self._batches.setdefault(topic, []).append(batch)
+
+    def commit(
+        self,
+        *,
+        producer: Producer | None = None,
+        expect: Mapping[str, int | Mapping[Any, int]] | None = None,
+        moves: tuple[CursorMove, ...] = (),
+    ) -> Receipt:
+        """See Stage."""
+        self._check_going_on()
+        receipt = self._append(Append(self._batches, producer, expect or {}, moves))
+        self._ended = True
+        return receipt
+
+    def abort(self) -> None:
+        """See Stage. Nothing happens if it has ended already."""
+        self._ended = True
+        self._batches = {}
+
+    def _check_going_on(self) -> None:
+        if self._ended:
+            raise UsageError("this stage was committed or aborted", hint="begin a new one")

@@ -1,0 +1,282 @@
+"""What a log promises, whichever backend keeps it. The contract suite in `headwater.testing.contract` holds it.
+
+A log is a set of topics; a topic has a fixed number of partitions; a partition is a sequence of records at rising
+offsets. Every change is one *commit*: an append to any number of partitions (with cursors moved in it, if asked), a
+punctuation, a topic created or altered. Commits are atomic and in one order. Readers see whole commits only.
+
+Not promised: an order between records of different partitions other than "of an earlier commit"; that offsets have no
+gaps (compaction, excision and punctuation leave some).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from headwater.catalog import TopicDefinition
+from headwater.clock import Microseconds
+from headwater.positions import Receipt
+
+TimeAxis = Literal["appended", "event"]
+"""Which time a seek goes by: append time, or the running maximum of event time."""
+
+
+class Capability(Enum):
+    """What a backend may lack; callers ask before they rely on it."""
+
+    ATOMIC_APPEND = "one append over several topics and partitions"
+    EXPECT_OFFSET = "append only at an expected offset"
+    EXPECT_VERSION = "append only at an expected count of a key's records"
+    COMMIT_WITH_APPEND = "a cursor moved in the same commit as an append"
+    COMPACTION = "superseded records of a key are removed"
+    RECEIPTS = "a repeated sequence is answered with its first receipt"
+
+
+@dataclass(frozen=True)
+class Producer:
+    """Who appends, for idempotence: a sequence that rises, an epoch that fences older ones."""
+
+    name: str
+    sequence: int
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class CursorMove:
+    """A cursor's new positions. `member` must still own the partitions it moves, else FencedError."""
+
+    topic: str
+    cursor: str
+    positions: Mapping[int, int]
+    member: str | None = None
+    lost: int = 0
+    """Rows that were skipped because retention had removed them, to be added to the cursor's count."""
+
+
+@dataclass(frozen=True)
+class Append:
+    """One atomic append. `batches` are conformed (`headwater.records.conform`); `expect` is per topic."""
+
+    batches: Mapping[str, Sequence[pa.RecordBatch]]
+    producer: Producer | None = None
+    expect: Mapping[str, int | Mapping[Any, int]] = field(default_factory=dict)
+    moves: tuple[CursorMove, ...] = ()
+
+
+@dataclass(frozen=True)
+class PartitionInfo:
+    """The bounds of a partition that readers see now."""
+
+    first: int
+    """The first offset that retention has not removed."""
+    end: int
+    rows: int
+    """Records that are kept, which is fewer than end - first where compaction or punctuation left gaps."""
+    size_bytes: int
+    segments: int
+    watermark: Microseconds | None
+    """At `end`: the highest event time so far less the lateness, or the highest punctuation."""
+    last_appended_at: Microseconds | None
+    oldest_appended_at: Microseconds | None
+    ahead: int = 0
+    """Rows so far ahead of their append time (`max_ahead`) that they did not raise the watermark."""
+
+
+@dataclass(frozen=True)
+class CursorInfo:
+    """A named consumer position as it is stored."""
+
+    topic: str
+    name: str
+    positions: Mapping[int, int]
+    hold: bool
+    lost: int
+    committed_at: Microseconds | None
+    history: tuple[tuple[Microseconds, int], ...] = ()
+    """The latest commits as (time, sum of positions): what a forecast goes by."""
+
+
+@dataclass(frozen=True)
+class GroupInfo:
+    """Who of a group reads what."""
+
+    topic: str
+    name: str
+    generation: int
+    members: tuple[str, ...]
+    owners: Mapping[int, str]
+    """partition -> the member that may read and commit it now."""
+    wanted: Mapping[int, str]
+    """partition -> the member that is to have it; where it differs from the owner, the owner is to release it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that verification found wrong, in words and with its place."""
+
+    file: str
+    byte: int | None
+    topic: str | None
+    partition: int | None
+    message: str
+
+
+@dataclass(frozen=True)
+class MaintenanceReport:
+    """What a maintenance step did."""
+
+    sealed: int = 0
+    segments_removed: int = 0
+    rows_removed: int = 0
+    rows_compacted: int = 0
+    bytes_freed: int = 0
+    seconds: float = 0.0
+
+
+class Log(Protocol):
+    """A durable, typed, partitioned log."""
+
+    capabilities: frozenset[Capability]
+
+    def topics(self) -> Mapping[str, TopicDefinition]:
+        """Every topic, by name, as of the last commit that is visible."""
+        ...
+
+    def create_topic(self, definition: TopicDefinition) -> None:
+        """TopicExistsError if there is one of that name."""
+        ...
+
+    def alter_topic(self, old: TopicDefinition, new: TopicDefinition) -> None:
+        """Replace a definition; ConflictError if it is no longer `old`."""
+        ...
+
+    def drop_topic(self, name: str) -> None:
+        """Remove a topic with its records, cursors and groups."""
+        ...
+
+    def append(self, append: Append) -> Receipt:
+        """Commit and return once it is as durable as its topics ask. Raises, in this order of checks:
+        FencedError (older epoch), AlreadyWrittenError, ConflictError; a known sequence returns its first receipt.
+        """
+        ...
+
+    def punctuate(self, topic: str, moments: Mapping[int, Microseconds]) -> None:
+        """Raise the watermark of each partition given; takes one offset in each, which readers skip."""
+        ...
+
+    def partitions(self, topic: str) -> Mapping[int, PartitionInfo]:
+        """The bounds of every partition, all from one commit."""
+        ...
+
+    def ends(self, topics: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
+        """End offsets of several topics, all from one commit: a cut that splits no append."""
+        ...
+
+    def read(
+        self, topic: str, partition: int, start: int, end: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Records with start <= offset < end, in order, in batches: the topic's columns as they are declared now,
+        then `_offset`, `_appended_at`, `_watermark`, `_sequence`, on keyed topics `_op` (text) and on versioned ones
+        `_version`; or just `columns`, in that order. GapError if `start` was removed; CorruptionError, with
+        `next_offset` to go on from, at damaged bytes.
+        """
+        ...
+
+    def offset_at(self, topic: str, partition: int, moment: Microseconds, axis: TimeAxis) -> int:
+        """appended: the offset of the first record whose append time is >= moment; `end` if there is none.
+        event: the offset of the first record whose event time is >= moment; `end` if there is none. UsageError on
+        topics without event time.
+        """
+        ...
+
+    def watermark(self, topic: str, partition: int, offset: int) -> Microseconds | None:
+        """The partition's watermark at an offset: a function of the records before it."""
+        ...
+
+    def appended_at(self, topic: str, partition: int, offset: int) -> Microseconds | None:
+        """The append time of the first record at or after an offset; None past the end."""
+        ...
+
+    def wait(self, topic: str, ends: Mapping[int, int], timeout_ms: float | None) -> bool:
+        """Block until a partition has grown beyond `ends`; False at the timeout. Does not poll."""
+        ...
+
+    def cursor(self, topic: str, name: str) -> CursorInfo | None:
+        """A cursor as stored, or None."""
+        ...
+
+    def cursors(self, topic: str | None = None) -> Sequence[CursorInfo]:
+        """All cursors, of one topic or of all."""
+        ...
+
+    def create_cursor(self, topic: str, name: str, positions: Mapping[int, int], hold: bool) -> CursorInfo:
+        """Store a cursor; one that is there keeps its positions and takes the new `hold`."""
+        ...
+
+    def drop_cursor(self, topic: str, name: str) -> None:
+        """Forget a cursor and, with it, a group of that name."""
+        ...
+
+    def move_cursor(self, move: CursorMove) -> None:
+        """Store new positions durably; FencedError if `move.member` no longer owns a partition it moves."""
+        ...
+
+    def group(self, topic: str, name: str) -> GroupInfo | None:
+        """A group's state, or None."""
+        ...
+
+    def beat(self, topic: str, group: str, member: str, timeout_ms: float) -> GroupInfo:
+        """Join, or say that this member is alive; members silent for longer than their timeout lose their
+        partitions, and partitions are shared out again. Cheap when nothing changed.
+        """
+        ...
+
+    def release(self, topic: str, group: str, member: str, partitions: Sequence[int]) -> GroupInfo:
+        """Give up partitions that are wanted by another member."""
+        ...
+
+    def leave(self, topic: str, group: str, member: str) -> None:
+        """Leave a group and give up its partitions at once."""
+        ...
+
+    def stage(self) -> Stage:
+        """Begin an atomic append that may be larger than memory."""
+        ...
+
+    def maintain(self, *, force: bool = False, override_holds: bool = False) -> MaintenanceReport:
+        """Seal, apply retention and compact. `force` includes what is active and below the usual thresholds."""
+        ...
+
+    def verify(self, topics: Sequence[str] | None = None) -> Iterator[Finding | int]:
+        """Read everything and check it: yields findings, and between them the number of bytes checked so far."""
+        ...
+
+    def close(self) -> None:
+        """Release every handle. Committed appends need no close to be there."""
+        ...
+
+
+class Stage(Protocol):
+    """An atomic append in the making: invisible until committed, gone if aborted or if the process dies."""
+
+    def add(self, topic: str, batch: pa.RecordBatch) -> None:
+        """Take in conformed rows; large ones go to disk."""
+        ...
+
+    def commit(
+        self,
+        *,
+        producer: Producer | None = None,
+        expect: Mapping[str, int | Mapping[Any, int]] | None = None,
+        moves: tuple[CursorMove, ...] = (),
+    ) -> Receipt:
+        """Make all of it visible at once, with the checks of `Log.append`."""
+        ...
+
+    def abort(self) -> None:
+        """Forget it."""
+        ...

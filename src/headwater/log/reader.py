@@ -1,0 +1,277 @@
+"""Reading a topic as Arrow batches: over partitions, to a cut or following the end, with gaps as declared.
+
+Knows positions only as numbers that it is given and moves on; keeping them is `cursor` and `group`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+
+from headwater.catalog import HIDDEN, TopicDefinition
+from headwater.clock import to_us
+from headwater.errors import GapError, TopicNotFoundError, UsageError
+from headwater.log.protocol import Log, PartitionInfo, TimeAxis
+
+OnGap = Literal["fail", "earliest", "latest"]
+Start = Literal["earliest", "latest"] | Mapping[int, int] | datetime
+"""Where to begin: an end of the topic, an offset per partition, or a point in time."""
+
+BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How to read: which columns, in batches of at most how many rows, and what to do where rows were removed."""
+
+    columns: tuple[str, ...] | None = None
+    batch_rows: int = BATCH_ROWS
+    on_gap: OnGap = "fail"
+
+    def __post_init__(self) -> None:
+        if self.on_gap not in get_args(OnGap):
+            raise UsageError(f"on_gap is 'fail', 'earliest' or 'latest', not {self.on_gap!r}")
+        if self.batch_rows < 1:
+            raise UsageError(f"batch_rows is at least 1, not {self.batch_rows}")
+        if isinstance(self.columns, str):
+            raise UsageError("columns is a list of names", hint=f"columns=[{self.columns!r}]")
+
+
+def define(log: Log, topic: str) -> TopicDefinition:
+    """A topic's definition as it is now."""
+    topics = log.topics()
+    if topic not in topics:
+        known = ", ".join(sorted(topics))
+        raise TopicNotFoundError(
+            f"there is no topic {topic!r}",
+            hint=f"the topics are {known}" if known else f"CREATE TOPIC {topic} (...) makes it",
+            topic=topic,
+        )
+    return topics[topic]
+
+
+def resolve_start(
+    log: Log, topic: str, start: Start, by: TimeAxis = "appended", partitions: Sequence[int] | None = None
+) -> dict[int, int]:
+    """The offset to begin at in each partition; a partition that a mapping leaves out begins at its earliest."""
+    infos = log.partitions(topic)
+    chosen = _chosen(topic, infos, partitions)
+    if isinstance(start, datetime):
+        if by not in get_args(TimeAxis):
+            raise UsageError(f"by is 'appended' or 'event', not {by!r}")
+        if by == "event" and define(log, topic).time is None:
+            raise UsageError(
+                f"topic {topic!r} has no event time to seek by",
+                hint="by='appended' goes by append time; WATERMARK FOR declares an event time",
+            )
+        return {p: log.offset_at(topic, p, to_us(start), by) for p in chosen}
+    if isinstance(start, Mapping):
+        for partition, offset in start.items():
+            _check_offset(topic, infos, partition, offset)
+        return {p: start.get(p, infos[p].first) for p in chosen}
+    if start not in ("earliest", "latest"):
+        raise UsageError(
+            f"{start!r} is not a place to read from",
+            hint="use 'earliest', 'latest', a datetime, or {partition: offset}",
+        )
+    return {p: infos[p].first if start == "earliest" else infos[p].end for p in chosen}
+
+
+def _chosen(topic: str, infos: Mapping[int, PartitionInfo], partitions: Sequence[int] | None) -> list[int]:
+    if partitions is None:
+        return sorted(infos)
+    for partition in partitions:
+        if partition not in infos:
+            raise _no_partition(topic, infos, partition)
+    return sorted(set(partitions))
+
+
+def _check_offset(topic: str, infos: Mapping[int, PartitionInfo], partition: int, offset: Any) -> None:
+    if partition not in infos:
+        raise _no_partition(topic, infos, partition)
+    if not isinstance(offset, int) or not 0 <= offset <= infos[partition].end:
+        raise UsageError(
+            f"offset {offset!r} is not in partition {partition} of topic {topic!r}",
+            hint=f"its records are at {infos[partition].first} to {infos[partition].end}, the end not included",
+        )
+
+
+def _no_partition(topic: str, infos: Mapping[int, PartitionInfo], partition: int) -> UsageError:
+    return UsageError(
+        f"topic {topic!r} has no partition {partition!r}", hint=f"its partitions are 0 to {len(infos) - 1}"
+    )
+
+
+def shown_columns(definition: TopicDefinition, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """The columns of a batch, in order; UsageError for one that the topic does not have."""
+    op = ("_op",) if definition.keyed else ()
+    if columns is None:
+        return (*definition.schema.names, "_partition", "_offset", *op)
+    hidden = {name for name in HIDDEN if name not in ("_op", "_version")} | set(op)
+    if definition.versioned_by is not None:
+        hidden.add("_version")
+    for name in columns:
+        if name not in hidden and name not in definition.schema.names:
+            raise UsageError(
+                f"topic {definition.name!r} has no column {name!r}",
+                hint=f"it has {', '.join([*definition.schema.names, *sorted(hidden)])}",
+            )
+    return tuple(columns)
+
+
+class Feed:
+    """The batches of one partition up to an end. `position` is the next offset to come, `lost` counts rows skipped."""
+
+    def __init__(
+        self, log: Log, topic: str, partition: int, start: int, end: int, options: ReadOptions
+    ) -> None:
+        self.partition = partition
+        self.position = start
+        self.end = end
+        self.lost = 0
+        self._log = log
+        self._topic = topic
+        self._options = options
+        self._shown = shown_columns(define(log, topic), options.columns)
+        self._batches = self._read()
+
+    def next(self) -> pa.RecordBatch | None:
+        """The next batch, or None at the end. After an error it can be asked again and tries again."""
+        try:
+            batch = next(self._batches, None)
+        except BaseException:
+            self._batches = self._read()
+            raise
+        if batch is None:
+            self.position = max(self.position, self.end)
+        return batch
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        stored = [c for c in self._shown if c != "_partition"]
+        if "_offset" not in stored:
+            stored.append("_offset")
+        while self.position < self.end:
+            try:
+                for batch in self._log.read(self._topic, self.partition, self.position, self.end, stored):
+                    for at in range(0, batch.num_rows, self._options.batch_rows):
+                        piece = batch.slice(at, self._options.batch_rows)
+                        self.position = piece.column("_offset")[-1].as_py() + 1
+                        yield self._show(piece)
+                return
+            except GapError as gap:
+                self._skip(gap)
+
+    def _show(self, piece: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [
+            pa.repeat(pa.scalar(self.partition, pa.int32()), piece.num_rows)
+            if name == "_partition"
+            else piece.column(name)
+            for name in self._shown
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=list(self._shown))
+
+    def _skip(self, gap: GapError) -> None:
+        if self._options.on_gap == "fail":
+            raise gap
+        to = gap.first_available if self._options.on_gap == "earliest" else self.end
+        if to <= self.position:
+            raise gap
+        self.lost += to - self.position
+        self.position = to
+
+
+class TopicReader:
+    """An iterator over record batches, each of one partition.
+
+    `positions` is the next offset of each partition after what was yielded: reading from it continues without a
+    gap. `lost` counts rows that were removed before they could be read (`on_gap`). Partitions take turns. With
+    `follow` it blocks until there is more, without polling, and ends only by `close()` or after `timeout` seconds
+    in which nothing came. Without, it reads up to one cut, taken when it was made, that splits no append.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        positions: Mapping[int, int],
+        options: ReadOptions,
+        *,
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        shown_columns(define(log, topic), options.columns)
+        self.positions = dict(positions)
+        self.lost = 0
+        self._log = log
+        self._topic = topic
+        self._options = options
+        self._follow = follow
+        self._timeout_ms = None if timeout is None else timeout * 1_000
+        self._ends = {p: info.end for p, info in log.partitions(topic).items() if p in self.positions}
+        self._feeds: deque[Feed] = deque()
+        self._closed = False
+
+    def __iter__(self) -> TopicReader:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        while not self._closed:
+            batch = self._take()
+            if batch is not None:
+                return batch
+            if self._open_feeds():
+                continue
+            if not self._follow or not self._wait():
+                break
+        raise StopIteration
+
+    def seek(self, positions: Mapping[int, int]) -> None:
+        """Go on from other positions."""
+        self._feeds.clear()
+        self.positions.update(positions)
+
+    def close(self) -> None:
+        """End the iteration."""
+        self._closed = True
+        self._feeds.clear()
+
+    def _take(self) -> pa.RecordBatch | None:
+        while self._feeds:
+            feed = self._feeds.popleft()
+            before = feed.lost
+            batch = feed.next()
+            self.lost += feed.lost - before
+            self.positions[feed.partition] = feed.position
+            if batch is not None:
+                self._feeds.append(feed)
+                return batch
+        return None
+
+    def _open_feeds(self) -> bool:
+        if self._follow:
+            infos = self._log.partitions(self._topic)
+            self._ends = {p: infos[p].end for p in self.positions}
+        for partition, position in self.positions.items():
+            if position < self._ends[partition]:
+                end = self._ends[partition]
+                self._feeds.append(Feed(self._log, self._topic, partition, position, end, self._options))
+            elif self._follow and position > self._ends[partition]:
+                raise recreated(self._topic)
+        return bool(self._feeds)
+
+    def _wait(self) -> bool:
+        return self._log.wait(self._topic, self.positions, self._timeout_ms)
+
+
+def recreated(topic: str) -> TopicNotFoundError:
+    """The error of a reader whose topic ends before where the reader is."""
+    return TopicNotFoundError(
+        f"topic {topic!r} was dropped, and made again, while it was being read",
+        hint="start a new read from 'earliest'",
+        topic=topic,
+    )

@@ -1,0 +1,187 @@
+"""A topic as users hold it: append to it, read it, keep positions in it. All it knows is in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.catalog import TopicDefinition
+from headwater.clock import Clock, SystemClock, from_us, to_us
+from headwater.errors import UsageError
+from headwater.log.appending import Expect, append_rows, make_producer
+from headwater.log.cursor import Cursor
+from headwater.log.group import GroupMember
+from headwater.log.protocol import Log, PartitionInfo, TimeAxis
+from headwater.log.reader import BATCH_ROWS, OnGap, ReadOptions, Start, TopicReader, define, resolve_start
+from headwater.positions import Receipt
+from headwater.records import is_stream
+
+END_OF_TIME = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+"""No event is later: what `finish` raises the watermark to."""
+
+
+class Topic:
+    """A handle; making one is free, and any number may exist."""
+
+    def __init__(self, log: Log, name: str, clock: Clock | None = None) -> None:
+        define(log, name)
+        self.name = name
+        self._log = log
+        self._clock = clock or SystemClock()
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name}>"
+
+    @property
+    def definition(self) -> TopicDefinition:
+        """What the topic is declared to be, now."""
+        return define(self._log, self.name)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The topic's own columns."""
+        return self.definition.schema
+
+    def append(
+        self,
+        rows: Any,
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        epoch: int | None = None,
+        expect: Expect | None = None,
+    ) -> Receipt:
+        """Append rows in one commit and return when they are as durable as the topic promises.
+
+        Rows are a list of dicts, a pyarrow Table or RecordBatch, a pandas or polars frame; or an iterator of dicts
+        or batches or a RecordBatchReader, which may be larger than memory. A row that does not fit is refused
+        (BadRowError) and nothing is written. The same `producer` and `sequence` again writes nothing and returns
+        the first receipt. `expect` makes it conditional: ConflictError if someone was first.
+        """
+        return append_rows(
+            self._log,
+            {self.name: rows},
+            producer=make_producer(producer, sequence, epoch),
+            expect=None if expect is None else {self.name: expect},
+        )
+
+    def delete(self, rows: Any, **options: Any) -> Receipt:
+        """Append a tombstone for the key of each row; the other columns may be left out. Options as for append."""
+        if not self.definition.keyed:
+            raise UsageError(
+                f"topic {self.name!r} has no primary key, so its records cannot be deleted",
+                hint="retention removes old records: ALTER TOPIC ... SET (retention = '7 days')",
+            )
+        return self.append(_tombstones(rows), **options)
+
+    def read(
+        self,
+        start: Start = "earliest",
+        *,
+        follow: bool = False,
+        from_time: datetime | None = None,
+        by: TimeAxis = "appended",
+        columns: Sequence[str] | None = None,
+        partitions: Sequence[int] | None = None,
+        on_gap: OnGap = "fail",
+        batch_rows: int = BATCH_ROWS,
+        timeout: float | None = None,
+    ) -> TopicReader:
+        """Record batches, each of one partition: the topic's columns, `_partition`, `_offset`, and `_op` if keyed.
+
+        `start` is 'earliest', 'latest', a datetime or {partition: offset}; partitions that a mapping leaves out
+        begin at their earliest record, `partitions` says which to read at all. `from_time` (or a datetime as
+        `start`) begins by the index, without a scan: `by='appended'` at the first record appended at or after it,
+        `by='event'` where no record before can have an event time at or after it; earlier ones may still follow.
+        `columns` selects, also among `_appended_at`, `_watermark`, `_sequence`. With `follow`, `timeout` is how
+        many seconds of silence end the iteration. `on_gap` says what to do when the position was removed: 'fail'
+        (GapError), or go on at the 'earliest' record or at the 'latest', with the loss counted in `lost`.
+        """
+        if from_time is not None:
+            if start != "earliest":
+                raise UsageError("a read begins at start or at from_time, not at both")
+            start = from_time
+        options = ReadOptions(None if columns is None else tuple(columns), batch_rows, on_gap)
+        positions = resolve_start(self._log, self.name, start, by, partitions)
+        return TopicReader(self._log, self.name, positions, options, follow=follow, timeout=timeout)
+
+    def cursor(
+        self, name: str, start: Start = "earliest", *, hold: bool | None = None, on_gap: OnGap = "fail"
+    ) -> Cursor:
+        """The named consumer position; made at `start` if it is not there yet, else where it was left.
+
+        `hold=True` keeps retention from removing what it has not read; left out, it stays as it was.
+        """
+        return Cursor(self._log, self.name, name, self._clock, start=start, hold=hold, on_gap=on_gap)
+
+    def group(
+        self,
+        name: str,
+        *,
+        member: str | None = None,
+        timeout: str | float = "10 seconds",
+        start: Start = "earliest",
+        on_gap: OnGap = "fail",
+    ) -> GroupMember:
+        """Join the group of that name as a member: a context manager that leaves the group at its end.
+
+        Members share the partitions, one member each; one that is silent for `timeout` loses its partitions.
+        """
+        return GroupMember(
+            self._log,
+            self.name,
+            name,
+            self._clock,
+            member=member,
+            timeout=timeout,
+            start=start,
+            on_gap=on_gap,
+        )
+
+    def punctuate(self, moment: datetime) -> None:
+        """Declare that no record earlier than `moment` is to come: raises the watermark of every partition to it."""
+        if self.definition.time is None:
+            raise UsageError(
+                f"topic {self.name!r} has no event time to punctuate",
+                hint="declare one: WATERMARK FOR at AS at - INTERVAL '10 minutes'",
+            )
+        self._log.punctuate(self.name, {p: to_us(moment) for p in self._log.partitions(self.name)})
+
+    def finish(self) -> None:
+        """End a bounded input: every window of it can close."""
+        self.punctuate(END_OF_TIME)
+
+    def watermark(self, partition: int, offset: int | None = None) -> datetime | None:
+        """A partition's watermark at an offset, by default at its end: the same for ever."""
+        if offset is None:
+            offset = self._log.partitions(self.name)[partition].end
+        moment = self._log.watermark(self.name, partition, offset)
+        return None if moment is None else from_us(moment)
+
+    def partitions(self) -> Mapping[int, PartitionInfo]:
+        """The bounds of every partition, all from one moment."""
+        return self._log.partitions(self.name)
+
+
+def _tombstones(rows: Any) -> Any:
+    if is_stream(rows):
+        return _tombstone_stream(rows)
+    if isinstance(rows, (pa.RecordBatch, pa.Table)) or hasattr(rows, "__arrow_c_stream__"):
+        return _tombstone_table(
+            pa.table(rows) if not isinstance(rows, pa.RecordBatch) else pa.Table.from_batches([rows])
+        )
+    return [{**row, "_op": "delete"} if isinstance(row, Mapping) else row for row in rows]
+
+
+def _tombstone_stream(rows: Any) -> Iterator[Any]:
+    for row in rows:
+        yield {**row, "_op": "delete"} if isinstance(row, Mapping) else _tombstone_table(pa.table(row))
+
+
+def _tombstone_table(table: pa.Table) -> pa.Table:
+    if "_op" in table.column_names:
+        table = table.drop_columns(["_op"])
+    return table.append_column("_op", pa.repeat(pa.scalar("delete"), table.num_rows))

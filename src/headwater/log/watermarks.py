@@ -1,0 +1,56 @@
+"""The watermark as a function of the records: W before a row is the higher of the highest eligible event time before
+it less the lateness, and the highest punctuation before it.
+
+Eligible are rows not further ahead of their append time than `max_ahead`. Pure; both backends use it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.catalog import TopicDefinition
+from headwater.clock import Microseconds
+
+NONE: Microseconds = -(2**63)
+"""No watermark yet: earlier than every time there is."""
+
+
+def event_times(batch: pa.RecordBatch, topic: TopicDefinition) -> npt.NDArray[np.int64] | None:
+    """The event times of a batch, NONE where a tombstone has none; None on topics without event time."""
+    if topic.time is None:
+        return None
+    column = batch.column(topic.time).view(pa.int64())
+    return np.asarray(column.fill_null(NONE).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def row_watermarks(
+    times: npt.NDArray[np.int64], before: Microseconds, appended_at: Microseconds, topic: TopicDefinition
+) -> tuple[npt.NDArray[np.int64], Microseconds, int]:
+    """For rows of one append: the watermark before each, the one after them all, and how many were too far ahead."""
+    ahead = 0
+    if topic.max_ahead_us is not None:
+        too_far = times > appended_at + topic.max_ahead_us
+        ahead = int(too_far.sum())
+        times = np.where(too_far, NONE, times)
+    raised = np.where(times > NONE + topic.lateness_us, times - topic.lateness_us, NONE)
+    running = np.maximum.accumulate(np.concatenate(([before], raised)))
+    return running[:-1], int(running[-1]), ahead
+
+
+def decisive_times(
+    times: npt.NDArray[np.int64], now: Microseconds, topic: TopicDefinition
+) -> npt.NDArray[np.int64]:
+    """The few event times that decide what rows appended at `now` or later do to the watermark, whenever that is: the
+    highest of those that are not too far ahead already, and those that are."""
+    if topic.max_ahead_us is None:
+        return times.max(keepdims=True) if len(times) else times
+    too_far = times > now + topic.max_ahead_us
+    return np.append(times[too_far], times[~too_far].max(initial=NONE))
+
+
+def watermark_array(values: npt.NDArray[np.int64]) -> pa.Array:
+    """Watermarks as timestamps, null where there is none yet."""
+    missing = values == NONE
+    return pa.array(values, pa.int64(), mask=missing if missing.any() else None).view(pa.timestamp("us", "UTC"))

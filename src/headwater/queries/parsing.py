@@ -1,0 +1,367 @@
+"""Text into statements: a reader per statement, by recursive descent, that points at what it cannot read.
+
+All statements of a text are read before the first is run, and what can be checked without the log is checked here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from headwater.catalog import OPTION_NAMES
+from headwater.clock import Microseconds, parse_span_us
+from headwater.errors import HeadwaterError, StatementError
+from headwater.queries.dialect import Word, Words, pointing, shown
+from headwater.queries.statements import (
+    AddColumn,
+    Columns,
+    CreateTopic,
+    DescribeTopic,
+    DropNotNull,
+    DropTopic,
+    EnvValue,
+    ExplainTopic,
+    SetOptions,
+    ShowCursors,
+    ShowTopics,
+    Statement,
+    WidenColumn,
+)
+from headwater.types import parse_type, quote
+
+T = TypeVar("T")
+
+_EXAMPLES = "CREATE TOPIC, ALTER TOPIC, DROP TOPIC, SHOW TOPICS, SHOW CURSORS, DESCRIBE <topic> and EXPLAIN <topic> work"
+_LATER = {
+    "MATERIALIZED": "materialized views",
+    "VIEW": "views",
+    "VIEWS": "views",
+    "SOURCE": "sources",
+    "SOURCES": "sources",
+    "SINK": "sinks",
+    "SINKS": "sinks",
+    "SELECT": "queries",
+    "INSERT": "INSERT; ws.topic(name).append(rows) and `headwater append` write records",
+    "UPDATE": "UPDATE; append a newer row of the same key instead",
+    "DELETE": "DELETE; ws.topic(name).delete(rows) appends tombstones",
+}
+
+
+def parse(text: str) -> list[Statement]:
+    """The statements of a text, separated by `;`. StatementError, pointing at the place, if one cannot be read."""
+    words = Words(text)
+    statements: list[Statement] = []
+    while not words.at_end():
+        if words.accept(";"):
+            continue
+        statements.append(_statement(words))
+        if not words.at_end() and not words.next.is_(";"):
+            words.fail(
+                f"the statement is complete before {shown(words.next)}", hint="separate statements with ;"
+            )
+    return statements
+
+
+def parse_columns(ddl: str) -> Columns:
+    """The columns of `ws.topic(schema="id BIGINT, name STRING NOT NULL, PRIMARY KEY (id)")`."""
+    words = Words(ddl)
+    columns = _columns(words)
+    if not words.at_end():
+        words.fail(f"expected a comma or the end, found {shown(words.next)}")
+    return columns
+
+
+def _statement(words: Words) -> Statement:
+    readers: dict[str, Callable[[Words], Statement]] = {
+        "CREATE": _create,
+        "ALTER": _alter,
+        "DROP": _drop,
+        "SHOW": _show,
+        "DESCRIBE": _describe,
+        "DESC": _describe,
+        "EXPLAIN": _explain,
+    }
+    first = words.next
+    reader = readers.get(first.text.upper()) if first.kind == "word" else None
+    if reader is None:
+        _refuse_later(words, "SELECT" if first.is_("WITH", "FROM", "VALUES") else first.text)
+        words.fail(f"{shown(first)} does not begin a statement", hint=_EXAMPLES)
+    words.take()
+    return reader(words)
+
+
+def _refuse_later(words: Words, what: str) -> None:
+    if words.next.kind == "word" and (plain := _LATER.get(what.upper())):
+        words.fail(f"this version of Headwater does not have {plain}", hint=_EXAMPLES)
+
+
+def _expect_topic(words: Words, verb: str) -> None:
+    _refuse_later(words, words.next.text)
+    if words.next.is_("TABLE"):
+        words.fail(f"Headwater has no tables to {verb}", hint=f"write {verb} TOPIC")
+    words.expect("TOPIC", hint=f"write {verb} TOPIC name")
+
+
+def _create(words: Words) -> CreateTopic:
+    replace = words.accept("OR", "REPLACE")
+    _expect_topic(words, "CREATE")
+    lenient = words.accept("IF", "NOT", "EXISTS")
+    name = words.name("the name of the topic")
+    if words.next.is_("AS"):
+        words.fail("this version of Headwater does not have CREATE TOPIC ... AS SELECT", hint=_EXAMPLES)
+    words.expect("(", hint=f"give the columns: CREATE TOPIC {quote(name.text)} (id BIGINT, ...)")
+    columns = _columns(words)
+    last = words.expect(")")
+    options = _options(words) if words.accept("WITH") else {}
+    statement = CreateTopic(name.text, columns, options, lenient, replace)
+    if not any(isinstance(v, EnvValue) for v in options.values()):
+        _checked(words, name, last, statement.definition)
+    return statement
+
+
+def _columns(words: Words) -> Columns:
+    fields: list[pa.Field] = []
+    key: tuple[str, ...] = ()
+    time: tuple[str, Microseconds] | None = None
+    while True:
+        start = words.next
+        if words.next.is_("PRIMARY") and words.ahead(1).is_("KEY"):
+            found = _key(words)
+            if key:
+                words.fail("the primary key is given twice", at=start)
+            key = found
+        elif words.next.is_("WATERMARK") and words.ahead(1).is_("FOR"):
+            if time:
+                words.fail("a topic has one WATERMARK", at=start)
+            time = _watermark(words)
+        else:
+            column, is_key = _column(words)
+            if is_key and key:
+                words.fail(
+                    "the primary key is given twice",
+                    at=start,
+                    hint="for several columns, write PRIMARY KEY (a, b)",
+                )
+            key = (column.name,) if is_key else key
+            fields.append(column)
+        if not words.accept(","):
+            break
+    schema = pa.schema([f.with_nullable(f.nullable and f.name not in key) for f in fields])
+    return Columns(schema, key, *(time or (None, 0)))
+
+
+def _column(words: Words) -> tuple[pa.Field, bool]:
+    name = words.name("a column")
+    kind = _type(words, name)
+    nullable, is_key = True, False
+    while True:
+        if words.accept("NOT", "NULL"):
+            nullable = False
+        elif words.accept("PRIMARY", "KEY"):
+            is_key = True
+        elif words.next.is_("DEFAULT", "GENERATED", "COMMENT", "CHECK", "UNIQUE", "REFERENCES"):
+            words.fail(
+                f"columns of a topic have no {words.next.text.upper()}",
+                hint="NOT NULL and PRIMARY KEY may follow a type",
+            )
+        else:
+            return pa.field(name.text, kind, nullable and not is_key), is_key
+
+
+def _type(words: Words, column: Word) -> pa.DataType:
+    first, depth, text = words.next, 0, ""
+    while not words.at_end():
+        word = words.next
+        if depth == 0 and text and not word.is_("<", "("):
+            break
+        if depth == 0 and word.is_(",", ")", ";", "NOT"):
+            break
+        depth += word.text.count("<") + word.text.count("(") if word.kind == "sign" else 0
+        depth -= word.text.count(">") + word.text.count(")") if word.kind == "sign" else 0
+        text += f" `{word.text.replace('`', '``')}`" if word.kind == "quoted" else f" {word.text}"
+        last = words.take()
+    if not text:
+        words.fail(
+            f"column {column.text!r} has no type", at=column, hint=f"such as {quote(column.text)} STRING"
+        )
+    source = words.text[first.start : last.end]
+    if "/*" not in source and "--" not in source:
+        text = source
+    return _checked(words, first, last, lambda: parse_type(text.strip()))
+
+
+def _key(words: Words) -> tuple[str, ...]:
+    words.expect("PRIMARY", "KEY", "(")
+    names = [words.name("a key column").text]
+    while words.accept(","):
+        names.append(words.name("a key column").text)
+    words.expect(")")
+    return tuple(names)
+
+
+def _watermark(words: Words) -> tuple[str, Microseconds]:
+    words.expect("WATERMARK", "FOR")
+    column = words.name("the event time column")
+    name = quote(column.text)
+    hint = f"write WATERMARK FOR {name} AS {name} - INTERVAL '10 minutes'"
+    if not words.accept("AS"):
+        return column.text, 0
+    start = words.next
+    if not (start.is_name and start.text == column.text):
+        words.fail("a watermark is its own column less an interval, nothing else", hint=hint)
+    words.take()
+    if words.next.is_(",", ")", ";") or words.at_end():
+        return column.text, 0
+    if not words.accept("-"):
+        words.fail("a watermark is its own column less an interval, nothing else", hint=hint, at=words.next)
+    words.expect("INTERVAL", hint=hint)
+    return column.text, _interval(words, hint)
+
+
+def _interval(words: Words, hint: str) -> Microseconds:
+    amount = words.next
+    if amount.kind not in ("string", "number"):
+        words.fail(f"expected the length of the interval, found {shown(amount)}", hint=hint)
+    words.take()
+    text, last = amount.text, amount
+    if words.next.kind == "word":
+        last = words.take()
+        text = f"{text} {last.text}"
+    return _checked(words, amount, last, lambda: parse_span_us(text), hint)
+
+
+def _options(words: Words) -> dict[str, Any]:
+    words.expect("(", hint="options stand in parentheses: (retention = '7 days')")
+    options: dict[str, Any] = {}
+    while not words.accept(")"):
+        if options:
+            words.expect(",")
+        name = words.next
+        option = (words.take().text if name.kind == "string" else words.name("an option").text).lower()
+        if option not in OPTION_NAMES:
+            near = _nearest(option)
+            words.fail(
+                f"{option!r} is not an option of a topic",
+                at=name,
+                hint=f"did you mean {near}?" if near else f"the options are {', '.join(OPTION_NAMES)}",
+            )
+        if option in options:
+            words.fail(f"{option} is given twice", at=name)
+        words.expect("=", hint=f"write {option} = value")
+        options[option] = _value(words, option)
+    return options
+
+
+def _value(words: Words, option: str) -> Any:
+    word = words.next
+    if word.is_("ENV") and words.ahead(1).is_("("):
+        words.expect("ENV", "(")
+        if words.next.kind != "string":
+            words.fail("env takes the name of a variable", hint=f"write {option} = env('NAME')")
+        name = words.take().text
+        words.expect(")")
+        return EnvValue(name)
+    sign = "-" if words.accept("-") else ""
+    word = words.take()
+    if word.kind == "number":
+        text = sign + word.text
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    if sign or word.kind != "string":
+        literals = {"TRUE": True, "FALSE": False, "NULL": None}
+        if not sign and word.kind == "word" and word.text.upper() in literals:
+            return literals[word.text.upper()]
+        words.fail(
+            f"the value of {option} is a string or a number, found {shown(word)}",
+            at=word,
+            hint=f"write {option} = '{word.text}'" if word.is_name else None,
+        )
+    return word.text
+
+
+def _alter(words: Words) -> Statement:
+    _expect_topic(words, "ALTER")
+    topic = words.name("the name of a topic").text
+    if words.accept("ADD"):
+        words.accept("COLUMN")
+        column, is_key = _column(words)
+        if is_key:
+            words.fail(
+                "a primary key is fixed when the topic is created",
+                hint="make a new topic and copy the records",
+            )
+        return AddColumn(topic, column)
+    if words.accept("ALTER"):
+        words.accept("COLUMN")
+        name = words.name("a column")
+        if words.accept("TYPE") or words.accept("SET", "DATA", "TYPE"):
+            return WidenColumn(topic, name.text, _type(words, name))
+        if words.accept("DROP", "NOT", "NULL"):
+            return DropNotNull(topic, name.text)
+        words.fail(
+            f"expected TYPE or DROP NOT NULL, found {shown(words.next)}", hint="ALTER COLUMN n TYPE BIGINT"
+        )
+    if words.accept("SET"):
+        first = words.next
+        options = _options(words)
+        if not options:
+            words.fail("SET needs at least one option", at=first, hint="SET (retention = '7 days')")
+        return SetOptions(topic, options)
+    if words.next.is_("DROP", "RENAME"):
+        words.fail(
+            f"ALTER TOPIC cannot {words.next.text.upper()}: records already in the log would change their meaning",
+            hint="ADD COLUMN, ALTER COLUMN ... TYPE, ALTER COLUMN ... DROP NOT NULL and SET (...) work",
+        )
+    raise words.error(
+        f"expected what to alter, found {shown(words.next)}",
+        hint="ADD COLUMN, ALTER COLUMN ... TYPE, ALTER COLUMN ... DROP NOT NULL or SET (...)",
+    )
+
+
+def _drop(words: Words) -> DropTopic:
+    _expect_topic(words, "DROP")
+    lenient = words.accept("IF", "EXISTS")
+    name = words.name("the name of a topic").text
+    cascade = words.accept("CASCADE")
+    if not cascade:
+        words.accept("RESTRICT")
+    return DropTopic(name, lenient, cascade)
+
+
+def _show(words: Words) -> Statement:
+    if words.accept("TOPICS"):
+        return ShowTopics()
+    if words.accept("CURSORS"):
+        return ShowCursors()
+    _refuse_later(words, words.next.text)
+    raise words.error(f"there is no SHOW {words.next.text.upper()}", hint="SHOW TOPICS and SHOW CURSORS work")
+
+
+def _describe(words: Words) -> DescribeTopic:
+    words.accept("TOPIC")
+    return DescribeTopic(words.name("the name of a topic").text)
+
+
+def _explain(words: Words) -> ExplainTopic:
+    words.accept("TOPIC")
+    if words.next.is_("SELECT", "WITH"):
+        _refuse_later(words, "SELECT")
+    return ExplainTopic(words.name("the name of a topic").text)
+
+
+def _nearest(option: str) -> str | None:
+    return next(iter(difflib.get_close_matches(option, OPTION_NAMES, 1)), None)
+
+
+def _checked(words: Words, first: Word, last: Word, build: Callable[[], T], hint: str | None = None) -> T:
+    """What `build` gives; its error with the place in the statement added."""
+    try:
+        return build()
+    except StatementError:
+        raise
+    except HeadwaterError as error:
+        raise pointing(
+            words.text, first.start, last.end, error.message, hint=error.hint or hint, because=error.detail
+        ) from None

@@ -1,0 +1,279 @@
+"""The one seam to the disk: every byte that Headwater writes or reads passes here, and so do locks and syncs.
+
+Names are relative to a root. Errors of the operating system become Headwater's own, with a hint. The twin that tears
+writes, loses what was not synced and stops at the n-th call is `headwater.testing.faults.FaultyStorage`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from headwater.errors import (
+    DiskFullError,
+    PermissionDeniedError,
+    StorageError,
+    SyncFailedError,
+    WorkspaceMissingError,
+)
+
+Bytes = bytes | bytearray | memoryview
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+class File:
+    """An open file, read and written at positions; the file's own position is never used."""
+
+    def __init__(self, storage: Storage, name: str, fd: int) -> None:
+        self.storage = storage
+        self.name = name
+        self._fd = fd
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        with translated(self.name):
+            piece = os.pread(self._fd, size, offset)
+            if len(piece) == size or not piece:
+                return piece
+            pieces = [piece]
+            while piece and (got := sum(map(len, pieces))) < size:
+                piece = os.pread(self._fd, size - got, offset + got)
+                pieces.append(piece)
+            return b"".join(pieces)
+
+    def write_at(self, offset: int, data: Bytes) -> None:
+        """Write all of `data`. Not durable before `sync`; may be torn by a crash."""
+        with translated(self.name):
+            view = memoryview(data)
+            while len(view):
+                done = os.pwrite(self._fd, view, offset)
+                view, offset = view[done:], offset + done
+
+    def sync(self) -> None:
+        """Make everything written so far durable, or raise SyncFailedError, after which nothing may be assumed."""
+        try:
+            if sys.platform == "darwin":
+                fcntl.fcntl(self._fd, fcntl.F_FULLFSYNC)
+            else:
+                os.fdatasync(self._fd)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise _storage_error(error, self.name) from error
+            raise SyncFailedError(
+                f"{self.name} could not be synced to disk: {error.strerror}",
+                hint="what was not yet acknowledged may be lost; the next append recovers from what is on disk",
+                file=self.name,
+            ) from error
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+        with translated(self.name):
+            os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        """Its length in bytes now."""
+        with translated(self.name):
+            return os.fstat(self._fd).st_size
+
+    def try_lock(self) -> bool:
+        """Take the file's exclusive lock if it is free; the lock goes with the process that holds it."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        """Give the lock back."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the handle, and with it the lock."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Storage:
+    """A folder on a local file system."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+
+    def path(self, name: str) -> str:
+        """Where a file lies, for libraries that read by path. They must not write."""
+        return str(self.root / name)
+
+    def open(self, name: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> File:
+        """A handle. `exclusive` creates the file and raises FileExistsError if it is there."""
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        flags |= os.O_CLOEXEC | (os.O_CREAT if create or exclusive else 0) | (os.O_EXCL if exclusive else 0)
+        with translated(name):
+            return self._file(name, os.open(self.path(name), flags, 0o644))
+
+    def _file(self, name: str, fd: int) -> File:
+        return File(self, name, fd)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file or folder of that name."""
+        return os.path.lexists(self.path(name))
+
+    def size(self, name: str) -> int:
+        """The length of a file."""
+        with translated(name):
+            return os.stat(self.path(name)).st_size
+
+    def list(self, name: str) -> list[str]:
+        """The names in a folder, sorted; empty if there is no such folder."""
+        with translated(name):
+            try:
+                return sorted(os.listdir(self.path(name)))
+            except FileNotFoundError:
+                return []
+
+    def make_dirs(self, name: str) -> None:
+        """Create a folder and what is above it, and make it durable."""
+        path = self.root / name
+        missing = []
+        while not path.exists():
+            missing.append(path)
+            path = path.parent
+        with translated(name):
+            for folder in reversed(missing):
+                folder.mkdir(exist_ok=True)
+                _sync_folder(folder.parent)
+
+    def rename(self, old: str, new: str) -> None:
+        """Put a file in the place of another, in one step. Durable after `sync_dir`."""
+        with translated(old):
+            os.replace(self.path(old), self.path(new))
+
+    def remove(self, name: str) -> None:
+        """Delete a file; one that is gone already is fine."""
+        with translated(name), contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path(name))
+
+    def remove_dir(self, name: str) -> None:
+        """Delete a folder with everything in it."""
+        for entry in self.list(name):
+            child = f"{name}/{entry}"
+            if os.path.isdir(self.path(child)):
+                self.remove_dir(child)
+            else:
+                self.remove(child)
+        with translated(name), contextlib.suppress(FileNotFoundError):
+            os.rmdir(self.path(name))
+
+    def sync_dir(self, name: str) -> None:
+        """Make the names in a folder durable: creations, renames and removals."""
+        with translated(name):
+            _sync_folder(self.root / name)
+
+    def read(self, name: str) -> bytes:
+        """A whole small file."""
+        with contextlib.closing(self.open(name, read_only=True)) as file:
+            return file.read_at(0, file.size())
+
+    def write_atomic(self, name: str, data: Bytes) -> None:
+        """A whole small file, durably: after a crash there is the old one or the new one."""
+        temporary = f"{name}.tmp"
+        with contextlib.closing(self.open(temporary, create=True)) as file:
+            file.truncate(0)
+            file.write_at(0, data)
+            file.sync()
+        self.rename(temporary, name)
+        self.sync_dir(os.path.dirname(name) or ".")
+
+    def free_bytes(self) -> int:
+        """Space left on the file system."""
+        with translated("."):
+            stat = os.statvfs(self.root)
+            return stat.f_bavail * stat.f_frsize
+
+    def boot_id(self) -> str:
+        """Changes when the machine starts anew: only then may what was written but not synced be gone."""
+        return _boot_id()
+
+
+class SequentialWriter(io.RawIOBase):
+    """A file object for libraries that write a stream, such as pyarrow's Parquet writer."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._at = 0
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Append to the file."""
+        self._file.write_at(self._at, data)
+        size = memoryview(data).nbytes
+        self._at += size
+        return size
+
+    def tell(self) -> int:
+        """Bytes written."""
+        return self._at
+
+
+@contextlib.contextmanager
+def translated(name: str) -> Iterator[None]:
+    """Turn errors of the operating system into Headwater's. FileExistsError passes: it is an answer."""
+    try:
+        yield
+    except (FileExistsError, BlockingIOError):
+        raise
+    except OSError as error:
+        raise _storage_error(error, name) from error
+
+
+def _storage_error(error: OSError, name: str) -> StorageError:
+    said = error.strerror or str(error)
+    if error.errno in _FULL:
+        return DiskFullError(
+            f"no space left while writing {name}",
+            detail="nothing of this append was written",
+            hint="free some space and append again; no restart is needed",
+            file=name,
+        )
+    if error.errno in _DENIED:
+        return PermissionDeniedError(
+            f"access to {name} was denied: {said}",
+            hint="check the owner and permissions of the workspace's folder",
+            file=name,
+        )
+    if error.errno in (errno.ENOENT, errno.ESTALE, errno.ENOTDIR):
+        return WorkspaceMissingError(
+            f"{name} is gone", hint="was the workspace's folder moved or deleted? open it again", file=name
+        )
+    return StorageError(f"{name} could not be accessed: {said}", hint="see `headwater doctor`", file=name)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _boot_id() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    if sys.platform == "darwin":
+        shown = subprocess.run(["sysctl", "-n", "kern.boottime"], capture_output=True, check=False).stdout
+        return hashlib.blake2b(shown, digest_size=8).hexdigest()
+    return "unknown"

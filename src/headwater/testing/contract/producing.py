@@ -1,0 +1,137 @@
+"""Idempotent producers: a retry is answered, an older instance is fenced off."""
+
+from __future__ import annotations
+
+from headwater.errors import AlreadyWrittenError, ConflictError, FencedError
+from headwater.log.protocol import Producer
+from headwater.testing.contract.bench import Bench, refused
+
+RECEIPTS_MAX = 1_000
+
+
+class ProducingContract(Bench):
+    """append with a producer."""
+
+    def produce(self, sequence: int, epoch: int = 0, name: str = "loader", rows: int = 1) -> str:
+        """One append of rows; the text of its receipt."""
+        return str(self.append("clicks", self.numbers(rows), producer=Producer(name, sequence, epoch)))
+
+    def test_a_repeated_sequence_is_answered_with_the_first_receipt(self) -> None:
+        self.create("clicks")
+        first = self.produce(17, rows=3)
+        self.produce(18)
+        assert self.produce(17, rows=5) == first == "clicks:0@0-3"
+        assert self.ends("clicks") == {0: 4}
+
+    def test_a_repeated_sequence_is_known_after_reopening(self) -> None:
+        self.create("clicks", partitions=2, partition_by="n")
+        first = self.produce(17, rows=30)
+        self.log = self.reopen(self.log)
+        assert self.produce(17, rows=30) == first
+        assert sum(self.ends("clicks").values()) == 30
+
+    def test_sequences_may_have_gaps(self) -> None:
+        self.create("clicks")
+        for sequence in (0, 1, 5, 100):
+            self.produce(sequence)
+        assert self.ends("clicks") == {0: 4}
+
+    def test_a_sequence_in_a_gap_is_refused_as_already_written(self) -> None:
+        self.create("clicks")
+        self.produce(1)
+        self.produce(5)
+        with refused(AlreadyWrittenError) as refusal:
+            self.produce(3)
+        error = refusal.error
+        assert (error.producer, error.sequence, error.last) == ("loader", 3, 5)
+        assert self.ends("clicks") == {0: 2}
+
+    def test_the_latest_receipts_are_kept_and_older_ones_are_not(self) -> None:
+        self.create("clicks")
+        for sequence in range(RECEIPTS_MAX + 1):
+            self.produce(sequence)
+        with refused(AlreadyWrittenError):
+            self.produce(0)
+        assert self.produce(1) == "clicks:0@1-2"
+        self.log = self.reopen(self.log)
+        assert self.produce(RECEIPTS_MAX) == f"clicks:0@{RECEIPTS_MAX}-{RECEIPTS_MAX + 1}"
+        with refused(AlreadyWrittenError):
+            self.produce(0)
+
+    def test_producers_do_not_know_each_other(self) -> None:
+        self.create("clicks")
+        self.produce(1, name="a")
+        self.produce(1, name="b")
+        assert self.ends("clicks") == {0: 2}
+
+    def test_a_producer_is_one_over_all_topics(self) -> None:
+        self.create("clicks")
+        self.create("orders")
+        first = self.produce(1)
+        assert str(self.append("orders", self.numbers(1), producer=Producer("loader", 1))) == first
+        assert self.ends("orders") == {0: 0}
+
+    def test_an_older_epoch_is_fenced(self) -> None:
+        self.create("clicks")
+        self.produce(1, epoch=1)
+        self.produce(2, epoch=2)
+        with refused(FencedError):
+            self.produce(3, epoch=1)
+        assert self.ends("clicks") == {0: 2}
+
+    def test_an_older_epoch_stays_fenced_after_reopening(self) -> None:
+        self.create("clicks")
+        self.produce(2, epoch=2)
+        self.log = self.reopen(self.log)
+        with refused(FencedError):
+            self.produce(3, epoch=1)
+
+    def test_an_older_epoch_is_fenced_also_when_it_repeats(self) -> None:
+        self.create("clicks")
+        self.produce(1, epoch=1)
+        self.produce(2, epoch=2)
+        with refused(FencedError):
+            self.produce(1, epoch=1)
+
+    def test_sequences_go_on_over_epochs(self) -> None:
+        self.create("clicks")
+        first = self.produce(7, epoch=1)
+        assert self.produce(7, epoch=2) == first
+        self.produce(8, epoch=2)
+        with refused(AlreadyWrittenError):
+            self.produce(6, epoch=2)
+
+    def test_a_repeat_by_a_newer_epoch_fences_the_older_one_too(self) -> None:
+        self.create("clicks")
+        self.produce(7, epoch=1)
+        self.produce(7, epoch=2)
+        self.log = self.reopen(self.log)
+        with refused(FencedError):
+            self.produce(8, epoch=1)
+
+    def test_a_fenced_producer_hears_of_that_before_any_conflict(self) -> None:
+        self.create("clicks")
+        self.produce(1, epoch=2)
+        with refused(FencedError):
+            self.append("clicks", self.numbers(1), expect=0, producer=Producer("loader", 2, 1))
+
+    def test_a_repeat_is_answered_though_its_expectation_has_passed(self) -> None:
+        self.create("clicks")
+        producer = Producer("loader", 1)
+        first = self.append("clicks", self.numbers(2), expect=0, producer=producer)
+        assert self.append("clicks", self.numbers(2), expect=0, producer=producer) == first
+
+    def test_a_refused_append_leaves_the_sequence_free(self) -> None:
+        self.create("clicks")
+        with refused(ConflictError):
+            self.append("clicks", self.numbers(1), expect=5, producer=Producer("loader", 1, epoch=3))
+        assert self.produce(1, epoch=0) == "clicks:0@0-1"
+
+    def test_receipts_over_several_topics_are_repeated_whole(self) -> None:
+        self.create("clicks")
+        self.create("orders")
+        rows = {"clicks": self.numbers(2), "orders": self.numbers(3)}
+        first = self.append_all(rows, producer=Producer("loader", 1))
+        self.log = self.reopen(self.log)
+        assert self.append_all(rows, producer=Producer("loader", 1)) == first
+        assert first.positions == {"clicks": {0: (0, 2)}, "orders": {0: (0, 3)}}

@@ -1,0 +1,36 @@
+"""All subjects of the contract in one class."""
+
+from __future__ import annotations
+
+from headwater.testing.contract.appending import AppendingContract
+from headwater.testing.contract.cursors import CursorContract
+from headwater.testing.contract.expecting import ExpectingContract
+from headwater.testing.contract.groups import GroupContract
+from headwater.testing.contract.producing import ProducingContract
+from headwater.testing.contract.reading import ReadingContract
+from headwater.testing.contract.staging import StagingContract
+from headwater.testing.contract.time import TimeContract
+from headwater.testing.contract.topics import TopicContract
+from headwater.testing.contract.types import TypeContract
+from headwater.testing.contract.upkeep import UpkeepContract
+from headwater.testing.contract.waiting import WaitingContract
+
+
+class LogContract(
+    TopicContract,
+    TypeContract,
+    AppendingContract,
+    ExpectingContract,
+    ProducingContract,
+    StagingContract,
+    ReadingContract,
+    TimeContract,
+    WaitingContract,
+    CursorContract,
+    GroupContract,
+    UpkeepContract,
+):
+    """Subclass it as `class TestMyLog(LogContract)`, with `make_log` and, where there is a disk, `reopen`.
+
+    Every test has a log of its own in `self.log`, under the manual clock `self.clock`.
+    """

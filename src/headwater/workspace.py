@@ -1,0 +1,238 @@
+"""A workspace: a folder with topics in it, and everything a program does with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headwater.catalog import TopicDefinition, define_topic
+from headwater.clock import Clock, SystemClock
+from headwater.errors import UsageError
+from headwater.execution import create as create_topic
+from headwater.execution import execute
+from headwater.log.appending import Expect, make_producer
+from headwater.log.lag import LagReport, lag_report
+from headwater.log.protocol import CursorInfo, Finding, Log, MaintenanceReport
+from headwater.log.topic import Topic
+from headwater.log.transaction import Transaction, append_moving
+from headwater.positions import Receipt
+from headwater.queries.parsing import parse, parse_columns
+from headwater.queries.statements import Columns
+from headwater.settings import DURABILITIES, Durability, LogSettings
+from headwater.types import normalize_schema
+
+if TYPE_CHECKING:
+    from headwater.log.cursor import Consumer
+
+MEMORY = "memory:"
+"""In place of a path: a workspace that is gone when it is closed, for tests."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """What reading and checking everything found: `ok`, or what is wrong and where."""
+
+    differences: tuple[Finding, ...]
+    bytes_checked: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.differences
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    durability: Durability | None = None,
+    settings: LogSettings | None = None,
+    clock: Clock | None = None,
+) -> Workspace:
+    """Open the workspace in a folder, made if it is not there; `"memory:"` is one that is kept nowhere.
+
+    `durability` says when an append is acknowledged: 'fsync' (the default, safe against loss of power), 'group'
+    (as safe, concurrent appends share a sync) or 'os' (safe against the death of a process alone); left out, it
+    is as the workspace was made.
+    """
+    clock = clock or SystemClock()
+    if durability is not None:
+        if durability not in DURABILITIES:
+            raise UsageError(f"durability is one of {', '.join(DURABILITIES)}, not {durability!r}")
+        settings = dataclasses.replace(settings or LogSettings(), durability=durability)
+    if os.fspath(path) == MEMORY:
+        from headwater.log.memory import MemoryLog
+
+        return Workspace(MemoryLog(clock), clock, None)
+    from headwater.log.embedded.log import EmbeddedLog
+
+    folder = Path(path)
+    return Workspace(EmbeddedLog.open(folder, settings=settings, clock=clock, create=create), clock, folder)
+
+
+class Workspace:
+    """Made by `hw.open`; a context manager that closes it."""
+
+    def __init__(self, log: Log, clock: Clock, path: Path | None) -> None:
+        self.log = log
+        self.path = path
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<Workspace {self.path or MEMORY}>"
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def sql(self, text: str) -> pa.Table | None:
+        """Run one or more statements; all are read before the first is run. The result of the last: a table or None."""
+        result = None
+        for statement in parse(text):
+            result = execute(self.log, statement, self._clock)
+        return result
+
+    def topic(
+        self,
+        name: str,
+        schema: pa.Schema | str | None = None,
+        *,
+        key: str | Sequence[str] | None = None,
+        time: str | None = None,
+        lateness: str | timedelta | None = None,
+        **options: Any,
+    ) -> Topic:
+        """The topic of that name; with a `schema`, made if it is not there, as CREATE TOPIC makes it.
+
+        `schema` is a pyarrow schema or the columns as in CREATE TOPIC, `options` are those of WITH: partitions,
+        partition_by, retention and so on. TopicExistsError, with the difference, if it is there and differs.
+        """
+        if schema is None:
+            if options or key is not None or time is not None or lateness is not None:
+                raise UsageError(
+                    f"topic {name!r} is given options but no schema",
+                    hint="give its columns to make it: schema='id BIGINT, at TIMESTAMP'",
+                )
+        else:
+            create_topic(self.log, _definition(name, schema, key, time, lateness, options))
+        return Topic(self.log, name, self._clock)
+
+    def topics(self) -> list[Topic]:
+        """Every topic, by name."""
+        return [Topic(self.log, name, self._clock) for name in sorted(self.log.topics())]
+
+    def append(
+        self,
+        rows: Mapping[str, Any],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        epoch: int | None = None,
+        expect: Mapping[str, Expect] | None = None,
+        commit: Consumer | None = None,
+    ) -> Receipt:
+        """Append to several topics at once: readers see all of it or none. Options as for `Topic.append`.
+
+        `commit` is a cursor or a member of a group whose position is moved in the same commit, so that a loop which
+        reads, transforms and appends leaves the same output wherever it is killed.
+        """
+        if not isinstance(rows, Mapping):
+            raise UsageError(
+                "ws.append takes the rows of each topic", hint='ws.append({"orders": rows, "payments": rows})'
+            )
+        return append_moving(
+            self.log,
+            dict(rows),
+            producer=make_producer(producer, sequence, epoch),
+            expect=None if expect is None else dict(expect),
+            commit=commit,
+        )
+
+    def transaction(
+        self,
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        epoch: int | None = None,
+        expect: Mapping[str, Expect] | None = None,
+        commit: Consumer | None = None,
+    ) -> Transaction:
+        """An atomic append in steps, which may be larger than memory: `with ws.transaction() as tx: tx.append(...)`.
+
+        Committed at the end of the block, with its receipt in `tx.receipt`; given up if an exception leaves it.
+        """
+        return Transaction(
+            self.log,
+            producer=make_producer(producer, sequence, epoch),
+            expect=None if expect is None else dict(expect),
+            commit=commit,
+        )
+
+    def cursors(self) -> list[CursorInfo]:
+        """Every cursor as it is stored; a group's position is the cursor of its name."""
+        return sorted(self.log.cursors(), key=lambda c: (c.topic, c.name))
+
+    def lag(self) -> LagReport:
+        """How far each cursor is behind, when it falls off the tail, and when the disk is full, at present rates."""
+        return lag_report(self.log, self._clock, shutil.disk_usage(self.path).free if self.path else None)
+
+    def maintain(self, *, force: bool = True, override_holds: bool = False) -> MaintenanceReport:
+        """Seal, apply retention and compact, now. `override_holds` removes even what holding cursors have not read."""
+        return self.log.maintain(force=force, override_holds=override_holds)
+
+    def verify(
+        self, topics: Sequence[str] | None = None, *, progress: Callable[[int], None] | None = None
+    ) -> Verification:
+        """Read everything and check it against its checksums; `progress` is told the bytes checked so far."""
+        found, checked = [], 0
+        for step in self.log.verify(topics):
+            if isinstance(step, Finding):
+                found.append(step)
+            else:
+                checked = step
+                if progress is not None:
+                    progress(checked)
+        return Verification(tuple(found), checked)
+
+    def close(self) -> None:
+        """Release every handle. What was appended needs no close to be there."""
+        self.log.close()
+
+
+def _definition(
+    name: str,
+    schema: pa.Schema | str,
+    key: str | Sequence[str] | None,
+    time: str | None,
+    lateness: str | timedelta | None,
+    options: Mapping[str, Any],
+) -> TopicDefinition:
+    columns = parse_columns(schema) if isinstance(schema, str) else Columns(normalize_schema(schema))
+    for what, given, declared in (("key", key, columns.key), ("time", time, columns.time)):
+        if given is not None and declared:
+            raise UsageError(f"the {what} of topic {name!r} is given twice: in the schema and as an option")
+    if lateness is not None and not (time or columns.time):
+        raise UsageError(
+            f"topic {name!r} has a lateness but no time column", hint="time='at', lateness='10 minutes'"
+        )
+    given_key = (key,) if isinstance(key, str) else tuple(key or columns.key)
+    return define_topic(
+        name,
+        columns.schema,
+        key=given_key,
+        time=time or columns.time,
+        lateness=columns.lateness_us if lateness is None else lateness,
+        options=options,
+    )

@@ -1,0 +1,24 @@
+"""What all tests share: how hard hypothesis tries, and which tests the inner loop leaves out."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+LONG = os.environ.get("HEADWATER_LONG") == "1"
+
+# `make test` gives the same verdict each time; `make test-long` looks for what nobody has seen yet.
+settings.register_profile(
+    "test", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("long", settings.get_profile("test"), derandomize=False, max_examples=2_000)
+settings.load_profile("long" if LONG else "test")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Crash suites, `test_crash*.py` or a folder called so, are slow by nature: no need to say it in each."""
+    for item in items:
+        names = Path(item.path).relative_to(Path(__file__).parent).parts
+        if any(name.removeprefix("test_").startswith("crash") for name in names):
+            item.add_marker(pytest.mark.slow)

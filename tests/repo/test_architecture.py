@@ -1,0 +1,63 @@
+"""ARCHITECTURE.md names what is in src/headwater, no more and no less, and every module has its use."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import grimp
+import pytest
+
+from tests.repo.tree import PACKAGE, ROOT, module_name, shown, sources
+
+LINES_MAX = 700
+VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
+
+# Modules that nothing in the package imports, because someone else does.
+ENTRANCES = {
+    "headwater": "what users import",
+    "headwater.runtime.java": "`make java`, through scripts/java.py",
+}
+
+
+def test_the_architecture_lists_what_is_there() -> None:
+    listed = re.findall(
+        r"^\| `([^`]+)` \|", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert len(listed) == len(set(listed)), "a row stands twice in ARCHITECTURE.md"
+    there = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"}
+    there |= {f"{path.name}/" for path in PACKAGE.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
+    assert there - set(listed) == set(), "in src/headwater, but not in a table of ARCHITECTURE.md"
+    assert set(listed) - there == set(), "in a table of ARCHITECTURE.md, but not in src/headwater"
+
+
+def test_no_module_is_dead() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    entrances = set(ENTRANCES) | {target.split(":")[0] for target in project["scripts"].values()}
+    graph = grimp.build_graph("headwater", cache_dir=None)
+    entrances |= {
+        name for name in graph.modules if name.startswith("headwater.testing")
+    }  # for users' own tests
+    dead = []
+    for path in sources():
+        name = module_name(path)
+        below = {name} | graph.find_descendants(name)
+        users = {user for module in below for user in graph.find_modules_that_directly_import(module)} - below
+        if not users and not below & entrances and path.stem != "__main__":
+            dead.append(shown(path))
+    assert not dead, f"nothing imports {', '.join(dead)}: remove it, or name its user in ENTRANCES"
+
+
+@pytest.mark.parametrize("path", sources(), ids=shown)
+def test_a_module_is_one_room_with_a_sign_on_its_door(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    docstring = ast.get_docstring(ast.parse(text))
+    assert docstring, f"{shown(path)}: begin with one sentence: what this module is, and what it is not"
+    assert text.count("\n") <= LINES_MAX, f"{shown(path)}: more than {LINES_MAX} lines are two modules"
+    vague = VAGUE_NAMES & {*path.relative_to(PACKAGE).parts[:-1], path.stem}
+    assert not vague, f"{shown(path)}: {vague} says nothing; name it after what it holds"
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in sources()}), ids=shown)
+def test_every_folder_is_a_package(folder: Path) -> None:
+    assert (folder / "__init__.py").exists(), f"{shown(folder)} needs an __init__.py that says what it is"
