@@ -1,10 +1,14 @@
 """What all tests share: how hard hypothesis tries, and which tests the inner loop leaves out."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+import headwater as hw
+from headwater.clock import ManualClock
 
 LONG = os.environ.get("HEADWATER_LONG") == "1"
 
@@ -22,3 +26,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = Path(item.path).relative_to(Path(__file__).parent).parts
         if any(name.removeprefix("test_").startswith("crash") for name in names):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that moves only when a test moves it."""
+    return ManualClock()
+
+
+@pytest.fixture(params=["memory", "embedded"])
+def ws(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[hw.Workspace]:
+    """An empty workspace, once in memory and once in a folder."""
+    place = "memory:" if request.param == "memory" else tmp_path / "workspace"
+    with hw.open(place, clock=clock) as workspace:
+        yield workspace

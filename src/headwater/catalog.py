@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -21,6 +22,8 @@ NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,199}\Z")
 HIDDEN = ("_partition", "_offset", "_appended_at", "_op", "_watermark", "_sequence", "_version")
 """Columns that every topic has besides its own; user columns may not take these names."""
 
+OP_TYPE = pa.int8()
+"""`_op` in active segments: its place in `headwater.records.OPS`."""
 PARTITIONS_MAX = 4096
 TOMBSTONE_RETENTION_US = parse_span_us("1 day")
 
@@ -55,6 +58,18 @@ class TopicDefinition:
     def routing(self) -> tuple[str, ...]:
         """The columns whose hash chooses a row's partition; empty where rows are spread."""
         return self.partition_by or self.key or ((self.versioned_by,) if self.versioned_by else ())
+
+    @cached_property
+    def row_schema(self) -> pa.Schema:
+        """The columns of conformed rows: the topic's, all nullable (a tombstone has only its key), and `_op` if keyed."""
+        fields = [f.with_nullable(True) for f in self.schema]
+        return pa.schema([*fields, pa.field("_op", OP_TYPE)] if self.keyed else fields)
+
+    @cached_property
+    def storage_schema(self) -> pa.Schema:
+        """The columns of stored records before offsets: those of rows, and the `_version` that the log itself gives."""
+        versioned = self.versioned_by is not None
+        return self.row_schema.append(pa.field("_version", pa.int64())) if versioned else self.row_schema
 
     def to_json(self) -> dict[str, Any]:
         """A plain form that `from_json` reads back."""

@@ -6,20 +6,25 @@ Knows schemas and values; knows nothing of partitions, offsets or disk.
 from __future__ import annotations
 
 import datetime
+import decimal
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.catalog import TopicDefinition
+from headwater.catalog import OP_TYPE, TopicDefinition
 from headwater.errors import BadRowError, HeadwaterError, UsageError
 from headwater.types import format_type
 
 OPS = ("upsert", "delete", "insert", "update", "snapshot")
 """The values of `_op`; in active segments each is stored as its place in this tuple."""
 UPSERT, DELETE = 0, 1
-OP_TYPE = pa.int8()
+
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas calls an index without a name when it hands over its frame."""
 
 
 def conform(rows: Any, topic: TopicDefinition) -> pa.RecordBatch:
@@ -29,20 +34,15 @@ def conform(rows: Any, topic: TopicDefinition) -> pa.RecordBatch:
             f"append to topic {topic.name!r} takes a list of rows, not one mapping",
             hint=f"write append([{{...}}]), or ws.append({{{topic.name!r}: [...]}}) for several topics",
         )
+    if isinstance(rows, pa.RecordBatch) and rows.schema.equals(topic.row_schema):
+        for field, column in zip(topic.schema, rows.columns, strict=False):
+            _validate(column, field, topic)
+        _check_nulls(rows, topic)
+        return rows
     table = _as_table(rows)
     batch = _from_arrow(table, topic) if table is not None else _from_dicts(rows, topic)
     _check_nulls(batch, topic)
     return batch
-
-
-def storage_schema(topic: TopicDefinition) -> pa.Schema:
-    """The schema of a topic's records before offsets: its columns, all nullable, and `_op` and `_version` if it has them."""
-    fields = [f.with_nullable(True) for f in topic.schema]
-    if topic.keyed:
-        fields.append(pa.field("_op", OP_TYPE))
-    if topic.versioned_by is not None:
-        fields.append(pa.field("_version", pa.int64()))
-    return pa.schema(fields)
 
 
 def adapt(batch: pa.RecordBatch, schema: pa.Schema, rows: int | None = None) -> pa.RecordBatch:
@@ -103,7 +103,9 @@ def _as_table(rows: Any) -> pa.Table | None:
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows])
     if isinstance(rows, pa.RecordBatchReader) or hasattr(rows, "__arrow_c_stream__"):
-        return pa.table(rows)
+        table = pa.table(rows)
+        unnamed = [name for name in table.column_names if _UNNAMED_INDEX.fullmatch(name)]
+        return table.drop_columns(unnamed) if unnamed else table
     return None
 
 
@@ -127,11 +129,9 @@ def _from_dicts(rows: Any, topic: TopicDefinition) -> pa.RecordBatch:
         name = field.name
         values = [row.get(name) for row in rows] if name in given else [None] * len(rows)
         arrays.append(_column(values, field, topic))
-    fields = [f.with_nullable(True) for f in topic.schema]
     if topic.keyed:
         arrays.append(_ops([row.get("_op") for row in rows] if "_op" in given else None, len(rows), topic))
-        fields.append(pa.field("_op", OP_TYPE))
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    return pa.RecordBatch.from_arrays(arrays, schema=topic.row_schema)
 
 
 def _column(values: list[Any], field: pa.Field, topic: TopicDefinition) -> pa.Array:
@@ -152,8 +152,8 @@ def _column(values: list[Any], field: pa.Field, topic: TopicDefinition) -> pa.Ar
 
 
 _STRANGERS: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
-    (pa.types.is_integer, (bool,)),
-    (pa.types.is_floating, (bool,)),
+    (pa.types.is_integer, (bool, float, decimal.Decimal, np.floating, np.bool_)),
+    (pa.types.is_floating, (bool, np.bool_)),
     (pa.types.is_string, (bytes, bytearray)),
     (pa.types.is_binary, (str,)),
     (pa.types.is_date, (datetime.datetime, int)),
@@ -250,12 +250,10 @@ def _from_arrow(table: pa.Table, topic: TopicDefinition) -> pa.RecordBatch:
             arrays.append(_cast(table.column(field.name), field, topic))
         else:
             arrays.append(pa.nulls(table.num_rows, field.type))
-    fields = [f.with_nullable(True) for f in topic.schema]
     if topic.keyed:
         given = table.column("_op").to_pylist() if "_op" in table.column_names else None
         arrays.append(_ops(given, table.num_rows, topic))
-        fields.append(pa.field("_op", OP_TYPE))
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    return pa.RecordBatch.from_arrays(arrays, schema=topic.row_schema)
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field, topic: TopicDefinition) -> pa.Array:
@@ -268,26 +266,41 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, topic: TopicDefinition) -> p
         if column.type != field.type:
             if not _castable(column.type, field.type):
                 raise pa.ArrowTypeError(f"{column.type} is not {field.type}")
-            cast = column.cast(field.type, safe=True)
-            if pa.types.is_float32(field.type) and pa.types.is_floating(column.type):
-                _check_overflow(column, cast)
-            column = cast
-        column.validate(full=True)
+            column = _convert(column, field.type)
     except (pa.ArrowException, ValueError, TypeError):
         row = _first_failure(range(len(column)), lambda i: _check_arrow(column.slice(i, 1), field.type))
         value = _value(column, row)
         raise _bad(topic, row, field.name, value, format_type(field.type), given=str(column.type)) from None
+    _validate(column, field, topic)
     return column
+
+
+def _validate(column: pa.Array, field: pa.Field, topic: TopicDefinition) -> None:
+    """Refuse what is not a value of its type: text that is not UTF-8, a decimal beyond its precision."""
+    if pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_boolean(field.type):
+        return  # every bit pattern is a value
+    try:
+        column.validate(full=True)
+    except (pa.ArrowException, ValueError, TypeError):
+        row = _first_failure(range(len(column)), lambda i: column.slice(i, 1).validate(full=True))
+        raise _bad(topic, row, field.name, _value(column, row), format_type(field.type)) from None
 
 
 def _check_arrow(one: pa.Array, kind: pa.DataType) -> None:
     if one.null_count == 0:
         if one.type != kind and not _castable(one.type, kind):
             raise pa.ArrowTypeError("other kind")
-        cast = one.cast(kind, safe=True)
-        if pa.types.is_float32(kind) and pa.types.is_floating(one.type):
-            _check_overflow(one, cast)
-        cast.validate(full=True)
+        _convert(one, kind).validate(full=True)
+
+
+def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Values in another type of their family, or an error if one of them would be another value."""
+    if pa.types.is_integer(column.type) and pa.types.is_decimal(kind):
+        column = column.cast(pa.decimal128(20, 0))  # Arrow asks for room for any integer, not for these
+    converted = column.cast(kind, safe=True)
+    if pa.types.is_float32(kind) and pa.types.is_floating(column.type):
+        _check_overflow(column, converted)
+    return converted
 
 
 def _castable(given: pa.DataType, wanted: pa.DataType) -> bool:

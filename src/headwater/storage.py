@@ -42,7 +42,7 @@ class File:
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
-        with translated(self.name):
+        try:
             piece = os.pread(self._fd, size, offset)
             if len(piece) == size or not piece:
                 return piece
@@ -50,15 +50,18 @@ class File:
             while piece and (got := sum(map(len, pieces))) < size:
                 piece = os.pread(self._fd, size - got, offset + got)
                 pieces.append(piece)
-            return b"".join(pieces)
+        except OSError as error:
+            raise _storage_error(error, self.name) from error
+        return b"".join(pieces)
 
     def write_at(self, offset: int, data: Bytes) -> None:
         """Write all of `data`. Not durable before `sync`; may be torn by a crash."""
-        with translated(self.name):
-            view = memoryview(data)
-            while len(view):
-                done = os.pwrite(self._fd, view, offset)
-                view, offset = view[done:], offset + done
+        try:
+            done = os.pwrite(self._fd, data, offset)
+            while done < len(data):
+                done += os.pwrite(self._fd, memoryview(data)[done:], offset + done)
+        except OSError as error:
+            raise _storage_error(error, self.name) from error
 
     def sync(self) -> None:
         """Make everything written so far durable, or raise SyncFailedError, after which nothing may be assumed."""
@@ -110,10 +113,11 @@ class Storage:
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
+        self._prefix = f"{root}/"
 
     def path(self, name: str) -> str:
         """Where a file lies, for libraries that read by path. They must not write."""
-        return str(self.root / name)
+        return self._prefix + name
 
     def open(self, name: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> File:
         """A handle. `exclusive` creates the file and raises FileExistsError if it is there."""

@@ -200,8 +200,8 @@ class LogMachine(RuleBasedStateMachine):
             new = widen_column(old, column[1], wider)
             self.both(lambda log: log.alter_topic(old, new))
 
-    @rule(name=names, known=st.sampled_from(TOPICS))
-    def alter_from_an_old_definition(self, name: str, known: TopicDefinition) -> None:
+    @rule(known=st.sampled_from(TOPICS))
+    def alter_from_the_first_definition(self, known: TopicDefinition) -> None:
         self.both(lambda log: log.alter_topic(known, known))
 
     @rule(name=names)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import click
 import orjson
@@ -238,7 +238,8 @@ _EXAMPLES = {
 
 def _arrow(source: IO[bytes], kind: str, chunk_rows: int) -> Iterator[Chunk]:
     done = 0
-    for batch in _batches(source, kind, chunk_rows):
+    buffered: Any = source if isinstance(source, io.BufferedReader) else io.BufferedReader(cast(Any, source))
+    for batch in _batches(buffered, kind, chunk_rows):
         batch = batch.select([n for n in batch.schema.names if n not in _IGNORED])
         for at in range(0, batch.num_rows, chunk_rows):
             piece = batch.slice(at, chunk_rows)
@@ -246,21 +247,23 @@ def _arrow(source: IO[bytes], kind: str, chunk_rows: int) -> Iterator[Chunk]:
             done += piece.num_rows
 
 
-def _batches(source: IO[bytes], kind: str, chunk_rows: int) -> Iterator[pa.RecordBatch]:
+def _batches(source: Any, kind: str, chunk_rows: int) -> Iterator[pa.RecordBatch]:
     try:
         if kind == "parquet":
             import pyarrow.parquet as pq
 
             yield from pq.ParquetFile(_seekable(source)).iter_batches(batch_size=chunk_rows)
             return
-        head = source.peek(6)[:6] if isinstance(source, io.BufferedReader) else b""
-        if head.startswith(b"ARROW1"):
+        if source.peek(6).startswith(b"ARROW1"):
             opened = pa.ipc.open_file(_seekable(source))
             yield from (opened.get_batch(i) for i in range(opened.num_record_batches))
         else:
             yield from pa.ipc.open_stream(source)
     except pa.ArrowInvalid as error:
-        raise UsageError(f"this is not a {kind} file", detail=str(error)) from None
+        raise UsageError(f"the input is not {_PROPER[kind]}", detail=str(error)) from None
+
+
+_PROPER = {"parquet": "Parquet", "arrow": "Arrow IPC"}
 
 
 def _seekable(source: IO[bytes]) -> IO[bytes]:

@@ -14,7 +14,15 @@ import pyarrow as pa
 from headwater.clock import Clock
 from headwater.errors import UsageError
 from headwater.log.protocol import CursorInfo, CursorMove, Log, TimeAxis
-from headwater.log.reader import BATCH_ROWS, OnGap, ReadOptions, Start, TopicReader, resolve_start
+from headwater.log.reader import (
+    BATCH_ROWS,
+    OnGap,
+    ReadOptions,
+    Start,
+    TopicReader,
+    columns_of,
+    resolve_start,
+)
 
 AutoCommit = Literal["before", "after"]
 """Commit each batch before it is handed out (at most once), or when the next one is asked for (at least once)."""
@@ -97,7 +105,7 @@ class Cursor:
         if commit is not None and commit not in get_args(AutoCommit):
             raise UsageError(f"commit is 'before', 'after' or None, not {commit!r}")
         stored = self._stored()
-        options = ReadOptions(None if columns is None else tuple(columns), batch_rows, self._on_gap)
+        options = ReadOptions(columns_of(columns), batch_rows, self._on_gap)
         self._committed, self._lost_committed = dict(stored.positions), 0
         self._reader = TopicReader(
             self._log, self.topic, stored.positions, options, follow=follow, timeout=timeout

@@ -38,8 +38,13 @@ class ReadOptions:
             raise UsageError(f"on_gap is 'fail', 'earliest' or 'latest', not {self.on_gap!r}")
         if self.batch_rows < 1:
             raise UsageError(f"batch_rows is at least 1, not {self.batch_rows}")
-        if isinstance(self.columns, str):
-            raise UsageError("columns is a list of names", hint=f"columns=[{self.columns!r}]")
+
+
+def columns_of(given: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The `columns` of a read as its options have them."""
+    if isinstance(given, str):
+        raise UsageError("columns is a list of names", hint=f"columns=[{given!r}]")
+    return None if given is None else tuple(given)
 
 
 def define(log: Log, topic: str) -> TopicDefinition:

@@ -15,7 +15,16 @@ from headwater.log.appending import Expect, append_rows, make_producer
 from headwater.log.cursor import Cursor
 from headwater.log.group import GroupMember
 from headwater.log.protocol import Log, PartitionInfo, TimeAxis
-from headwater.log.reader import BATCH_ROWS, OnGap, ReadOptions, Start, TopicReader, define, resolve_start
+from headwater.log.reader import (
+    BATCH_ROWS,
+    OnGap,
+    ReadOptions,
+    Start,
+    TopicReader,
+    columns_of,
+    define,
+    resolve_start,
+)
 from headwater.positions import Receipt
 from headwater.records import is_stream
 
@@ -104,7 +113,7 @@ class Topic:
             if start != "earliest":
                 raise UsageError("a read begins at start or at from_time, not at both")
             start = from_time
-        options = ReadOptions(None if columns is None else tuple(columns), batch_rows, on_gap)
+        options = ReadOptions(columns_of(columns), batch_rows, on_gap)
         positions = resolve_start(self._log, self.name, start, by, partitions)
         return TopicReader(self._log, self.name, positions, options, follow=follow, timeout=timeout)
 

@@ -22,7 +22,10 @@ def event_times(batch: pa.RecordBatch, topic: TopicDefinition) -> npt.NDArray[np
     if topic.time is None:
         return None
     column = batch.column(topic.time).view(pa.int64())
-    return np.asarray(column.fill_null(NONE).to_numpy(zero_copy_only=False), dtype=np.int64)
+    if column.null_count:
+        column = column.fill_null(NONE)
+    times: npt.NDArray[np.int64] = column.to_numpy()
+    return times
 
 
 def row_watermarks(
@@ -37,6 +40,18 @@ def row_watermarks(
     raised = np.where(times > NONE + topic.lateness_us, times - topic.lateness_us, NONE)
     running = np.maximum.accumulate(np.concatenate(([before], raised)))
     return running[:-1], int(running[-1]), ahead
+
+
+def watermark_after(
+    times: npt.NDArray[np.int64], before: Microseconds, appended_at: Microseconds, topic: TopicDefinition
+) -> tuple[Microseconds, int]:
+    """The last two answers of `row_watermarks`, without the one for each row."""
+    ahead = 0
+    if topic.max_ahead_us is not None:
+        eligible = times[times <= appended_at + topic.max_ahead_us]
+        ahead, times = len(times) - len(eligible), eligible
+    highest = int(times.max(initial=NONE))
+    return (max(before, highest - topic.lateness_us) if highest > NONE + topic.lateness_us else before), ahead
 
 
 def decisive_times(

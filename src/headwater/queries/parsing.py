@@ -278,7 +278,19 @@ def _value(words: Words, option: str) -> Any:
             at=word,
             hint=f"write {option} = '{word.text}'" if word.is_name else None,
         )
-    return word.text
+    return _string(words, word)
+
+
+def _string(words: Words, first: Word) -> str:
+    """A string with those that follow it: joined as they are, and with a quote between them in 'it''s'."""
+    text, last = first.text, first
+    while words.next.kind == "string":
+        quote_mark = words.text[last.end - 1]
+        if words.next.start == last.end and words.text[words.next.start] == quote_mark:
+            text += quote_mark
+        last = words.take()
+        text += last.text
+    return text
 
 
 def _alter(words: Words) -> Statement:

@@ -20,9 +20,9 @@ from headwater.log.embedded.state import PartitionState, State, TopicState
 from headwater.log.embedded.versions import Versions
 from headwater.log.protocol import Append, CursorMove, Producer
 from headwater.log.routing import needs_ends, route
-from headwater.log.watermarks import event_times, row_watermarks
+from headwater.log.watermarks import event_times, watermark_after
 from headwater.positions import Receipt
-from headwater.records import adapt, storage_schema
+from headwater.records import adapt
 
 FRAME_ROWS_MAX = 131_072
 FRAME_BYTES_MAX = 8 << 20
@@ -143,7 +143,7 @@ class Appender:
     def _prepare(self, name: str, batches: list[pa.RecordBatch], producer: dict[str, Any] | None) -> TopicRows:
         topic = self._core.state.topics[name]
         definition = topic.definition
-        schema = base_schema(definition)
+        schema = definition.row_schema
         batches = [adapt(b, schema) for b in batches]
         prepared = None
         if not needs_ends(definition) and definition.versioned_by is None:
@@ -226,7 +226,7 @@ class Appender:
         file = self._core.writable(name, 0 if new else start)
         if new:
             file.truncate(0)
-            file.write_at(0, frames.segment_prefix(storage_schema(topic.definition)))
+            file.write_at(0, frames.segment_prefix(topic.definition.storage_schema))
         data = [f.to_bytes() for f in group]
         at_byte = start
         for piece in data:
@@ -258,7 +258,7 @@ class Appender:
             return active.name, active.size, False
         return (
             segment_name(topic, number, partition.end, self._core.journal_number, seq),
-            len(frames.segment_prefix(storage_schema(topic.definition))),
+            len(frames.segment_prefix(topic.definition.storage_schema)),
             True,
         )
 
@@ -270,12 +270,7 @@ class Appender:
             topic = state.topics.get(name)
             if topic is None:
                 raise no_topic(name, state)
-            if topic.definition.versioned_by is not None:
-                if not isinstance(wanted, Mapping):
-                    raise UsageError(
-                        f"expect on the versioned topic {name!r} is {{key: number of its records}}",
-                        hint=f"write expect={{some_{topic.definition.versioned_by}: 3}}",
-                    )
+            if topic.definition.versioned_by is not None and isinstance(wanted, Mapping):
                 self._versions.check(topic, wanted)
                 continue
             given = wanted
@@ -355,11 +350,6 @@ class Appender:
             file.close()
 
 
-def base_schema(definition: TopicDefinition) -> pa.Schema:
-    """The columns of conformed rows: what is stored, less the `_version` that the log itself gives."""
-    return pa.schema([f for f in storage_schema(definition) if f.name != "_version"])
-
-
 def encode_rows(batch: pa.RecordBatch, topic: TopicDefinition, producer: dict[str, Any] | None) -> Iterator[Frame]:
     """Frames of bounded size over a batch, with the event times that stamping needs."""
     step = FRAME_ROWS_MAX
@@ -383,10 +373,8 @@ def stamp_frames(
         if frame.punctuation is not None:
             level = max(level, frame.punctuation)
         elif frame.times is not None:
-            _, level, ahead = row_watermarks(frame.times, before, at, topic)
-        frame.stamp(
-            first=offset, seq=seq, at=at, w0=before, w1=level, tmax=frame.latest, ahead=ahead, parts=parts
-        )
+            level, ahead = watermark_after(frame.times, before, at, topic)
+        frame.stamp(first=offset, seq=seq, at=at, w0=before, w1=level, ahead=ahead, parts=parts)
         offset += frame.span
         total_ahead += ahead
     return level, total_ahead
@@ -509,7 +497,7 @@ def _plain(producer: Producer | None) -> dict[str, Any] | None:
 
 def punctuation_frame(definition: TopicDefinition, moment: int) -> Frame:
     """A frame of no rows that raises the watermark to `moment`."""
-    empty = pa.RecordBatch.from_pylist([], schema=storage_schema(definition))
+    empty = pa.RecordBatch.from_pylist([], schema=definition.storage_schema)
     frame = frames.encode(empty, punctuation=True)
     frame.punctuation = moment
     return frame

@@ -372,7 +372,7 @@ class Core:
         if sync:
             self._sync(todo, number)
         durable = end if sync else (published.durable if published and published.journal == number else 0)
-        self._publish(Head(number, end, durable, self._boot), todo)
+        self._publish(Head(number, end, durable, self._boot), todo, published)
 
     def _settled(self, ticket: Ticket, published: Head, sync: bool) -> bool:
         if published.journal > ticket.journal:
@@ -416,8 +416,8 @@ class Core:
             with contextlib.closing(self.storage.open(name)) as other:
                 other.sync()
 
-    def _publish(self, head: Head, todo: list[Pending]) -> None:
-        now = read_head(self._head_file)
+    def _publish(self, head: Head, todo: list[Pending], now: Head | None = None) -> None:
+        now = now or read_head(self._head_file)
         if now is None or now.boot != self._boot or now < head:
             write_head(self._head_file, head)
         with self.mutex:

@@ -99,6 +99,7 @@ class Frame:
 
     head: bytearray
     body: memoryview
+    body_bytes: int
     rows: int
     span: int
     mark: int
@@ -110,16 +111,17 @@ class Frame:
     @property
     def latest(self) -> int:
         """The highest event time among its rows."""
-        return int(self.times.max()) if self.times is not None and len(self.times) else NONE
+        return int(self.times.max(initial=NONE)) if self.times is not None else NONE
 
     @property
     def total_bytes(self) -> int:
         """Header and body."""
-        return len(self.head) + len(self.body)
+        return len(self.head) + self.body_bytes
 
     def stamp(self, **numbers: int) -> None:
         """Write offsets, times and watermarks into the header and seal it with its checksum."""
-        stamp(self.head, self.mark, **numbers)
+        body = self.body_bytes
+        stamp(self.head, self.mark, span=self.span, rows=self.rows, body=body, tmax=self.latest, **numbers)
 
     def to_bytes(self) -> bytes:
         """The frame as it goes to disk."""
@@ -160,9 +162,7 @@ def encode(batch: pa.RecordBatch, *, producer: dict[str, Any] | None = None, pun
     at = mark + _BSUM_AT
     head[at : at + 16] = _digest(body)
     span = 1 if punctuation else batch.num_rows
-    frame = Frame(head=head, body=body, rows=batch.num_rows, span=span, mark=mark)
-    frame.stamp(span=span, rows=batch.num_rows, body=len(body), parts=1, w0=NONE, w1=NONE, tmax=NONE)
-    return frame
+    return Frame(head, body, len(body), rows=batch.num_rows, span=span, mark=mark)
 
 
 def parse_header(data: memoryview, at: int = 0) -> FrameHeader:

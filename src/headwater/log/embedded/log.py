@@ -58,7 +58,6 @@ from headwater.log.protocol import (
 )
 from headwater.log.watermarks import NONE
 from headwater.positions import Receipt
-from headwater.records import storage_schema
 from headwater.settings import LogSettings
 from headwater.storage import Storage
 
@@ -163,7 +162,11 @@ class EmbeddedLog:
             topic = _topic(state, old.name)
             if topic.definition != old:
                 raise ConflictError(
-                    f"topic {old.name!r} was altered by someone else", hint="look at it again, then alter it"
+                    f"topic {old.name!r} was altered by someone else",
+                    hint="look at it again, then alter it",
+                    topic=old.name,
+                    expected=old,
+                    actual=topic.definition,
                 )
             return {"k": "topic", "id": topic.id, "definition": new.to_json()}
 
@@ -549,7 +552,7 @@ _OWN_NAMES = {
 def all_columns(topic: TopicDefinition) -> list[str]:
     """What a read gives by default: the topic's columns and the hidden ones it has."""
     own = [*topic.schema.names, "_offset", "_appended_at", "_watermark", "_sequence"]
-    return [*own, *(n for n in storage_schema(topic).names if n not in topic.schema.names)]
+    return [*own, *(n for n in topic.storage_schema.names if n not in topic.schema.names)]
 
 
 def _columns(topic: TopicDefinition, columns: Sequence[str] | None) -> list[str]:

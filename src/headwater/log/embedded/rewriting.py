@@ -23,7 +23,6 @@ from headwater.log.embedded.sealed import (
 )
 from headwater.log.embedded.segments import FrameRows, SegmentReader, frame_watermarks
 from headwater.log.embedded.state import Segment
-from headwater.records import storage_schema
 from headwater.storage import Storage
 
 Integers = npt.NDArray[np.int64]
@@ -87,7 +86,7 @@ class Rewriter:
             "watermark_before": first.w0,
             "watermark_after": last.w1,
         }
-        written = write_sealed(self._storage, name, sealed_schema(storage_schema(topic)), tables, about)
+        written = write_sealed(self._storage, name, sealed_schema(topic.storage_schema), tables, about)
         offsets, levels = marks.steps(last.end)
         if len(offsets):
             write_steps(self._storage, name, offsets, levels)
@@ -118,7 +117,7 @@ class Rewriter:
         keep: Sequence[Mask] | None,
         marks: _Watermarks,
     ) -> Iterator[pa.Table]:
-        columns = [*storage_schema(topic).names, "_offset", "_appended_at", "_watermark", "_sequence"]
+        columns = [*topic.storage_schema.names, "_offset", "_appended_at", "_watermark", "_sequence"]
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for number, segment in enumerate(sources):

@@ -20,7 +20,7 @@ from headwater.log.embedded.frames import DamagedFrameError, FrameHeader
 from headwater.log.embedded.sealed import SealedReader, corrupt, integers
 from headwater.log.embedded.state import Segment
 from headwater.log.watermarks import event_times, row_watermarks, watermark_array
-from headwater.records import adapt, op_names, storage_schema
+from headwater.records import adapt, op_names
 from headwater.storage import File, Storage
 
 READ_BYTES = 4 << 20
@@ -312,12 +312,12 @@ def _cut_watermarks(piece: FrameRows, topic: TopicDefinition) -> npt.NDArray[np.
 
 def _gather(pieces: Sequence[FrameRows], topic: TopicDefinition, columns: Sequence[str]) -> pa.RecordBatch:
     """Frames of one segment as one batch of `columns`, in the topic's schema of today."""
-    schema = storage_schema(topic)
+    schema = topic.storage_schema
     own = [c for c in columns if c in schema.names]
     batches = [p.batch.select([c for c in own if c in p.batch.schema.names]) for p in pieces]
     batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     batch = adapt(batch, pa.schema([schema.field(c) for c in own]), pieces_rows(pieces))
-    return _arrange(batch, lambda name: hidden_column(name, pieces, topic), topic, columns)
+    return _arrange(batch, lambda name: hidden_column(name, pieces, topic), columns)
 
 
 def pieces_rows(pieces: Sequence[FrameRows]) -> int:
@@ -326,17 +326,17 @@ def pieces_rows(pieces: Sequence[FrameRows]) -> int:
 
 
 def _sealed_batch(table: pa.Table, topic: TopicDefinition, columns: Sequence[str]) -> pa.RecordBatch:
-    schema = storage_schema(topic)
+    schema = topic.storage_schema
     own = [c for c in columns if c in schema.names]
     chunks = table.combine_chunks().to_batches()
     batch = chunks[0] if chunks else pa.RecordBatch.from_pylist([], schema=table.schema)
     present = batch.select([c for c in own if c in table.column_names])
     wanted = [pa.field("_op", pa.string()) if c == "_op" else schema.field(c) for c in own]
-    return _arrange(adapt(present, pa.schema(wanted), batch.num_rows), batch.column, topic, columns)
+    return _arrange(adapt(present, pa.schema(wanted), batch.num_rows), batch.column, columns)
 
 
 def _arrange(
-    batch: pa.RecordBatch, hidden: Callable[[str], pa.Array], topic: TopicDefinition, columns: Sequence[str]
+    batch: pa.RecordBatch, hidden: Callable[[str], pa.Array], columns: Sequence[str]
 ) -> pa.RecordBatch:
     arrays, fields = [], []
     for name in columns:
@@ -347,12 +347,5 @@ def _arrange(
         else:
             array = hidden(name)
         arrays.append(array)
-        fields.append(pa.field(name, array.type, nullable=_nullable(name, topic)))
+        fields.append(pa.field(name, array.type))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _nullable(name: str, topic: TopicDefinition) -> bool:
-    """As declared; but a tombstone has nothing beyond its key."""
-    if name not in topic.schema.names:
-        return name == "_watermark"
-    return bool(topic.schema.field(name).nullable or (topic.keyed and name not in topic.key))

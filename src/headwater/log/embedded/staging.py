@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from headwater.errors import UsageError
 from headwater.log.embedded import frames
-from headwater.log.embedded.append import Appender, Staged, base_schema, encode_rows, no_topic
+from headwater.log.embedded.append import Appender, Staged, encode_rows, no_topic
 from headwater.log.embedded.core import Core
 from headwater.log.protocol import Append, CursorMove, Producer
 from headwater.log.routing import route
 from headwater.log.watermarks import decisive_times
 from headwater.positions import Receipt
-from headwater.records import adapt, storage_schema
+from headwater.records import adapt
 from headwater.storage import File
 
 FOLDER = "staging"
@@ -105,7 +105,7 @@ class EmbeddedStage:
                 raise UsageError(f"topic {name!r} was altered during this transaction", hint="begin it again")
             for batch in batches:
                 ends = {p: self._ends.get((name, p), 0) for p in range(definition.partitions)}
-                routed = route(adapt(batch, base_schema(definition)), definition, ends)
+                routed = route(adapt(batch, definition.row_schema), definition, ends)
                 for partition, rows in routed.items():
                     self._write(name, partition, rows)
         self._batches, self._bytes = {}, 0
@@ -117,7 +117,7 @@ class EmbeddedStage:
             self._core.storage.make_dirs(self._name)
             path = f"{self._name}/{name}-{partition}.arrow"
             file = self._core.storage.open(path, create=True)
-            prefix = frames.segment_prefix(storage_schema(definition))
+            prefix = frames.segment_prefix(definition.storage_schema)
             file.write_at(0, prefix)
             found = self._files[name, partition] = (file, Staged(path, len(prefix)))
         file, staged = found

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from headwater.catalog import TopicDefinition
 from headwater.clock import Microseconds
 from headwater.log.watermarks import NONE, event_times, row_watermarks, watermark_array
-from headwater.records import DELETE, adapt, op_names, storage_schema
+from headwater.records import DELETE, adapt, op_names
 from headwater.types import TIMESTAMP
 
 
@@ -179,7 +179,7 @@ def reading_schema(topic: TopicDefinition) -> pa.Schema:
 
 def writing_schema(topic: TopicDefinition) -> pa.Schema:
     """The columns of a conformed batch."""
-    return pa.schema([f for f in storage_schema(topic) if f.name != "_version"])
+    return pa.schema([f for f in topic.storage_schema if f.name != "_version"])
 
 
 def comparable(values: Sequence[Any]) -> tuple[Any, ...]:

@@ -65,8 +65,9 @@ class TopicContract(Bench):
         old = self.create("clicks")
         newer = add_column(old, pa.field("a", pa.string()))
         self.log.alter_topic(old, newer)
-        with refused(ConflictError):
+        with refused(ConflictError) as refusal:
             self.log.alter_topic(old, add_column(old, pa.field("b", pa.string())))
+        assert (refusal.error.topic, refusal.error.expected, refusal.error.actual) == ("clicks", old, newer)
         assert self.log.topics()["clicks"] == newer
 
     def test_old_records_have_null_in_an_added_column(self) -> None:

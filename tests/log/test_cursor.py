@@ -1,0 +1,193 @@
+"""Cursors: what comes again after a crash and what does not, how far behind they are, and where they can go."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import headwater as hw
+from headwater.clock import ManualClock
+from headwater.log.cursor import Cursor, Lag
+from headwater.log.topic import Topic
+from tests.log.test_topic import rows, values
+
+
+@pytest.fixture
+def numbers(ws: hw.Workspace) -> Topic:
+    topic = ws.topic("numbers", "n BIGINT, word STRING")
+    topic.append(rows(0, 6))
+    return topic
+
+
+def test_reading_begins_at_what_was_committed(numbers: Topic) -> None:
+    cursor = numbers.cursor("mailer")
+    assert values(cursor.read()) == [0, 1, 2, 3, 4, 5]
+    assert values(cursor.read()) == [0, 1, 2, 3, 4, 5], "nothing was committed"
+    cursor.commit()
+    assert cursor.position() == {0: 6}
+    assert values(numbers.cursor("mailer").read()) == []
+    numbers.append(rows(6, 7))
+    assert values(numbers.cursor("mailer").read()) == [6]
+
+
+def test_commit_covers_what_was_handed_out_and_no_more(numbers: Topic) -> None:
+    cursor = numbers.cursor("mailer")
+    reading = cursor.read(batch_rows=2)
+    next(reading), next(reading)
+    cursor.commit()
+    assert cursor.position() == {0: 4}
+    next(reading)
+    assert cursor.position() == {0: 4}
+    assert values(numbers.cursor("mailer").read()) == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("commit", "again"), [(None, [0, 1, 2, 3, 4, 5]), ("after", [2, 3, 4, 5]), ("before", [4, 5])]
+)
+def test_what_comes_again_after_a_crash(numbers: Topic, commit: Any, again: list[int]) -> None:
+    """The consumer dies while it works on its second batch."""
+    reading = numbers.cursor("mailer").read(batch_rows=2, commit=commit)
+    next(reading), next(reading)
+    assert values(numbers.cursor("mailer").read()) == again
+
+
+def test_automatic_commit_covers_all_once_the_loop_is_through(numbers: Topic) -> None:
+    for _ in numbers.cursor("mailer").read(batch_rows=4, commit="after"):
+        pass
+    assert numbers.cursor("mailer").position() == {0: 6}
+
+
+def test_explicit_positions(numbers: Topic) -> None:
+    cursor = numbers.cursor("mailer")
+    cursor.commit({0: 3})
+    assert values(cursor.read()) == [3, 4, 5]
+    with pytest.raises(hw.UsageError, match="offset 99"):
+        cursor.commit({0: 99})
+
+
+def test_output_and_position_move_together(ws: hw.Workspace, numbers: Topic) -> None:
+    out = ws.topic("out", "n BIGINT")
+    cursor = numbers.cursor("doubler")
+    for batch in cursor.read(batch_rows=2):
+        ws.append({"out": [{"n": 2 * n} for n in batch.column("n").to_pylist()]}, commit=cursor)
+        if len(values(out.read())) == 4:
+            break
+    again = numbers.cursor("doubler")
+    assert again.position() == {0: 4}
+    for batch in again.read():
+        ws.append({"out": [{"n": 2 * n} for n in batch.column("n").to_pylist()]}, commit=again)
+    assert values(out.read()) == [0, 2, 4, 6, 8, 10]
+
+
+def test_an_append_that_fails_leaves_the_position(ws: hw.Workspace, numbers: Topic) -> None:
+    ws.topic("out", "n BIGINT")
+    cursor = numbers.cursor("doubler")
+    next(cursor.read())
+    with pytest.raises(hw.BadRowError):
+        ws.append({"out": [{"n": "x"}]}, commit=cursor)
+    with pytest.raises(hw.ConflictError):
+        ws.append({"out": [{"n": 1}]}, expect={"out": 7}, commit=cursor)
+    assert cursor.position() == {0: 0}
+    ws.append({"out": [{"n": 1}]}, commit=cursor)
+    assert cursor.position() == {0: 6}
+
+
+def test_lag_in_rows_and_in_time(numbers: Topic, clock: ManualClock) -> None:
+    cursor = numbers.cursor("mailer")
+    clock.advance("90 seconds")
+    assert cursor.lag() == Lag(6, 90.0)
+    cursor.commit({0: 6})
+    assert cursor.lag() == Lag(0, 0.0)
+
+
+def test_seeking_is_durable_and_takes_a_reader_along(numbers: Topic, clock: ManualClock) -> None:
+    cursor = numbers.cursor("mailer")
+    reading = cursor.read(batch_rows=3)
+    assert next(reading).column("n").to_pylist() == [0, 1, 2]
+    cursor.seek({0: 1})
+    assert next(reading).column("n").to_pylist() == [1, 2, 3]
+    assert numbers.cursor("mailer").position() == {0: 1}
+    assert cursor.seek("latest") == {0: 6}
+    assert list(reading) == []
+    clock.advance("1 hour")
+    moment = datetime.fromtimestamp(clock.now_us() / 1e6, UTC)
+    numbers.append(rows(6, 8))
+    cursor.seek("earliest")
+    cursor.seek(moment)
+    assert values(cursor.read()) == [6, 7]
+
+
+def test_a_mapping_moves_only_the_partitions_it_names(ws: hw.Workspace) -> None:
+    topic = ws.topic("two", "n BIGINT", partitions=2, partition_by="n")
+    topic.append([{"n": n} for n in range(20)])
+    cursor = topic.cursor("c", start="latest")
+    before = cursor.position()
+    cursor.seek({0: 0})
+    assert cursor.position() == {0: 0, 1: before[1]}
+
+
+def test_start_counts_only_for_a_new_cursor(numbers: Topic) -> None:
+    assert numbers.cursor("late", start="latest").position() == {0: 6}
+    assert numbers.cursor("late", start="earliest").position() == {0: 6}
+
+
+def test_hold_keeps_what_is_unread_and_stays_until_it_is_taken_back(
+    ws: hw.Workspace, numbers: Topic, clock: ManualClock
+) -> None:
+    numbers.cursor("slow", hold=True)
+    numbers.cursor("slow")  # says nothing about hold
+    ws.sql("ALTER TOPIC numbers SET (retention = '1 hour')")
+    ws.maintain()
+    clock.advance("2 hours")
+    ws.maintain()
+    assert numbers.partitions()[0].first == 0
+    numbers.cursor("slow", hold=False)
+    ws.maintain()
+    assert numbers.partitions()[0].first == 6
+
+
+def fallen(ws: hw.Workspace, numbers: Topic, clock: ManualClock, on_gap: Any) -> Cursor:
+    cursor = numbers.cursor("slow", on_gap=on_gap)
+    ws.sql("ALTER TOPIC numbers SET (retention = '1 hour')")
+    ws.maintain()
+    clock.advance("2 hours")
+    numbers.append(rows(6, 8))
+    ws.maintain()
+    return cursor
+
+
+def test_a_cursor_that_fell_off_says_so(ws: hw.Workspace, numbers: Topic, clock: ManualClock) -> None:
+    cursor = fallen(ws, numbers, clock, "fail")
+    with pytest.raises(hw.GapError) as caught:
+        next(cursor.read())
+    assert (caught.value.first_available, caught.value.missed) == (6, 6)
+
+
+def test_or_goes_on_and_its_loss_is_kept(ws: hw.Workspace, numbers: Topic, clock: ManualClock) -> None:
+    cursor = fallen(ws, numbers, clock, "earliest")
+    assert values(cursor.read()) == [6, 7]
+    assert cursor.lost == 6
+    cursor.commit()
+    cursor.commit()
+    assert cursor.lost == 6
+    assert numbers.cursor("slow").lost == 6
+
+
+def test_a_dropped_cursor_begins_anew(numbers: Topic) -> None:
+    cursor = numbers.cursor("mailer")
+    cursor.commit({0: 6})
+    cursor.drop()
+    with pytest.raises(hw.UsageError, match="was dropped"):
+        cursor.position()
+    assert numbers.cursor("mailer").position() == {0: 0}
+
+
+@pytest.mark.parametrize("name", ["", "two\nlines", "x" * 201])
+def test_names_print_on_one_line(numbers: Topic, name: str) -> None:
+    with pytest.raises(hw.UsageError, match="cannot be a name"):
+        numbers.cursor(name)
+
+
+def test_commit_is_one_of_three(numbers: Topic) -> None:
+    with pytest.raises(hw.UsageError, match="commit is"):
+        numbers.cursor("mailer").read(commit="sometimes")  # type: ignore[arg-type]
