@@ -20,6 +20,9 @@ from headwater.log.reader import define
 from headwater.queries import statements as s
 from headwater.types import TIMESTAMP, format_type, quote
 
+ATTEMPTS_MAX = 100
+"""How often an ALTER is done again because someone else changed the topic meanwhile."""
+
 
 def execute(log: Log, statement: s.Statement, clock: Clock) -> pa.Table | None:
     """Run one statement; SHOW, DESCRIBE and EXPLAIN give a table."""
@@ -62,7 +65,7 @@ def create(log: Log, definition: TopicDefinition) -> None:
 
 def alter(log: Log, topic: str, change: Callable[[TopicDefinition], TopicDefinition]) -> None:
     """Change a definition; done again on the newer one if someone else changes it meanwhile."""
-    while True:
+    for attempt in range(ATTEMPTS_MAX):
         old = define(log, topic)
         new = change(old)
         if new == old:
@@ -71,7 +74,8 @@ def alter(log: Log, topic: str, change: Callable[[TopicDefinition], TopicDefinit
             log.alter_topic(old, new)
             return
         except ConflictError:
-            continue
+            if attempt + 1 == ATTEMPTS_MAX:
+                raise
 
 
 def _create(log: Log, statement: s.CreateTopic) -> None:

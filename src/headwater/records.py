@@ -9,6 +9,7 @@ import datetime
 import decimal
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -126,12 +127,18 @@ def _from_dicts(rows: Any, topic: TopicDefinition) -> pa.RecordBatch:
         _refuse_unknown(rows, allowed, topic)
     arrays = []
     for field in topic.schema:
-        name = field.name
-        values = [row.get(name) for row in rows] if name in given else [None] * len(rows)
+        values = _values(rows, field.name) if field.name in given else [None] * len(rows)
         arrays.append(_column(values, field, topic))
     if topic.keyed:
         arrays.append(_ops([row.get("_op") for row in rows] if "_op" in given else None, len(rows), topic))
     return pa.RecordBatch.from_arrays(arrays, schema=topic.row_schema)
+
+
+def _values(rows: list[Mapping[str, Any]], name: str) -> list[Any]:
+    try:
+        return list(map(itemgetter(name), rows))
+    except KeyError:
+        return [row.get(name) for row in rows]
 
 
 def _column(values: list[Any], field: pa.Field, topic: TopicDefinition) -> pa.Array:

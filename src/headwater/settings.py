@@ -34,7 +34,7 @@ class LogSettings:
     """A transaction that grows beyond this is staged on disk."""
     checkpoint_bytes: int = 8 << 20
     """The journal is folded into a checkpoint at this size: it bounds the time to open."""
-    lock_timeout_ms: float = 10_000
+    lock_timeout_ms: float = 3_000
     """A writer that holds the lock for longer (a frozen process) is fenced off and left behind."""
     compaction_rows_max: int = 4_000_000
     """Records that one compaction pass holds the key hashes of (24 bytes each); more records take more passes."""

@@ -14,6 +14,7 @@ import io
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,7 @@ class File:
     def sync(self) -> None:
         """Make everything written so far durable, or raise SyncFailedError, after which nothing may be assumed."""
         try:
-            if sys.platform == "darwin":
-                fcntl.fcntl(self._fd, fcntl.F_FULLFSYNC)
-            else:
-                os.fdatasync(self._fd)
+            self._sync()
         except OSError as error:
             if error.errno in _FULL:
                 raise _storage_error(error, self.name) from error
@@ -78,6 +76,12 @@ class File:
                 hint="what was not yet acknowledged may be lost; the next append recovers from what is on disk",
                 file=self.name,
             ) from error
+
+    def _sync(self) -> None:
+        if sys.platform == "darwin":
+            fcntl.fcntl(self._fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(self._fd)
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
@@ -88,6 +92,11 @@ class File:
         """Its length in bytes now."""
         with translated(self.name):
             return os.fstat(self._fd).st_size
+
+    def linked(self) -> bool:
+        """Whether the file still has a name: False once it was removed, also with its folder."""
+        with translated(self.name):
+            return os.fstat(self._fd).st_nlink > 0
 
     def try_lock(self) -> bool:
         """Take the file's exclusive lock if it is free; the lock goes with the process that holds it."""
@@ -191,7 +200,7 @@ class Storage:
 
     def write_atomic(self, name: str, data: Bytes) -> None:
         """A whole small file, durably: after a crash there is the old one or the new one."""
-        temporary = f"{name}.tmp"
+        temporary = f"{name}.{os.getpid()}-{threading.get_ident():x}.tmp"
         with contextlib.closing(self.open(temporary, create=True)) as file:
             file.truncate(0)
             file.write_at(0, data)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -340,7 +340,11 @@ class SyncedLogMachine(LogMachine):
     durability = "fsync"
 
 
+# No explanations: tracing every line of the log takes longer than finding what is wrong.
+PHASES = [phase for phase in Phase if phase is not Phase.explain]
 TestLog = LogMachine.TestCase
-TestLog.settings = settings(max_examples=1_500 if LONG else 60, stateful_step_count=60 if LONG else 30)
+TestLog.settings = settings(
+    max_examples=1_500 if LONG else 60, stateful_step_count=60 if LONG else 30, phases=PHASES
+)
 TestSyncedLog = SyncedLogMachine.TestCase
-TestSyncedLog.settings = settings(max_examples=200 if LONG else 10, stateful_step_count=30)
+TestSyncedLog.settings = settings(max_examples=200 if LONG else 10, stateful_step_count=30, phases=PHASES)

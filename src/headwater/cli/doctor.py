@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -141,20 +142,25 @@ def _workspace(session: Session) -> list[Check]:
             log = ws.log
             topics = ws.topics()
             findings = list(getattr(log, "findings", ()))
-            form = getattr(log, "format_version", None)
     except (hw.NotAWorkspaceError, hw.WorkspaceMissingError) as error:
         if session.chosen:
             return [Check("workspace", "fail", error.message, error.hint)]
         return [Check("workspace", "ok", "none here", "name one with -w PATH to have it checked")]
     except HeadwaterError as error:
         return [Check("workspace", "fail", error.message, error.hint)]
-    about = f"{Path(session.path).resolve()}: {len(topics)} topics" + (
-        f", format {form}" if form is not None else ""
-    )
+    about = f"{Path(session.path).resolve()}: {len(topics)} topics, format {_format(session.path)}"
     checks = [Check("workspace", "ok", about)]
     for finding in findings:
         checks.append(Check("recovery", "warn", finding, "headwater verify checks everything"))
     return [*checks, _disk(session.path), _sync(session.path)]
+
+
+def _format(path: str) -> int:
+    """The version of the format that a workspace is written in."""
+    from headwater.log.embedded.log import WORKSPACE_FILE
+    from headwater.storage import Storage
+
+    return int(json.loads(Storage(path).read(WORKSPACE_FILE))["format"])
 
 
 def _disk(path: str) -> Check:

@@ -38,7 +38,9 @@ from headwater.log.reader import (
     shown_columns,
 )
 
-BEATS_PER_TIMEOUT = 3
+BEATS_WHILE_WAITING = 3
+BEATS_WHILE_READING = 10
+"""How often within its timeout a member says that it is alive."""
 
 
 @dataclass
@@ -87,6 +89,7 @@ class GroupMember:
         self._forfeited: set[int] = set()
         self._feeds: deque[Feed] = deque()
         self._generation = -1
+        self._beat_at_ms = 0.0
         self._left = False
         if log.cursor(topic, name) is None:
             log.create_cursor(topic, name, resolve_start(log, topic, start), False)
@@ -136,7 +139,7 @@ class GroupMember:
         ends = None if follow else {p: info.end for p, info in self._log.partitions(self.topic).items()}
         quiet_since = self._clock.steady_ms()
         while not self._left:
-            self.beat()
+            self._look()
             batch = self._take()
             if batch is None and self._open_feeds(options, ends):
                 batch = self._take()
@@ -199,6 +202,7 @@ class GroupMember:
         """Say that this member is alive, and learn which partitions are its own now."""
         if self._left:
             raise UsageError(f"member {self.member!r} has left group {self.name!r}", hint="join it again")
+        self._beat_at_ms = self._clock.steady_ms()
         self._follow_group(self._log.beat(self.topic, self.name, self.member, self._timeout_ms))
         self._hand_over()
 
@@ -215,6 +219,16 @@ class GroupMember:
             self._log.leave(self.topic, self.name, self.member)
 
     close = leave
+
+    def _look(self) -> None:
+        """See who has what; beat if it is time to, or if others take this member for gone."""
+        if self._clock.steady_ms() - self._beat_at_ms < self._timeout_ms / BEATS_WHILE_READING:
+            info = self._log.group(self.topic, self.name)
+            if info is not None and self.member in info.members:
+                self._follow_group(info)
+                self._hand_over()
+                return
+        self.beat()
 
     def _follow_group(self, info: GroupInfo | None) -> None:
         """Take up new partitions at their committed position, drop those that are gone, mark those to hand over."""
@@ -314,7 +328,7 @@ class GroupMember:
 
     def _wait(self, quiet_since: float, timeout_ms: float | None) -> bool:
         """Wait for rows, or until the next beat is due; False when the caller's patience is over."""
-        patience = self._timeout_ms / BEATS_PER_TIMEOUT
+        patience = self._timeout_ms / BEATS_WHILE_WAITING
         if timeout_ms is not None:
             left = quiet_since + timeout_ms - self._clock.steady_ms()
             if left <= 0:

@@ -9,10 +9,13 @@ if TYPE_CHECKING:
     from headwater.clock import ManualClock
     from headwater.log.memory import MemoryLog
     from headwater.testing.contract import LogContract
+    from headwater.testing.faults import Crash, FaultyStorage
 
-__all__ = ["LogContract", "ManualClock", "MemoryLog"]
+__all__ = ["Crash", "FaultyStorage", "LogContract", "ManualClock", "MemoryLog"]
 
 _HOMES = {
+    "Crash": "headwater.testing.faults",
+    "FaultyStorage": "headwater.testing.faults",
     "LogContract": "headwater.testing.contract",
     "ManualClock": "headwater.clock",
     "MemoryLog": "headwater.log.memory",

@@ -75,7 +75,7 @@ class Appender:
                 with self._core.exclusive() as state:
                     known = _check_producer(state, append.producer)
                     if known is not None:
-                        receipt, ticket, sync, gather = known, self._raise_epoch(state, append.producer), True, False
+                        receipt, ticket, sync, gather = known, self._answer(state, append.producer), True, False
                     else:
                         receipt, ticket, sync, gather = self._write(state, append, rows, producer)
                         self._maybe_checkpoint()
@@ -92,7 +92,7 @@ class Appender:
                 with self._core.exclusive() as state:
                     known = _check_producer(state, append.producer)
                     if known is not None:
-                        receipt, ticket, sync = known, self._raise_epoch(state, append.producer), True
+                        receipt, ticket, sync = known, self._answer(state, append.producer), True
                     else:
                         check_moves(state, append.moves)
                         receipt, ticket, sync = self._adopt(state, staged, append)
@@ -102,10 +102,11 @@ class Appender:
             except VoidedError:
                 continue
 
-    def _raise_epoch(self, state: State, producer: Producer | None) -> Ticket | None:
-        """A repeat by a newer epoch writes no rows, but fences the older epochs all the same."""
+    def _answer(self, state: State, producer: Producer | None) -> Ticket | None:
+        """What to flush before a repeat is answered: the first attempt may have died before its own flush. A repeat by
+        a newer epoch writes no rows, but fences the older epochs all the same."""
         if producer is None or producer.epoch <= state.producers[producer.name].epoch:
-            return None
+            return self._core.tail()
         seq, at = self._core.next_stamp()
         return self._core.commit(
             {"k": "epoch", "seq": seq, "at": at, "sync": True, "name": producer.name, "epoch": producer.epoch}
@@ -145,7 +146,7 @@ class Appender:
         definition = topic.definition
         schema = definition.row_schema
         batches = [adapt(b, schema) for b in batches]
-        prepared = None
+        prepared: dict[int, list[Frame]] | None = None
         if not needs_ends(definition) and definition.versioned_by is None:
             prepared = {}
             for batch in batches:

@@ -18,7 +18,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headwater.clock import Clock
-from headwater.errors import ClosedError, HeadwaterError, NewerVersionError, SyncFailedError
+from headwater.errors import (
+    ClosedError,
+    HeadwaterError,
+    LogTimeoutError,
+    NewerVersionError,
+    SyncFailedError,
+    WorkspaceMissingError,
+)
 from headwater.log.embedded import recovery
 from headwater.log.embedded.journal import (
     FOLDER,
@@ -26,8 +33,10 @@ from headwater.log.embedded.journal import (
     Damage,
     Head,
     Record,
+    Scanned,
     encode_record,
     journal_name,
+    proven,
     read_head,
     scan,
     write_head,
@@ -78,6 +87,8 @@ class Core:
         self._crowded = False
         self._broken = False
         self._closed = False
+        self._mended = False
+        self._head_gate = threading.Lock()
         self._boot = storage.boot_id()[:16]
         self._head_file = storage.open(HEAD, create=True)
         self._flush_file = storage.open("flush.lock", create=True)
@@ -99,18 +110,20 @@ class Core:
         if self._file is not None:
             self._file.close()
         self.state, self._number, self._applied = loaded.state, loaded.journal, loaded.applied
-        self.findings += loaded.findings
+        self._mended = loaded.mended
+        self.findings += [f for f in loaded.findings if f not in self.findings]
         self._file = self.storage.open(journal_name(self._number))
         self._pending.clear()
         self._show_all()
-        self._head = Head(self._number, self._applied, self._applied)
+        durable = trusted.durable if trusted is not None and trusted.journal == self._number else 0
+        self._head = Head(self._number, self._applied, min(durable, self._applied))
 
     def _recover(self) -> None:
         """Complete what a crash left: unpublished commits count, a torn tail is cut. Skipped if a writer is alive."""
         file = self._journal_file()
         published = read_head(self._head_file)
-        if published == Head(self._number, file.size(), published.durable if published else 0, self._boot):
-            self._fold(file.size())
+        whole = Head(self._number, file.size(), published.durable if published else 0, self._boot)
+        if published == whole and self._applied == whole.visible and not self._mended:
             return
         since = self.clock_ms()
         while not file.try_lock():
@@ -119,20 +132,25 @@ class Core:
                 self.refresh()
                 return
             if self.clock_ms() - since > self.settings.lock_timeout_ms:
-                self._fence(None)
+                self._fence()
                 return
             time.sleep(0.001)
         try:
             if published is None or published.boot != self._boot:
-                cut = recovery.repair_after_power_loss(self.storage, self.findings, published)
-                if cut:
-                    self._load()
-                    file = self._journal_file()
-            self._catch_up()
-            self._publish_all()
+                recovery.repair_after_power_loss(self.storage, self.findings, published)
+                self._catch_up(published)
+                with self._brief_lock(self._flush_file):
+                    self._publish_all()
+            elif not self.storage.exists(journal_name(self._number + 1)):
+                self._catch_up(published)
+                with self._brief_lock(self._flush_file):
+                    self._publish_all()
         finally:
             with contextlib.suppress(HeadwaterError, OSError, ValueError):
                 file.unlock()
+        if self._mended:
+            with self.exclusive():
+                self.checkpoint()
 
     def _journal_file(self) -> File:
         if self._closed or self._file is None:
@@ -191,12 +209,14 @@ class Core:
         """Fold the journal in up to `limit`."""
         if limit <= self._applied:
             return
-        for found in scan(self._journal_file(), self._applied, limit):
-            if isinstance(found, Damage):
-                self._note_damage(found)
-                self._applied = found.end if found.end is not None else limit
-                continue
-            self._apply(found.record, found.end)
+        span = (self._applied, limit)
+        for record, end, mended in recovery.follow(
+            self.storage, self._journal_file(), span, self.state, self.findings
+        ):
+            self._mended = self._mended or mended
+            if record is not None:
+                self._apply(record, end)
+            self._applied = end
 
     def _apply(self, record: Record, end: int) -> None:
         try:
@@ -209,10 +229,6 @@ class Core:
             ) from None
         self._applied = end
         self._pending.append(Pending(end, record))
-
-    def _note_damage(self, damage: Damage) -> None:
-        name = journal_name(self._number)
-        self.findings.append(f"{name} is damaged at byte {damage.start}; the records there were skipped")
 
     def _seen(self, head: Head) -> None:
         """Everything up to `head.visible` is visible to readers of this process."""
@@ -251,18 +267,20 @@ class Core:
                     self._file.unlock()
 
     def _acquire(self) -> None:
-        if self._broken:
-            self._fence(self._head.visible)
-            self._broken = False
         spins, size, since = 0, -1, self.clock_ms()
         while True:
             file = self._journal_file()
             if file.try_lock():
-                if not self.storage.exists(journal_name(self._number + 1)):
-                    self._catch_up()
+                if not file.linked():
+                    self._reload()
+                elif self._broken:
+                    self._fence(void=True)
+                elif not self.storage.exists(journal_name(self._number + 1)):
+                    self._catch_up(None)
                     return
-                file.unlock()
-                self._enter_next()
+                else:
+                    file.unlock()
+                    self._enter_next()
                 continue
             time.sleep(_SPIN_MS[min(spins, len(_SPIN_MS) - 1)] / 1e3)
             spins += 1
@@ -273,38 +291,61 @@ class Core:
                     if self.storage.exists(journal_name(self._number + 1)):
                         self._enter_next()
                 elif self.clock_ms() - since > self.settings.lock_timeout_ms:
-                    self._fence(None)
+                    self._fence(void=self._broken)
                     size, since = -1, self.clock_ms()
+
+    def _reload(self) -> None:
+        """The journal at hand was removed: others have gone on by two checkpoints, or the workspace was deleted."""
+        if not self.storage.exists(FOLDER):
+            raise WorkspaceMissingError(
+                f"the workspace in {self.storage.root} is gone",
+                hint="was its folder moved or deleted? open it again",
+                file=str(self.storage.root),
+            )
+        self._load()
 
     @staticmethod
     def clock_ms() -> float:
         """Real time for waits, whatever clock the records carry."""
         return time.monotonic() * 1e3
 
-    def _catch_up(self) -> None:
-        """Under the lock: fold everything in; what is not a whole record is a dead writer's, and is cut."""
+    def _catch_up(self, published: Head | None) -> None:
+        """Under the lock: fold everything in; what is not a whole record, and what follows it, is a dead writer's and
+        is cut, unless it is known to have counted."""
         file = self._journal_file()
         size = file.size()
         if size == self._applied:
             return
-        for found in scan(file, self._applied, size):
-            if not isinstance(found, Damage):
-                self._apply(found.record, found.end)
-            elif found.end is not None or found.start < self._head.visible:
-                self._note_damage(found)
-                self._applied = found.end if found.end is not None else size
-            else:
-                self.findings.append(
-                    f"{journal_name(self._number)}: {size - found.start} bytes of an append that was never "
-                    f"acknowledged were cut at byte {found.start}"
-                )
+        found = list(scan(file, self._applied, size))
+        if not any(isinstance(f, Damage) for f in found):
+            for item in found:
+                if isinstance(item, Scanned):
+                    self._apply(item.record, item.end)
+        else:
+            proof = self._proof([f for f in found if isinstance(f, Scanned)], published or read_head(self._head_file))
+            torn = next((f.start for f in found if isinstance(f, Damage) and f.start >= proof), None)
+            if torn is None:
+                torn = found[-1].end if found[-1].end is not None else min(proof, size)
+            self._fold(torn)
         if self._applied < size:
+            self.findings.append(
+                f"{journal_name(self._number)}: {size - self._applied} bytes of an append that was never "
+                f"acknowledged were cut at byte {self._applied}"
+            )
             file.truncate(self._applied)
+
+    def _proof(self, found: list[Scanned], published: Head | None) -> int:
+        """Up to which byte this journal surely counts."""
+        proof = max(proven(found, self._number), self._head.visible)
+        if published is not None and published.journal == self._number:
+            proof = max(proof, published.visible if published.boot == self._boot else published.durable)
+        return proof
 
     def commit(self, record: Record, blob: bytes = b"") -> Ticket:
         """Under `exclusive`: write a record. It counts once `flush` returns for its ticket."""
         file = self._journal_file()
         start = self._applied
+        record["d"] = (self._head.journal, self._head.durable)
         data = encode_record(record, blob)
         try:
             file.write_at(start, data)
@@ -312,11 +353,17 @@ class Core:
             with contextlib.suppress(HeadwaterError):
                 file.truncate(start)
             raise
+        ticket = Ticket(self._number, start + len(data))
         if self.storage.exists(journal_name(self._number + 1)):
             self._enter_next()
-            raise VoidedError
-        self._apply(record, start + len(data))
-        return Ticket(self._number, self._applied)
+            self._check_counted(ticket)
+            return ticket
+        self._apply(record, ticket.end)
+        return ticket
+
+    def tail(self) -> Ticket | None:
+        """Under `exclusive`: the end of what is written and not yet visible; None if all is."""
+        return Ticket(self._number, self._applied) if self._pending else None
 
     def next_stamp(self) -> tuple[int, int]:
         """Under `exclusive`: the sequence and the time of the next commit; time never goes back."""
@@ -351,7 +398,7 @@ class Core:
             if gather and self._crowded:
                 time.sleep(self.settings.group_window_ms / 1e3)
             self._crowded = self._flushing > 1
-            with self._flush_gate, self._flush_lock():
+            with self._flush_gate, self._brief_lock(self._flush_file):
                 self._flush(ticket, sync)
         finally:
             self._flushing -= 1
@@ -367,12 +414,23 @@ class Core:
             if self._number > ticket.journal:
                 self._check_counted(ticket)
                 return
+            if self._broken:
+                raise SyncFailedError(
+                    f"{journal_name(self._number)} could not be synced to disk by another append",
+                    hint="it is not known whether this append will be there; the next one recovers",
+                    file=journal_name(self._number),
+                )
             number, end, todo = self._number, self._applied, list(self._pending)
         sync = sync or any(p.record.get("sync") for p in todo)
         if sync:
             self._sync(todo, number)
         durable = end if sync else (published.durable if published and published.journal == number else 0)
-        self._publish(Head(number, end, durable, self._boot), todo, published)
+        self._publish(Head(number, end, durable, self._boot), todo)
+        if self.storage.exists(journal_name(number + 1)):  # whoever started it may not have seen what we published
+            with self.mutex:
+                if self._number == number:
+                    self._enter_next()
+                self._check_counted(ticket)
 
     def _settled(self, ticket: Ticket, published: Head, sync: bool) -> bool:
         if published.journal > ticket.journal:
@@ -386,12 +444,17 @@ class Core:
 
     def _check_counted(self, ticket: Ticket) -> None:
         begin = recovery.begin_of(self.storage, ticket.journal + 1)
-        if begin is not None and begin.record["previous_end"] < ticket.end:
+        end = self.state.ends.get(ticket.journal) if begin is None else begin.record["previous_end"]
+        if end is not None and end < ticket.end:
             raise VoidedError
 
     def _sync(self, todo: list[Pending], number: int) -> None:
-        """Make pending commits durable: segments that the journal does not carry, new files' names, then the journal."""
-        names: dict[str, bool] = {}
+        """Make pending commits durable: segments that the journal does not carry, new files' names, then the journal.
+
+        Frames of earlier commits that nobody asked to sync go with them, see `State.soft`.
+        """
+        soft = dict(self.state.soft)
+        names = {name: new for name, (_, new) in soft.items()}
         for pending in todo:
             if pending.record["k"] == "append":
                 for part in pending.record["parts"]:
@@ -404,22 +467,35 @@ class Core:
                     self.storage.sync_dir(os.path.dirname(name))
             if number == self._number:
                 self._journal_file().sync()
-        except SyncFailedError:
-            self._broken = True
-            raise
+        except HeadwaterError:
+            with self.mutex:
+                if number == self._number:
+                    self._broken = True
+                    raise
+            return  # the journal went on meanwhile, and whoever took it on has synced what counts
+        for name, mark in soft.items():
+            if self.state.soft.get(name) == mark:
+                self.state.soft.pop(name, None)
 
     def _sync_segment(self, name: str) -> None:
         file = self._writable.get(name)
         if file is not None:
             file.sync()
-        else:
-            with contextlib.closing(self.storage.open(name)) as other:
-                other.sync()
+            return
+        try:
+            other = self.storage.open(name)
+        except WorkspaceMissingError:
+            if self.storage.exists(FOLDER):
+                return  # sealed or removed meanwhile, by a commit that came after a sync
+            raise
+        with contextlib.closing(other):
+            other.sync()
 
-    def _publish(self, head: Head, todo: list[Pending], now: Head | None = None) -> None:
-        now = now or read_head(self._head_file)
-        if now is None or now.boot != self._boot or now < head:
-            write_head(self._head_file, head)
+    def _publish(self, head: Head, todo: list[Pending]) -> None:
+        with self._head_gate, self._brief_lock(self._head_file):
+            now = read_head(self._head_file)
+            if now is None or now.boot != self._boot or now < head:
+                write_head(self._head_file, head)
         with self.mutex:
             self._seen(head)
         self._wake(todo)
@@ -446,19 +522,19 @@ class Core:
                     file.write_at(0, b"%020d" % self.state.seq)
 
     @contextlib.contextmanager
-    def _flush_lock(self) -> Iterator[None]:
-        """One flusher among all processes; a frozen one is not waited for: flushing twice is harmless."""
+    def _brief_lock(self, file: File) -> Iterator[None]:
+        """One flusher, one publisher among all processes; a frozen one is not waited for: doing it twice is harmless."""
         since, spins = self.clock_ms(), 0
-        locked = self._flush_file.try_lock()
+        locked = file.try_lock()
         while not locked and self.clock_ms() - since < self.settings.lock_timeout_ms:
             time.sleep(_SPIN_MS[min(spins, len(_SPIN_MS) - 1)] / 1e3)
             spins += 1
-            locked = self._flush_file.try_lock()
+            locked = file.try_lock()
         try:
             yield
         finally:
             if locked and not self._closed:
-                self._flush_file.unlock()
+                file.unlock()
 
     # --- new journals ------------------------------------------------------------------------------------------------
 
@@ -470,7 +546,10 @@ class Core:
         self.state.unsynced.clear()
         recovery.write_checkpoint(self.storage, self.state, self._number, self._applied)
         with contextlib.closing(self.storage.open(journal_name(self._number + 1), create=True)) as file:
-            self._begin(file, self._applied, fence=False)
+            self._wait_for(file)
+            if recovery.begin_of(self.storage, self._number + 1) is None:
+                self._begin(file, self._applied, fence=False)
+        self._mended = False
         self._enter_next(unlock=True)
         recovery.clean(self.storage, self._number)
 
@@ -486,31 +565,50 @@ class Core:
 
     def _begin(self, file: File, previous_end: int, *, fence: bool) -> None:
         seq, at = self.next_stamp()
-        record = {"k": "begin", "seq": seq, "at": at, "previous_end": previous_end, "fence": fence}
+        record = {"k": "begin", "n": self._number + 1, "seq": seq, "at": at, "previous_end": previous_end, "fence": fence}
         file.write_at(0, encode_record(record))
         file.sync()
         self.storage.sync_dir(FOLDER)
 
-    def _fence(self, previous_end: int | None) -> None:
-        """Start the next journal without the lock of this one. What its holder writes from now on is void."""
+    def _fence(self, *, void: bool = False) -> None:
+        """Start the next journal, without the lock of this one if need be. What its holder writes from now on is void;
+        with `void`, after a sync that failed, so is everything that was not published."""
         number = self._number + 1
         try:
             file = self.storage.open(journal_name(number), exclusive=True)
         except FileExistsError:
             file = self.storage.open(journal_name(number))
         with contextlib.closing(file):
-            while not file.try_lock():
-                time.sleep(0.001)
+            self._wait_for(file)
             if recovery.begin_of(self.storage, number) is None:
-                # the file exists from here on, and writers look for it after each write: nothing can slip through
-                end = previous_end if previous_end is not None else self._last_whole()
-                self._journal_file().sync()
+                # the file exists from here on, and who writes or publishes looks for it afterwards: nothing slips through
+                end = self._published_end() if void else self._last_whole()
+                if not void:
+                    self._fold(end)
+                    self._sync([p for p in self._pending if p.end <= end], self._number)
                 self._begin(file, end, fence=True)
                 self.findings.append(
-                    f"{journal_name(number - 1)} was left at byte {end}: its writer did not move for "
-                    f"{self.settings.lock_timeout_ms / 1e3:.0f} s, or a sync failed"
+                    f"{journal_name(number - 1)} was left at byte {end}: "
+                    + ("a sync failed" if void else "its writer died or did not move for too long")
                 )
+        self._broken = False
         self._enter_next()
+
+    def _wait_for(self, file: File) -> None:
+        """The lock of the next journal, which is held only as long as it takes to begin it."""
+        since = self.clock_ms()
+        while not file.try_lock():
+            if self.clock_ms() - since > 2 * self.settings.lock_timeout_ms:
+                raise LogTimeoutError(
+                    f"{file.name} is held by a process that does not move",
+                    hint="end that process: it was stopped while it took the workspace over from another",
+                )
+            time.sleep(0.001)
+
+    def _published_end(self) -> int:
+        head = read_head(self._head_file)
+        known = self._head.visible if self._head.journal == self._number else 0
+        return max(known, head.visible) if head is not None and head.journal == self._number else known
 
     def _last_whole(self) -> int:
         end = self._applied
@@ -523,7 +621,7 @@ class Core:
     def _enter_next(self, *, unlock: bool = False) -> None:
         """Go on in the next journal; if whoever started it died before its first record, finish that first."""
         if recovery.begin_of(self.storage, self._number + 1) is None:
-            self._fence(None)
+            self._fence()
             return
         if unlock:
             self._journal_file().unlock()

@@ -37,7 +37,7 @@ _MARK = b'{"hw":1,'
 _WIDTH = 20
 _NUMBERS = ("first", "span", "rows", "seq", "at", "w0", "w1", "tmax", "ahead", "body", "parts")
 _ZEROS = b"0" * 16
-_CONTINUATION = b"\xff\xff\xff\xff"
+CONTINUATION = b"\xff\xff\xff\xff"
 _TEMPLATE = (
     '{"hw":1,"kind":"%s",'
     + ",".join(f'"{name}":{" " * (_WIDTH - 1)}0' for name in _NUMBERS)
@@ -146,6 +146,14 @@ def segment_prefix(schema: pa.Schema) -> bytes:
     return bytes(sink.getvalue())[:-8]
 
 
+def is_prefix(data: bytes) -> bool:
+    """Whether these bytes are whole and what a segment file begins with."""
+    try:
+        return segment_prefix(pa.ipc.read_schema(pa.py_buffer(data))) == data
+    except (pa.ArrowException, OSError, ValueError):
+        return False
+
+
 def encode(batch: pa.RecordBatch, *, producer: dict[str, Any] | None = None, punctuation: bool = False) -> Frame:
     """A frame of one batch, unstamped. A punctuation is a frame of no rows that takes one offset."""
     text = _TEMPLATE % ("rows" if not punctuation else "mark")
@@ -167,7 +175,7 @@ def encode(batch: pa.RecordBatch, *, producer: dict[str, Any] | None = None, pun
 
 def parse_header(data: memoryview, at: int = 0) -> FrameHeader:
     """The header of the frame that starts at `at`. DamagedFrameError if it is cut off or its checksum fails."""
-    if bytes(data[at : at + 4]) != _CONTINUATION:
+    if bytes(data[at : at + 4]) != CONTINUATION:
         raise DamagedFrameError("no frame starts here")
     (length,) = struct.unpack_from("<i", data, at + 4)
     if not 0 < length <= HEAD_BYTES_MAX or at + 8 + length > len(data):
@@ -189,7 +197,7 @@ def parse_header(data: memoryview, at: int = 0) -> FrameHeader:
 
 def header_length(data: memoryview, at: int = 0) -> int:
     """How many bytes the header at `at` takes by its own word, before anything is checked; 0 if there is none."""
-    if len(data) < at + 8 or bytes(data[at : at + 4]) != _CONTINUATION:
+    if len(data) < at + 8 or bytes(data[at : at + 4]) != CONTINUATION:
         return 0
     (length,) = struct.unpack_from("<i", data, at + 4)
     return 8 + length if 0 < length <= HEAD_BYTES_MAX else 0

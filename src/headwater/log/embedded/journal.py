@@ -9,13 +9,15 @@ Files are numbered `journal/00000007.log`; the first record of each says where i
 writer that lost its turn wrote beyond that is void. `head` names the journal in use and how far it is visible.
 
 Invariants: records are written only under the lock of the newest journal. What lies below the visible end never
-changes. A record that fails its checksum below the visible end is damage; beyond it, it is a torn write.
+changes. Every record says in `d` up to where (journal, byte) the log was known to be durable when it was written. So
+a record that fails its checksum is damage if `head` or the `d` of any later record lies beyond it, and can be mended
+(see `salvage`); else it is a torn write that was never acknowledged, and so is everything after it.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +29,7 @@ from headwater.storage import File, Storage
 FOLDER = "journal"
 HEAD = "head"
 
-_RECORD = struct.Struct("<4sIQII")
+RECORD = struct.Struct("<4sIQII")
 _MAGIC = b"HWJ1"
 _HEAD = struct.Struct("<4sIQQQ16s")
 _HEAD_MAGIC = b"HWH1"
@@ -45,11 +47,12 @@ def encode_record(record: Record, blob: bytes = b"") -> bytes:
     """A record as it goes to disk."""
     text = orjson.dumps(record, option=orjson.OPT_NON_STR_KEYS)
     payload = text + blob
-    head = _RECORD.pack(_MAGIC, len(payload), _checksum(payload, len(text)), len(text), 0)
+    head = RECORD.pack(_MAGIC, len(payload), checksum_of(payload, len(text)), len(text), 0)
     return head + payload + bytes(-(len(head) + len(payload)) % 8)
 
 
-def _checksum(payload: bytes | memoryview, text_length: int) -> int:
+def checksum_of(payload: bytes | bytearray | memoryview, text_length: int) -> int:
+    """The checksum in a record's header."""
     return xxhash.xxh3_64_intdigest(payload, seed=(len(payload) << 32) | text_length)
 
 
@@ -71,6 +74,12 @@ class Damage:
     end: int | None
 
 
+def proven(records: Iterable[Scanned], number: int) -> int:
+    """Up to which byte of journal `number` these records prove that it was durable."""
+    proofs = [s.record["d"] for s in records if "d" in s.record]
+    return max((byte if journal == number else 1 << 62 for journal, byte in proofs if journal >= number), default=0)
+
+
 def scan(file: File, start: int, limit: int | None = None) -> Iterator[Scanned | Damage]:
     """Every record from `start` to `limit` (or the end of the file), in order, and what is damaged in between.
 
@@ -79,7 +88,7 @@ def scan(file: File, start: int, limit: int | None = None) -> Iterator[Scanned |
     stop = file.size() if limit is None else min(limit, file.size())
     data, base, at = b"", start, start
     while at < stop:
-        if at + _RECORD.size > base + len(data) or not _whole(data, at - base):
+        if at + RECORD.size > base + len(data) or not _whole(data, at - base):
             wanted = max(_CHUNK, _claimed(data, at - base))
             data, base = file.read_at(at, min(wanted, stop - at)), at
             if _whole(data, 0) is False and _claimed(data, 0) > len(data):
@@ -102,26 +111,26 @@ def scan(file: File, start: int, limit: int | None = None) -> Iterator[Scanned |
 
 def _claimed(data: bytes, at: int) -> int:
     """The size that the record at `at` claims to have."""
-    if at + _RECORD.size > len(data):
-        return _RECORD.size
-    _, length, _, _, _ = _RECORD.unpack_from(data, at)
-    total = _RECORD.size + length
+    if at + RECORD.size > len(data):
+        return RECORD.size
+    _, length, _, _, _ = RECORD.unpack_from(data, at)
+    total = RECORD.size + length
     return int(total + (-total % 8))
 
 
 def _whole(data: bytes, at: int) -> bool:
-    return at + _claimed(data, at) <= len(data) and at + _RECORD.size <= len(data)
+    return at + _claimed(data, at) <= len(data) and at + RECORD.size <= len(data)
 
 
 def _parse(data: bytes, at: int) -> tuple[Record, memoryview, int] | None:
-    if at + _RECORD.size > len(data):
+    if at + RECORD.size > len(data):
         return None
-    magic, length, checksum, text_length, _ = _RECORD.unpack_from(data, at)
-    begin, finish = at + _RECORD.size, at + _RECORD.size + length
-    if magic != _MAGIC or finish > len(data) or text_length > length:
+    magic, length, checksum, text_length, zero = RECORD.unpack_from(data, at)
+    begin, finish = at + RECORD.size, at + RECORD.size + length
+    if magic != _MAGIC or zero or finish > len(data) or text_length > length:
         return None
     payload = memoryview(data)[begin:finish]
-    if _checksum(payload, text_length) != checksum:
+    if checksum_of(payload, text_length) != checksum or any(data[finish : at + _claimed(data, at)]):
         return None
     return orjson.loads(payload[:text_length]), payload[text_length:], _claimed(data, at)
 

@@ -15,11 +15,13 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import xxhash
 
 from headwater.catalog import TopicDefinition
 from headwater.clock import Clock, Microseconds, SystemClock
 from headwater.errors import (
     ConflictError,
+    CorruptionError,
     GapError,
     NewerVersionError,
     NotAWorkspaceError,
@@ -99,7 +101,7 @@ class EmbeddedLog:
         storage = storage or Storage(path)
         if not storage.exists(WORKSPACE_FILE):
             _create(storage, settings or LogSettings(), create)
-        about = orjson.loads(storage.read(WORKSPACE_FILE))
+        about = _about(storage)
         if about.get("format", 0) > FORMAT:
             raise NewerVersionError(
                 f"workspace {storage.root} was written by a newer version of Headwater (format {about['format']})",
@@ -517,7 +519,7 @@ def _create(storage: Storage, settings: LogSettings, create: bool) -> None:
     if storage.root.is_file():
         raise NotAWorkspaceError(f"{storage.root} is a file", hint="give the name of a folder")
     storage.make_dirs(".")
-    strangers = [n for n in storage.list(".") if n not in _OWN_NAMES and not n.startswith(".")]
+    strangers = [n for n in storage.list(".") if n not in _OWN_NAMES and not n.startswith((".", WORKSPACE_FILE))]
     if strangers:
         raise NotAWorkspaceError(
             f"{storage.root} is not a workspace: it holds {strangers[0]!r} and no {WORKSPACE_FILE}",
@@ -533,7 +535,32 @@ def _create(storage: Storage, settings: LogSettings, create: bool) -> None:
         file.sync()
         storage.sync_dir(journal.FOLDER)
     about = {"format": FORMAT, "id": uuid.uuid4().hex, "durability": settings.durability}
+    about["checksum"] = _checksum(about)
     storage.write_atomic(WORKSPACE_FILE, orjson.dumps(about, option=orjson.OPT_INDENT_2))
+
+
+def _about(storage: Storage) -> dict[str, Any]:
+    """What headwater.json says of the workspace."""
+    data = storage.read(WORKSPACE_FILE)
+    try:
+        about = orjson.loads(data)
+        # what a newer format puts here is for its own version to check
+        if about["format"] > FORMAT or about["checksum"] == _checksum(about):
+            return dict(about)
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
+        pass
+    raise CorruptionError(
+        f"{WORKSPACE_FILE} is damaged at byte 0: its checksum does not hold",
+        detail="it says only the format and the durability of the workspace; the records are not touched by this",
+        hint="restore the file from a backup, or copy that of another workspace of this version",
+        file=WORKSPACE_FILE,
+        offset=0,
+    )
+
+
+def _checksum(about: Mapping[str, Any]) -> str:
+    plain = {key: value for key, value in about.items() if key != "checksum"}
+    return xxhash.xxh3_64_hexdigest(orjson.dumps(plain, option=orjson.OPT_SORT_KEYS))
 
 
 _OWN_NAMES = {
@@ -545,7 +572,6 @@ _OWN_NAMES = {
     journal.HEAD,
     "flush.lock",
     "maintain.lock",
-    f"{WORKSPACE_FILE}.tmp",
 }
 
 

@@ -8,13 +8,14 @@ give the same state.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import orjson
 import xxhash
 
 from headwater.errors import CorruptionError, HeadwaterError, NewerVersionError
-from headwater.log.embedded import frames
+from headwater.log.embedded import frames, salvage
 from headwater.log.embedded.frames import DamagedFrameError
 from headwater.log.embedded.journal import (
     FOLDER,
@@ -24,10 +25,11 @@ from headwater.log.embedded.journal import (
     Scanned,
     journal_name,
     newest_journal,
+    proven,
     scan,
 )
 from headwater.log.embedded.state import State
-from headwater.storage import Storage
+from headwater.storage import File, Storage
 
 CHECKPOINTS = "checkpoints"
 KEPT = 2
@@ -41,6 +43,8 @@ class Loaded:
     journal: int
     applied: int
     findings: list[str] = field(default_factory=list)
+    mended: bool = False
+    """Whether a damaged record had to be mended or left out: a new checkpoint puts that behind."""
 
 
 def begin_of(storage: Storage, number: int) -> Scanned | None:
@@ -83,14 +87,44 @@ def _replay(storage: Storage, loaded: Loaded, limit: int) -> None:
             file=name,
             offset=0,
         )
+    if limit <= loaded.applied:
+        return
     with contextlib.closing(storage.open(name, read_only=True)) as file:
-        for found in scan(file, loaded.applied, limit):
-            if isinstance(found, Damage):
-                loaded.findings.append(f"{name} is damaged at byte {found.start}; the records there were skipped")
-                loaded.applied = found.end if found.end is not None else limit
-                continue
-            _apply(loaded.state, found.record)
-            loaded.applied = found.end
+        for record, end, mended in follow(storage, file, (loaded.applied, limit), loaded.state, loaded.findings):
+            if record is not None:
+                _apply(loaded.state, record)
+            loaded.applied, loaded.mended = end, loaded.mended or mended
+
+
+def follow(
+    storage: Storage, file: File, span: tuple[int, int], state: State, findings: list[str]
+) -> Iterator[tuple[Record | None, int, bool]]:
+    """(record, where it ends, whether it was damaged) over a span of a journal that is known to count, for the caller
+    to fold into `state` as they come; None in place of a record that is lost."""
+    found: list[Scanned | Damage] = list(scan(file, *span))
+    reached = found[-1].end if found else span[0]
+    if reached is not None and reached < span[1]:
+        found.append(Damage(reached, None))  # the file ends too early, or in zeros
+    for place, item in enumerate(found):
+        if isinstance(item, Scanned):
+            yield item.record, item.end, False
+            continue
+        end = item.end if item.end is not None else span[1]
+        record = salvage.mend(storage, file.read_at(item.start, end - item.start))
+        if record is not None:
+            findings.append(f"{file.name} was damaged at byte {item.start}; the record there could be mended")
+            yield record, end, True
+            continue
+        after = found[place + 1] if item.end is not None else None
+        rows = 0
+        for record in salvage.appends_from_frames(storage, state, after.record["seq"] if isinstance(after, Scanned) else None):
+            rows += sum(part["r"] for part in record["parts"])
+            yield record, end, True
+        findings.append(
+            f"{file.name} is damaged at byte {item.start}, up to byte {end}: {rows} rows of the commits there were "
+            "found in the segments; cursors that were moved and topics that were changed there are as before"
+        )
+        yield None, end, True
 
 
 def _apply(state: State, record: Record) -> None:
@@ -155,24 +189,36 @@ def clean(storage: Storage, current: int) -> None:
 def repair_after_power_loss(storage: Storage, findings: list[str], head: Head | None) -> bool:
     """Bring segments level with the journal after the machine restarted; True if the journal had to be cut.
 
-    Frames that the journal carries are written to their segments again. A frame that it does not carry, and that is
-    not whole, was never acknowledged, if `head` does not say otherwise: the journal ends before it.
+    Frames that the journal carries are written to their segments again. A commit whose frames it does not carry, and
+    that are not whole, was never acknowledged, unless `head` or a later record says that it was durable: the journal
+    ends before it.
     """
-    start = max(_checkpoints(storage), default=(1, 0, ""))
-    for number in range(start[0], newest_journal(storage) + 1):
+    first, byte, _ = max(_checkpoints(storage), default=(1, 0, ""))
+    for number in range(first, newest_journal(storage) + 1):
         if not storage.exists(journal_name(number)):
             continue
         with contextlib.closing(storage.open(journal_name(number))) as file:
-            begin = start[1] if number == start[0] else 0
-            for found in scan(file, begin):
-                if isinstance(found, Damage) or found.record["k"] != "append":
+            following = begin_of(storage, number + 1)
+            limit = following.record["previous_end"] if following is not None else None
+            found = list(scan(file, byte if number == first else 0, limit))
+            if limit is None:
+                limit = proven((f for f in found if isinstance(f, Scanned)), number)
+                if head is not None and head.journal == number:
+                    limit = max(limit, head.durable)
+            for item in found:
+                if isinstance(item, Damage):
+                    if item.start >= limit:
+                        break  # a torn write: nothing from here on was acknowledged, and it is about to be cut
                     continue
-                acknowledged = head is not None and (head.journal, head.durable) >= (number, found.end)
-                if not _restore(storage, found, findings) and not acknowledged:
-                    findings.append(f"{journal_name(number)} was cut at byte {found.start}: its frames never reached the disk")
-                    file.truncate(found.start)
-                    file.sync()
-                    return True
+                if item.record["k"] != "append" or _restore(storage, item, findings):
+                    continue
+                if item.end <= limit:
+                    findings.append(f"{file.name}, byte {item.start}: frames of this commit are damaged in its segments")
+                    continue
+                findings.append(f"{file.name} was cut at byte {item.start}: its frames never reached the disk")
+                file.truncate(item.start)
+                file.sync()
+                return True
     return False
 
 
@@ -183,6 +229,8 @@ def _restore(storage: Storage, found: Scanned, findings: list[str]) -> bool:
         start, stop = part["b"]
         try:
             with contextlib.closing(storage.open(part["s"])) as segment:
+                if part.get("new") and not frames.is_prefix(segment.read_at(0, start)):
+                    return False
                 if inline := part.get("i", 0):
                     carried = bytes(found.blob[taken : taken + inline])
                     taken += inline

@@ -31,31 +31,28 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass
 class _Watermarks:
-    """Where the watermark rises, and at which offsets a record stays: what is in neither column becomes a step."""
+    """What is known of the watermark, as points (offset, watermark there), and at which offsets a record stays.
 
-    rises: list[Integers] = field(default_factory=list)
+    Between two points it does not move. A point at an offset that keeps a record is shown by that record's column;
+    the others become the steps of the new segment.
+    """
+
+    offsets: list[Integers] = field(default_factory=list)
     levels: list[Integers] = field(default_factory=list)
     kept: list[Integers] = field(default_factory=list)
 
-    def rise(self, offsets: Integers, before: Integers, after: Integers) -> None:
-        """Note where it rises."""
-        higher = after > before
-        self.rises.append(offsets[higher])
-        self.levels.append(after[higher])
+    def add(self, offsets: Integers, levels: Integers) -> None:
+        """Note points, in order."""
+        self.offsets.append(offsets)
+        self.levels.append(levels)
 
-    def steps(self, end: int) -> tuple[Integers, Integers]:
-        """Rises that no kept record shows: those whose next offset has no record."""
-        if not self.rises:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        offsets, levels = np.concatenate(self.rises), np.concatenate(self.levels)
-        kept = np.concatenate(self.kept) if self.kept else np.empty(0, np.int64)
-        following = offsets + 1
-        if len(kept):
-            place = np.minimum(np.searchsorted(kept, following), len(kept) - 1)
-            shown = kept[place] == following
-        else:
-            shown = np.zeros(len(offsets), dtype=bool)
-        hidden = ~shown & (following != end)
+    def steps(self, before: int, end: int) -> tuple[Integers, Integers]:
+        """The points where it rises, at offsets below `end` that keep no record."""
+        offsets = np.concatenate([np.empty(0, np.int64), *self.offsets])
+        levels = np.concatenate([np.empty(0, np.int64), *self.levels])
+        risen = levels > np.maximum.accumulate(np.concatenate(([before], levels)))[:-1]
+        kept = np.concatenate([np.empty(0, np.int64), *self.kept])
+        hidden = risen & ~np.isin(offsets, kept) & (offsets < end)
         return offsets[hidden], levels[hidden]
 
 
@@ -87,7 +84,7 @@ class Rewriter:
             "watermark_after": last.w1,
         }
         written = write_sealed(self._storage, name, sealed_schema(topic.storage_schema), tables, about)
-        offsets, levels = marks.steps(last.end)
+        offsets, levels = marks.steps(first.w0, last.end)
         if len(offsets):
             write_steps(self._storage, name, offsets, levels)
         return Segment(
@@ -139,19 +136,15 @@ class Rewriter:
             yield pa.Table.from_batches(waiting)
 
     def _note(self, segment: Segment, topic: TopicDefinition, marks: _Watermarks) -> None:
-        """Collect where the watermark rises within a segment."""
+        """Collect what a segment knows of the watermark."""
         if segment.kind == "arrow":
             self._note_frames(segment, topic, marks)
             return
         offsets, before = self._columns(segment)
-        after = np.append(before[1:], segment.w1) if len(offsets) else before
-        known = offsets + 1 == np.append(offsets[1:], segment.end) if len(offsets) else offsets == 0
         steps, levels = self._reader.sealed.steps(segment)
-        risen = known & (after > before)
-        joined = np.concatenate([offsets[risen], steps])
-        order = np.argsort(joined, kind="stable")
-        marks.rises.append(joined[order])
-        marks.levels.append(np.concatenate([after[risen], levels])[order])
+        places = np.concatenate([offsets, steps, [segment.end]])
+        order = np.argsort(places, kind="stable")
+        marks.add(places[order], np.concatenate([before, levels, [segment.w1]])[order])
 
     def _columns(self, segment: Segment) -> tuple[Integers, Integers]:
         tables = list(self._reader.sealed.read(segment, segment.first, segment.end, ["_offset", "_watermark"]))
@@ -164,11 +157,8 @@ class Rewriter:
         for _, header in self._reader.headers(segment, segment.first):
             if header.w1 <= header.w0:
                 continue
-            if header.kind == "mark":
-                span = np.array([header.first]), np.array([header.w0]), np.array([header.w1])
-                marks.rise(*span)
-                continue
-            rows: FrameRows = next(self._reader.frames(segment, header.first, header.end))
-            before = frame_watermarks(rows, topic)
-            offsets = np.arange(header.first, header.end)
-            marks.rise(offsets, before, np.append(before[1:], header.w1))
+            after = np.array([header.w1])
+            if header.kind != "mark" and topic.time is not None:
+                rows: FrameRows = next(self._reader.frames(segment, header.first, header.end))
+                after = np.append(frame_watermarks(rows, topic)[1:], header.w1)
+            marks.add(np.arange(header.end - len(after), header.end) + 1, after)

@@ -2,7 +2,7 @@
 
 A sealed file holds the topic's columns, then `_op` (keyed topics), `_version` (versioned topics), `_offset`,
 `_appended_at`, `_watermark` and `_sequence`, ordered by `_offset`. Where records were removed, or a punctuation stood,
-`<name>.steps` (Parquet too: `_offset`, `_watermark`) keeps the watermark after each such offset that raised it.
+`<name>.steps` (Parquet too: `_offset`, `_watermark`) says from which offset on the watermark was higher.
 Checksums of the footer and of every row group are kept in the log's state and checked before bytes are decoded.
 """
 
@@ -266,7 +266,7 @@ class SealedReader:
         return None
 
     def steps(self, segment: Segment) -> tuple[Integers, Integers]:
-        """(offsets, watermarks after them) where the watermark rose at an offset that has no record any more."""
+        """(offsets, watermarks from there on) where it rose and no record is left to show it."""
         if not segment.steps:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         data = self._storage.read(steps_name(segment.name))

@@ -5,6 +5,7 @@ Reads only what is committed and asked for; checks every byte before it is decod
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -157,16 +158,16 @@ class SegmentReader:
 
     def _resync(self, segment: Segment, at: int, start: int) -> int:
         """The byte of the next whole frame after damage at `at`; CorruptionError if records from `start` are lost."""
-        data = self._bytes(segment, at, segment.size - at)
-        for byte in range(8, len(data) - 8, 8):
-            if data[byte : byte + 4] == b"\xff\xff\xff\xff" and frames.header_length(data, byte):
-                try:
-                    header = frames.parse_header(data, byte)
-                except DamagedFrameError:
-                    continue
-                if header.first > start:
-                    raise corrupt(segment, at, "the checksum of a frame's header does not hold", header.first)
-                return at + byte
+        data = bytes(self._bytes(segment, at, segment.size - at))
+        byte = data.find(frames.CONTINUATION, 8)
+        while byte >= 0:
+            if frames.header_length(memoryview(data), byte):
+                with contextlib.suppress(DamagedFrameError):
+                    header = frames.parse_header(memoryview(data), byte)
+                    if header.first > start:
+                        raise corrupt(segment, at, "the checksum of a frame's header does not hold", header.first)
+                    return at + byte
+            byte = data.find(frames.CONTINUATION, byte + 1)
         raise corrupt(segment, at, "the checksum of a frame's header does not hold")
 
     # --- batches -------------------------------------------------------------------------------------------------
@@ -259,7 +260,7 @@ class SegmentReader:
         return segment.w1
 
     def _sealed_watermark(self, segment: Segment, offset: int) -> int:
-        """The highest of: where the segment began, the last record at or before the offset, the last step before it."""
+        """The highest of: where the segment began, the last record and the last step at or before the offset."""
         if offset >= segment.end:
             return segment.w1
         with self._lock:
@@ -268,7 +269,7 @@ class SegmentReader:
             number = int(np.searchsorted(opened.bounds["_offset"][0], offset, side="right")) - 1
             table = self.sealed.group(segment, number, ["_offset", "_watermark"]) if number >= 0 else None
         level = segment.w0
-        if place := int(np.searchsorted(steps, offset)):
+        if place := int(np.searchsorted(steps, offset, side="right")):
             level = max(level, int(after[place - 1]))
         if table is not None:
             place = int(np.searchsorted(integers(table.column("_offset")), offset, side="right")) - 1

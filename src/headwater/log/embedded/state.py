@@ -20,6 +20,8 @@ from headwater.log.watermarks import NONE
 
 INDEX_BYTES = 64 << 10
 """An active segment's index has an entry about every so many bytes."""
+ENDS = 1_000
+"""Journals whose end is remembered."""
 HISTORY = 8
 """Commits of a cursor that are remembered for the forecast."""
 
@@ -146,6 +148,11 @@ class State:
     ids: dict[int, TopicState] = field(default_factory=dict)
     unsynced: set[str] = field(default_factory=set)
     """Segments whose latest frames only the journal holds durably."""
+    soft: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    """Segments with frames that nobody asked to sync: the commit that wrote them last, and whether the file was new.
+    A commit that does ask syncs them too, because the journal is one sequence: it is cut as a whole or not at all."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """Where each of the latest journals ended: what a writer that slept through a fence is judged by."""
 
     def topic_by_id(self, number: int) -> TopicState | None:
         """A topic by its id; None once dropped."""
@@ -161,6 +168,10 @@ class State:
 
     def _begin(self, record: Record) -> None:
         """A journal starts. After a fence nothing may be added to the segments that a lost writer could still touch."""
+        if "n" in record:
+            self.ends[record["n"] - 1] = record["previous_end"]
+            for old in sorted(self.ends)[:-ENDS]:
+                del self.ends[old]
         if record.get("fence"):
             for _, _, partition in self._all_partitions():
                 if (active := partition.active) is not None:
@@ -211,6 +222,8 @@ class State:
         partition.ahead += part.get("a", 0)
         if part.get("i"):
             self.unsynced.add(segment.name)
+        if not record.get("sync", True) and (part.get("new") or not part.get("i")):
+            self.soft[segment.name] = (record["seq"], bool(part.get("new")) or self.soft.get(segment.name, (0, False))[1])
 
     def _remember(self, record: Record) -> None:
         name, epoch, sequence = record["producer"]
@@ -249,7 +262,7 @@ class State:
         del self.topics[name], self.ids[topic.id]
         self.cursors = {k: v for k, v in self.cursors.items() if k[0] != name}
         self.groups = {k: v for k, v in self.groups.items() if k[0] != name}
-        self.unsynced -= {s.name for p in topic.partitions for s in p.segments}
+        self._forget(s.name for p in topic.partitions for s in p.segments)
 
     def _replace(self, record: Record) -> None:
         """Segments rewritten (sealed, compacted) or removed: those named `old` give way to `new`, in their place."""
@@ -263,7 +276,12 @@ class State:
         kept = [s for s in partition.segments if s.name not in old]
         partition.segments = kept[:place] + new + kept[place:]
         partition.first = max(partition.first, record.get("first", 0))
-        self.unsynced -= old
+        self._forget(old)
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.unsynced.discard(name)
+            self.soft.pop(name, None)
 
     def _close(self, record: Record) -> None:
         """Active segments that take no more appends, so that they can be sealed."""
@@ -317,6 +335,7 @@ class State:
             "seq": self.seq,
             "at": self.at,
             "next_id": self.next_id,
+            "ends": list(self.ends.items()),
             "topics": [
                 [t.id, t.definition.to_json(), [p.to_json() for p in t.partitions]] for t in self.topics.values()
             ],
@@ -331,6 +350,7 @@ class State:
     def from_json(cls, plain: dict[str, Any], receipts_max: int = 1_000) -> State:
         """The state that `to_json` wrote."""
         state = cls(receipts_max=receipts_max, seq=plain["seq"], at=plain["at"], next_id=plain["next_id"])
+        state.ends = {number: end for number, end in plain.get("ends", ())}
         for number, definition, partitions in plain["topics"]:
             topic = TopicState(
                 number, TopicDefinition.from_json(definition), [PartitionState.from_json(p) for p in partitions]

@@ -19,7 +19,8 @@ ReadKeys = Callable[[TopicState, int, int, int], Iterator[pa.RecordBatch]]
 
 
 class _Counts:
-    def __init__(self) -> None:
+    def __init__(self, topic: TopicState) -> None:
+        self.topic = topic
         self.end = 0
         self.by_key: dict[Any, int] = {}
 
@@ -86,7 +87,9 @@ class Versions:
         return self._current(topic, partition).by_key.get(key, 0)
 
     def _current(self, topic: TopicState, partition: int) -> _Counts:
-        counts = self._counts.setdefault((topic.id, partition), _Counts())
+        counts = self._counts.get((topic.id, partition))
+        if counts is None or counts.topic is not topic:  # the state was loaded anew: what was counted may be void
+            counts = self._counts[topic.id, partition] = _Counts(topic)
         end = topic.partitions[partition].end
         if counts.end < end:
             for batch in self._read_keys(topic, partition, counts.end, end):

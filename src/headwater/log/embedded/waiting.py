@@ -18,6 +18,7 @@ POLL_MS = 5.0
 class _Watcher(Protocol):
     def add(self, path: str) -> int: ...
     def drain(self) -> list[int]: ...
+    def stop(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -40,8 +41,13 @@ class _Inotify:
             return []
         return [event.wd for event in self._inotify.read(timeout=0)]
 
-    def close(self) -> None:
+    def stop(self) -> None:
         os.write(self._stop_write, b"x")
+
+    def close(self) -> None:
+        self._inotify.close()
+        os.close(self._stop_read)
+        os.close(self._stop_write)
 
 
 class _Kqueue:
@@ -50,6 +56,7 @@ class _Kqueue:
     def __init__(self) -> None:
         self._queue = select.kqueue()  # type: ignore[attr-defined,unused-ignore]
         self._stop_read, self._stop_write = os.pipe()
+        self._watched: list[int] = []
         self._control(self._stop_read, select.KQ_FILTER_READ, 0)  # type: ignore[attr-defined,unused-ignore]
 
     def _control(self, fd: int, kind: int, notes: int) -> None:
@@ -61,6 +68,7 @@ class _Kqueue:
         fd = os.open(path, os.O_RDONLY)
         notes = select.KQ_NOTE_WRITE | select.KQ_NOTE_DELETE  # type: ignore[attr-defined,unused-ignore]
         self._control(fd, select.KQ_FILTER_VNODE, notes)  # type: ignore[attr-defined,unused-ignore]
+        self._watched.append(fd)
         return fd
 
     def drain(self) -> list[int]:
@@ -69,13 +77,18 @@ class _Kqueue:
             return []
         return [e.ident for e in events]
 
-    def close(self) -> None:
+    def stop(self) -> None:
         os.write(self._stop_write, b"x")
 
+    def close(self) -> None:
+        self._queue.close()
+        for fd in (*self._watched, self._stop_read, self._stop_write):
+            os.close(fd)
 
-def mechanism() -> str:
-    """How this platform waits: 'inotify', 'kqueue' or 'polling'."""
-    if sys.platform.startswith("linux"):
+
+def mechanism(platform: str = sys.platform) -> str:
+    """How a platform waits: 'inotify', 'kqueue' or 'polling'."""
+    if platform.startswith("linux"):
         return "inotify"
     return "kqueue" if hasattr(select, "kqueue") else "polling"
 
@@ -110,12 +123,12 @@ class Notifier:
             self._changed.wait_for(lambda: self._closed or self._counts.get(path) != count, timeout_ms / 1e3)
 
     def close(self) -> None:
-        """Wake everyone and end the thread."""
+        """Wake everyone and end the thread, which closes its files."""
         with self._changed:
+            if not self._closed and self._watcher is not None and self._pid == os.getpid():
+                self._watcher.stop()
             self._closed = True
             self._changed.notify_all()
-            if self._watcher is not None and self._pid == os.getpid():
-                self._watcher.close()
 
     def _watch(self, path: str) -> None:
         if self._watcher is None and not self._polling:
@@ -140,3 +153,5 @@ class Notifier:
                         if path := self._paths.get(number):
                             self._counts[path] += 1
                     self._changed.notify_all()
+        if watcher is not None:
+            watcher.close()

@@ -266,6 +266,20 @@ class UpkeepContract(Bench):
         assert self.column("customers", "_watermark") == [minutes(9), minutes(9), minutes(12)]
         assert [self.log.watermark("customers", 0, offset) for offset in range(6)] == before
 
+    def test_compaction_changes_no_watermark_that_punctuation_raised(self) -> None:
+        self.create("customers", "id BIGINT, at TIMESTAMP", key="id", time="at", cleanup="compact")
+        self.log.punctuate("customers", {0: to_us(minutes(15))})
+        for minute in (8, 10):
+            self.append("customers", [{"id": 1, "at": minutes(minute)}])
+        self.log.punctuate("customers", {0: to_us(minutes(20))})
+        for minute in (3, 4):
+            self.append("customers", [{"id": 1, "at": minutes(minute)}])
+        before = [self.log.watermark("customers", 0, offset) for offset in range(7)]
+        for _ in range(2):
+            self.maintain()
+            self.log = self.reopen(self.log)
+            assert [self.log.watermark("customers", 0, offset) for offset in range(7)] == before
+
     def test_topics_that_are_not_compacted_keep_every_record(self) -> None:
         self.create("customers", KEYED, key="id")
         self.append("customers", [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}])

@@ -1,0 +1,1 @@
+"""Measurements of Headwater, beside yardsticks: `python -m benchmarks [NAME ...] [--quick]`."""

@@ -1,0 +1,484 @@
+"""The faulty twin of the disk: the real file system, with crashes, loss of power, errors and flipped bits on demand.
+
+Give a `FaultyStorage` to `EmbeddedLog.open(..., storage=...)` and run a pipeline on it. Everything it does to a disk
+is deterministic: the same program with the same seed meets the same disk again.
+
+What it knows of disks: a write is durable after the file's `sync`, a name (creation, rename, removal) after `sync_dir`
+of its folder, a folder when it is made. Until then a loss of power may keep it, lose it, or keep some pages of it. A
+sync that failed has dropped what it was to write: no later sync brings it back. What it does not model: hardware that
+lies about a sync, and damage to bytes that were synced (that is `flip`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fnmatch
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from headwater.storage import Bytes, File, Storage, translated
+
+PAGE_BYTES = 512
+"""A disk keeps or loses this much at once: a sector, the smallest that any of them has."""
+
+Operation = Literal["create", "write_at", "sync", "truncate", "rename", "remove", "make_dirs", "sync_dir"]
+When = Literal["before", "torn", "after"]
+
+
+class Crash(BaseException):  # noqa: N818 - it is not an error of the program: the program is dead
+    """The process died here. Not an Exception, so that no handler of the program under test survives its own death."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call that changes the disk; `number` counts from 1."""
+
+    number: int
+    operation: Operation
+    name: str
+    offset: int = 0
+    data: bytes = field(default=b"", repr=False)
+
+    def __str__(self) -> str:
+        size = f" [{self.offset}, {self.offset + len(self.data)})" if self.operation == "write_at" else ""
+        return f"call {self.number}: {self.operation} {self.name}{size}"
+
+
+@dataclass
+class Fault:
+    """An error that calls meet; made by `FaultyStorage.fail`, over after `times` or when lifted."""
+
+    error: int
+    operation: Operation
+    name: str
+    skip: int
+    times: int | None
+    met: int = 0
+    """How many calls it has failed so far."""
+
+    def lift(self) -> None:
+        """The disk is well again."""
+        self.times = 0
+
+    def strikes(self, operation: Operation, name: str) -> bool:
+        """Whether this call fails; counts it."""
+        if self.operation != operation or not fnmatch.fnmatch(name, self.name):
+            return False
+        if self.times is not None and self.met >= self.times:
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        self.met += 1
+        return True
+
+
+@dataclass
+class _Change:
+    """A write or, without data, a truncation that no sync has covered; `dropped` by a sync that failed."""
+
+    at: int
+    data: bytes | None
+    dropped: bool = False
+
+    def apply(self, content: bytearray) -> None:
+        if self.data is None:
+            if self.at < len(content):
+                del content[self.at :]
+            else:
+                content.extend(bytes(self.at - len(content)))
+            return
+        if len(content) < self.at:
+            content.extend(bytes(self.at - len(content)))
+        content[self.at : self.at + len(self.data)] = self.data
+
+
+@dataclass
+class _Content:
+    """What the disk surely has of one file, and what it may have."""
+
+    durable: bytearray
+    pending: list[_Change] = field(default_factory=list)
+
+    def sync(self) -> None:
+        for change in self.pending:
+            if not change.dropped:
+                change.apply(self.durable)
+        self.pending = [c for c in self.pending if c.dropped]
+
+    def after_power_loss(self, chance: float, chooser: random.Random) -> bytes:
+        content = bytearray(self.durable)
+        size = len(content)
+        for change in self.pending:
+            if change.data is None:
+                if chooser.random() < chance:
+                    change.apply(content)
+                continue
+            size = max(size, change.at + len(change.data))
+            start, stop = change.at, change.at + len(change.data)
+            while start < stop:
+                end = min(stop, (start // PAGE_BYTES + 1) * PAGE_BYTES)
+                if chooser.random() < chance:
+                    _Change(start, change.data[start - change.at : end - change.at]).apply(content)
+                start = end
+        if self.pending and len(content) < size and chooser.random() < chance / 2:
+            content.extend(bytes(size - len(content)))  # the length was kept, and the data was not
+        return bytes(content)
+
+
+class FaultyFile(File):
+    """A file of a FaultyStorage."""
+
+    storage: FaultyStorage
+
+    def __init__(self, storage: FaultyStorage, name: str, fd: int, content: _Content | None) -> None:
+        super().__init__(storage, name, fd)
+        self._content = content
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """As File.read_at; a dead process reads nothing."""
+        self.storage.refuse_if_dead()
+        return super().read_at(offset, size)
+
+    def write_at(self, offset: int, data: Bytes) -> None:
+        """As File.write_at; counted, may be torn, and is not durable before `sync`."""
+        whole = bytes(data)
+        with translated(self.name):
+            self.storage.call("write_at", self.name, lambda: self._write(offset, whole), offset, whole, self)
+
+    def tear(self, offset: int, data: bytes) -> None:
+        """Write a part of what was to be written, as a process that dies in the middle does."""
+        self._write(offset, data)
+
+    def _write(self, offset: int, data: bytes) -> None:
+        super().write_at(offset, data)
+        if self._content is not None:
+            self._content.pending.append(_Change(offset, data))
+
+    def truncate(self, size: int) -> None:
+        """As File.truncate; counted, and not durable before `sync`."""
+
+        def act() -> None:
+            super(FaultyFile, self).truncate(size)
+            if self._content is not None:
+                self._content.pending.append(_Change(size, None))
+
+        with translated(self.name):
+            self.storage.call("truncate", self.name, act, size)
+
+    def _sync(self) -> None:
+        def act() -> None:
+            if self.storage.really_sync:
+                super(FaultyFile, self)._sync()
+            if self._content is not None:
+                self._content.sync()
+
+        try:
+            self.storage.call("sync", self.name, act)
+        except OSError:
+            for change in self._content.pending if self._content is not None else ():
+                change.dropped = True
+            raise
+
+    def try_lock(self) -> bool:
+        """As File.try_lock."""
+        self.storage.refuse_if_dead()
+        return super().try_lock()
+
+
+class FaultyStorage(Storage):
+    """A folder on a disk that fails as it is told to.
+
+    Promised: with no crash, no fault and no loss of power asked for, it behaves as `Storage` does. It does not sync
+    for real unless `really_sync`, because it keeps account of what was synced itself.
+    """
+
+    def __init__(
+        self, root: str | Path, *, seed: int = 0, boot: str = "boot-1", really_sync: bool = False
+    ) -> None:
+        super().__init__(root)
+        self.really_sync = really_sync
+        self.seed = seed
+        self.calls: list[Call] = []
+        """Every call that changed the disk, or tried to, so far."""
+        self.on_call: Callable[[Call], None] | None = None
+        """Called ahead of each such call, when the disk is as a crash at this moment would leave it."""
+        self._boot = boot
+        self._dead = False
+        self._stop: tuple[int, When] | None = None
+        self._faults: list[Fault] = []
+        self._contents: dict[str, _Content] = {}
+        self._durable: dict[str, _Content | None] = {}
+        """Names whose entry on the disk differs from what is seen now: what it is there; None if it is not there."""
+        self._entries: list[dict[str, _Content | None]] = []
+        """Changes of names since then, in order: name -> its content, None if removed."""
+
+    # --- what a test asks for ------------------------------------------------------------------------------------
+
+    def crash_at(self, call: int, when: When = "before") -> None:
+        """Die at the call of that number: before it, after it, or (a write) in the middle of it.
+
+        `Crash` is raised there and by every call from then on, reads too.
+        """
+        self._stop = (call, when)
+
+    def fail(
+        self, error: int, *, on: Operation = "write_at", name: str = "*", skip: int = 0, times: int | None = 1
+    ) -> Fault:
+        """Let calls meet an OSError: those `on` files whose name matches, after the first `skip`, `times` times or
+        (None) until lifted. Nothing of such a call reaches the disk; a failed sync drops what was not synced."""
+        fault = Fault(error, on, name, skip, times)
+        self._faults.append(fault)
+        return fault
+
+    def full(self, *, skip: int = 0, times: int | None = None) -> Fault:
+        """No space left, by default until lifted."""
+        return self.fail(errno.ENOSPC, skip=skip, times=times)
+
+    def image(self, to: str | Path, *, lose_power: int | None = None, torn: bool = False) -> FaultyStorage:
+        """A copy of the folder as a crash at this moment would leave it, ready to be opened by the next process.
+
+        `lose_power` is the seed by which what was not synced is kept or lost; None is the death of the process alone.
+        `torn`, within `on_call`, has half of the write at hand reach the copy.
+        """
+        call = self.calls[-1] if torn else None
+        half = (call.name, _Change(call.offset, call.data[: len(call.data) // 2])) if call else None
+        target = Path(to)
+        if lose_power is None:
+            target.mkdir(parents=True)
+            if self.root.exists():
+                shutil.copytree(self.root, target, dirs_exist_ok=True)
+            if half is not None:
+                content = bytearray((target / half[0]).read_bytes())
+                half[1].apply(content)
+                (target / half[0]).write_bytes(content)
+            return FaultyStorage(target, seed=self.seed, boot=self._boot)
+        files = self._after_power_loss(lose_power, half)
+        self._lay_out(target, files)
+        return FaultyStorage(target, seed=self.seed, boot=f"{self._boot}'")
+
+    def power_loss(self, seed: int) -> FaultyStorage:
+        """Lose the power now: the folder becomes what a disk could have, this process is dead, and what is returned
+        is the folder after the machine has started again, with another `boot_id`."""
+        files = self._after_power_loss(seed, None)
+        self._dead = True
+        shutil.rmtree(self.root)
+        self._lay_out(self.root, files)
+        return FaultyStorage(self.root, seed=self.seed, boot=f"{self._boot}'")
+
+    def restart(self) -> FaultyStorage:
+        """The folder for the next process of the same boot: everything that was written is there."""
+        self._dead = True
+        return FaultyStorage(self.root, seed=self.seed, boot=self._boot)
+
+    def flip(self, name: str, byte: int, bit: int = 0) -> None:
+        """Flip one bit of a file, as a decaying disk does; `byte` may be negative, from the end."""
+        path = self.root / name
+        data = bytearray(path.read_bytes())
+        data[byte] ^= 1 << bit
+        with path.open("r+b") as file:
+            file.write(data)
+
+    # --- the account of what is durable --------------------------------------------------------------------------
+
+    def call(
+        self,
+        operation: Operation,
+        name: str,
+        act: Callable[[], None],
+        offset: int = 0,
+        data: bytes = b"",
+        file: FaultyFile | None = None,
+    ) -> None:
+        """Count a call, let it meet its fate, and do it."""
+        self.refuse_if_dead()
+        call = Call(len(self.calls) + 1, operation, name, offset, data)
+        self.calls.append(call)
+        for fault in self._faults:
+            if fault.strikes(operation, name):
+                raise OSError(fault.error, os.strerror(fault.error), name)
+        if self.on_call is not None:
+            self.on_call(call)
+        when = self._stop[1] if self._stop is not None and self._stop[0] == call.number else None
+        if when == "before":
+            self._die(call)
+        if when == "torn" and file is not None and len(data) > 1:
+            cut = random.Random(f"{self.seed} {call.number}").randrange(1, len(data))
+            file.tear(offset, data[:cut])
+            self._die(call)
+        act()
+        if when is not None:
+            self._die(call)
+
+    def _die(self, call: Call) -> None:
+        self._dead = True
+        raise Crash(f"the process died at {call}")
+
+    def refuse_if_dead(self) -> None:
+        """A dead process does nothing."""
+        if self._dead:
+            raise Crash("the process is dead")
+
+    def _content(self, name: str) -> _Content:
+        found = self._contents.get(name)
+        if found is None:
+            found = self._contents[name] = _Content(bytearray(Path(self.path(name)).read_bytes()))
+        return found
+
+    def _note(self, entries: dict[str, _Content | None]) -> None:
+        for name in entries:
+            if name not in self._durable:
+                there = name in self._contents or os.path.lexists(self.path(name))
+                self._durable[name] = self._content(name) if there else None
+        self._entries.append(entries)
+
+    def _after_power_loss(self, seed: int, half: tuple[str, _Change] | None) -> dict[str, bytes]:
+        chooser = random.Random(seed)
+        names = chooser.choice((0.0, 0.5, 0.9, 1.0))
+        pages = chooser.choice((0.0, 0.5, 0.9, 1.0))
+        found: dict[str, _Content | None] = {n: self._contents.get(n) for n in self._all_names()}
+        on_disk = {n: c for n, c in found.items() if n not in self._durable}
+        on_disk |= {n: c for n, c in self._durable.items() if c is not None}
+        stuck: set[str] = set()
+        for entries in self._entries:
+            if stuck.intersection(entries) or chooser.random() >= names:
+                stuck |= set(entries)  # what came later to the same name cannot have been kept
+                continue
+            for name, content in entries.items():
+                if content is None:
+                    on_disk.pop(name, None)
+                else:
+                    on_disk[name] = content
+        laid: dict[str, bytes] = {}
+        for name, content in sorted(on_disk.items()):
+            if content is None:
+                laid[name] = Path(self.path(name)).read_bytes()
+                continue
+            if half is not None and half[0] == name:
+                content = _Content(content.durable, [*content.pending, half[1]])
+            laid[name] = content.after_power_loss(pages, chooser)
+        return laid
+
+    def _all_names(self) -> Iterator[str]:
+        for folder, _, files in os.walk(self.root):
+            for file in files:
+                yield os.path.relpath(os.path.join(folder, file), self.root)
+
+    def _lay_out(self, target: Path, files: dict[str, bytes]) -> None:
+        folders = (
+            {os.path.relpath(f, self.root) for f, _, _ in os.walk(self.root)} if self.root.exists() else set()
+        )
+        for folder in {".", *folders, *(os.path.dirname(name) for name in files)}:
+            (target / folder).mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            (target / name).write_bytes(data)
+
+    # --- the calls -----------------------------------------------------------------------------------------------
+
+    def open(
+        self, name: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False
+    ) -> File:
+        """As Storage.open; a file that is made thereby is a call."""
+        self.refuse_if_dead()
+        name = os.path.normpath(name)
+        if (create or exclusive) and not os.path.lexists(self.path(name)):
+            made: list[File] = []
+
+            def act() -> None:
+                made.append(Storage.open(self, name, create=create, exclusive=exclusive, read_only=read_only))
+                self._durable.setdefault(name, None)
+                self._contents[name] = content = _Content(bytearray())
+                self._entries.append({name: content})
+
+            with translated(name):
+                self.call("create", name, act)
+            made[0].close()
+            create = exclusive = False
+        return super().open(name, create=create, exclusive=exclusive, read_only=read_only)
+
+    def _file(self, name: str, fd: int) -> File:
+        return FaultyFile(self, name, fd, None if not _writes(fd) else self._content(name))
+
+    def exists(self, name: str) -> bool:
+        """As Storage.exists."""
+        self.refuse_if_dead()
+        return super().exists(name)
+
+    def list(self, name: str) -> list[str]:
+        """As Storage.list."""
+        self.refuse_if_dead()
+        return super().list(name)
+
+    def make_dirs(self, name: str) -> None:
+        """As Storage.make_dirs; durable at once. A call only if there is something to make."""
+        self.refuse_if_dead()
+        if not os.path.isdir(self.path(name)):
+            with translated(name):
+                self.call("make_dirs", name, lambda: os.makedirs(self.path(name), exist_ok=True))
+
+    def rename(self, old: str, new: str) -> None:
+        """As Storage.rename; kept as a whole or not at all, and surely after `sync_dir`."""
+        old, new = os.path.normpath(old), os.path.normpath(new)
+
+        def act() -> None:
+            content = self._content(old)
+            self._note({old: None, new: content})
+            Storage.rename(self, old, new)
+            del self._contents[old]
+            self._contents[new] = content
+
+        with translated(old):
+            self.call("rename", new, act)
+
+    def remove(self, name: str) -> None:
+        """As Storage.remove. A call only if the file is there."""
+        self.refuse_if_dead()
+        name = os.path.normpath(name)
+        if not os.path.lexists(self.path(name)):
+            return
+
+        def act() -> None:
+            self._note({name: None})
+            Storage.remove(self, name)
+            self._contents.pop(name, None)
+
+        with translated(name):
+            self.call("remove", name, act)
+
+    def sync_dir(self, name: str) -> None:
+        """As Storage.sync_dir."""
+        folder = os.path.normpath(name)
+
+        def act() -> None:
+            left = []
+            for entries in self._entries:
+                if any(os.path.normpath(os.path.dirname(n) or ".") == folder for n in entries):
+                    self._durable.update(entries)
+                else:
+                    left.append(entries)
+            self._entries = left
+            for known in [n for n in self._durable if not any(n in e for e in left)]:
+                del self._durable[known]
+
+        with translated(name):
+            if not os.path.isdir(self.path(name)):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+            self.call("sync_dir", name, act)
+
+    def boot_id(self) -> str:
+        """Of the boot that this twin plays; another one after `power_loss`."""
+        return self._boot
+
+
+def _writes(fd: int) -> bool:
+    with contextlib.suppress(ImportError):
+        import fcntl
+
+        return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+    return True

@@ -1,0 +1,206 @@
+"""A life of a workspace in steps, told to a log; and the truth after each step, to hold a crashed one against.
+
+A failure shows the script with an arrow at the step that was under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.catalog import add_column, define_topic
+from headwater.clock import ManualClock
+from headwater.log.embedded import EmbeddedLog
+from headwater.log.protocol import Append, CursorMove, Finding, Producer
+from headwater.records import conform
+from headwater.settings import LogSettings
+
+SETTINGS = LogSettings(
+    segment_bytes_max=6_000,
+    inline_bytes_max=3_000,
+    staging_bytes_max=2_000,
+    checkpoint_bytes=3_500,
+    maintenance_every_ms=0,
+)
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+CLICKS = define_topic(
+    "clicks",
+    pa.schema([pa.field("user", pa.int64()), pa.field("n", pa.int64()), pa.field("at", TIMESTAMP)]),
+    time="at",
+    lateness="1 minute",
+    options={"partitions": 2, "partition_by": "user"},
+)
+ORDERS = define_topic("orders", pa.schema([pa.field("n", pa.int64())]), options={"retention": "1 hour"})
+CUSTOMERS = define_topic(
+    "customers",
+    pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())]),
+    key=("id",),
+    options={"cleanup": "compact"},
+)
+LOOSE = define_topic("loose", pa.schema([pa.field("n", pa.int64())]), options={"durability": "os"})
+HOUR = "1 hour"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing done to the log. `soft`: acknowledged, and yet not safe from a loss of power. `upkeep`: removes
+    records, and may be stopped half-way. `repeatable`: doing it again after a crash completes it, once."""
+
+    told: str
+    do: Callable[[EmbeddedLog, ManualClock], Any]
+    soft: bool = False
+    upkeep: bool = False
+    repeatable: bool = False
+
+
+def clicks(start: int, count: int, text_times: int = 1) -> list[dict[str, Any]]:
+    base = 1_700_000_000_000_000
+    return [
+        {"user": n % 5, "n": n, "at": (base + n * 1_000_000 * text_times)} for n in range(start, start + count)
+    ]
+
+
+def batch(log: EmbeddedLog, topic: str, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    definition = log.topics()[topic]
+    if topic == "clicks":
+        schema = pa.schema([f for f in definition.schema if f.name in rows[0]])
+        rows_table = pa.Table.from_pylist(rows, schema=schema)
+        return conform(rows_table, definition)
+    return conform(rows, definition)
+
+
+def append(log: EmbeddedLog, rows: dict[str, list[dict[str, Any]]], **options: Any) -> Any:
+    return log.append(Append({t: [batch(log, t, r)] for t, r in rows.items()}, **options))
+
+
+def stage(log: EmbeddedLog, rows: dict[str, list[dict[str, Any]]], **options: Any) -> Any:
+    staged = log.stage()
+    for topic, given in rows.items():
+        for start in range(0, len(given), 60):
+            staged.add(topic, batch(log, topic, given[start : start + 60]))
+    return staged.commit(**options)
+
+
+def numbers(start: int, count: int) -> list[dict[str, Any]]:
+    return [{"n": n} for n in range(start, start + count)]
+
+
+def people(start: int, count: int, version: str) -> list[dict[str, Any]]:
+    return [{"id": n % 4, "name": f"{version}-{n}"} for n in range(start, start + count)]
+
+
+def _alter(log: EmbeddedLog, _: ManualClock) -> None:
+    old = log.topics()["clicks"]
+    if "referrer" not in old.schema.names:
+        log.alter_topic(old, add_column(old, pa.field("referrer", pa.string())))
+
+
+def _create(definition: Any) -> Callable[[EmbeddedLog, ManualClock], Any]:
+    return lambda log, _: log.topics().get(definition.name) or log.create_topic(definition)
+
+
+def _move(position: int) -> tuple[CursorMove, ...]:
+    return (CursorMove("orders", "mailer", {0: position}),)
+
+
+SCRIPT = [
+    Step("create clicks", _create(CLICKS), repeatable=True),
+    Step("create orders", _create(ORDERS), repeatable=True),
+    Step("create customers", _create(CUSTOMERS), repeatable=True),
+    Step("create loose", _create(LOOSE), repeatable=True),
+    Step("one order", lambda log, _: append(log, {"orders": numbers(0, 1)})),
+    Step("clicks to both partitions", lambda log, _: append(log, {"clicks": clicks(0, 20)})),
+    Step("a cursor", lambda log, _: log.create_cursor("orders", "mailer", {0: 0}, False), repeatable=True),
+    Step(
+        "sequence 1 of a producer",
+        lambda log, _: append(log, {"orders": numbers(1, 4)}, producer=Producer("loader", 1)),
+        repeatable=True,
+    ),
+    Step(
+        "several topics and a cursor in one",
+        lambda log, _: append(
+            log,
+            {"orders": numbers(5, 3), "clicks": clicks(20, 7), "customers": people(0, 3, "a")},
+            moves=_move(2),
+            producer=Producer("loader", 2),
+        ),
+        repeatable=True,
+    ),
+    Step("many clicks, too many for the journal", lambda log, _: append(log, {"clicks": clicks(27, 400)})),
+    Step("loose rows, many", lambda log, _: append(log, {"loose": numbers(0, 600)}), soft=True),
+    Step("an order after them", lambda log, _: append(log, {"orders": numbers(8, 2)})),
+    Step("the cursor moves", lambda log, _: log.move_cursor(_move(4)[0]), repeatable=True),
+    Step("punctuate", lambda log, _: log.punctuate("clicks", {0: 1_700_001_000_000_000, 1: 1_700_002_000_000_000})),
+    Step("a column more", _alter, repeatable=True),
+    Step("clicks of the new schema", lambda log, _: append(log, {"clicks": clicks(427, 10)})),
+    Step(
+        "a staged append",
+        lambda log, _: stage(
+            log,
+            {"orders": numbers(10, 150), "clicks": clicks(437, 100)},
+            producer=Producer("loader", 3),
+            moves=_move(8),
+        ),
+        repeatable=True,
+    ),
+    Step("customers again", lambda log, _: append(log, {"customers": people(0, 40, "b")})),
+    Step("loose rows, few", lambda log, _: append(log, {"loose": numbers(600, 3)}), soft=True),
+    Step("upkeep: seal, compact", lambda log, _: log.maintain(force=True), upkeep=True, repeatable=True),
+    Step("an hour passes, an order", lambda log, clock: (clock.advance(HOUR), append(log, {"orders": numbers(160, 2)}))),
+    Step("customers, third", lambda log, _: append(log, {"customers": people(0, 9, "c"), "orders": numbers(162, 1)})),
+    Step("an hour passes", lambda log, clock: clock.advance(HOUR)),
+    Step("upkeep: retention, compaction", lambda log, _: log.maintain(force=True), upkeep=True, repeatable=True),
+    Step("the last order", lambda log, _: append(log, {"orders": numbers(163, 2)}, producer=Producer("loader", 9)), repeatable=True),
+]
+
+
+def told(script: list[Step], at: int, what: str) -> str:
+    """The script with an arrow."""
+    lines = [f"{'-->' if n == at else '   '} {n:2d} {step.told}" for n, step in enumerate(script)]
+    return "\n".join([what, *lines])
+
+
+def contents(log: EmbeddedLog) -> dict[str, Any]:
+    """All that a user can see of a log."""
+    seen: dict[str, Any] = {}
+    for name, definition in log.topics().items():
+        partitions = log.partitions(name)
+        seen[name] = {
+            "schema": definition.schema.names,
+            "ends": {p: (i.end, i.watermark) for p, i in partitions.items()},
+            "rows": {
+                p: [row for piece in log.read(name, p, i.first, i.end) for row in piece.to_pylist()]
+                for p, i in partitions.items()
+            },
+            "watermarks": {
+                p: [log.watermark(name, p, o) for o in range(i.end - 3, i.end + 1) if o >= i.first]
+                for p, i in partitions.items()
+            },
+        }
+    seen["cursors"] = {c.name: dict(c.positions) for c in log.cursors()}
+    return seen
+
+
+def agrees(found: dict[str, Any], before: dict[str, Any], after: dict[str, Any], upkeep: bool) -> bool:
+    """Whether a log is as before or as after a step; between them, if the step removes records one by one."""
+    if found in (before, after):
+        return True
+    if not upkeep or found.keys() != before.keys() or found["cursors"] != before["cursors"]:
+        return False
+    for name in found.keys() - {"cursors"}:
+        if found[name]["ends"] != before[name]["ends"]:
+            return False
+        for p, rows in found[name]["rows"].items():
+            kept, there = after[name]["rows"][p], before[name]["rows"][p]
+            offsets = {r["_offset"] for r in rows}
+            if [r for r in there if r["_offset"] in offsets] != rows or not all(r in rows for r in kept):
+                return False
+    return True
+
+
+def problems(log: EmbeddedLog) -> list[Finding]:
+    """What verification finds."""
+    return [found for found in log.verify() if isinstance(found, Finding)]
