@@ -21,11 +21,9 @@ ROW_GROUPS = 10
 def run(bench: Bench) -> None:
     """Ten topics of ten partitions with a hundred tiny segments each; one workspace, three states of it."""
     rounds = bench.size(100, 2)
-    segments = rounds * TOPICS * PARTITIONS
-    group = f"{segments:,} segments"
     with bench.space() as space:
         path = space / "ws"
-        _fill(path, rounds)
+        group = f"{_fill(path, rounds):,} segments"
         _measure(bench, path, group, "as appends left it")
         _checkpoint(path)
         _measure(bench, path, group, "after a checkpoint")
@@ -47,17 +45,18 @@ def _measure(bench: Bench, path: Path, group: str, name: str) -> None:
     bench.compare(group, [case], unit="ms", runs=2 if bench.quick else 9)
 
 
-def _fill(path: Path, rounds: int) -> None:
-    """Segments that close after a frame, so that each append begins one in every partition."""
+def _fill(path: Path, rounds: int) -> int:
+    """Segments that close after a frame, so that each append begins one in every partition; how many there are."""
     settings = LogSettings(durability="os", segment_bytes_max=1, maintenance_every_ms=0)
     rows = data.clicks(200)
     with hw.open(path, settings=settings) as workspace:
         names = [f"clicks_{number}" for number in range(TOPICS)]
         for name in names:
-            workspace.topic(name, data.COLUMNS, partitions=PARTITIONS)
+            workspace.topic(name, data.COLUMNS, partitions=PARTITIONS, partition_by="user")
         for _ in range(rounds):
             for name in names:
                 workspace.topic(name).append(rows)
+        return sum(info.segments for topic in workspace.topics() for info in topic.partitions().values())
 
 
 def _checkpoint(path: Path, *, sealed: bool = False) -> None:

@@ -15,13 +15,14 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import headwater as hw  # noqa: E402
 from headwater.clock import ManualClock, from_us  # noqa: E402
-from headwater.log.embedded.log import FORMAT, WORKSPACE_FILE, EmbeddedLog  # noqa: E402
+from headwater.log.embedded.log import FORMAT, EmbeddedLog  # noqa: E402
 from headwater.log.embedded.maintenance import Maintenance  # noqa: E402
 from headwater.settings import LogSettings  # noqa: E402
 from headwater.storage import Storage  # noqa: E402
@@ -139,10 +140,8 @@ def main() -> None:
     folder.mkdir(parents=True)
     clock, attempts = ManualClock(), itertools.count(1)
     Maintenance._next_number = lambda self: f"{self._core.state.seq}s{next(attempts)}"  # type: ignore[method-assign]
-    log = EmbeddedLog.open(folder, settings=SETTINGS, clock=clock, storage=Elsewhere(folder))
-    about = json.loads((folder / WORKSPACE_FILE).read_text())
-    about["id"] = uuid.UUID(int=1).hex
-    (folder / WORKSPACE_FILE).write_text(json.dumps(about, indent=2))
+    with mock.patch("uuid.uuid4", return_value=uuid.UUID(int=1)):
+        log = EmbeddedLog.open(folder, settings=SETTINGS, clock=clock, storage=Elsewhere(folder))
     with hw.Workspace(log, clock, folder) as ws:
         first_half(ws, clock)
         with log.core.exclusive():

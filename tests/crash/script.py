@@ -19,9 +19,9 @@ from headwater.records import conform
 from headwater.settings import LogSettings
 
 SETTINGS = LogSettings(
-    segment_bytes_max=6_000,
-    inline_bytes_max=3_000,
-    staging_bytes_max=2_000,
+    segment_bytes_max=5_000,
+    inline_bytes_max=2_500,
+    staging_bytes_max=600,
     checkpoint_bytes=3_500,
     maintenance_every_ms=0,
 )
@@ -79,8 +79,8 @@ def append(log: EmbeddedLog, rows: dict[str, list[dict[str, Any]]], **options: A
 def stage(log: EmbeddedLog, rows: dict[str, list[dict[str, Any]]], **options: Any) -> Any:
     staged = log.stage()
     for topic, given in rows.items():
-        for start in range(0, len(given), 60):
-            staged.add(topic, batch(log, topic, given[start : start + 60]))
+        for start in range(0, len(given), 30):
+            staged.add(topic, batch(log, topic, given[start : start + 30]))
     return staged.commit(**options)
 
 
@@ -129,31 +129,31 @@ SCRIPT = [
         ),
         repeatable=True,
     ),
-    Step("many clicks, too many for the journal", lambda log, _: append(log, {"clicks": clicks(27, 400)})),
-    Step("loose rows, many", lambda log, _: append(log, {"loose": numbers(0, 600)}), soft=True),
+    Step("many clicks, too many for the journal", lambda log, _: append(log, {"clicks": clicks(27, 90)})),
+    Step("loose rows, many", lambda log, _: append(log, {"loose": numbers(0, 300)}), soft=True),
     Step("an order after them", lambda log, _: append(log, {"orders": numbers(8, 2)})),
     Step("the cursor moves", lambda log, _: log.move_cursor(_move(4)[0]), repeatable=True),
     Step("punctuate", lambda log, _: log.punctuate("clicks", {0: 1_700_001_000_000_000, 1: 1_700_002_000_000_000})),
     Step("a column more", _alter, repeatable=True),
-    Step("clicks of the new schema", lambda log, _: append(log, {"clicks": clicks(427, 10)})),
+    Step("clicks of the new schema", lambda log, _: append(log, {"clicks": clicks(117, 10)})),
     Step(
         "a staged append",
         lambda log, _: stage(
             log,
-            {"orders": numbers(10, 150), "clicks": clicks(437, 100)},
+            {"orders": numbers(10, 40), "clicks": clicks(127, 40)},
             producer=Producer("loader", 3),
             moves=_move(8),
         ),
         repeatable=True,
     ),
-    Step("customers again", lambda log, _: append(log, {"customers": people(0, 40, "b")})),
-    Step("loose rows, few", lambda log, _: append(log, {"loose": numbers(600, 3)}), soft=True),
+    Step("customers again", lambda log, _: append(log, {"customers": people(0, 20, "b")})),
+    Step("loose rows, few", lambda log, _: append(log, {"loose": numbers(300, 3)}), soft=True),
     Step("upkeep: seal, compact", lambda log, _: log.maintain(force=True), upkeep=True, repeatable=True),
-    Step("an hour passes, an order", lambda log, clock: (clock.advance(HOUR), append(log, {"orders": numbers(160, 2)}))),
-    Step("customers, third", lambda log, _: append(log, {"customers": people(0, 9, "c"), "orders": numbers(162, 1)})),
+    Step("an hour passes, an order", lambda log, clock: (clock.advance(HOUR), append(log, {"orders": numbers(50, 2)}))),
+    Step("customers, third", lambda log, _: append(log, {"customers": people(0, 9, "c"), "orders": numbers(52, 1)})),
     Step("an hour passes", lambda log, clock: clock.advance(HOUR)),
     Step("upkeep: retention, compaction", lambda log, _: log.maintain(force=True), upkeep=True, repeatable=True),
-    Step("the last order", lambda log, _: append(log, {"orders": numbers(163, 2)}, producer=Producer("loader", 9)), repeatable=True),
+    Step("the last order", lambda log, _: append(log, {"orders": numbers(53, 2)}, producer=Producer("loader", 9)), repeatable=True),
 ]
 
 

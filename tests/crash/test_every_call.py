@@ -58,7 +58,7 @@ class Life:
             raise AssertionError(told(self.script, at, what)) from error
 
     def _judge(self, storage: FaultyStorage, at: int, power: bool) -> None:
-        clock = ManualClock(self.now[at])
+        clock, upkeep = ManualClock(self.now[at]), self.script[at].upkeep
         log = EmbeddedLog.open(storage.root, settings=SETTINGS, clock=clock, storage=storage)
         seen = contents(log)
         first = at
@@ -70,7 +70,7 @@ class Life:
         log.abandon()
         again = EmbeddedLog.open(storage.root, settings=SETTINGS, clock=clock, storage=storage)
         assert contents(again) == seen, "a second opening gives something else"
-        if self.script[at].repeatable and seen in (self.truths[at], self.truths[at + 1]):
+        if self.script[at].repeatable and (storage.seed % 8 == 0 or not upkeep) and seen in (self.truths[at], self.truths[at + 1]):
             self.script[at].do(again, clock)
             assert contents(again) == self.truths[at + 1], "the step, done again, does not complete it"
         self._goes_on(again)
@@ -107,10 +107,14 @@ def life(tmp_path: Path) -> Life:
 
 
 def _at_every_call(life: Life, power: int | None) -> None:
+    """Where a sealed file is written, which nobody refers to yet, a look at every sixteenth call will do."""
     storage = FaultyStorage(life.folder / "run")
     image = life.folder / "image"
 
     def look(call: Call) -> None:
+        if not LONG and call.name.endswith(".parquet") and call.operation == "write_at" and call.number % 16:
+            return
+        storage.seed = call.number
         kinds = [False, True] if call.operation == "write_at" and len(call.data) > 1 else [False]
         for torn in kinds:
             what = f"{'torn in' if torn else 'stopped before'} {call}" + (
