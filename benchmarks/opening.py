@@ -1,4 +1,4 @@
-"""Open a workspace of ten thousand segments: as appends leave it, just after a checkpoint, and all of it sealed."""
+"""Open a workspace of ten thousand segments: as appends leave it, just after and before a checkpoint, all sealed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROW_GROUPS = 10
 
 
 def run(bench: Bench) -> None:
-    """Ten topics of ten partitions with a hundred tiny segments each; one workspace, three states of it."""
+    """Ten topics of ten partitions with a hundred tiny segments each; one workspace, four states of it."""
     rounds = bench.size(100, 2)
     with bench.space() as space:
         path = space / "ws"
@@ -27,6 +27,8 @@ def run(bench: Bench) -> None:
         _measure(bench, path, group, "as appends left it")
         _checkpoint(path)
         _measure(bench, path, group, "after a checkpoint")
+        _fill_journal(path, bench.size(LogSettings().checkpoint_bytes * 19 // 20, 20_000))
+        _measure(bench, path, group, "just before one, after appends of a row")
         _checkpoint(path, sealed=True)
         _measure(bench, path, group, "all sealed (segment list only)")
         empty = space / "empty"
@@ -57,6 +59,15 @@ def _fill(path: Path, rounds: int) -> int:
             for name in names:
                 workspace.topic(name).append(rows)
         return sum(info.segments for topic in workspace.topics() for info in topic.partitions().values())
+
+
+def _fill_journal(path: Path, size: int) -> None:
+    """Appends of one row, the most records that a journal of that size can hold."""
+    row = data.clicks(1)
+    with hw.open(path, settings=LogSettings(durability="os", maintenance_every_ms=0)) as workspace:
+        topic = workspace.topic("clicks_0")
+        while workspace.log.core.journal_bytes < size:  # type: ignore[attr-defined]
+            topic.append(row)
 
 
 def _checkpoint(path: Path, *, sealed: bool = False) -> None:

@@ -75,7 +75,9 @@ def open(
     from headwater.log.embedded.log import EmbeddedLog
 
     folder = Path(path)
-    return Workspace(EmbeddedLog.open(folder, settings=settings, clock=clock, create=create), clock, folder)
+    log = EmbeddedLog.open(folder, settings=settings, clock=clock, create=create)
+    log.start_upkeep()
+    return Workspace(log, clock, folder)
 
 
 class Workspace:

@@ -300,10 +300,14 @@ def test_null_in_csv_can_be_spelled(run: Run) -> None:
 
 def test_a_format_must_be_clear(run: Run, tmp_path: Path) -> None:
     run("sql", "CREATE TOPIC t (a INT)")
-    assert "--format" in run("append", "t", "-", stdin="", status=2).stderr
     (tmp_path / "x.xls").write_text("")
     assert "not clear" in run("append", "t", str(tmp_path / "x.xls"), status=2).stderr
     assert "not Parquet" in run("append", "t", "-", "--format", "parquet", stdin="PAR0", status=2).stderr
+
+
+def test_a_pipe_is_json_lines_unless_told_otherwise(run: Run) -> None:
+    run("sql", "CREATE TOPIC t (a INT)")
+    assert "appended 2 rows" in run("append", "t", "-", stdin='{"a": 1}\n{"a": 2}\n').stdout
 
 
 def test_doctor(run: Run) -> None:

@@ -112,3 +112,21 @@ def test_progress_without_a_terminal_is_plain(folder: Path) -> None:
     lines = "".join(f'{{"user": {n}}}\n' for n in range(100))
     status, out, err = finished("append", "clicks", "-", "--format", "json", folder=folder, stdin=lines)
     assert (status, out, err) == (0, "appended 100 rows to clicks\n", "")
+
+
+def test_a_trickle_through_a_pipe_is_not_held_back(tmp_path: Path) -> None:
+    path = tmp_path / "w"
+    with hw.open(path, durability="os") as ws:
+        reader = ws.topic("t", "a INT").read(follow=True)
+        process = started("append", "t", "-", folder=path)
+        assert process.stdin is not None
+        for number in range(3):
+            process.stdin.write(json.dumps({"a": number}) + "\n")
+            process.stdin.flush()
+            assert next(reader).column("a").to_pylist() == [number]
+        process.stdin.close()
+        assert process.wait(60) == 0
+        reader.close()
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()

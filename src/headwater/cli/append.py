@@ -107,7 +107,7 @@ class _Load:
 @click.command()
 @topic_argument
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the file's name.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the file's name; JSON lines for a pipe.")
 @click.option("--producer", metavar="NAME", help="Resumable: run again, rows that are there are passed over.")
 @click.option(
     "--chunk-rows", default=CHUNK_ROWS, show_default=True, type=click.IntRange(1), help="Rows per append."
@@ -132,7 +132,10 @@ def append(session: Session, /, topic: str, file: str, **options: Any) -> None:
         handle = ws.topic(topic)
         with progress(f"appending to {topic}", size_of(file)) as advance:
             load = _Load(handle, options["producer"], advance)
-            chunks = read_chunks(file, kind, handle.definition, options["chunk_rows"], options["null"])
+            live = options["producer"] is None and not options["atomic"]
+            chunks = read_chunks(
+                file, kind, handle.definition, options["chunk_rows"], options["null"], live=live
+            )
             if options["atomic"]:
                 load.atomically(chunks)
             else:

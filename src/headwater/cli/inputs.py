@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+import os
+import select
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
@@ -52,11 +54,11 @@ class Chunk:
 
 
 def format_of(file: str, given: str | None) -> str:
-    """The format of a file: as given, else by its name."""
+    """The format of a file: as given, else by its name; JSON lines for a pipe."""
     if given:
         return given
     if file == "-":
-        raise UsageError("a pipe has no name to tell its format by", hint=f"--format {'|'.join(FORMATS)}")
+        return "json"
     found = _SUFFIXES.get(Path(file).suffix.lower())
     if found is None:
         raise UsageError(
@@ -71,26 +73,50 @@ def size_of(file: str) -> int | None:
 
 
 def read_chunks(
-    file: str, kind: str, topic: TopicDefinition, chunk_rows: int, null: str = ""
+    file: str, kind: str, topic: TopicDefinition, chunk_rows: int, null: str = "", *, live: bool = False
 ) -> Iterator[Chunk]:
-    """The rows of a file in chunks of `chunk_rows`, the last one smaller."""
+    """The rows of a file in chunks of `chunk_rows`, the last one smaller; `live` JSON lines of a pipe make a smaller
+    chunk whenever nothing more has come yet, so that a trickle is not held back."""
     with click.open_file(file, "rb") as source:
         if kind == "json":
-            yield from _json(source, topic, chunk_rows)
+            lines = _arriving(source) if live and file == "-" else source
+            yield from _json(lines, topic, chunk_rows)
         elif kind in ("csv", "tsv"):
             yield from _csv(source, topic, chunk_rows, "\t" if kind == "tsv" else ",", null)
         else:
             yield from _arrow(source, kind, chunk_rows)
 
 
-def _json(source: IO[bytes], topic: TopicDefinition, chunk_rows: int) -> Iterator[Chunk]:
+def _arriving(source: IO[bytes]) -> Iterator[bytes]:
+    """Lines as they come, and an empty one when there is no more for now."""
+    try:
+        pipe = source.fileno()
+    except (OSError, ValueError):
+        yield from source
+        return
+    rest = b""
+    while piece := os.read(pipe, 1 << 16):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+        if not select.select([pipe], [], [], 0)[0]:
+            yield b""
+    if rest:
+        yield rest
+
+
+def _json(source: Iterable[bytes], topic: TopicDefinition, chunk_rows: int) -> Iterator[Chunk]:
     decoders = {f.name: (d, f) for f in topic.schema if (d := json_decoder(f.type))}
     exact = any(_has_decimal(f.type) for f in topic.schema)
     rows: list[dict[str, Any]] = []
     places: list[int] = []
-    done = 0
-    for number, line in enumerate(source, start=1):
+    done = number = 0
+    for line in source:
+        if not line and rows:
+            yield Chunk(rows, places, done)
+            rows, places = [], []
         done += len(line)
+        number += bool(line)
         if not line.strip():
             continue
         row = _object(line, number, topic, exact)

@@ -208,9 +208,7 @@ class EmbeddedLog:
 
     def append(self, append: Append) -> Receipt:
         """See `Log.append`."""
-        receipt = self._appender.append(append)
-        self._maintenance.start()
-        return receipt
+        return self._appender.append(append)
 
     def stage(self) -> EmbeddedStage:
         """See `Log.stage`."""
@@ -504,6 +502,10 @@ class EmbeddedLog:
     def maintain(self, *, force: bool = False, override_holds: bool = False) -> MaintenanceReport:
         """See `Log.maintain`."""
         return self._maintenance.run(force=force, override_holds=override_holds)
+
+    def start_upkeep(self) -> None:
+        """Seal, retain and compact by itself from now on, in a thread, until the log is closed."""
+        self._maintenance.start()
 
     def verify(self, topics: Sequence[str] | None = None) -> Iterator[Finding | int]:
         """See `Log.verify`."""
