@@ -22,7 +22,8 @@ sys.path.insert(0, str(ROOT))
 
 import headwater as hw  # noqa: E402
 from headwater.clock import ManualClock, from_us  # noqa: E402
-from headwater.log.embedded.log import FORMAT, EmbeddedLog  # noqa: E402
+from headwater.log.embedded import EmbeddedLog  # noqa: E402
+from headwater.log.embedded.creation import FORMAT  # noqa: E402
 from headwater.log.embedded.maintenance import Maintenance  # noqa: E402
 from headwater.settings import LogSettings  # noqa: E402
 from headwater.storage import Storage  # noqa: E402

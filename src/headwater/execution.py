@@ -16,7 +16,6 @@ from headwater.clock import Clock, format_span, from_us
 from headwater.errors import ConflictError, TopicExistsError, UsageError
 from headwater.log.cursor import lag_of
 from headwater.log.protocol import Log
-from headwater.log.reader import define
 from headwater.queries import statements as s
 from headwater.types import TIMESTAMP, format_type, quote
 
@@ -44,7 +43,7 @@ def execute(log: Log, statement: s.Statement, clock: Clock) -> pa.Table | None:
         case s.ShowCursors():
             return show_cursors(log, clock)
         case s.DescribeTopic(name):
-            return describe(define(log, name))
+            return describe(log.topic(name))
         case s.ExplainTopic(name):
             return explain(log, name)
     return None
@@ -58,7 +57,7 @@ def create(log: Log, definition: TopicDefinition) -> None:
             log.create_topic(definition)
             return
         except TopicExistsError:  # someone was first
-            existing = define(log, definition.name)
+            existing = log.topic(definition.name)
     if changes := catalog.difference(existing, definition):
         raise _exists(definition.name, changes, "ALTER TOPIC changes a topic that is there")
 
@@ -66,7 +65,7 @@ def create(log: Log, definition: TopicDefinition) -> None:
 def alter(log: Log, topic: str, change: Callable[[TopicDefinition], TopicDefinition]) -> None:
     """Change a definition; done again on the newer one if someone else changes it meanwhile."""
     for attempt in range(ATTEMPTS_MAX):
-        old = define(log, topic)
+        old = log.topic(topic)
         new = change(old)
         if new == old:
             return
@@ -116,7 +115,7 @@ def _exists(name: str, changes: list[str], hint: str) -> TopicExistsError:
 def _drop(log: Log, statement: s.DropTopic) -> None:
     if statement.if_exists and statement.name not in log.topics():
         return
-    define(log, statement.name)
+    log.topic(statement.name)
     if not statement.cascade:
         _refuse_while_read(log, statement.name, "dropped", f"DROP TOPIC {quote(statement.name)} CASCADE")
     log.drop_topic(statement.name)
@@ -199,7 +198,7 @@ def describe(topic: TopicDefinition) -> pa.Table:
 
 def explain(log: Log, name: str) -> pa.Table:
     """EXPLAIN: what a topic is, and what it holds."""
-    topic = define(log, name)
+    topic = log.topic(name)
     facts = {"topic": name, "statement": topic.to_sql(), "schema version": str(topic.schema_version)}
     for partition, info in log.partitions(name).items():
         watermark = "none" if info.watermark is None else from_us(info.watermark).isoformat()

@@ -10,7 +10,7 @@ import pytest
 
 import headwater as hw
 from headwater.clock import ManualClock
-from headwater.log.embedded.log import FORMAT
+from headwater.log.embedded.creation import FORMAT
 from tests.golden.contents import contents
 from tests.repo.tree import ROOT
 

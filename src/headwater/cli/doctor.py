@@ -157,7 +157,7 @@ def _workspace(session: Session) -> list[Check]:
 
 def _format(path: str) -> int:
     """The version of the format that a workspace is written in."""
-    from headwater.log.embedded.log import WORKSPACE_FILE
+    from headwater.log.embedded.creation import WORKSPACE_FILE
     from headwater.storage import Storage
 
     return int(json.loads(Storage(path).read(WORKSPACE_FILE))["format"])

@@ -8,7 +8,6 @@ from typing import Any
 from headwater.catalog import TopicDefinition
 from headwater.errors import BadRowError, UsageError
 from headwater.log.protocol import Append, CursorMove, Log, Producer, Stage
-from headwater.log.reader import define
 from headwater.positions import Receipt
 from headwater.records import chunks, conform, is_stream
 
@@ -25,7 +24,7 @@ def append_rows(
     moves: tuple[CursorMove, ...] = (),
 ) -> Receipt:
     """Append to several topics in one commit. Nothing is written unless every row fits its topic."""
-    definitions = {topic: define(log, topic) for topic in rows}
+    definitions = {topic: log.topic(topic) for topic in rows}
     for topic in expect or {}:
         if topic not in rows:
             raise UsageError(f"expect names topic {topic!r}, which nothing is appended to")

@@ -32,7 +32,6 @@ from headwater.log.reader import (
     ReadOptions,
     Start,
     columns_of,
-    define,
     recreated,
     resolve_start,
     shown_columns,
@@ -129,7 +128,7 @@ class GroupMember:
         if commit is not None and commit not in get_args(AutoCommit):
             raise UsageError(f"commit is 'before', 'after' or None, not {commit!r}")
         options = ReadOptions(columns_of(columns), batch_rows, self._on_gap)
-        shown_columns(define(self._log, self.topic), options.columns)
+        shown_columns(self._log.topic(self.topic), options.columns)
         self._rewind()
         return self._batches(options, follow, commit, None if timeout is None else timeout * 1_000)
 

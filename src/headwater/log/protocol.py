@@ -146,6 +146,10 @@ class Log(Protocol):
         """Every topic, by name, as of the last commit that is visible."""
         ...
 
+    def topic(self, name: str) -> TopicDefinition:
+        """One topic as of the last commit that is visible; TopicNotFoundError."""
+        ...
+
     def create_topic(self, definition: TopicDefinition) -> None:
         """TopicExistsError if there is one of that name."""
         ...

@@ -47,19 +47,6 @@ def columns_of(given: Sequence[str] | None) -> tuple[str, ...] | None:
     return None if given is None else tuple(given)
 
 
-def define(log: Log, topic: str) -> TopicDefinition:
-    """A topic's definition as it is now."""
-    topics = log.topics()
-    if topic not in topics:
-        known = ", ".join(sorted(topics))
-        raise TopicNotFoundError(
-            f"there is no topic {topic!r}",
-            hint=f"the topics are {known}" if known else f"CREATE TOPIC {topic} (...) makes it",
-            topic=topic,
-        )
-    return topics[topic]
-
-
 def resolve_start(
     log: Log, topic: str, start: Start, by: TimeAxis = "appended", partitions: Sequence[int] | None = None
 ) -> dict[int, int]:
@@ -69,7 +56,7 @@ def resolve_start(
     if isinstance(start, datetime):
         if by not in get_args(TimeAxis):
             raise UsageError(f"by is 'appended' or 'event', not {by!r}")
-        if by == "event" and define(log, topic).time is None:
+        if by == "event" and log.topic(topic).time is None:
             raise UsageError(
                 f"topic {topic!r} has no event time to seek by",
                 hint="by='appended' goes by append time; WATERMARK FOR declares an event time",
@@ -142,7 +129,7 @@ class Feed:
         self._log = log
         self._topic = topic
         self._options = options
-        self._shown = shown_columns(define(log, topic), options.columns)
+        self._shown = shown_columns(log.topic(topic), options.columns)
         self._batches = self._read()
 
     def next(self) -> pa.RecordBatch | None:
@@ -209,7 +196,7 @@ class TopicReader:
         follow: bool = False,
         timeout: float | None = None,
     ) -> None:
-        shown_columns(define(log, topic), options.columns)
+        shown_columns(log.topic(topic), options.columns)
         self.positions = dict(positions)
         self.lost = 0
         self._log = log

@@ -22,7 +22,6 @@ from headwater.log.reader import (
     Start,
     TopicReader,
     columns_of,
-    define,
     resolve_start,
 )
 from headwater.positions import Receipt
@@ -36,7 +35,7 @@ class Topic:
     """A handle; making one is free, and any number may exist."""
 
     def __init__(self, log: Log, name: str, clock: Clock | None = None) -> None:
-        define(log, name)
+        log.topic(name)
         self.name = name
         self._log = log
         self._clock = clock or SystemClock()
@@ -47,7 +46,7 @@ class Topic:
     @property
     def definition(self) -> TopicDefinition:
         """What the topic is declared to be, now."""
-        return define(self._log, self.name)
+        return self._log.topic(self.name)
 
     @property
     def schema(self) -> pa.Schema:

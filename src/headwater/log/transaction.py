@@ -9,7 +9,6 @@ from headwater.errors import FencedError, UsageError
 from headwater.log.appending import Expect, append_rows, stage_rows
 from headwater.log.cursor import Consumer
 from headwater.log.protocol import CursorMove, Log, Producer, Stage
-from headwater.log.reader import define
 from headwater.positions import Receipt
 
 
@@ -42,7 +41,7 @@ class Transaction:
             raise UsageError(
                 "a transaction takes rows inside its with block", hint="with ws.transaction() as tx: ..."
             )
-        stage_rows(self._stage, rows, define(self._log, topic))
+        stage_rows(self._stage, rows, self._log.topic(topic))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

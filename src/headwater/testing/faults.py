@@ -31,7 +31,7 @@ Operation = Literal["create", "write_at", "sync", "truncate", "rename", "remove"
 When = Literal["before", "torn", "after"]
 
 
-class Crash(BaseException):  # noqa: N818 - it is not an error of the program: the program is dead
+class Crash(BaseException):
     """The process died here. Not an Exception, so that no handler of the program under test survives its own death."""
 
 

@@ -48,6 +48,7 @@ class Staged:
 
     name: str
     size: int
+    prefix_checksum: str
     frames: list[tuple[int, Frame]] = field(default_factory=list)
 
     @property
@@ -248,7 +249,7 @@ class Appender:
         if inline:
             part["i"] = at_byte - start
         if new:
-            part["new"] = True
+            part["new"], part["x"] = True, frames.prefix_checksum(topic.definition.storage_schema)
         return part, data
 
     def _place(self, topic: TopicState, number: int, partition: PartitionState, seq: int) -> tuple[str, int, bool]:
@@ -317,6 +318,7 @@ class Appender:
                 "w": [partition.watermark, last],
                 "m": max(f.latest for f in group),
                 "closed": True,
+                "x": file.prefix_checksum,
             }
             parts.append({**part, "a": ahead} if ahead else part)
         sync, _ = durability_of([state.topics[n].definition for n in names], self._core)

@@ -146,8 +146,16 @@ def segment_prefix(schema: pa.Schema) -> bytes:
     return bytes(sink.getvalue())[:-8]
 
 
-def is_prefix(data: bytes) -> bool:
-    """Whether these bytes are whole and what a segment file begins with."""
+@lru_cache(maxsize=256)
+def prefix_checksum(schema: pa.Schema) -> str:
+    """Of the schema message; the journal keeps it."""
+    return xxhash.xxh3_64_hexdigest(segment_prefix(schema))
+
+
+def is_prefix(data: bytes, checksum: str | None) -> bool:
+    """Whether these bytes are what a segment file begins with; without a checksum, whether they could be."""
+    if checksum is not None:
+        return xxhash.xxh3_64_hexdigest(data) == checksum
     try:
         return segment_prefix(pa.ipc.read_schema(pa.py_buffer(data))) == data
     except (pa.ArrowException, OSError, ValueError):

@@ -21,7 +21,7 @@ from headwater.log.embedded.core import Core, VoidedError
 from headwater.log.embedded.rewriting import Mask, Rewriter
 from headwater.log.embedded.sealed import steps_name
 from headwater.log.embedded.segments import SegmentReader
-from headwater.log.embedded.state import PartitionState, Segment, State, TopicState
+from headwater.log.embedded.state import Segment, State, TopicState
 from headwater.log.protocol import MaintenanceReport
 
 ACTIVE_AGE_MAX_US = parse_span_us("1 day")

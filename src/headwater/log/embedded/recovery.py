@@ -229,7 +229,7 @@ def _restore(storage: Storage, found: Scanned, findings: list[str]) -> bool:
         start, stop = part["b"]
         try:
             with contextlib.closing(storage.open(part["s"])) as segment:
-                if part.get("new") and not frames.is_prefix(segment.read_at(0, start)):
+                if part.get("new") and not frames.is_prefix(segment.read_at(0, start), part.get("x")):
                     return False
                 if inline := part.get("i", 0):
                     carried = bytes(found.blob[taken : taken + inline])

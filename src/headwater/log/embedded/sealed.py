@@ -9,6 +9,7 @@ Checksums of the footer and of every row group are kept in the log's state and c
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -192,10 +193,13 @@ class SealedReader:
             if self._storage.size(segment.name) != segment.size:
                 raise corrupt(segment, 0, "its length is not what was written")
             with pa.memory_map(self._storage.path(segment.name)) as mapped:
-                footer = footer_of(memoryview(mapped.read_buffer()))
+                data = memoryview(mapped.read_buffer())
+                footer, magic = footer_of(data), bytes(data[:4])
                 digest = xxhash.xxh3_64_hexdigest(footer)
             if not segment.checksums or digest != segment.checksums[0]:
                 raise corrupt(segment, segment.size - len(footer), "the checksum of its footer does not hold")
+            if magic != b"PAR1":
+                raise corrupt(segment, 0, "it does not begin as a Parquet file does")
             found = OpenedSealed(self._storage.path(segment.name))
             self._open[segment.name] = found
             while len(self._open) > self._open_max:
@@ -276,7 +280,8 @@ class SealedReader:
                 raise pa.ArrowInvalid("checksum")
             table = pq.read_table(pa.BufferReader(payload))
         except (pa.ArrowException, struct.error, OSError):
-            raise corrupt(segment, 0, f"{steps_name(segment.name)} fails its checksum") from None
+            named = dataclasses.replace(segment, name=steps_name(segment.name))
+            raise corrupt(named, 0, "its checksum does not hold") from None
         return integers(table.column("_offset")), integers(table.column("_watermark"))
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.catalog import TopicDefinition
+from headwater.errors import HeadwaterError
 from headwater.log.embedded import frames
 from headwater.log.embedded.frames import DamagedFrameError, FrameHeader
 from headwater.log.embedded.sealed import SealedReader, corrupt, integers
@@ -82,12 +83,10 @@ class SegmentReader:
                 file = self._storage.open(segment.name, read_only=True)
                 start = segment.index[0][1] if segment.index else segment.size
                 prefix = file.read_at(0, start)
-                try:
-                    schema = pa.ipc.read_schema(pa.py_buffer(prefix))
-                except (pa.ArrowException, OSError, ValueError):
-                    raise corrupt(segment, 0, "its schema cannot be read") from None
-                if frames.segment_prefix(schema) != prefix:
+                if not frames.is_prefix(prefix, next(iter(segment.checksums), None)):
+                    file.close()
                     raise corrupt(segment, 0, "its schema is not what was written")
+                schema = pa.ipc.read_schema(pa.py_buffer(prefix))
                 found = self._files[segment.name] = (file, schema, start)
                 while len(self._files) > self._open_max:
                     self._files.popitem(last=False)[1][0].close()
@@ -195,7 +194,7 @@ class SegmentReader:
         self, segment: Segment, topic: TopicDefinition, start: int, end: int, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         pending = _Pending()
-        damage = None
+        damage: Exception | None = None
         try:
             for piece in self.frames(segment, start, end):
                 if pending.rows and pending.rows + piece.batch.num_rows > BATCH_ROWS:
@@ -203,7 +202,7 @@ class SegmentReader:
                     pending = _Pending()
                 pending.pieces.append(piece)
                 pending.rows += piece.batch.num_rows
-        except Exception as error:  # what was read whole before the damage is still handed out
+        except (HeadwaterError, OSError) as error:  # what was read whole before the damage is still handed out
             damage = error
         if pending.rows:
             yield _gather(pending.pieces, topic, columns)

@@ -119,7 +119,10 @@ class EmbeddedStage:
             file = self._core.storage.open(path, create=True)
             prefix = frames.segment_prefix(definition.storage_schema)
             file.write_at(0, prefix)
-            found = self._files[name, partition] = (file, Staged(path, len(prefix)))
+            found = self._files[name, partition] = (
+                file,
+                Staged(path, len(prefix), frames.prefix_checksum(definition.storage_schema)),
+            )
         file, staged = found
         for frame in encode_rows(rows, definition, None):
             file.write_at(staged.size, frame.to_bytes())

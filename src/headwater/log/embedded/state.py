@@ -51,7 +51,7 @@ class Segment:
     tombstones_before: int = 0
     """Compacted segments: tombstones appended before this time were removed already."""
     checksums: list[str] = field(default_factory=list)
-    """XXH3-64 of a sealed file's footer, then of each of its row groups."""
+    """XXH3-64 of a sealed file's footer, then of each of its row groups; of an Arrow segment's schema message."""
     steps: bool = False
     """Whether a sealed file has a `.steps` file beside it: watermarks at offsets that no record is left at."""
 
@@ -211,6 +211,7 @@ class State:
                 w1=w0,
                 tmax=NONE,
                 closed=bool(part.get("closed")),
+                checksums=[part["x"]] if "x" in part else [],
             )
             partition.segments.append(segment)
         if not segment.index or start - segment.index[-1][1] >= INDEX_BYTES:
@@ -350,7 +351,7 @@ class State:
     def from_json(cls, plain: dict[str, Any], receipts_max: int = 1_000) -> State:
         """The state that `to_json` wrote."""
         state = cls(receipts_max=receipts_max, seq=plain["seq"], at=plain["at"], next_id=plain["next_id"])
-        state.ends = {number: end for number, end in plain.get("ends", ())}
+        state.ends = dict(plain.get("ends", ()))
         for number, definition, partitions in plain["topics"]:
             topic = TopicState(
                 number, TopicDefinition.from_json(definition), [PartitionState.from_json(p) for p in partitions]

@@ -71,6 +71,7 @@ def _verify_segment(
     reader: SegmentReader, topic: TopicState, number: int, segment: Segment
 ) -> Iterator[Finding | int]:
     name, at, rows = topic.definition.name, segment.first, 0
+    reader.forget([segment.name])
     while at < segment.end:
         try:
             for batch in reader.read(segment, topic.definition, at, segment.end, ["_offset"]):
@@ -89,7 +90,7 @@ def _verify_segment(
         try:
             reader.sealed.verify(segment)
         except HeadwaterError as error:
-            yield Finding(segment.name, error.facts.get("offset"), name, number, error.message)
+            yield Finding(error.facts.get("file", segment.name), error.facts.get("offset"), name, number, error.message)
     if rows != segment.rows:
         message = f"{rows} records were found where {segment.rows} were written"
         yield Finding(segment.name, None, name, number, message)

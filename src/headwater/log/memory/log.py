@@ -68,6 +68,11 @@ class MemoryLog:
         with self._held():
             return {name: topic.definition for name, topic in self._topics.items()}
 
+    def topic(self, name: str) -> TopicDefinition:
+        """See Log."""
+        with self._held():
+            return self._topic(name).definition
+
     def create_topic(self, definition: TopicDefinition) -> None:
         """See Log."""
         with self._held():

@@ -1,0 +1,147 @@
+"""The consumers' side of the embedded log: cursors, and groups that share partitions among members."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headwater.errors import WorkspaceMissingError
+from headwater.log.assignment import share_out
+from headwater.log.embedded.append import check_moves, move_json
+from headwater.log.embedded.part import LogPart, topic_of
+from headwater.log.embedded.state import State
+from headwater.log.protocol import CursorInfo, CursorMove, GroupInfo
+
+
+class ConsumerSide(LogPart):
+    """See `headwater.log.protocol.Log`."""
+
+    def cursor(self, topic: str, name: str) -> CursorInfo | None:
+        """See `Log.cursor`."""
+        self.core.refresh()
+        return self.core.state.cursors.get((topic, name))
+
+    def cursors(self, topic: str | None = None) -> Sequence[CursorInfo]:
+        """See `Log.cursors`."""
+        self.core.refresh()
+        return [c for (t, _), c in sorted(self.core.state.cursors.items()) if topic in (None, t)]
+
+    def create_cursor(self, topic: str, name: str, positions: Mapping[int, int], hold: bool) -> CursorInfo:
+        """See `Log.create_cursor`."""
+
+        def change(state: State) -> dict[str, Any] | None:
+            topic_of(state, topic)
+            known = state.cursors.get((topic, name))
+            if known is not None and known.hold == hold:
+                return None
+            plain = {str(p): o for p, o in positions.items()}
+            return {"k": "cursor", "topic": topic, "name": name, "positions": plain, "hold": hold}
+
+        self._change(change)
+        return self.core.state.cursors[topic, name]
+
+    def drop_cursor(self, topic: str, name: str) -> None:
+        """See `Log.drop_cursor`."""
+        self._change(lambda _: {"k": "uncursor", "topic": topic, "name": name})
+
+    def move_cursor(self, move: CursorMove) -> None:
+        """See `Log.move_cursor`."""
+
+        def change(state: State) -> dict[str, Any]:
+            check_moves(state, [move])
+            return {"k": "commit", "move": move_json(move)}
+
+        self._change(change)
+
+    def group(self, topic: str, name: str) -> GroupInfo | None:
+        """See `Log.group`."""
+        self.core.refresh()
+        return self.core.state.groups.get((topic, name))
+
+    def beat(self, topic: str, group: str, member: str, timeout_ms: float) -> GroupInfo:
+        """See `Log.beat`. Beats are written to a small file each, unsynced: they matter only to the living."""
+        beats = _beats_folder(topic, group)
+        self.storage.make_dirs(beats)
+        self._write_beat(f"{beats}/{_safe(member)}", timeout_ms)
+        self.core.refresh()
+        known = self.core.state.groups.get((topic, group))
+        if known is None or member not in known.members or self._silent(known):
+            self._change(lambda state: self._regroup(state, topic, group, joins=member))
+        return self.core.state.groups[topic, group]
+
+    def release(self, topic: str, group: str, member: str, partitions: Sequence[int]) -> GroupInfo:
+        """See `Log.release`."""
+
+        def change(state: State) -> dict[str, Any] | None:
+            known = state.groups.get((topic, group))
+            if known is None:
+                return None
+            given = {p for p in partitions if known.owners.get(p) == member and known.wanted.get(p) != member}
+            if not given:
+                return None
+            owners = {p: known.wanted[p] if p in given else o for p, o in known.owners.items()}
+            return _group_record(dataclasses.replace(known, owners=owners))
+
+        self._change(change)
+        return self.core.state.groups[topic, group]
+
+    def leave(self, topic: str, group: str, member: str) -> None:
+        """See `Log.leave`."""
+        self._change(lambda state: self._regroup(state, topic, group, leaves=member))
+        self.storage.remove(f"{_beats_folder(topic, group)}/{_safe(member)}")
+
+    def _regroup(
+        self, state: State, topic: str, group: str, *, joins: str | None = None, leaves: str | None = None
+    ) -> dict[str, Any] | None:
+        """The group's record after someone joined, left or fell silent; None if nothing changes."""
+        found = topic_of(state, topic)
+        known = state.groups.get((topic, group)) or GroupInfo(topic, group, 0, (), {}, {})
+        gone = {leaves, *self._silent(known)} - {joins}
+        members = tuple(sorted(({*known.members} | ({joins} if joins else set())) - gone - {None}))
+        if members == known.members:
+            return None
+        partitions = range(found.definition.partitions)
+        wanted = share_out(found.definition.partitions, members, known.wanted)
+        owners = {}
+        for partition in partitions:
+            owner = known.owners.get(partition)
+            if owner not in members:
+                owner = wanted.get(partition)
+            if owner is not None:
+                owners[partition] = owner
+        return _group_record(GroupInfo(topic, group, known.generation + 1, members, owners, wanted))
+
+    def _write_beat(self, name: str, timeout_ms: float) -> None:
+        with contextlib.closing(self.storage.open(name, create=True)) as file:
+            file.write_at(0, b"%024.3f %024.3f" % (self.clock.steady_ms(), timeout_ms))
+
+    def _silent(self, group: GroupInfo) -> set[str]:
+        """Members whose last beat is older than their timeout."""
+        now, silent = self.clock.steady_ms(), set()
+        for member in group.members:
+            try:
+                text = self.storage.read(f"{_beats_folder(group.topic, group.name)}/{_safe(member)}")
+                last, timeout = (float(word) for word in text.split())
+            except (WorkspaceMissingError, ValueError):
+                last, timeout = float("-inf"), 0.0
+            if not last <= now or now - last > timeout:  # a beat from the future is from before a restart
+                silent.add(member)
+        return silent
+
+
+def _group_record(group: GroupInfo) -> dict[str, Any]:
+    plain = dataclasses.asdict(group)
+    for side in ("owners", "wanted"):
+        plain[side] = {str(p): m for p, m in plain[side].items()}
+    return {"k": "group", "group": plain}
+
+
+def _beats_folder(topic: str, group: str) -> str:
+    return f"groups/{topic}/{_safe(group)}"
+
+
+def _safe(name: str) -> str:
+    """A name as a file name."""
+    return "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in name)

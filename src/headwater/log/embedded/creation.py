@@ -1,0 +1,103 @@
+"""A workspace's folder: making it, and reading what `headwater.json` says of it."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import xxhash
+
+from headwater.errors import CorruptionError, NewerVersionError, NotAWorkspaceError, WorkspaceMissingError
+from headwater.log.embedded import journal, recovery, staging
+from headwater.settings import LogSettings
+from headwater.storage import Storage
+
+WORKSPACE_FILE = "headwater.json"
+FORMAT = 1
+
+
+def read_about(storage: Storage) -> dict[str, Any]:
+    """What the workspace says of itself; an error if it is damaged or of a newer version."""
+    about = _about(storage)
+    if about.get("format", 0) > FORMAT:
+        raise NewerVersionError(
+            f"workspace {storage.root} was written by a newer version of Headwater (format {about['format']})",
+            detail=f"this version reads formats up to {FORMAT}",
+            hint="upgrade Headwater: pip install -U headwater",
+            found=about["format"],
+            supported=FORMAT,
+        )
+    return about
+
+
+def create_workspace(storage: Storage, settings: LogSettings, create: bool) -> None:
+    """Make the folder, if `create`. What a crash half-way left is completed."""
+    if not create:
+        raise WorkspaceMissingError(
+            f"there is no workspace in {storage.root}",
+            hint="`headwater init` makes one",
+            file=str(storage.root),
+        )
+    if storage.root.is_file():
+        raise NotAWorkspaceError(f"{storage.root} is a file", hint="give the name of a folder")
+    storage.make_dirs(".")
+    strangers = [
+        n for n in storage.list(".") if n not in _OWN_NAMES and not n.startswith((".", WORKSPACE_FILE))
+    ]
+    if strangers:
+        raise NotAWorkspaceError(
+            f"{storage.root} is not a workspace: it holds {strangers[0]!r} and no {WORKSPACE_FILE}",
+            hint="give the name of a new or empty folder",
+        )
+    for folder in (journal.FOLDER, recovery.CHECKPOINTS, "topics", "groups", staging.FOLDER):
+        storage.make_dirs(folder)
+    with (
+        contextlib.suppress(FileExistsError),
+        contextlib.closing(storage.open(journal.journal_name(1), exclusive=True)) as file,
+    ):
+        begin = {"k": "begin", "seq": 0, "at": 0, "previous_end": 0, "fence": False}
+        file.write_at(0, journal.encode_record(begin))
+        file.sync()
+        storage.sync_dir(journal.FOLDER)
+    about = {"format": FORMAT, "id": uuid.uuid4().hex, "durability": settings.durability}
+    about["checksum"] = _checksum(about)
+    storage.write_atomic(WORKSPACE_FILE, orjson.dumps(about, option=orjson.OPT_INDENT_2))
+
+
+def _about(storage: Storage) -> dict[str, Any]:
+    """What headwater.json says of the workspace."""
+    data = storage.read(WORKSPACE_FILE)
+    try:
+        about = orjson.loads(data)
+        # what a newer format puts here is for its own version to check
+        if about["format"] > FORMAT or about["checksum"] == _checksum(about):
+            return dict(about)
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
+        pass
+    raise CorruptionError(
+        f"{WORKSPACE_FILE} is damaged at byte 0: its checksum does not hold",
+        detail="it says only the format and the durability of the workspace; the records are not touched by this",
+        hint="restore the file from a backup, or copy that of another workspace of this version",
+        file=WORKSPACE_FILE,
+        offset=0,
+    )
+
+
+def _checksum(about: Mapping[str, Any]) -> str:
+    plain = {key: value for key, value in about.items() if key != "checksum"}
+    return xxhash.xxh3_64_hexdigest(orjson.dumps(plain, option=orjson.OPT_SORT_KEYS))
+
+
+_OWN_NAMES = {
+    journal.FOLDER,
+    recovery.CHECKPOINTS,
+    "topics",
+    "groups",
+    staging.FOLDER,
+    journal.HEAD,
+    "flush.lock",
+    "maintain.lock",
+}

@@ -1,0 +1,224 @@
+"""The reading side of the embedded log: bounds, records, seeks, watermarks and waiting."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from headwater.catalog import TopicDefinition
+from headwater.clock import Clock, Microseconds
+from headwater.errors import GapError, UsageError, WorkspaceMissingError
+from headwater.log.embedded.creation import WORKSPACE_FILE
+from headwater.log.embedded.part import LogPart, partition_of, topic_of
+from headwater.log.embedded.state import PartitionState, Segment, TopicState
+from headwater.log.embedded.waiting import Notifier
+from headwater.log.protocol import PartitionInfo, TimeAxis
+from headwater.log.watermarks import NONE
+from headwater.settings import LogSettings
+from headwater.storage import Storage
+
+RECHECK_MS = 1_000.0
+"""A waiter looks by itself this often, in case a writer died between publishing and waking."""
+
+
+class ReadSide(LogPart):
+    """See `headwater.log.protocol.Log`."""
+
+    def __init__(self, storage: Storage, settings: LogSettings, clock: Clock) -> None:
+        super().__init__(storage, settings, clock)
+        self._notifier = Notifier()
+
+    def partitions(self, topic: str) -> Mapping[int, PartitionInfo]:
+        """See `Log.partitions`."""
+        with self.core.mutex:
+            self.core.refresh()
+            found = topic_of(self.core.state, topic)
+            return {p: self._info(found, p, s) for p, s in enumerate(found.partitions)}
+
+    def _info(self, topic: TopicState, number: int, partition: PartitionState) -> PartitionInfo:
+        end = self.core.visible_end(topic.id, number)
+        segments = [s for s in partition.segments if s.first < end]
+        level = partition.watermark
+        if end != partition.end:
+            level = self._watermark(topic, partition, end)
+        return PartitionInfo(
+            first=partition.first,
+            end=end,
+            rows=sum(s.rows for s in segments),
+            size_bytes=sum(s.size for s in segments),
+            segments=len(segments),
+            watermark=None if level == NONE else level,
+            last_appended_at=segments[-1].at1 if segments else None,
+            oldest_appended_at=segments[0].at0 if segments else None,
+            ahead=partition.ahead,
+        )
+
+    def ends(self, topics: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
+        """See `Log.ends`."""
+        with self.core.mutex:
+            self.core.refresh()
+            found = [topic_of(self.core.state, name) for name in topics]
+            return {
+                t.definition.name: {p: self.core.visible_end(t.id, p) for p in range(t.definition.partitions)}
+                for t in found
+            }
+
+    def read(
+        self, topic: str, partition: int, start: int, end: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Log.read`."""
+        at = start
+        missing: str | None = None
+        while at < end:
+            found, segments, first = self._segments(topic, partition, at, end)
+            if at < first:
+                raise gap(topic, partition, at, first)
+            if not segments:
+                return
+            wanted = _columns(found.definition, columns)
+            segment = segments[0]
+            try:
+                for batch in self._read_segment(segment, found, at, min(end, segment.end), wanted):
+                    yield batch[0]
+                    at = batch[1]
+            except WorkspaceMissingError as error:
+                # the segment was rewritten or removed since; look again, once for each
+                if missing == segment.name or not self.storage.exists(WORKSPACE_FILE):
+                    raise
+                missing = error.facts.get("file", segment.name)
+                self.reader.forget([segment.name])
+                continue
+            at = max(at, min(end, segment.end))
+
+    def _read_segment(
+        self, segment: Segment, topic: TopicState, start: int, end: int, columns: list[str]
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Batches with the offset to go on from after each."""
+        needed = columns if "_offset" in columns else [*columns, "_offset"]
+        for batch in self.reader.read(segment, topic.definition, start, end, needed):
+            after = batch.column("_offset")[-1].as_py() + 1
+            yield batch if len(needed) == len(columns) else batch.select(columns), after
+
+    def _segments(
+        self, topic: str, partition: int, start: int, end: int
+    ) -> tuple[TopicState, list[Segment], int]:
+        with self.core.mutex:
+            self.core.refresh()
+            found = topic_of(self.core.state, topic)
+            place = partition_of(found, partition)
+            segments = [s for s in place.from_offset(start) if s.first < end]
+            return found, [dataclasses.replace(s, index=list(s.index)) for s in segments[:1]], place.first
+
+    def _read_keys(self, topic: TopicState, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        columns = [topic.definition.versioned_by or "", "_version"]
+        for segment in topic.partitions[partition].from_offset(start):
+            yield from self.reader.read(segment, topic.definition, start, min(end, segment.end), columns)
+
+    def offset_at(self, topic: str, partition: int, moment: Microseconds, axis: TimeAxis) -> int:
+        """See `Log.offset_at`."""
+        with self.core.mutex:
+            self.core.refresh()
+            found = topic_of(self.core.state, topic)
+            place, end = partition_of(found, partition), self.core.visible_end(found.id, partition)
+            if axis == "event":
+                return self._event_offset(found, place, moment, end)
+            for segment in place.segments:
+                if segment.at1 >= moment and segment.end > place.first:
+                    at = self.reader.offset_at_time(segment, moment)
+                    if at is not None:
+                        return min(max(at, place.first), end)
+            return end
+
+    def _event_offset(self, topic: TopicState, place: PartitionState, moment: int, end: int) -> int:
+        if topic.definition.time is None:
+            raise no_event_time(topic.definition.name)
+        for segment in place.segments:
+            if segment.tmax >= moment:
+                at = self.reader.offset_at_event(segment, topic.definition, moment)
+                if at is not None:
+                    return min(at, end)
+        return end
+
+    def watermark(self, topic: str, partition: int, offset: int) -> Microseconds | None:
+        """See `Log.watermark`."""
+        with self.core.mutex:
+            self.core.refresh()
+            found = topic_of(self.core.state, topic)
+            level = self._watermark(found, partition_of(found, partition), offset)
+            return None if level == NONE else level
+
+    def _watermark(self, topic: TopicState, place: PartitionState, offset: int) -> int:
+        if offset >= place.end:
+            return place.watermark
+        for segment in place.from_offset(offset):
+            return self.reader.watermark(segment, topic.definition, offset)
+        return place.watermark
+
+    def appended_at(self, topic: str, partition: int, offset: int) -> Microseconds | None:
+        """See `Log.appended_at`."""
+        with self.core.mutex:
+            self.core.refresh()
+            found = topic_of(self.core.state, topic)
+            end = self.core.visible_end(found.id, partition)
+            for segment in partition_of(found, partition).from_offset(offset):
+                at = self.reader.appended_at(segment, offset)
+                if at is not None and offset < end:
+                    return at
+            return None
+
+    def wait(self, topic: str, ends: Mapping[int, int], timeout_ms: float | None) -> bool:
+        """See `Log.wait`."""
+        deadline = None if timeout_ms is None else self.core.clock_ms() + timeout_ms
+        path = ""
+        while True:
+            with self.core.mutex:
+                found = topic_of(self.core.state, topic)
+                path = self.storage.path(f"{found.folder}/wake")
+            count = self._notifier.count(path)
+            now = self.ends([topic])[topic]
+            if any(now.get(p, 0) > end for p, end in ends.items()):
+                return True
+            left = RECHECK_MS if deadline is None else min(RECHECK_MS, deadline - self.core.clock_ms())
+            if left <= 0:
+                return False
+            self._notifier.wait(path, count, left)
+
+
+def all_columns(topic: TopicDefinition) -> list[str]:
+    """What a read gives by default: the topic's columns and the hidden ones it has."""
+    own = [*topic.schema.names, "_offset", "_appended_at", "_watermark", "_sequence"]
+    return [*own, *(n for n in topic.storage_schema.names if n not in topic.schema.names)]
+
+
+def _columns(topic: TopicDefinition, columns: Sequence[str] | None) -> list[str]:
+    everything = all_columns(topic)
+    for name in columns or ():
+        if name not in everything:
+            raise UsageError(
+                f"topic {topic.name!r} has no column {name!r}",
+                hint=f"its columns are {', '.join(everything)}",
+            )
+    return everything if columns is None else list(columns)
+
+
+def gap(topic: str, partition: int, position: int, first: int) -> GapError:
+    """The error for a position that retention has removed."""
+    return GapError(
+        f"offset {position} of partition {partition} of topic {topic!r} was removed; the first available is {first}",
+        detail=f"{first - position} rows were missed",
+        hint="read from 'earliest', or declare on_gap='earliest' or 'latest' to go on and count the loss",
+        topic=topic,
+        partition=partition,
+        position=position,
+        first_available=first,
+        missed=first - position,
+    )
+
+
+def no_event_time(topic: str) -> UsageError:
+    """The error for asking a topic without event time about it."""
+    return UsageError(
+        f"topic {topic!r} has no event time", hint="declare WATERMARK FOR a TIMESTAMP column when creating it"
+    )
