@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,7 +135,7 @@ class Maintenance:
 
     def _next_number(self) -> str:
         """Unlike any other attempt's: two maintainers never write the same file."""
-        return f"{self._core.state.seq}s{id(self._stop) & 0xFFFF:x}{next(_ATTEMPT)}"
+        return f"{self._core.state.seq}s{uuid.uuid4().hex[:12]}"
 
     # --- retention -----------------------------------------------------------------------------------------------
 
@@ -267,16 +268,6 @@ class Maintenance:
             for entry in self._core.storage.list("topics"):
                 if entry not in live:
                     self._core.storage.remove_dir(f"topics/{entry}")
-
-
-def _counter() -> Iterator[int]:
-    number = 0
-    while True:
-        number += 1
-        yield number
-
-
-_ATTEMPT = _counter()
 
 
 def hold_limit(state: State, topic: TopicState, number: int) -> int:

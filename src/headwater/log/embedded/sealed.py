@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -20,11 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
 from headwater.errors import CorruptionError
 from headwater.log.embedded.state import Segment
+from headwater.log.watermarks import NONE
 from headwater.storage import SequentialWriter, Storage
 
 HIDDEN_FIELDS = (
@@ -34,6 +37,9 @@ HIDDEN_FIELDS = (
     pa.field("_sequence", pa.int64(), nullable=False),
 )
 ROW_GROUP_ROWS = 65_536
+DICTIONARY_SAMPLE = 8_192
+DICTIONARY_SHARE = 0.25
+"""A column of text gets a dictionary if at most this share of a sample's values are different."""
 FORMAT = 1
 
 Integers = npt.NDArray[np.int64]
@@ -62,11 +68,14 @@ def write_sealed(
         file.truncate(0)
         sink = pa.PythonFile(SequentialWriter(file), mode="w")
         schema = schema.with_metadata({"headwater": orjson.dumps({"format": FORMAT, **about})})
+        pieces = (table.cast(schema) for table in tables)
+        sample = next(pieces, schema.empty_table())
         rows = 0
-        with pq.ParquetWriter(sink, schema, **_writer_options(schema)) as writer:
-            for table in tables:
-                rows += table.num_rows
-                writer.write_table(table.cast(schema), row_group_size=ROW_GROUP_ROWS)
+        with pq.ParquetWriter(sink, schema, **_writer_options(sample)) as writer:
+            for table in itertools.chain([sample], pieces):
+                if table.num_rows:
+                    rows += table.num_rows
+                    writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         sink.flush()
         file.sync()
         size = file.size()
@@ -74,14 +83,15 @@ def write_sealed(
         return Written(rows, size, opened.checksums())
 
 
-def _writer_options(schema: pa.Schema) -> dict[str, Any]:
-    deltas = {f.name: "DELTA_BINARY_PACKED" for f in HIDDEN_FIELDS if f.name in schema.names}
-    plain_types = (pa.types.is_floating, pa.types.is_boolean)
-    dictionary = [
-        f.name
-        for f in schema
-        if f.name not in deltas and not pa.types.is_nested(f.type) and not any(t(f.type) for t in plain_types)
-    ]
+def _writer_options(sample: pa.Table) -> dict[str, Any]:
+    """Numbers and times as differences, text that repeats as a dictionary: small, and fast to read back."""
+    deltas, dictionary = {}, []
+    for field in sample.schema:
+        kind = field.type
+        if pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            deltas[field.name] = "DELTA_BINARY_PACKED"
+        elif (pa.types.is_string(kind) or pa.types.is_binary(kind)) and _repeats(sample.column(field.name)):
+            dictionary.append(field.name)
     return {
         "compression": "zstd",
         "compression_level": 1,
@@ -91,6 +101,11 @@ def _writer_options(schema: pa.Schema) -> dict[str, Any]:
         "write_statistics": True,
         "version": "2.6",
     }
+
+
+def _repeats(column: pa.ChunkedArray) -> bool:
+    start = column.slice(0, DICTIONARY_SAMPLE)
+    return bool(len(start) and pc.count_distinct(start).as_py() <= len(start) * DICTIONARY_SHARE)
 
 
 class OpenedSealed:
@@ -156,17 +171,9 @@ def _bounds(statistics: list[Any]) -> tuple[Integers, Integers]:
     ends: tuple[list[int], list[int]] = ([], [])
     for stat in statistics:
         there = stat is not None and stat.has_min_max
-        for side, value in zip(ends, (stat.min, stat.max) if there else (None, None), strict=True):
-            side.append(_as_int(value))
+        ends[0].append(stat.min_raw if there else NONE)
+        ends[1].append(stat.max_raw if there else NONE)
     return np.array(ends[0], dtype=np.int64), np.array(ends[1], dtype=np.int64)
-
-
-def _as_int(value: Any) -> int:
-    if value is None:
-        return -(2**63)
-    if isinstance(value, int):
-        return value
-    return int(pa.scalar(value, pa.timestamp("us", "UTC")).cast(pa.int64()).as_py())
 
 
 class SealedReader:
@@ -306,7 +313,7 @@ def integers(column: pa.ChunkedArray) -> Integers:
         merged = pa.concat_arrays(merged.chunks) if merged.num_chunks else pa.array([], merged.type)
     if pa.types.is_timestamp(merged.type):
         merged = merged.view(pa.int64())
-    return np.asarray(merged.fill_null(-(2**63)).to_numpy(zero_copy_only=False), dtype=np.int64)
+    return np.asarray(merged.fill_null(NONE).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def _start_of(part: memoryview, whole: memoryview) -> int:

@@ -26,6 +26,8 @@ from headwater.records import adapt, op_names
 from headwater.storage import File, Storage
 
 READ_BYTES = 4 << 20
+PEEK_BYTES = 16 << 10
+"""What is read at first: enough for a header, so that seeking does not read bodies."""
 BATCH_ROWS = 65_536
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -124,9 +126,9 @@ class SegmentReader:
         entry = segment.index_at(start) or (segment.index[0] if segment.index else None)
         if entry is None:
             return
-        at, data, base = entry[1], memoryview(b""), entry[1]
+        at, data, base, ahead = entry[1], memoryview(b""), entry[1], PEEK_BYTES
         while at < segment.size:
-            data, base, header = self._header(segment, at, data, base)
+            data, base, header = self._header(segment, at, data, base, ahead)
             if header is None:
                 at = self._resync(segment, at, start)
                 continue
@@ -135,21 +137,23 @@ class SegmentReader:
             if header.end > start:
                 stop = at + header.total_bytes
                 if bodies and stop > base + len(data):
-                    size = max(READ_BYTES, header.total_bytes)
-                    data, base = self._bytes(segment, at, min(size, segment.size - at)), at
+                    ahead = min(ahead * 4, READ_BYTES)  # a scan reads further ahead the longer it goes on
+                    data, base = self._bytes(segment, at, max(ahead, header.total_bytes)), at
                 yield at, header, data[at - base : stop - base]
             at += header.total_bytes
 
     def _bytes(self, segment: Segment, at: int, size: int) -> memoryview:
         with self._lock:
-            return memoryview(self._arrow(segment)[0].read_at(at, size))
+            return memoryview(self._arrow(segment)[0].read_at(at, min(size, segment.size - at)))
 
     def _header(
-        self, segment: Segment, at: int, data: memoryview, base: int
+        self, segment: Segment, at: int, data: memoryview, base: int, ahead: int
     ) -> tuple[memoryview, int, FrameHeader | None]:
         known = frames.header_length(data, at - base) if at - base < len(data) else 0
         if not known or at + known > base + len(data):
-            data, base = self._bytes(segment, at, min(READ_BYTES, segment.size - at)), at
+            data, base = self._bytes(segment, at, max(ahead, known)), at
+            if (known := frames.header_length(data)) > len(data):
+                data = self._bytes(segment, at, known)
         try:
             return data, base, frames.parse_header(data, at - base)
         except DamagedFrameError:
@@ -229,12 +233,19 @@ class SegmentReader:
         if segment.kind == "parquet":
             with self._lock:
                 return self.sealed.first_event(segment, topic.time or "", moment)
-        for _, header in self.headers(segment, segment.first):
+        for _, header in self.headers(segment, self._before_event(segment, topic, moment)):
             if header.tmax >= moment:
                 rows = next(self.frames(segment, header.first, header.end))
                 times = event_times(rows.batch, topic)
                 return header.first + int(np.argmax(times >= moment)) if times is not None else None
         return None
+
+    def _before_event(self, segment: Segment, topic: TopicDefinition, moment: int) -> int:
+        """An offset before which no event time is >= `moment`: by the index, where the watermark has seen every row."""
+        if topic.max_ahead_us is not None:
+            return segment.first
+        below = [e[0] for e in segment.index if e[4] + topic.lateness_us < moment]
+        return below[-1] if below else segment.first
 
     def appended_at(self, segment: Segment, offset: int) -> int | None:
         """The append time of the first record at or after an offset; None if this segment has none."""
