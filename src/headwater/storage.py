@@ -128,7 +128,9 @@ class Storage:
         """Where a file lies, for libraries that read by path. They must not write."""
         return self._prefix + name
 
-    def open(self, name: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> File:
+    def open(
+        self, name: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False
+    ) -> File:
         """A handle. `exclusive` creates the file and raises FileExistsError if it is there."""
         flags = os.O_RDONLY if read_only else os.O_RDWR
         flags |= os.O_CLOEXEC | (os.O_CREAT if create or exclusive else 0) | (os.O_EXCL if exclusive else 0)

@@ -59,7 +59,8 @@ class Step:
 def clicks(start: int, count: int, text_times: int = 1) -> list[dict[str, Any]]:
     base = 1_700_000_000_000_000
     return [
-        {"user": n % 5, "n": n, "at": (base + n * 1_000_000 * text_times)} for n in range(start, start + count)
+        {"user": n % 5, "n": n, "at": (base + n * 1_000_000 * text_times)}
+        for n in range(start, start + count)
     ]
 
 
@@ -133,7 +134,10 @@ SCRIPT = [
     Step("loose rows, many", lambda log, _: append(log, {"loose": numbers(0, 300)}), soft=True),
     Step("an order after them", lambda log, _: append(log, {"orders": numbers(8, 2)})),
     Step("the cursor moves", lambda log, _: log.move_cursor(_move(4)[0]), repeatable=True),
-    Step("punctuate", lambda log, _: log.punctuate("clicks", {0: 1_700_001_000_000_000, 1: 1_700_002_000_000_000})),
+    Step(
+        "punctuate",
+        lambda log, _: log.punctuate("clicks", {0: 1_700_001_000_000_000, 1: 1_700_002_000_000_000}),
+    ),
     Step("a column more", _alter, repeatable=True),
     Step("clicks of the new schema", lambda log, _: append(log, {"clicks": clicks(117, 10)})),
     Step(
@@ -149,11 +153,23 @@ SCRIPT = [
     Step("customers again", lambda log, _: append(log, {"customers": people(0, 20, "b")})),
     Step("loose rows, few", lambda log, _: append(log, {"loose": numbers(300, 3)}), soft=True),
     Step("upkeep: seal, compact", lambda log, _: log.maintain(force=True), upkeep=True, repeatable=True),
-    Step("an hour passes, an order", lambda log, clock: (clock.advance(HOUR), append(log, {"orders": numbers(50, 2)}))),
-    Step("customers, third", lambda log, _: append(log, {"customers": people(0, 9, "c"), "orders": numbers(52, 1)})),
+    Step(
+        "an hour passes, an order",
+        lambda log, clock: (clock.advance(HOUR), append(log, {"orders": numbers(50, 2)})),
+    ),
+    Step(
+        "customers, third",
+        lambda log, _: append(log, {"customers": people(0, 9, "c"), "orders": numbers(52, 1)}),
+    ),
     Step("an hour passes", lambda log, clock: clock.advance(HOUR)),
-    Step("upkeep: retention, compaction", lambda log, _: log.maintain(force=True), upkeep=True, repeatable=True),
-    Step("the last order", lambda log, _: append(log, {"orders": numbers(53, 2)}, producer=Producer("loader", 9)), repeatable=True),
+    Step(
+        "upkeep: retention, compaction", lambda log, _: log.maintain(force=True), upkeep=True, repeatable=True
+    ),
+    Step(
+        "the last order",
+        lambda log, _: append(log, {"orders": numbers(53, 2)}, producer=Producer("loader", 9)),
+        repeatable=True,
+    ),
 ]
 
 

@@ -117,7 +117,7 @@ def test_the_journal_is_mended(truth: tuple[Path, Rows], tmp_path: Path) -> None
     chooser = random.Random(7)
     for scanned in records[1:]:
         text = struct.unpack_from("<I", journal.read_bytes(), scanned.start + 16)[0]
-        header = [*range(0, RECORD.size)]
+        header = [*range(RECORD.size)]
         body = [RECORD.size + at for at in spots(text, 2, scanned.start)]
         blob = [*range(RECORD.size + text, scanned.end - scanned.start)]
         for at in [*chooser.sample(header, 6), *body, *chooser.sample(blob, min(3, len(blob)))]:
@@ -127,11 +127,15 @@ def test_the_journal_is_mended(truth: tuple[Path, Rows], tmp_path: Path) -> None
             assert found == truth[1], f"rows were lost: {said}"
             again = EmbeddedLog.open(folder, settings=ROOMY, clock=ManualClock())
             assert dict(again.cursor("orders", "mailer").positions) == {0: 5}  # type: ignore[union-attr]
-            receipt = append(again, {"orders": numbers(9, 3), "clicks": clicks(158, 5)}, producer=Producer("loader", 2))
+            receipt = append(
+                again, {"orders": numbers(9, 3), "clicks": clicks(158, 5)}, producer=Producer("loader", 2)
+            )
             assert receipt.positions["orders"][0][1] == again.partitions("orders")[0].end, "a second copy"
             append(again, {"orders": numbers(100, 1)})
             rows = readable(again)[0]
-            assert {o: r for o, r in rows["orders", 0].items() if o in truth[1]["orders", 0]} == truth[1]["orders", 0]
+            assert {o: r for o, r in rows["orders", 0].items() if o in truth[1]["orders", 0]} == truth[1][
+                "orders", 0
+            ]
             assert len(rows["orders", 0]) == len(truth[1]["orders", 0]) + 1
             again.close()
 
@@ -184,7 +188,9 @@ def test_a_sealed_file_is_damaged(truth: tuple[Path, Rows], tmp_path: Path) -> N
     """Magic, page headers, page data, footer, its length and the magic at the end; and the steps beside it."""
     for path in files(truth[0], "topics/*/*/*.parquet*"):
         size = path.stat().st_size
-        footer = size - 8 - struct.unpack("<I", path.read_bytes()[-8:-4])[0] if path.suffix == ".parquet" else 0
+        footer = (
+            size - 8 - struct.unpack("<I", path.read_bytes()[-8:-4])[0] if path.suffix == ".parquet" else 0
+        )
         places = [0, 3, 4, 6, 30, footer + 1, size - 20, size - 8, size - 6, size - 1]
         for at in [p for p in places if 0 <= p < size] + spots(size, 4, size):
             folder = copy(truth, tmp_path)
@@ -250,4 +256,3 @@ def test_the_workspace_file_is_damaged(truth: tuple[Path, Rows], tmp_path: Path)
         else:
             # a change of white space, which is nothing
             assert (folder / "headwater.json").read_bytes()[at : at + 1].isspace()
-

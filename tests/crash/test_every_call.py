@@ -34,7 +34,9 @@ class Life:
         self.now = [ManualClock().now_us()]
         self.step = 0
         clock = ManualClock()
-        log = EmbeddedLog.open(folder / "truth", settings=SETTINGS, clock=clock, storage=FaultyStorage(folder / "truth"))
+        log = EmbeddedLog.open(
+            folder / "truth", settings=SETTINGS, clock=clock, storage=FaultyStorage(folder / "truth")
+        )
         for step in script:
             step.do(log, clock)
             self.truths.append(contents(log))
@@ -46,7 +48,7 @@ class Life:
         clock = ManualClock()
         self.step = 0
         log = EmbeddedLog.open(storage.root, settings=SETTINGS, clock=clock, storage=storage)
-        for self.step, step in enumerate(self.script):  # noqa: B007
+        for self.step, step in enumerate(self.script):
             step.do(log, clock)
         self.step = len(self.script)
         return log
@@ -66,13 +68,21 @@ class Life:
         first = at
         while power and first > 0 and self.script[first - 1].soft:
             first -= 1
-        fits = [n for n in range(first, at + 1) if agrees(seen, self.truths[n], self.truths[n + 1], self.script[n].upkeep)]
+        fits = [
+            n
+            for n in range(first, at + 1)
+            if agrees(seen, self.truths[n], self.truths[n + 1], self.script[n].upkeep)
+        ]
         assert fits, (log.findings, _difference(seen, self.truths[at], self.truths[at + 1]))
         assert problems(log) == [], log.findings
         log.abandon()
         again = EmbeddedLog.open(storage.root, settings=SETTINGS, clock=clock, storage=storage)
         assert contents(again) == seen, "a second opening gives something else"
-        if self.script[at].repeatable and (storage.seed % 8 == 0 or not upkeep) and seen in (self.truths[at], self.truths[at + 1]):
+        if (
+            self.script[at].repeatable
+            and (storage.seed % 8 == 0 or not upkeep)
+            and seen in (self.truths[at], self.truths[at + 1])
+        ):
             self.script[at].do(again, clock)
             assert contents(again) == self.truths[at + 1], "the step, done again, does not complete it"
         self._goes_on(again)

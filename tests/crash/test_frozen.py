@@ -59,7 +59,9 @@ def test_a_writer_is_frozen(tmp_path: Path, where: str) -> None:
     assert sorted(found.values()) == sorted(
         [0, 1, 2, 10, 11, 20, 21, 30, 31, 40, 41, 1_000, 1_001, 1_002, 1_003, 1_004, 2_000, 2_001]
     )
-    assert [found[o] for o in range(*theirs[0])] == [1_000, 1_001, 1_002, 1_003, 1_004], "its receipt is wrong"
+    assert [found[o] for o in range(*theirs[0])] == [1_000, 1_001, 1_002, 1_003, 1_004], (
+        "its receipt is wrong"
+    )
     assert [found[o] for o in range(*theirs[1])] == [2_000, 2_001]
     for number, receipt in enumerate(mine, 1):
         assert [found[o] for o in range(*receipt)] == [10 * number, 10 * number + 1]

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from headwater.catalog import define_topic
@@ -15,8 +16,6 @@ from headwater.log.embedded import EmbeddedLog
 from headwater.log.protocol import Producer
 from tests.crash.script import append, problems
 from tests.crash.workers import BUSY, WIDTH, value
-
-import pyarrow as pa
 
 ROOT = Path(__file__).parents[2]
 KILLS = 60 if os.environ.get("HEADWATER_LONG") == "1" else 8
@@ -73,7 +72,9 @@ def judge(log: EmbeddedLog, acknowledged: list[dict[int, int]], once: bool) -> N
             sequence = max(done, default=-1) + 1
             rows = [{"n": value(number, sequence, 0)}]
             first = append(log, {"left": rows, "right": rows}, producer=Producer(f"p{number}", sequence))
-            assert append(log, {"left": rows, "right": rows}, producer=Producer(f"p{number}", sequence)) == first
+            assert (
+                append(log, {"left": rows, "right": rows}, producer=Producer(f"p{number}", sequence)) == first
+            )
     assert problems(log) == []
     by_topic = {}
     for name in ("left", "right"):
@@ -93,4 +94,6 @@ def judge(log: EmbeddedLog, acknowledged: list[dict[int, int]], once: bool) -> N
     assert by_topic["left"] == by_topic["right"], "an atomic append is there in part"
     for number, done in enumerate(acknowledged):
         for sequence, count in done.items():
-            assert {value(number, sequence, row) for row in range(count)} <= by_topic["left"], "acknowledged, and lost"
+            assert {value(number, sequence, row) for row in range(count)} <= by_topic["left"], (
+                "acknowledged, and lost"
+            )

@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from headwater.log.embedded.journal import Damage, Head, Scanned, encode_record, proven, read_head, scan, write_head
+from headwater.log.embedded.journal import (
+    Damage,
+    Head,
+    Scanned,
+    encode_record,
+    proven,
+    read_head,
+    scan,
+    write_head,
+)
 from headwater.log.embedded.salvage import mend
 from headwater.storage import File, Storage
 

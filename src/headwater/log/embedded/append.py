@@ -12,10 +12,18 @@ from typing import Any
 import pyarrow as pa
 
 from headwater.catalog import TopicDefinition
-from headwater.errors import AlreadyWrittenError, ConflictError, FencedError, TopicNotFoundError, UsageError
+from headwater.errors import (
+    AlreadyWrittenError,
+    ConflictError,
+    FencedError,
+    HeadwaterError,
+    TopicNotFoundError,
+    UsageError,
+)
 from headwater.log.embedded import frames
 from headwater.log.embedded.core import Core, Ticket, VoidedError
 from headwater.log.embedded.frames import Frame
+from headwater.log.embedded.gathering import Gathering, Request
 from headwater.log.embedded.state import PartitionState, State, TopicState
 from headwater.log.embedded.versions import Versions
 from headwater.log.protocol import Append, CursorMove, Producer
@@ -42,6 +50,19 @@ class TopicRows:
     """Versioned topics: the counts per key that hold once the rows are committed."""
 
 
+class AppendRequest(Request):
+    """An append that is prepared and waits for its turn; `done` once it is as durable as it asks to be."""
+
+    def __init__(self, append: Append, rows: list[TopicRows]) -> None:
+        super().__init__()
+        self.append = append
+        self.rows = rows
+        self.receipt = Receipt({})
+        self.ticket: Ticket | None = None
+        self.sync = False
+        self.gather = False
+
+
 @dataclass
 class Staged:
     """Frames that already lie in a file of their own, to be taken over as a segment: (byte, header bytes, frame)."""
@@ -63,6 +84,7 @@ class Appender:
     def __init__(self, core: Core, versions: Versions) -> None:
         self._core = core
         self._versions = versions
+        self._gathering = Gathering(self._append_together)
 
     def append(self, append: Append) -> Receipt:
         """See `Log.append`."""
@@ -71,20 +93,44 @@ class Appender:
         rows = [self._prepare(name, list(batches), producer) for name, batches in append.batches.items()]
         if not append.moves and append.producer is None and not any(b.num_rows for r in rows for b in r.batches):
             return Receipt({})
-        while True:
-            try:
-                with self._core.exclusive() as state:
-                    known = _check_producer(state, append.producer)
-                    if known is not None:
-                        receipt, ticket, sync, gather = known, self._answer(state, append.producer), True, False
-                    else:
-                        receipt, ticket, sync, gather = self._write(state, append, rows, producer)
-                        self._maybe_checkpoint()
-                if ticket is not None:
-                    self._core.flush(ticket, sync=sync, gather=gather)
-                return receipt
-            except VoidedError:
+        request = AppendRequest(append, rows)
+        while not request.done:
+            self._gathering.submit(request)
+            if not request.done:  # the journal went on without it: once more, from the start
                 rows = [self._prepare(r.name, r.batches, producer) for r in rows]
+                request = AppendRequest(append, rows)
+        return request.receipt
+
+    def _append_together(self, requests: Sequence[AppendRequest]) -> None:
+        """Commit the appends of several threads, each by itself, under one lock and with one sync."""
+        try:
+            with self._core.exclusive() as state:
+                for request in requests:
+                    try:
+                        self._append_one(state, request)
+                    except (HeadwaterError, pa.ArrowException) as error:
+                        request.error = error
+                self._maybe_checkpoint()
+            written = [r for r in requests if r.ticket is not None]
+            if written:
+                last = max(r.ticket for r in written if r.ticket is not None)
+                sync, gather = any(r.sync for r in written), all(r.gather for r in written)
+                self._core.flush(last, sync=sync, gather=gather)
+        except VoidedError:
+            for request in requests:
+                request.done = request.ticket is not None and self._core.counted(request.ticket)
+            return
+        for request in requests:
+            request.done = request.error is None
+
+    def _append_one(self, state: State, request: AppendRequest) -> None:
+        append = request.append
+        known = _check_producer(state, append.producer)
+        if known is not None:
+            request.receipt, request.ticket, request.sync = known, self._answer(state, append.producer), True
+        else:
+            written = self._write(state, append, request.rows, _plain(append.producer))
+            request.receipt, request.ticket, request.sync, request.gather = written
 
     def commit_staged(self, staged: Mapping[tuple[str, int], Staged], append: Append) -> Receipt:
         """Make staged files visible as segments, in one commit; a known sequence is answered with its first receipt."""

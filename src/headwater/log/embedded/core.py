@@ -322,7 +322,9 @@ class Core:
                 if isinstance(item, Scanned):
                     self._apply(item.record, item.end)
         else:
-            proof = self._proof([f for f in found if isinstance(f, Scanned)], published or read_head(self._head_file))
+            proof = self._proof(
+                [f for f in found if isinstance(f, Scanned)], published or read_head(self._head_file)
+            )
             torn = next((f.start for f in found if isinstance(f, Damage) and f.start >= proof), None)
             if torn is None:
                 torn = found[-1].end if found[-1].end is not None else min(proof, size)
@@ -426,7 +428,9 @@ class Core:
             self._sync(todo, number)
         durable = end if sync else (published.durable if published and published.journal == number else 0)
         self._publish(Head(number, end, durable, self._boot), todo)
-        if self.storage.exists(journal_name(number + 1)):  # whoever started it may not have seen what we published
+        if self.storage.exists(
+            journal_name(number + 1)
+        ):  # whoever started it may not have seen what we published
             with self.mutex:
                 if self._number == number:
                     self._enter_next()
@@ -441,6 +445,15 @@ class Core:
             return False
         self._seen(published)
         return True
+
+    def counted(self, ticket: Ticket) -> bool:
+        """Whether a commit is part of the log, after the journal went on beyond it."""
+        with self.mutex:
+            try:
+                self._check_counted(ticket)
+            except VoidedError:
+                return False
+            return self._number > ticket.journal
 
     def _check_counted(self, ticket: Ticket) -> None:
         begin = recovery.begin_of(self.storage, ticket.journal + 1)
@@ -518,7 +531,9 @@ class Core:
             topic = self.state.ids.get(number)
             if topic is not None:
                 with self.mutex, contextlib.suppress(HeadwaterError):
-                    file = self._writable.get(f"{topic.folder}/wake") or self.writable(f"{topic.folder}/wake", 0)
+                    file = self._writable.get(f"{topic.folder}/wake") or self.writable(
+                        f"{topic.folder}/wake", 0
+                    )
                     file.write_at(0, b"%020d" % self.state.seq)
 
     @contextlib.contextmanager
@@ -565,7 +580,14 @@ class Core:
 
     def _begin(self, file: File, previous_end: int, *, fence: bool) -> None:
         seq, at = self.next_stamp()
-        record = {"k": "begin", "n": self._number + 1, "seq": seq, "at": at, "previous_end": previous_end, "fence": fence}
+        record = {
+            "k": "begin",
+            "n": self._number + 1,
+            "seq": seq,
+            "at": at,
+            "previous_end": previous_end,
+            "fence": fence,
+        }
         file.write_at(0, encode_record(record))
         file.sync()
         self.storage.sync_dir(FOLDER)

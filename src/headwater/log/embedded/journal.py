@@ -77,7 +77,9 @@ class Damage:
 def proven(records: Iterable[Scanned], number: int) -> int:
     """Up to which byte of journal `number` these records prove that it was durable."""
     proofs = [s.record["d"] for s in records if "d" in s.record]
-    return max((byte if journal == number else 1 << 62 for journal, byte in proofs if journal >= number), default=0)
+    return max(
+        (byte if journal == number else 1 << 62 for journal, byte in proofs if journal >= number), default=0
+    )
 
 
 def scan(file: File, start: int, limit: int | None = None) -> Iterator[Scanned | Damage]:

@@ -90,7 +90,9 @@ def _replay(storage: Storage, loaded: Loaded, limit: int) -> None:
     if limit <= loaded.applied:
         return
     with contextlib.closing(storage.open(name, read_only=True)) as file:
-        for record, end, mended in follow(storage, file, (loaded.applied, limit), loaded.state, loaded.findings):
+        for record, end, mended in follow(
+            storage, file, (loaded.applied, limit), loaded.state, loaded.findings
+        ):
             if record is not None:
                 _apply(loaded.state, record)
             loaded.applied, loaded.mended = end, loaded.mended or mended
@@ -117,7 +119,9 @@ def follow(
             continue
         after = found[place + 1] if item.end is not None else None
         rows = 0
-        for record in salvage.appends_from_frames(storage, state, after.record["seq"] if isinstance(after, Scanned) else None):
+        for record in salvage.appends_from_frames(
+            storage, state, after.record["seq"] if isinstance(after, Scanned) else None
+        ):
             rows += sum(part["r"] for part in record["parts"])
             yield record, end, True
         findings.append(
@@ -213,9 +217,13 @@ def repair_after_power_loss(storage: Storage, findings: list[str], head: Head | 
                 if item.record["k"] != "append" or _restore(storage, item, findings):
                     continue
                 if item.end <= limit:
-                    findings.append(f"{file.name}, byte {item.start}: frames of this commit are damaged in its segments")
+                    findings.append(
+                        f"{file.name}, byte {item.start}: frames of this commit are damaged in its segments"
+                    )
                     continue
-                findings.append(f"{file.name} was cut at byte {item.start}: its frames never reached the disk")
+                findings.append(
+                    f"{file.name} was cut at byte {item.start}: its frames never reached the disk"
+                )
                 file.truncate(item.start)
                 file.sync()
                 return True

@@ -216,7 +216,13 @@ class State:
             partition.segments.append(segment)
         if not segment.index or start - segment.index[-1][1] >= INDEX_BYTES:
             segment.index.append([first, start, record["seq"], record["at"], w0])
-        segment.end, segment.size, segment.seq1, segment.at1, segment.w1 = end, stop, record["seq"], record["at"], w1
+        segment.end, segment.size, segment.seq1, segment.at1, segment.w1 = (
+            end,
+            stop,
+            record["seq"],
+            record["at"],
+            w1,
+        )
         segment.rows += part["r"]
         segment.tmax = max(segment.tmax, part["m"])
         partition.end, partition.watermark = end, w1
@@ -224,7 +230,10 @@ class State:
         if part.get("i"):
             self.unsynced.add(segment.name)
         if not record.get("sync", True) and (part.get("new") or not part.get("i")):
-            self.soft[segment.name] = (record["seq"], bool(part.get("new")) or self.soft.get(segment.name, (0, False))[1])
+            self.soft[segment.name] = (
+                record["seq"],
+                bool(part.get("new")) or self.soft.get(segment.name, (0, False))[1],
+            )
 
     def _remember(self, record: Record) -> None:
         name, epoch, sequence = record["producer"]
@@ -252,7 +261,9 @@ class State:
             known.definition = definition
             return
         partitions = [PartitionState() for _ in range(definition.partitions)]
-        self.topics[definition.name] = self.ids[record["id"]] = TopicState(record["id"], definition, partitions)
+        self.topics[definition.name] = self.ids[record["id"]] = TopicState(
+            record["id"], definition, partitions
+        )
         self.next_id = max(self.next_id, record["id"] + 1)
 
     def _drop(self, record: Record) -> None:
@@ -315,7 +326,11 @@ class State:
         positions = {**known.positions, **{int(p): o for p, o in move["positions"].items()}}
         history = (*known.history, (at, sum(positions.values())))[-HISTORY:]
         self.cursors[key] = dataclasses.replace(
-            known, positions=positions, committed_at=at, lost=known.lost + move.get("lost", 0), history=history
+            known,
+            positions=positions,
+            committed_at=at,
+            lost=known.lost + move.get("lost", 0),
+            history=history,
         )
 
     def _group(self, record: Record) -> None:
@@ -338,7 +353,8 @@ class State:
             "next_id": self.next_id,
             "ends": list(self.ends.items()),
             "topics": [
-                [t.id, t.definition.to_json(), [p.to_json() for p in t.partitions]] for t in self.topics.values()
+                [t.id, t.definition.to_json(), [p.to_json() for p in t.partitions]]
+                for t in self.topics.values()
             ],
             "producers": {
                 name: [p.epoch, p.last, list(p.receipts.items())] for name, p in self.producers.items()
@@ -354,11 +370,15 @@ class State:
         state.ends = dict(plain.get("ends", ()))
         for number, definition, partitions in plain["topics"]:
             topic = TopicState(
-                number, TopicDefinition.from_json(definition), [PartitionState.from_json(p) for p in partitions]
+                number,
+                TopicDefinition.from_json(definition),
+                [PartitionState.from_json(p) for p in partitions],
             )
             state.topics[topic.definition.name] = state.ids[number] = topic
         for name, (epoch, last, receipts) in plain["producers"].items():
-            state.producers[name] = ProducerState(epoch, last, OrderedDict((s, _receipt(r)) for s, r in receipts))
+            state.producers[name] = ProducerState(
+                epoch, last, OrderedDict((s, _receipt(r)) for s, r in receipts)
+            )
         for cursor in plain["cursors"]:
             info = _cursor_from_json(cursor)
             state.cursors[(info.topic, info.name)] = info
