@@ -27,7 +27,7 @@ def run(bench: Bench) -> None:
         _measure(bench, path, group, "as appends left it")
         _checkpoint(path)
         _measure(bench, path, group, "after a checkpoint")
-        _fill_journal(path, bench.size(LogSettings().checkpoint_bytes * 19 // 20, 20_000))
+        _fill_journal(path, bench.size(LogSettings().checkpoint_records * 19 // 20, 20))
         _measure(bench, path, group, "just before one, after appends of a row")
         _checkpoint(path, sealed=True)
         _measure(bench, path, group, "all sealed (segment list only)")
@@ -61,12 +61,12 @@ def _fill(path: Path, rounds: int) -> int:
         return sum(info.segments for topic in workspace.topics() for info in topic.partitions().values())
 
 
-def _fill_journal(path: Path, size: int) -> None:
-    """Appends of one row, the most records that a journal of that size can hold."""
+def _fill_journal(path: Path, records: int) -> None:
+    """Appends of one row, as many as a journal holds before it is folded into a checkpoint."""
     row = data.clicks(1)
     with hw.open(path, settings=LogSettings(durability="os", maintenance_every_ms=0)) as workspace:
         topic = workspace.topic("clicks_0")
-        while workspace.log.core.journal_bytes < size:  # type: ignore[attr-defined]
+        for _ in range(records):
             topic.append(row)
 
 

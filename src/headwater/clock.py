@@ -116,5 +116,6 @@ def format_span(span_us: Microseconds) -> str:
 
 def _bad_span(text: str) -> UsageError:
     return UsageError(
-        f"{text!r} is not a span of time", hint="write it as a number and a unit, such as '10 minutes' or '7 days'"
+        f"{text!r} is not a span of time",
+        hint="write it as a number and a unit, such as '10 minutes' or '7 days'",
     )

@@ -34,7 +34,9 @@ class HeadwaterError(Exception):
 
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None, **facts: Any) -> None:
+    def __init__(
+        self, message: str, *, detail: str | None = None, hint: str | None = None, **facts: Any
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.detail = detail

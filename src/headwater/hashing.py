@@ -102,7 +102,11 @@ def _fold_words(
         left = lengths[rows] - done
         short = left < 8
         if short.any():
-            word = np.where(short, word & ((np.uint64(1) << (np.minimum(left, 7) * 8).astype(np.uint64)) - np.uint64(1)), word)
+            word = np.where(
+                short,
+                word & ((np.uint64(1) << (np.minimum(left, 7) * 8).astype(np.uint64)) - np.uint64(1)),
+                word,
+            )
         lanes[rows] = _mix(lanes[rows] ^ word)
         done += 8
         rows = rows[left > 8]

@@ -33,7 +33,8 @@ class LogSettings:
     staging_bytes_max: int = 32 << 20
     """A transaction that grows beyond this is staged on disk."""
     checkpoint_bytes: int = 8 << 20
-    """The journal is folded into a checkpoint at this size: it bounds the time to open."""
+    checkpoint_records: int = 4_000
+    """The journal is folded into a checkpoint at this size or number of records: it bounds the time to open."""
     lock_timeout_ms: float = 3_000
     """A writer that holds the lock for longer (a frozen process) is fenced off and left behind."""
     compaction_rows_max: int = 4_000_000

@@ -99,7 +99,8 @@ def judge(folder: Path, truth: Rows, damaged: Path) -> tuple[Rows, str]:
     problems = [f for f in log.verify() if isinstance(f, Finding)]
     said = "\n".join([*(f"{f.file} byte {f.byte}: {f.message}" for f in problems), *log.findings])
     said += "\n".join(f"{e.file} byte {e.offset}" for e in errors)
-    assert name in said and "byte" in said, f"nobody speaks of {name}, only: {said or 'nothing'}"
+    assert "byte" in said
+    assert name in said, f"nobody speaks of {name}, only: {said or 'nothing'}"
     log.close()
     return found, said
 
@@ -181,7 +182,7 @@ def test_a_frame_is_damaged(truth: tuple[Path, Rows], tmp_path: Path, pattern: s
                     assert found[place] == rows, f"{place} lost rows to damage in {damaged.name}"
             if at >= first:
                 lost = set(truth[1][topic, partition]) - set(found[topic, partition])
-                assert lost and len(lost) < max(len(truth[1][topic, partition]), 2)
+                assert 0 < len(lost) < max(len(truth[1][topic, partition]), 2)
 
 
 def test_a_sealed_file_is_damaged(truth: tuple[Path, Rows], tmp_path: Path) -> None:
@@ -249,10 +250,7 @@ def test_the_workspace_file_is_damaged(truth: tuple[Path, Rows], tmp_path: Path)
     for at in range(0, size, 7):
         folder = copy(truth, tmp_path)
         flip(folder / "headwater.json", at, 0x02)
-        try:
+        if (truth[0] / "headwater.json").read_bytes()[at : at + 1].isspace():
+            continue  # that may be no damage at all
+        with pytest.raises(HeadwaterError, match=r"headwater\.json|newer version"):
             EmbeddedLog.open(folder, settings=ROOMY).close()
-        except HeadwaterError as error:
-            assert "headwater.json" in str(error) or "newer version" in str(error)
-        else:
-            # a change of white space, which is nothing
-            assert (folder / "headwater.json").read_bytes()[at : at + 1].isspace()

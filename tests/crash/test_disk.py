@@ -15,7 +15,6 @@ from headwater.errors import (
     NewerVersionError,
     NotAWorkspaceError,
     PermissionDeniedError,
-    StorageError,
     SyncFailedError,
     WorkspaceMissingError,
 )
@@ -64,10 +63,9 @@ def test_a_full_disk_at_every_call_of_an_append(
         )
         try:
             append(log, rows, producer=Producer("loader", skip))
-        except StorageError as error:
-            assert isinstance(error, DiskFullError)
+        except DiskFullError:
             refused += 1
-            assert orders(log) in (before, [*before, 1_000 * skip])
+        assert orders(log) in (before, [*before, 1_000 * skip])
         fault.lift()
         append(log, rows, producer=Producer("loader", skip))
         assert orders(log) == [*before, 1_000 * skip], (
@@ -85,7 +83,7 @@ def test_access_is_denied(log: EmbeddedLog, storage: FaultyStorage) -> None:
     fault = storage.fail(errno.EACCES, on="write_at", name="topics/*", times=None)
     with pytest.raises(PermissionDeniedError) as caught:
         append(log, {"orders": numbers(1, 1)})
-    assert caught.value.hint and "permission" in caught.value.hint
+    assert "permission" in (caught.value.hint or "")
     fault.lift()
     append(log, {"orders": numbers(1, 1)})
     assert orders(log) == [0, 1]
@@ -153,7 +151,7 @@ def test_a_workspace_of_a_newer_version(log: EmbeddedLog, storage: FaultyStorage
     (storage.root / "headwater.json").write_bytes(orjson.dumps({**about, "format": 99, "news": True}))
     with pytest.raises(NewerVersionError, match="99") as caught:
         open_log(storage.restart())
-    assert caught.value.hint and "upgrade" in caught.value.hint
+    assert "upgrade" in (caught.value.hint or "")
 
 
 def test_a_folder_that_is_something_else(tmp_path: Path) -> None:

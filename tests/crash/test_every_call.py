@@ -48,7 +48,8 @@ class Life:
         clock = ManualClock()
         self.step = 0
         log = EmbeddedLog.open(storage.root, settings=SETTINGS, clock=clock, storage=storage)
-        for self.step, step in enumerate(self.script):
+        for number, step in enumerate(self.script):
+            self.step = number
             step.do(log, clock)
         self.step = len(self.script)
         return log

@@ -127,7 +127,7 @@ def test_several_processes_make_the_workspace_at_once(tmp_path: Path) -> None:
 
 
 def test_threads_append_while_others_checkpoint(tmp_path: Path) -> None:
-    """One thread's checkpoint closed the files that another was about to sync."""
+    """One thread's checkpoint closes files that another is about to sync; that is no failed sync."""
     busy = dataclasses.replace(SETTINGS, checkpoint_bytes=1_500, durability="group")
     log = EmbeddedLog.open(tmp_path / "ws", settings=busy)
     log.create_topic(ORDERS)

@@ -15,6 +15,11 @@ def stamped(**more: int) -> bytes:
     return frame.to_bytes()
 
 
+def check(data: bytes | bytearray) -> None:
+    header = frames.parse_header(memoryview(data))
+    frames.check_body(header, memoryview(data)[header.head_bytes :])
+
+
 def test_a_frame_says_what_it_is() -> None:
     data = memoryview(stamped())
     header = frames.parse_header(data)
@@ -44,16 +49,14 @@ def test_every_changed_byte_is_found() -> None:
         data = bytearray(whole)
         data[byte] ^= 0x20
         with pytest.raises(DamagedFrameError):
-            header = frames.parse_header(memoryview(data))
-            frames.check_body(header, memoryview(data)[header.head_bytes :])
+            check(data)
 
 
 def test_every_cut_is_found() -> None:
     whole = stamped()
     for size in range(8, len(whole)):
         with pytest.raises(DamagedFrameError):
-            header = frames.parse_header(memoryview(whole[:size]))
-            frames.check_body(header, memoryview(whole[:size])[header.head_bytes :])
+            check(whole[:size])
 
 
 def test_a_prefix_is_known_by_its_checksum() -> None:

@@ -107,7 +107,9 @@ class _Load:
 @click.command()
 @topic_argument
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the file's name; JSON lines for a pipe.")
+@click.option(
+    "--format", "kind", type=click.Choice(FORMATS), help="Default: by the file's name; JSON lines for a pipe."
+)
 @click.option("--producer", metavar="NAME", help="Resumable: run again, rows that are there are passed over.")
 @click.option(
     "--chunk-rows", default=CHUNK_ROWS, show_default=True, type=click.IntRange(1), help="Rows per append."

@@ -18,7 +18,9 @@ SPREAD_ROWS_MIN = 64
 a smaller one stays whole and goes to the partition with the fewest records."""
 
 
-def route(batch: pa.RecordBatch, topic: TopicDefinition, ends: Mapping[int, int]) -> dict[int, pa.RecordBatch]:
+def route(
+    batch: pa.RecordBatch, topic: TopicDefinition, ends: Mapping[int, int]
+) -> dict[int, pa.RecordBatch]:
     """The batch by partition, order kept within each. `ends` decides only where rows are spread."""
     if batch.num_rows == 0:
         return {}
@@ -37,7 +39,8 @@ def route(batch: pa.RecordBatch, topic: TopicDefinition, ends: Mapping[int, int]
     starts = [0, *cuts.tolist()]
     stops = [*cuts.tolist(), len(ranked)]
     return {
-        int(ranked[start]): batch.take(pa.array(order[start:stop])) for start, stop in zip(starts, stops, strict=True)
+        int(ranked[start]): batch.take(pa.array(order[start:stop]))
+        for start, stop in zip(starts, stops, strict=True)
     }
 
 
@@ -49,7 +52,8 @@ def needs_ends(topic: TopicDefinition) -> bool:
 def partition_of_key(topic: TopicDefinition, values: Sequence[object]) -> int:
     """The partition of one key."""
     columns = [
-        pa.array([value], topic.schema.field(name).type) for name, value in zip(topic.routing, values, strict=True)
+        pa.array([value], topic.schema.field(name).type)
+        for name, value in zip(topic.routing, values, strict=True)
     ]
     return int(partition_of(hash_rows(columns, 1), topic.partitions)[0])
 

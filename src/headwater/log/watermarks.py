@@ -68,4 +68,6 @@ def decisive_times(
 def watermark_array(values: npt.NDArray[np.int64]) -> pa.Array:
     """Watermarks as timestamps, null where there is none yet."""
     missing = values == NONE
-    return pa.array(values, pa.int64(), mask=missing if missing.any() else None).view(pa.timestamp("us", "UTC"))
+    return pa.array(values, pa.int64(), mask=missing if missing.any() else None).view(
+        pa.timestamp("us", "UTC")
+    )

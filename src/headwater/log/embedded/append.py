@@ -91,7 +91,11 @@ class Appender:
         self._refuse_missing(append.batches)
         producer = _plain(append.producer)
         rows = [self._prepare(name, list(batches), producer) for name, batches in append.batches.items()]
-        if not append.moves and append.producer is None and not any(b.num_rows for r in rows for b in r.batches):
+        if (
+            not append.moves
+            and append.producer is None
+            and not any(b.num_rows for r in rows for b in r.batches)
+        ):
             return Receipt({})
         request = AppendRequest(append, rows)
         while not request.done:
@@ -176,7 +180,7 @@ class Appender:
         return self._core.commit(record, b"".join(blobs)), sync
 
     def _maybe_checkpoint(self) -> None:
-        if self._core.journal_bytes > self._core.settings.checkpoint_bytes:
+        if self._core.checkpoint_due:
             self._core.checkpoint()
 
     # --- before the lock -----------------------------------------------------------------------------------------
@@ -188,7 +192,9 @@ class Appender:
             if name not in self._core.state.topics:
                 raise no_topic(name, self._core.state)
 
-    def _prepare(self, name: str, batches: list[pa.RecordBatch], producer: dict[str, Any] | None) -> TopicRows:
+    def _prepare(
+        self, name: str, batches: list[pa.RecordBatch], producer: dict[str, Any] | None
+    ) -> TopicRows:
         topic = self._core.state.topics[name]
         definition = topic.definition
         schema = definition.row_schema
@@ -298,7 +304,9 @@ class Appender:
             part["new"], part["x"] = True, frames.prefix_checksum(topic.definition.storage_schema)
         return part, data
 
-    def _place(self, topic: TopicState, number: int, partition: PartitionState, seq: int) -> tuple[str, int, bool]:
+    def _place(
+        self, topic: TopicState, number: int, partition: PartitionState, seq: int
+    ) -> tuple[str, int, bool]:
         """Where the next frame goes: the active segment, or a new one if it is full or of an older schema."""
         active = partition.active
         full = active is not None and active.size >= self._core.settings.segment_bytes_max
@@ -383,7 +391,9 @@ class Appender:
         staged: Mapping[tuple[str, int], Staged],
     ) -> None:
         rows = [
-            TopicRows(n, state.topics[n].id, state.topics[n].definition, [], {p: [] for t, p in staged if t == n})
+            TopicRows(
+                n, state.topics[n].id, state.topics[n].definition, [], {p: [] for t, p in staged if t == n}
+            )
             for n in {name for name, _ in staged}
         ]
         self._check_expect(state, expect, rows)
@@ -399,7 +409,9 @@ class Appender:
             file.close()
 
 
-def encode_rows(batch: pa.RecordBatch, topic: TopicDefinition, producer: dict[str, Any] | None) -> Iterator[Frame]:
+def encode_rows(
+    batch: pa.RecordBatch, topic: TopicDefinition, producer: dict[str, Any] | None
+) -> Iterator[Frame]:
     """Frames of bounded size over a batch, with the event times that stamping needs."""
     step = FRAME_ROWS_MAX
     if batch.num_rows and batch.nbytes > FRAME_BYTES_MAX:
@@ -534,7 +546,9 @@ def no_topic(name: str, state: State) -> TopicNotFoundError:
     """The error for a topic that is not there."""
     known = ", ".join(sorted(state.topics)) or "none yet"
     return TopicNotFoundError(
-        f"there is no topic {name!r}", hint=f"CREATE TOPIC {name} (...) makes it; there are: {known}", topic=name
+        f"there is no topic {name!r}",
+        hint=f"CREATE TOPIC {name} (...) makes it; there are: {known}",
+        topic=name,
     )
 
 

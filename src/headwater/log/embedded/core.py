@@ -96,6 +96,7 @@ class Core:
         self._number = 0
         self._file: File | None = None
         self._applied = 0
+        self._records = 0
         with self.mutex:
             self._load()
             self._recover()
@@ -110,6 +111,7 @@ class Core:
         if self._file is not None:
             self._file.close()
         self.state, self._number, self._applied = loaded.state, loaded.journal, loaded.applied
+        self._records = loaded.records
         self._mended = loaded.mended
         self.findings += [f for f in loaded.findings if f not in self.findings]
         self._file = self.storage.open(journal_name(self._number))
@@ -197,7 +199,7 @@ class Core:
     def _open_next(self, number: int) -> None:
         file = self.storage.open(journal_name(number))
         self._journal_file().close()
-        self._file, self._number, self._applied = file, number, 0
+        self._file, self._number, self._applied, self._records = file, number, 0, 0
         self._pending.clear()
         self._show_all()
         self._head = Head(number, 0, 0)
@@ -228,6 +230,7 @@ class Core:
                 found=record["k"],
             ) from None
         self._applied = end
+        self._records += 1
         self._pending.append(Pending(end, record))
 
     def _seen(self, head: Head) -> None:
@@ -569,9 +572,11 @@ class Core:
         recovery.clean(self.storage, self._number)
 
     @property
-    def journal_bytes(self) -> int:
-        """How long the journal has grown since the last checkpoint."""
-        return self._applied
+    def checkpoint_due(self) -> bool:
+        """Whether the journal has grown so long that opening the workspace would take its time."""
+        return (
+            self._applied > self.settings.checkpoint_bytes or self._records > self.settings.checkpoint_records
+        )
 
     @property
     def journal_number(self) -> int:

@@ -162,7 +162,9 @@ def is_prefix(data: bytes, checksum: str | None) -> bool:
         return False
 
 
-def encode(batch: pa.RecordBatch, *, producer: dict[str, Any] | None = None, punctuation: bool = False) -> Frame:
+def encode(
+    batch: pa.RecordBatch, *, producer: dict[str, Any] | None = None, punctuation: bool = False
+) -> Frame:
     """A frame of one batch, unstamped. A punctuation is a frame of no rows that takes one offset."""
     text = _TEMPLATE % ("rows" if not punctuation else "mark")
     metadata = {"headwater": text}

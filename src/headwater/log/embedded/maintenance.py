@@ -125,7 +125,9 @@ class Maintenance:
         for segment in [s for s in partition.segments if s.kind == "arrow" and s.closed]:
             if self._stop.is_set() and not force:
                 break
-            new = self._rewriter.rewrite(self._name(topic, number, segment), topic.definition, number, [segment])
+            new = self._rewriter.rewrite(
+                self._name(topic, number, segment), topic.definition, number, [segment]
+            )
             if self._swap(topic, number, [segment], [new]):
                 sealed += 1
         return MaintenanceReport(sealed=sealed)
@@ -164,7 +166,9 @@ class Maintenance:
 
     # --- compaction ----------------------------------------------------------------------------------------------
 
-    def _compact(self, topic: TopicState, number: int, force: bool, override_holds: bool) -> MaintenanceReport:
+    def _compact(
+        self, topic: TopicState, number: int, force: bool, override_holds: bool
+    ) -> MaintenanceReport:
         definition, partition = topic.definition, topic.partitions[number]
         if definition.cleanup != "compact":
             return MaintenanceReport()
@@ -182,7 +186,9 @@ class Maintenance:
         )
         removed = freed = 0
         for group, masks in self._groups(segments, keep):
-            new = self._rewriter.rewrite(self._name(topic, number, group[0]), definition, number, group, masks)
+            new = self._rewriter.rewrite(
+                self._name(topic, number, group[0]), definition, number, group, masks
+            )
             new.compacted = True
             if self._swap(topic, number, group, [new]):
                 removed += sum(int((~m).sum()) for m in masks)
@@ -193,7 +199,9 @@ class Maintenance:
         columns = [*topic.definition.key, "_op", "_offset", "_appended_at"]
         return lambda: self._reader.read(segment, topic.definition, segment.first, segment.end, columns)
 
-    def _groups(self, segments: list[Segment], keep: list[Mask]) -> Iterator[tuple[list[Segment], list[Mask]]]:
+    def _groups(
+        self, segments: list[Segment], keep: list[Mask]
+    ) -> Iterator[tuple[list[Segment], list[Mask]]]:
         """Neighbours that together make one segment of the usual size; those where nothing changes are left alone."""
         group: list[Segment] = []
         masks: list[Mask] = []
@@ -223,7 +231,13 @@ class Maintenance:
             if not there.issuperset(names):
                 return None
             self._core.storage.sync_dir(f"{topic.folder}/{number}")
-            record = {"k": "replace", "t": topic.id, "p": number, "old": names, "new": [s.to_json() for s in new]}
+            record = {
+                "k": "replace",
+                "t": topic.id,
+                "p": number,
+                "old": names,
+                "new": [s.to_json() for s in new],
+            }
             return record if first is None else {**record, "first": first}
 
         done = self._commit(change)
@@ -239,7 +253,7 @@ class Maintenance:
                         return False
                     seq, at = self._core.next_stamp()
                     ticket = self._core.commit({"seq": seq, "at": at, "sync": True, **record})
-                    if self._core.journal_bytes > self._core.settings.checkpoint_bytes:
+                    if self._core.checkpoint_due:
                         self._core.checkpoint()
                 self._core.flush(ticket, sync=True)
                 return True

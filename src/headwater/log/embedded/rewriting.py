@@ -147,7 +147,9 @@ class Rewriter:
         marks.add(places[order], np.concatenate([before, levels, [segment.w1]])[order])
 
     def _columns(self, segment: Segment) -> tuple[Integers, Integers]:
-        tables = list(self._reader.sealed.read(segment, segment.first, segment.end, ["_offset", "_watermark"]))
+        tables = list(
+            self._reader.sealed.read(segment, segment.first, segment.end, ["_offset", "_watermark"])
+        )
         if not tables:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         table = pa.concat_tables(tables)

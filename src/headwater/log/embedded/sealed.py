@@ -222,7 +222,9 @@ class SealedReader:
             if xxhash.xxh3_64_hexdigest(data) != segment.checksums[number + 1]:
                 first, last = (int(b[number]) for b in opened.bounds["_offset"])
                 at = len(opened.data) - len(opened.data[_start_of(data, opened.data) :])
-                raise corrupt(segment, at, f"the checksum of offsets {first} to {last} does not hold", last + 1)
+                raise corrupt(
+                    segment, at, f"the checksum of offsets {first} to {last} does not hold", last + 1
+                )
             opened.checked.add(number)
         return opened.file.read_row_group(number, columns=columns)
 
@@ -296,7 +298,9 @@ def write_steps(storage: Storage, name: str, offsets: Integers, watermarks: Inte
     """Write the steps of a sealed file beside it, with a checksum at the end."""
     table = pa.table({"_offset": offsets, "_watermark": watermarks})
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", use_dictionary=False, column_encoding="DELTA_BINARY_PACKED")
+    pq.write_table(
+        table, sink, compression="zstd", use_dictionary=False, column_encoding="DELTA_BINARY_PACKED"
+    )
     payload = bytes(sink.getvalue())
     storage.write_atomic(steps_name(name), payload + struct.pack("<Q", xxhash.xxh3_64_intdigest(payload)))
 

@@ -168,7 +168,9 @@ class SegmentReader:
                 with contextlib.suppress(DamagedFrameError):
                     header = frames.parse_header(memoryview(data), byte)
                     if header.first > start:
-                        raise corrupt(segment, at, "the checksum of a frame's header does not hold", header.first)
+                        raise corrupt(
+                            segment, at, "the checksum of a frame's header does not hold", header.first
+                        )
                     return at + byte
             byte = data.find(frames.CONTINUATION, byte + 1)
         raise corrupt(segment, at, "the checksum of a frame's header does not hold")
@@ -185,7 +187,9 @@ class SegmentReader:
         for table in self._sealed_tables(segment, start, end, list(columns)):
             yield _sealed_batch(table, topic, columns)
 
-    def _sealed_tables(self, segment: Segment, start: int, end: int, columns: list[str]) -> Iterator[pa.Table]:
+    def _sealed_tables(
+        self, segment: Segment, start: int, end: int, columns: list[str]
+    ) -> Iterator[pa.Table]:
         source = self.sealed.read(segment, start, end, columns)
         while True:
             with self._lock:
@@ -206,7 +210,10 @@ class SegmentReader:
                     pending = _Pending()
                 pending.pieces.append(piece)
                 pending.rows += piece.batch.num_rows
-        except (HeadwaterError, OSError) as error:  # what was read whole before the damage is still handed out
+        except (
+            HeadwaterError,
+            OSError,
+        ) as error:  # what was read whole before the damage is still handed out
             damage = error
         if pending.rows:
             yield _gather(pending.pieces, topic, columns)

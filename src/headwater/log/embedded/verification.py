@@ -90,7 +90,9 @@ def _verify_segment(
         try:
             reader.sealed.verify(segment)
         except HeadwaterError as error:
-            yield Finding(error.facts.get("file", segment.name), error.facts.get("offset"), name, number, error.message)
+            yield Finding(
+                error.facts.get("file", segment.name), error.facts.get("offset"), name, number, error.message
+            )
     if rows != segment.rows:
         message = f"{rows} records were found where {segment.rows} were written"
         yield Finding(segment.name, None, name, number, message)

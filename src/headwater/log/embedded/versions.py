@@ -88,7 +88,9 @@ class Versions:
 
     def _current(self, topic: TopicState, partition: int) -> _Counts:
         counts = self._counts.get((topic.id, partition))
-        if counts is None or counts.topic is not topic:  # the state was loaded anew: what was counted may be void
+        if (
+            counts is None or counts.topic is not topic
+        ):  # the state was loaded anew: what was counted may be void
             counts = self._counts[topic.id, partition] = _Counts(topic)
         end = topic.partitions[partition].end
         if counts.end < end:
