@@ -13,14 +13,11 @@ import pyarrow as pa
 
 from headwater.catalog import TopicDefinition
 from headwater.errors import (
-    AlreadyWrittenError,
-    ConflictError,
-    FencedError,
     HeadwaterError,
-    TopicNotFoundError,
     UsageError,
 )
 from headwater.log.embedded import frames
+from headwater.log.embedded.conditions import check_moves, check_offsets, check_producer, no_topic
 from headwater.log.embedded.core import Core, Ticket, VoidedError
 from headwater.log.embedded.frames import Frame
 from headwater.log.embedded.gathering import Gathering, Request
@@ -129,7 +126,7 @@ class Appender:
 
     def _append_one(self, state: State, request: AppendRequest) -> None:
         append = request.append
-        known = _check_producer(state, append.producer)
+        known = check_producer(state, append.producer)
         if known is not None:
             request.receipt, request.ticket, request.sync = known, self._answer(state, append.producer), True
         else:
@@ -141,7 +138,7 @@ class Appender:
         while True:
             try:
                 with self._core.exclusive() as state:
-                    known = _check_producer(state, append.producer)
+                    known = check_producer(state, append.producer)
                     if known is not None:
                         receipt, ticket, sync = known, self._answer(state, append.producer), True
                     else:
@@ -452,77 +449,6 @@ def durability_of(definitions: Sequence[TopicDefinition], core: Core) -> tuple[b
     return kinds != {"os"}, "fsync" not in kinds and "group" in kinds
 
 
-def check_moves(state: State, moves: Sequence[CursorMove]) -> None:
-    """FencedError if a cursor is moved by a member that no longer owns the partitions."""
-    for move in moves:
-        if move.topic not in state.topics:
-            raise no_topic(move.topic, state)
-        if (move.topic, move.cursor) not in state.cursors:
-            raise UsageError(
-                f"topic {move.topic!r} has no cursor {move.cursor!r}",
-                hint=f"make it with topic.cursor({move.cursor!r})",
-            )
-        unknown = [p for p in move.positions if not 0 <= p < state.topics[move.topic].definition.partitions]
-        if unknown:
-            raise UsageError(f"topic {move.topic!r} has no partition {unknown[0]}")
-        if move.member is None:
-            continue
-        group = state.groups.get((move.topic, move.cursor))
-        lost = [p for p in move.positions if group is None or group.owners.get(p) != move.member]
-        if lost:
-            raise FencedError(
-                f"member {move.member!r} no longer owns partition {', '.join(map(str, lost))} of topic {move.topic!r}",
-                detail="it was silent for too long, or the partition was given to another member",
-                hint="drop what was read of these partitions; the new owner reads it again",
-                topic=move.topic,
-                member=move.member,
-                partitions=lost,
-            )
-
-
-def check_offsets(topic: str, wanted: Mapping[Any, int], ends: Mapping[int, int], given: object) -> None:
-    """ConflictError unless every partition ends where it is expected to; `given` is what the caller wrote."""
-    for partition, offset in wanted.items():
-        if partition not in ends:
-            raise UsageError(f"topic {topic!r} has no partition {partition!r}", hint=f"it has {len(ends)}")
-        if ends[partition] != offset:
-            raise ConflictError(
-                f"partition {partition} of topic {topic!r} is at offset {ends[partition]}, not {offset}",
-                detail="someone else appended first; nothing was written",
-                hint="read what is new, decide again, and append with the new position",
-                topic=topic,
-                expected=given,
-                actual=ends[partition] if isinstance(given, int) else {p: ends.get(p) for p in wanted},
-            )
-
-
-def _check_producer(state: State, producer: Producer | None) -> Receipt | None:
-    known = state.producers.get(producer.name) if producer is not None else None
-    if producer is None or known is None:
-        return None
-    if producer.epoch < known.epoch:
-        raise FencedError(
-            f"producer {producer.name!r} of epoch {producer.epoch} was fenced off by epoch {known.epoch}",
-            hint="stop this producer; a newer one has taken over",
-            producer=producer.name,
-            epoch=producer.epoch,
-            current=known.epoch,
-        )
-    if producer.sequence in known.receipts:
-        ranges = known.receipts[producer.sequence]
-        return Receipt({t: {p: (s[0], s[1]) for p, s in parts.items()} for t, parts in ranges.items()})
-    if producer.sequence <= known.last:
-        raise AlreadyWrittenError(
-            f"producer {producer.name!r} has already written up to sequence {known.last}, so {producer.sequence} is old",
-            detail="its receipt is no longer kept, or the sequence was left out as a gap",
-            hint="go on with a higher sequence",
-            producer=producer.name,
-            sequence=producer.sequence,
-            last=known.last,
-        )
-    return None
-
-
 def receipt_of(state: State, parts: Sequence[dict[str, Any]]) -> Receipt:
     """The receipt for the parts of a commit."""
     positions: dict[str, dict[int, tuple[int, int]]] = {}
@@ -540,16 +466,6 @@ def move_json(move: CursorMove) -> dict[str, Any]:
         "positions": {str(p): o for p, o in move.positions.items()},
         "lost": move.lost,
     }
-
-
-def no_topic(name: str, state: State) -> TopicNotFoundError:
-    """The error for a topic that is not there."""
-    known = ", ".join(sorted(state.topics)) or "none yet"
-    return TopicNotFoundError(
-        f"there is no topic {name!r}",
-        hint=f"CREATE TOPIC {name} (...) makes it; there are: {known}",
-        topic=name,
-    )
 
 
 def _plain(producer: Producer | None) -> dict[str, Any] | None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from headwater.errors import WorkspaceMissingError
 from headwater.log.assignment import share_out
-from headwater.log.embedded.append import check_moves, move_json
+from headwater.log.embedded.append import move_json
+from headwater.log.embedded.conditions import check_moves
 from headwater.log.embedded.part import LogPart, topic_of
 from headwater.log.embedded.state import State
 from headwater.log.protocol import CursorInfo, CursorMove, GroupInfo

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from headwater.clock import Clock
 from headwater.errors import UsageError
-from headwater.log.embedded.append import no_topic
+from headwater.log.embedded.conditions import no_topic
 from headwater.log.embedded.core import Core, VoidedError
 from headwater.log.embedded.journal import Record
 from headwater.log.embedded.segments import SegmentReader

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from headwater.errors import UsageError
 from headwater.log.embedded import frames
-from headwater.log.embedded.append import Appender, Staged, encode_rows, no_topic
+from headwater.log.embedded.append import Appender, Staged, encode_rows
+from headwater.log.embedded.conditions import no_topic
 from headwater.log.embedded.core import Core
 from headwater.log.protocol import Append, CursorMove, Producer
 from headwater.log.routing import route

@@ -1,0 +1,93 @@
+"""What must hold for a commit to be written: checked under the lock, before anything is. All raise, none change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headwater.errors import AlreadyWrittenError, ConflictError, FencedError, TopicNotFoundError, UsageError
+from headwater.log.embedded.state import State
+from headwater.log.protocol import CursorMove, Producer
+from headwater.positions import Receipt
+
+
+def check_moves(state: State, moves: Sequence[CursorMove]) -> None:
+    """FencedError if a cursor is moved by a member that no longer owns the partitions."""
+    for move in moves:
+        if move.topic not in state.topics:
+            raise no_topic(move.topic, state)
+        if (move.topic, move.cursor) not in state.cursors:
+            raise UsageError(
+                f"topic {move.topic!r} has no cursor {move.cursor!r}",
+                hint=f"make it with topic.cursor({move.cursor!r})",
+            )
+        unknown = [p for p in move.positions if not 0 <= p < state.topics[move.topic].definition.partitions]
+        if unknown:
+            raise UsageError(f"topic {move.topic!r} has no partition {unknown[0]}")
+        if move.member is None:
+            continue
+        group = state.groups.get((move.topic, move.cursor))
+        lost = [p for p in move.positions if group is None or group.owners.get(p) != move.member]
+        if lost:
+            raise FencedError(
+                f"member {move.member!r} no longer owns partition {', '.join(map(str, lost))} of topic {move.topic!r}",
+                detail="it was silent for too long, or the partition was given to another member",
+                hint="drop what was read of these partitions; the new owner reads it again",
+                topic=move.topic,
+                member=move.member,
+                partitions=lost,
+            )
+
+
+def check_offsets(topic: str, wanted: Mapping[Any, int], ends: Mapping[int, int], given: object) -> None:
+    """ConflictError unless every partition ends where it is expected to; `given` is what the caller wrote."""
+    for partition, offset in wanted.items():
+        if partition not in ends:
+            raise UsageError(f"topic {topic!r} has no partition {partition!r}", hint=f"it has {len(ends)}")
+        if ends[partition] != offset:
+            raise ConflictError(
+                f"partition {partition} of topic {topic!r} is at offset {ends[partition]}, not {offset}",
+                detail="someone else appended first; nothing was written",
+                hint="read what is new, decide again, and append with the new position",
+                topic=topic,
+                expected=given,
+                actual=ends[partition] if isinstance(given, int) else {p: ends.get(p) for p in wanted},
+            )
+
+
+def check_producer(state: State, producer: Producer | None) -> Receipt | None:
+    """The first receipt of a sequence that is known; None if it is to be written."""
+    known = state.producers.get(producer.name) if producer is not None else None
+    if producer is None or known is None:
+        return None
+    if producer.epoch < known.epoch:
+        raise FencedError(
+            f"producer {producer.name!r} of epoch {producer.epoch} was fenced off by epoch {known.epoch}",
+            hint="stop this producer; a newer one has taken over",
+            producer=producer.name,
+            epoch=producer.epoch,
+            current=known.epoch,
+        )
+    if producer.sequence in known.receipts:
+        ranges = known.receipts[producer.sequence]
+        return Receipt({t: {p: (s[0], s[1]) for p, s in parts.items()} for t, parts in ranges.items()})
+    if producer.sequence <= known.last:
+        raise AlreadyWrittenError(
+            f"producer {producer.name!r} has already written up to sequence {known.last}, so {producer.sequence} is old",
+            detail="its receipt is no longer kept, or the sequence was left out as a gap",
+            hint="go on with a higher sequence",
+            producer=producer.name,
+            sequence=producer.sequence,
+            last=known.last,
+        )
+    return None
+
+
+def no_topic(name: str, state: State) -> TopicNotFoundError:
+    """The error for a topic that is not there."""
+    known = ", ".join(sorted(state.topics)) or "none yet"
+    return TopicNotFoundError(
+        f"there is no topic {name!r}",
+        hint=f"CREATE TOPIC {name} (...) makes it; there are: {known}",
+        topic=name,
+    )
