@@ -48,8 +48,6 @@ class Segment:
     index: list[list[int]] = field(default_factory=list)
     closed: bool = False
     compacted: bool = False
-    tombstones_before: int = 0
-    """Compacted segments: tombstones appended before this time were removed already."""
     checksums: list[str] = field(default_factory=list)
     """XXH3-64 of a sealed file's footer, then of each of its row groups; of an Arrow segment's schema message."""
     steps: bool = False
