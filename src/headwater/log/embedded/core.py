@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from headwater.clock import Clock
 from headwater.errors import HeadwaterError, LogTimeoutError, WorkspaceMissingError
@@ -33,7 +33,10 @@ from headwater.log.embedded.state import State
 from headwater.settings import LogSettings
 from headwater.storage import File, Storage
 
-__all__ = ["Core", "Ticket", "VoidedError"]
+__all__ = ["Change", "Core", "Ticket", "VoidedError"]
+
+Change = Callable[[State], Record | None]
+"""Makes a record under the lock, from the state at the end of the journal; None if there is nothing to change."""
 
 
 class Core(Flusher):
@@ -180,6 +183,23 @@ class Core(Flusher):
             return ticket
         self._apply(record, ticket.end)
         return ticket
+
+    def change(self, make: Change, *, sync: bool) -> bool:
+        """Commit the one record that `make` makes under the lock and return once it counts; False if it makes none."""
+        while True:
+            try:
+                with self.exclusive() as state:
+                    record = make(state)
+                    if record is None:
+                        return False
+                    seq, at = self.next_stamp()
+                    ticket = self.commit({"seq": seq, "at": at, "sync": sync, **record})
+                    if self.checkpoint_due:
+                        self.checkpoint()
+                self.flush(ticket, sync=sync)
+                return True
+            except VoidedError:
+                continue
 
     def tail(self) -> Ticket | None:
         """Under `exclusive`: the end of what is written and not yet visible; None if all is."""

@@ -18,7 +18,7 @@ from headwater.clock import Clock, parse_span_us
 from headwater.errors import HeadwaterError
 from headwater.log.embedded import staging
 from headwater.log.embedded.compaction import Batches, select_latest
-from headwater.log.embedded.core import Core, VoidedError
+from headwater.log.embedded.core import Core
 from headwater.log.embedded.rewriting import Mask, Rewriter
 from headwater.log.embedded.sealed import steps_name
 from headwater.log.embedded.segments import SegmentReader
@@ -110,7 +110,7 @@ class Maintenance:
             ]
             return {"k": "close", "parts": parts} if parts else None
 
-        self._commit(change)
+        self._core.change(change, sync=True)
 
     def _due(self, active: Segment, topic: TopicState, now: int) -> bool:
         retention = topic.definition.retention_us
@@ -240,25 +240,9 @@ class Maintenance:
             }
             return record if first is None else {**record, "first": first}
 
-        done = self._commit(change)
+        done = self._core.change(change, sync=True)
         self._delete(names if done else [s.name for s in new])
         return done
-
-    def _commit(self, change: Any) -> bool:
-        while True:
-            try:
-                with self._core.exclusive() as state:
-                    record = change(state)
-                    if record is None:
-                        return False
-                    seq, at = self._core.next_stamp()
-                    ticket = self._core.commit({"seq": seq, "at": at, "sync": True, **record})
-                    if self._core.checkpoint_due:
-                        self._core.checkpoint()
-                self._core.flush(ticket, sync=True)
-                return True
-            except VoidedError:
-                continue
 
     def _delete(self, names: list[str]) -> None:
         self._reader.forget(names)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from headwater.clock import Clock
 from headwater.errors import UsageError
 from headwater.log.embedded.conditions import no_topic
-from headwater.log.embedded.core import Core, VoidedError
-from headwater.log.embedded.journal import Record
+from headwater.log.embedded.core import Change, Core
 from headwater.log.embedded.segments import SegmentReader
 from headwater.log.embedded.state import PartitionState, State, TopicState
 from headwater.settings import LogSettings
 from headwater.storage import Storage
-
-Change = Callable[[State], Record | None]
-"""Makes a record under the lock, from the state at the end of the journal; None if there is nothing to change."""
 
 
 class LogPart:
@@ -30,19 +24,7 @@ class LogPart:
 
     def _change(self, change: Change) -> None:
         """Commit one record that `change(state)` makes under the lock, durably as the workspace asks."""
-        sync = self.settings.durability != "os"
-        while True:
-            try:
-                with self.core.exclusive() as state:
-                    record = change(state)
-                    if record is None:
-                        return
-                    seq, at = self.core.next_stamp()
-                    ticket = self.core.commit({"seq": seq, "at": at, "sync": sync, **record})
-                self.core.flush(ticket, sync=sync)
-                return
-            except VoidedError:
-                continue
+        self.core.change(change, sync=self.settings.durability != "os")
 
 
 def topic_of(state: State, name: str) -> TopicState:
