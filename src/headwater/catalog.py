@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -48,6 +48,8 @@ class TopicDefinition:
     tombstone_retention_us: Microseconds = TOMBSTONE_RETENTION_US
     durability: Durability | None = None
     schema_version: int = 0
+    incarnation: int = field(default=0, compare=False)
+    """Given by the log: tells a topic from an earlier one of its name."""
 
     @property
     def keyed(self) -> bool:
@@ -221,7 +223,7 @@ def difference(old: TopicDefinition, new: TopicDefinition) -> list[str]:
     if not lines and list(before) != list(after):
         lines += [f"- columns {', '.join(before)}", f"+ columns {', '.join(after)}"]
     for name in (f.name for f in dataclasses.fields(old)):
-        if name not in ("schema", "name", "schema_version") and getattr(old, name) != getattr(new, name):
+        if name not in ("schema", "name", "schema_version", "incarnation") and getattr(old, name) != getattr(new, name):
             shown = name.removesuffix("_us")
             lines += [f"- {shown} = {_plain(old, name)}", f"+ {shown} = {_plain(new, name)}"]
     return lines

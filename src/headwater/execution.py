@@ -96,8 +96,7 @@ def _create(log: Log, statement: s.CreateTopic) -> None:
             "only a topic without records is replaced; ALTER TOPIC changes one that has some",
         )
     _refuse_while_read(log, definition.name, "replaced")
-    log.drop_topic(definition.name)
-    log.create_topic(definition)
+    log.replace_topic(existing, definition)
 
 
 def _exists(name: str, changes: list[str], hint: str) -> TopicExistsError:

@@ -99,7 +99,8 @@ class File:
             return os.fstat(self._fd).st_nlink > 0
 
     def try_lock(self) -> bool:
-        """Take the file's exclusive lock if it is free; the lock goes with the process that holds it."""
+        """Take the file's exclusive lock if it is free. It is given back when the last copy of this handle is closed:
+        with the process, but a forked child has a copy, so a child must open its own."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

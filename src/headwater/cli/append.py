@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.cli.output import print_json, progress
+from headwater.cli.output import INPUT_FORMATS, print_json, progress
 from headwater.cli.session import Session, json_option, pass_session, topic_argument
 from headwater.errors import AlreadyWrittenError, BadRowError, ConflictError, HeadwaterError
 
@@ -15,9 +18,43 @@ if TYPE_CHECKING:
 
     from headwater.cli.inputs import Chunk
     from headwater.log.topic import Topic
+    from headwater.positions import Receipt
 
-FORMATS = ("json", "csv", "tsv", "parquet", "arrow")
 CHUNK_ROWS = 10_000
+
+
+class _Interrupts:
+    """Ctrl-C waits for the append it falls into, so that what is in the topic is known; a second one does not."""
+
+    def __init__(self) -> None:
+        self._whole = self._asked = False
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Within the block Ctrl-C is handled here."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # signals come to the main thread alone
+            return
+        before = signal.signal(signal.SIGINT, self._handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def begin(self) -> None:
+        """From here on nothing is to be interrupted."""
+        self._whole = True
+
+    def end(self) -> None:
+        """From here on it may; KeyboardInterrupt if it was asked for meanwhile."""
+        self._whole = False
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def _handle(self, *_: Any) -> None:
+        if self._asked or not self._whole:
+            raise KeyboardInterrupt
+        self._asked = True
 
 
 class _Load:
@@ -30,16 +67,35 @@ class _Load:
         self.skipped = 0
         self.appends = 0
         self._advance = advance
+        self._interrupts = _Interrupts()
         self._ends = {p: info.end for p, info in topic.partitions().items()}
 
-    def by_chunk(self, chunks: Iterator[Chunk]) -> None:
+    @property
+    def done(self) -> int:
+        """Rows of the file that are in the topic, by this run or an earlier one."""
+        return self.rows + self.skipped
+
+    def run(self, chunks: Iterator[Chunk], *, atomic: bool) -> None:
+        """Append all; an error, also of reading the file, says what is in the topic by then."""
+        try:
+            with self._interrupts.caught():
+                if atomic:
+                    self._atomically(chunks)
+                else:
+                    self._by_chunk(chunks)
+        except HeadwaterError as error:
+            raise self._told(error) from None
+
+    def _by_chunk(self, chunks: Iterator[Chunk]) -> None:
         """One append per chunk; under a producer's name, chunks that are there already are passed over."""
         for sequence, chunk in enumerate(chunks, start=1):
+            self._interrupts.begin()
             try:
                 self._append(chunk, sequence)
             except BadRowError as error:
-                raise self._placed(error, chunk) from None
-            self._advance(chunk.bytes_done, f"{self.rows + self.skipped:,} rows")
+                raise _placed(error, chunk) from None
+            self._interrupts.end()
+            self._advance(chunk.bytes_done, f"{self.done:,} rows")
 
     def _append(self, chunk: Chunk, sequence: int) -> None:
         if self.producer is None:
@@ -51,64 +107,86 @@ class _Load:
         except AlreadyWrittenError:
             self.skipped += len(chunk)
             return
-        if receipt.rows != len(chunk):
-            raise ConflictError(
-                f"producer {self.producer!r} has written other rows as its chunk {sequence}",
-                detail=f"it wrote {receipt.rows:,} rows, this chunk has {len(chunk):,}; nothing of it was written",
-                hint="use one producer name per file, and the same --chunk-rows when resuming",
-            )
-        parts = receipt.positions.get(self.topic.name, {})
-        if all(end <= self._ends[p] for p, (_, end) in parts.items()):
-            self.skipped += len(chunk)
-        else:
-            self.rows += len(chunk)
-            self.appends += 1
+        self._count(receipt, len(chunk), f"chunk {sequence}")
 
-    def atomically(self, chunks: Iterator[Chunk]) -> None:
+    def _atomically(self, chunks: Iterator[Chunk]) -> None:
         """All chunks in one append."""
-        seen: list[Chunk] = []
+        given = _Given()
         sequence = None if self.producer is None else 1
         try:
-            self.rows = self.topic.append(
-                self._rows(chunks, seen), producer=self.producer, sequence=sequence
-            ).rows
-            self.appends = 1
-        except BadRowError as error:
-            raise self._placed(error, seen[-1] if seen else None) from None
+            receipt = self.topic.append(self._rows(chunks, given), producer=self.producer, sequence=sequence)
+        except AlreadyWrittenError:
+            self.skipped = given.rows
+        else:
+            self._count(receipt, given.rows, "file")
+        self._interrupts.end()
 
-    def _rows(self, chunks: Iterator[Chunk], seen: list[Chunk]) -> Iterator[Any]:
+    def _rows(self, chunks: Iterator[Chunk], given: _Given) -> Iterator[Any]:
         """Batches, converted here so that an error names a place in the file."""
         from headwater.records import conform
 
-        done = 0
         for chunk in chunks:
-            seen[:] = [chunk]
-            yield conform(chunk.rows, self.topic.definition)
-            done += len(chunk)
-            self._advance(chunk.bytes_done, f"{done:,} rows")
+            try:
+                yield conform(chunk.rows, self.topic.definition)
+            except BadRowError as error:
+                raise _placed(error, chunk) from None
+            given.rows += len(chunk)
+            self._advance(chunk.bytes_done, f"{given.rows:,} rows")
+        self._interrupts.begin()
 
-    def _placed(self, error: BadRowError, chunk: Chunk | None) -> HeadwaterError:
-        """The error with the place in the file in place of the row's number in its chunk."""
-        message = error.message
-        row: int = error.facts.get("row", 0)
-        if chunk is not None and f"row {row} " in message:
-            message = message.replace(f"row {row} ", f"{chunk.place_name} {chunk.places[row]} ", 1)
+    def _count(self, receipt: Receipt, rows: int, what: str) -> None:
+        """Count an append as done now or, if the receipt is an earlier one, as there already."""
+        if self.producer is not None and receipt.rows != rows:
+            raise ConflictError(
+                f"producer {self.producer!r} has written other rows to topic {self.topic.name!r} as its {what}",
+                detail=f"it wrote {receipt.rows:,} rows, this {what} has {rows:,}; nothing of it was written",
+                hint="use one producer name per file, and the same --chunk-rows when resuming",
+            )
+        parts = receipt.positions.get(self.topic.name, {})
+        if self.producer is not None and all(end <= self._ends[p] for p, (_, end) in parts.items()):
+            self.skipped += rows
+        else:
+            self.rows += rows
+            self.appends += 1
+
+    def _told(self, error: HeadwaterError) -> HeadwaterError:
+        """The error with the topic, and with what is in it in place of what one append has written."""
+        message, name = error.message, self.topic.name
+        if repr(name) not in message:
+            message = f"{message} (appending to topic {name!r})"
         kept = (
-            f"the {self.rows + self.skipped:,} rows before its chunk are in the topic"
-            if self.rows + self.skipped
-            else None
+            f"the {self.done:,} rows before its chunk are in the topic"
+            if self.done
+            else "nothing was appended"
         )
+        own = (error.detail or "").removesuffix("nothing of this append was written").rstrip("; ")
         hint = error.hint
-        if self.rows and self.producer is not None:
+        if self.done and self.producer is not None and isinstance(error, BadRowError):
             hint = "correct the file and run the same command again: what is there is passed over"
-        return BadRowError(message, detail=kept or "nothing was appended", hint=hint, **error.facts)
+        return type(error)(message, detail=f"{kept}; {own}" if own else kept, hint=hint, **error.facts)
+
+
+class _Given:
+    """How many rows a file has given so far."""
+
+    rows = 0
+
+
+def _placed(error: BadRowError, chunk: Chunk) -> BadRowError:
+    """The error with the place in the file in place of the row's number in its chunk."""
+    row: int = error.facts.get("row", 0)
+    message = error.message.replace(f"row {row} ", f"{chunk.place_name} {chunk.places[row]} ", 1)
+    return BadRowError(message, detail=error.detail, hint=error.hint, **error.facts)
 
 
 @click.command()
 @topic_argument
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option(
-    "--format", "kind", type=click.Choice(FORMATS), help="Default: by the file's name; JSON lines for a pipe."
+    "--format",
+    "kind",
+    type=click.Choice(INPUT_FORMATS),
+    help="Default: by the file's name; JSON lines for a pipe.",
 )
 @click.option("--producer", metavar="NAME", help="Resumable: run again, rows that are there are passed over.")
 @click.option(
@@ -125,7 +203,8 @@ def append(session: Session, /, topic: str, file: str, **options: Any) -> None:
     and nested values are JSON.
 
     With --producer the chunks are numbered, and one that was written under that name before is passed over: run the
-    same command again after a crash. Use one name per file.
+    same command again after a crash. Use one name per file. Ctrl-C ends after the chunk at hand, says how many rows
+    are in the topic, and gives exit status 130.
     """
     from headwater.cli.inputs import format_of, read_chunks, size_of
 
@@ -138,10 +217,11 @@ def append(session: Session, /, topic: str, file: str, **options: Any) -> None:
             chunks = read_chunks(
                 file, kind, handle.definition, options["chunk_rows"], options["null"], live=live
             )
-            if options["atomic"]:
-                load.atomically(chunks)
-            else:
-                load.by_chunk(chunks)
+            try:
+                load.run(chunks, atomic=options["atomic"])
+            except KeyboardInterrupt:
+                click.echo(f"interrupted: {load.done:,} rows of the file are in topic {topic}", err=True)
+                raise
     if options["as_json"]:
         print_json({"topic": topic, "rows": load.rows, "skipped": load.skipped, "appends": load.appends})
     else:

@@ -19,11 +19,11 @@ import orjson
 import pyarrow as pa
 
 from headwater.catalog import HIDDEN, TopicDefinition
+from headwater.cli.output import INPUT_FORMATS
 from headwater.cli.values import json_decoder, text_decoder
 from headwater.errors import BadRowError, UsageError
 from headwater.types import format_type
 
-FORMATS = ("json", "csv", "tsv", "parquet", "arrow")
 _SUFFIXES = {
     ".json": "json",
     ".jsonl": "json",
@@ -62,7 +62,7 @@ def format_of(file: str, given: str | None) -> str:
     found = _SUFFIXES.get(Path(file).suffix.lower())
     if found is None:
         raise UsageError(
-            f"the format of {file} is not clear from its name", hint=f"--format {'|'.join(FORMATS)}"
+            f"the format of {file} is not clear from its name", hint=f"--format {'|'.join(INPUT_FORMATS)}"
         )
     return found
 
@@ -140,21 +140,25 @@ def _object(line: bytes, number: int, topic: TopicDefinition, exact: bool) -> di
         row = json.loads(line, parse_float=Decimal) if exact else orjson.loads(line)
     except ValueError as error:
         raise BadRowError(
-            f"line {number} is not JSON: {error}",
-            detail=line[:100].decode(errors="replace").rstrip(),
+            f"line {number} for topic {topic.name!r} is not JSON: {error}",
+            detail=_beginning(line),
             hint="JSON lines have one object per line; jq -c '.[]' makes them of an array",
             topic=topic.name,
             row=number,
         ) from None
     if not isinstance(row, dict):
         raise BadRowError(
-            f"line {number} is not an object",
-            detail=line[:100].decode(errors="replace").rstrip(),
+            f"line {number} for topic {topic.name!r} is not an object",
+            detail=_beginning(line),
             hint="JSON lines have one object per line; jq -c '.[]' makes them of an array",
             topic=topic.name,
             row=number,
         )
     return row
+
+
+def _beginning(line: bytes) -> str:
+    return f"it begins {line[:100].decode(errors='replace').rstrip()}"
 
 
 def _has_decimal(kind: pa.DataType) -> bool:
@@ -168,8 +172,7 @@ def _has_decimal(kind: pa.DataType) -> bool:
 def _csv(
     source: IO[bytes], topic: TopicDefinition, chunk_rows: int, delimiter: str, null: str
 ) -> Iterator[Chunk]:
-    text = io.TextIOWrapper(source, encoding="utf-8-sig", newline="")
-    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    reader = csv.reader(_text_lines(source, topic), delimiter=delimiter, strict=True)
     try:
         header = next(reader, [])
         columns = [_csv_column(name, topic) for name in header]
@@ -182,12 +185,29 @@ def _csv(
             if not rows:
                 return
             yield Chunk(rows, places, _tell(source))
-    except (csv.Error, UnicodeDecodeError) as error:
+    except csv.Error as error:
         raise BadRowError(
-            f"line {reader.line_num} is not CSV: {error}", hint="the file is read as UTF-8", topic=topic.name
+            f"line {reader.line_num} for topic {topic.name!r} is not CSV: {error}",
+            hint="fields with quotes, separators or line ends stand in double quotes",
+            topic=topic.name,
+            row=reader.line_num,
         ) from None
-    finally:
-        text.detach()
+
+
+def _text_lines(source: IO[bytes], topic: TopicDefinition) -> Iterator[str]:
+    """The lines of a UTF-8 file; an error names the line, which a decoder that reads ahead could not."""
+    for number, line in enumerate(source, start=1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise BadRowError(
+                f"line {number} for topic {topic.name!r} is not UTF-8: {error.reason} at its byte {error.start}",
+                detail=_beginning(line),
+                hint="convert the file: iconv -f latin1 -t utf-8",
+                topic=topic.name,
+                row=number,
+            ) from None
+        yield from io.StringIO(text, newline="") if "\r" in text[:-2] else (text,)  # a lone CR ends a line too
 
 
 def _tell(source: IO[bytes]) -> int:
@@ -222,7 +242,7 @@ def _csv_row(
 ) -> dict[str, Any]:
     if len(record) != len(columns):
         raise BadRowError(
-            f"line {line} has {len(record)} fields, the first line has {len(columns)}",
+            f"line {line} for topic {topic.name!r} has {len(record)} fields, the first line has {len(columns)}",
             topic=topic.name,
             row=line,
         )
@@ -242,7 +262,7 @@ def _decoded(
     except (ValueError, TypeError, AttributeError, ArithmeticError):
         expected = format_type(field.type)
         raise BadRowError(
-            f"column {field.name!r} in line {line} is {value!r}, expected {expected}",
+            f"column {field.name!r} of line {line} for topic {topic.name!r} is {value!r}, expected {expected}",
             hint=_EXAMPLES.get(expected.split("(")[0]),
             topic=topic.name,
             row=line,
@@ -285,7 +305,7 @@ def _batches(source: Any, kind: str, chunk_rows: int) -> Iterator[pa.RecordBatch
             yield from (opened.get_batch(i) for i in range(opened.num_record_batches))
         else:
             yield from pa.ipc.open_stream(source)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError) as error:
         raise UsageError(f"the input is not {_PROPER[kind]}", detail=str(error)) from None
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from headwater.errors import HeadwaterError
 
+INPUT_FORMATS = ("json", "csv", "tsv", "parquet", "arrow")
+"""What `headwater append` reads."""
 PLAIN_LINE_SECONDS = 5.0
 """Without a terminal, progress is a line so often."""
 

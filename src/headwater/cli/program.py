@@ -13,12 +13,12 @@ from typing import Any
 import click
 
 from headwater import __version__
-from headwater.cli import append, doctor, tail, topics, upkeep
+from headwater.cli import INTERRUPTED, append, doctor, tail, topics, upkeep
 from headwater.cli.output import print_error
 from headwater.cli.session import VARIABLE, Session
 from headwater.errors import HeadwaterError, UsageError
 
-FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+FAILED, WRONG_USAGE = 1, 2
 SHELLS = ("bash", "zsh", "fish")
 COMPLETION_VARIABLE = "_HEADWATER_COMPLETE"
 
@@ -58,7 +58,10 @@ class Program(click.Group):
 @click.version_option(__version__, prog_name="headwater", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context, workspace: str | None) -> None:
-    """A durable, typed, partitioned log in a folder."""
+    """A durable, typed, partitioned log in a folder.
+
+    Exit status: 0 fine, 1 failed or something was found wrong, 2 wrong usage, 130 interrupted by Ctrl-C.
+    """
     context.obj = Session(workspace)
 
 
@@ -90,8 +93,3 @@ for command in (
     completion,
 ):
     cli.add_command(command)
-
-
-def main() -> None:
-    """The console script."""
-    cli(prog_name="headwater")

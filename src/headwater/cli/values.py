@@ -58,9 +58,9 @@ def text_decoder(kind: pa.DataType) -> Convert:
     if types.is_boolean(kind):
         return _boolean
     if types.is_integer(kind):
-        return int
+        return _number(int)
     if types.is_floating(kind):
-        return float
+        return _number(float)
     if types.is_nested(kind):
         decode = json_decoder(kind)
         return lambda text: decode(json.loads(text, parse_float=Decimal)) if decode else json.loads(text)
@@ -102,7 +102,20 @@ def _text(read: Convert) -> Convert:
     return decode
 
 
+def _number(read: Convert) -> Convert:
+    """A number without the underscores that Python allows in it."""
+
+    def decode(text: str) -> Any:
+        if "_" in text:
+            raise ValueError(f"{text!r} is not a number")
+        return read(text)
+
+    return decode
+
+
 def _decimal(value: Any) -> Decimal:
+    if isinstance(value, str) and "_" in value:
+        raise ValueError(f"{value!r} is not a number")
     if isinstance(value, bool) or not isinstance(value, (str, int, float, Decimal)):
         raise TypeError(f"{value!r} is not a number")
     try:

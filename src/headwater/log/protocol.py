@@ -65,6 +65,8 @@ class Append:
     producer: Producer | None = None
     expect: Mapping[str, int | Mapping[Any, int]] = field(default_factory=dict)
     moves: tuple[CursorMove, ...] = ()
+    incarnations: Mapping[str, int] = field(default_factory=dict)
+    """topic -> `TopicDefinition.incarnation` that its rows were conformed to; TopicNotFoundError if it is another now."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,12 @@ class Log(Protocol):
 
     def alter_topic(self, old: TopicDefinition, new: TopicDefinition) -> None:
         """Replace a definition; ConflictError if it is no longer `old`."""
+        ...
+
+    def replace_topic(self, old: TopicDefinition, new: TopicDefinition) -> None:
+        """Put a new topic in the place of `old`, of the same name, in one commit; ConflictError if that is no longer
+        what is there, or it has records or cursors.
+        """
         ...
 
     def drop_topic(self, name: str) -> None:
@@ -267,8 +275,8 @@ class Log(Protocol):
 class Stage(Protocol):
     """An atomic append in the making: invisible until committed, gone if aborted or if the process dies."""
 
-    def add(self, topic: str, batch: pa.RecordBatch) -> None:
-        """Take in conformed rows; large ones go to disk."""
+    def add(self, topic: str, batch: pa.RecordBatch, incarnation: int | None = None) -> None:
+        """Take in conformed rows; large ones go to disk. `incarnation` as for `Append`."""
         ...
 
     def commit(

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.catalog import TopicDefinition
+from headwater.errors import TopicNotFoundError
 from headwater.hashing import hash_rows, partition_of
 
 SPREAD_ROWS_MIN = 64
@@ -42,6 +43,17 @@ def route(
         int(ranked[start]): batch.take(pa.array(order[start:stop]))
         for start, stop in zip(starts, stops, strict=True)
     }
+
+
+def check_incarnation(topic: TopicDefinition, incarnation: int) -> None:
+    """TopicNotFoundError if the topic that rows were made for is gone, and another has its name."""
+    if topic.incarnation != incarnation:
+        raise TopicNotFoundError(
+            f"topic {topic.name!r} was dropped and made anew while rows were on their way to it",
+            detail="nothing of this append was written",
+            hint="append again; the rows are then checked against the new topic",
+            topic=topic.name,
+        )
 
 
 def needs_ends(topic: TopicDefinition) -> bool:

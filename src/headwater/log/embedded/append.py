@@ -17,7 +17,13 @@ from headwater.errors import (
     UsageError,
 )
 from headwater.log.embedded import frames
-from headwater.log.embedded.conditions import check_moves, check_offsets, check_producer, no_topic
+from headwater.log.embedded.conditions import (
+    check_incarnations,
+    check_moves,
+    check_offsets,
+    check_producer,
+    no_topic,
+)
 from headwater.log.embedded.core import Core, Ticket, VoidedError
 from headwater.log.embedded.frames import Frame
 from headwater.log.embedded.gathering import Gathering, Request
@@ -130,6 +136,7 @@ class Appender:
         if known is not None:
             request.receipt, request.ticket, request.sync = known, self._answer(state, append.producer), True
         else:
+            check_incarnations(state, append.incarnations)
             written = self._write(state, append, request.rows, _plain(append.producer))
             request.receipt, request.ticket, request.sync, request.gather = written
 
@@ -142,6 +149,7 @@ class Appender:
                     if known is not None:
                         receipt, ticket, sync = known, self._answer(state, append.producer), True
                     else:
+                        check_incarnations(state, append.incarnations)
                         check_moves(state, append.moves)
                         receipt, ticket, sync = self._adopt(state, staged, append)
                 if ticket is not None:

@@ -8,7 +8,16 @@ from typing import Any
 from headwater.errors import AlreadyWrittenError, ConflictError, FencedError, TopicNotFoundError, UsageError
 from headwater.log.embedded.state import State
 from headwater.log.protocol import CursorMove, Producer
+from headwater.log.routing import check_incarnation
 from headwater.positions import Receipt
+
+
+def check_incarnations(state: State, incarnations: Mapping[str, int]) -> None:
+    """TopicNotFoundError if a topic is gone, or another has its name now."""
+    for name, incarnation in incarnations.items():
+        if name not in state.topics:
+            raise no_topic(name, state)
+        check_incarnation(state.topics[name].definition, incarnation)
 
 
 def check_moves(state: State, moves: Sequence[CursorMove]) -> None:

@@ -49,6 +49,13 @@ class Flusher(Follower, abc.ABC):
         self._crowded = False
         self._broken = False
 
+    def disown(self) -> None:
+        """Close the handles that a forked child has of its parent's files: no lock is waited for or given back."""
+        self._closed = True
+        for file in [self._head_file, self._flush_file, self._file, *self._writable.values()]:
+            if file is not None:
+                file.close()
+
     def close(self) -> None:
         """Close every handle. Nothing needs to be written for what was committed to be there."""
         with self.mutex:

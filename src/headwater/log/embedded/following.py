@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from headwater.clock import Clock
-from headwater.errors import ClosedError, NewerVersionError
+from headwater.errors import ClosedError, NewerVersionError, WorkspaceMissingError
 from headwater.log.embedded import recovery
 from headwater.log.embedded.journal import HEAD, Head, Record, journal_name, read_head
 from headwater.log.embedded.state import State
@@ -101,6 +101,12 @@ class Follower:
         """Take in what other processes have published."""
         with self.mutex:
             self._journal_file()
+            if not self._head_file.linked():
+                raise WorkspaceMissingError(
+                    f"the workspace in {self.storage.root} is gone",
+                    hint="was its folder moved or deleted? open it again",
+                    file=str(self.storage.root),
+                )
             head = read_head(self._head_file)
             if head is None:
                 return

@@ -5,13 +5,17 @@ Puts together the journal (core), segments, appends, staging and maintenance beh
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headwater.catalog import TopicDefinition
 from headwater.clock import Clock, Microseconds, SystemClock
-from headwater.errors import ConflictError, TopicExistsError
+from headwater.errors import ConflictError, HeadwaterError, TopicExistsError
 from headwater.log.embedded.append import Appender
 from headwater.log.embedded.consumers import ConsumerSide
 from headwater.log.embedded.core import VoidedError
@@ -28,6 +32,16 @@ from headwater.positions import Receipt
 from headwater.settings import LogSettings
 from headwater.storage import Storage
 
+_OPEN: weakref.WeakSet[EmbeddedLog] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for log in list(_OPEN):
+        log.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
 
 class EmbeddedLog(ReadSide, ConsumerSide):
     """See `headwater.log.protocol.Log`. Open one with `EmbeddedLog.open`."""
@@ -38,6 +52,7 @@ class EmbeddedLog(ReadSide, ConsumerSide):
         super().__init__(storage, settings, clock)
         self._appender = Appender(self.core, Versions(self._read_keys))
         self._maintenance = Maintenance(self.core, self.reader, clock)
+        _OPEN.add(self)
 
     # --- opening and closing -----------------------------------------------------------------------------------------
 
@@ -67,6 +82,7 @@ class EmbeddedLog(ReadSide, ConsumerSide):
 
     def close(self) -> None:
         """Release every handle."""
+        _OPEN.discard(self)
         self._maintenance.stop()
         self._notifier.close()
         self.core.close()
@@ -74,10 +90,22 @@ class EmbeddedLog(ReadSide, ConsumerSide):
 
     def abandon(self) -> None:
         """Let go of everything as a killed process would: no orderly work at all."""
+        _OPEN.discard(self)
         self._maintenance.stop(wait=False)
         self._notifier.close()
         self.core.close()
         self.reader.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: begin anew, with handles, locks and threads of its own. Those of the parent are let go of
+        without a word, because a lock that both hold would keep neither out."""
+        self.core.disown()
+        self.reader.disown()
+        upkeep = self._maintenance.started
+        with contextlib.suppress(HeadwaterError):  # the workspace is gone: whoever uses this log hears of it
+            self.__init__(self.storage, self.settings, self.clock)  # type: ignore[misc]
+            if upkeep:
+                self.start_upkeep()
 
     # --- topics --------------------------------------------------------------------------------------------------------
 
@@ -101,10 +129,8 @@ class EmbeddedLog(ReadSide, ConsumerSide):
                     hint="CREATE TOPIC IF NOT EXISTS, or choose another name",
                     topic=definition.name,
                 )
-            folder = f"topics/{definition.name}-{state.next_id}"
-            self.storage.make_dirs(folder)
-            self.core.writable(f"{folder}/wake", 0)
-            return {"k": "topic", "id": state.next_id, "definition": definition.to_json()}
+            self._make_folder(definition.name, state.next_id)
+            return _topic_record(state.next_id, definition)
 
         self._change(change)
 
@@ -121,9 +147,31 @@ class EmbeddedLog(ReadSide, ConsumerSide):
                     expected=old,
                     actual=topic.definition,
                 )
-            return {"k": "topic", "id": topic.id, "definition": new.to_json()}
+            return _topic_record(topic.id, new)
 
         self._change(change)
+
+    def replace_topic(self, old: TopicDefinition, new: TopicDefinition) -> None:
+        """See `Log.replace_topic`."""
+        replaced: list[TopicState] = []
+
+        def change(state: State) -> dict[str, Any]:
+            topic = topic_of(state, old.name)
+            read = any(name == old.name for name, _ in state.cursors)
+            if topic.definition != old or read or any(p.end for p in topic.partitions):
+                raise ConflictError(
+                    f"topic {old.name!r} was altered, written to or read by someone else",
+                    hint="look at it again; only a topic without records is replaced",
+                    topic=old.name,
+                    expected=old,
+                    actual=topic.definition,
+                )
+            replaced[:] = [topic]
+            self._make_folder(new.name, state.next_id)
+            return {**_topic_record(state.next_id, new), "drops": topic.id}
+
+        self._change(change)
+        self._remove(replaced[0])
 
     def drop_topic(self, name: str) -> None:
         """See `Log.drop_topic`."""
@@ -134,10 +182,19 @@ class EmbeddedLog(ReadSide, ConsumerSide):
             return {"k": "drop", "id": dropped[0].id}
 
         self._change(change)
-        names = [s.name for p in dropped[0].partitions for s in p.segments]
+        self._remove(dropped[0])
+
+    def _make_folder(self, name: str, number: int) -> None:
+        folder = f"topics/{name}-{number}"
+        self.storage.make_dirs(folder)
+        self.core.writable(f"{folder}/wake", 0)
+
+    def _remove(self, topic: TopicState) -> None:
+        """Delete the files of a topic that is no longer there."""
+        names = [s.name for p in topic.partitions for s in p.segments]
         self.reader.forget(names)
-        self.core.release([*names, f"{dropped[0].folder}/wake"])
-        self.storage.remove_dir(dropped[0].folder)
+        self.core.release([*names, f"{topic.folder}/wake"])
+        self.storage.remove_dir(topic.folder)
 
     # --- appending -------------------------------------------------------------------------------------------------------
 
@@ -175,3 +232,8 @@ class EmbeddedLog(ReadSide, ConsumerSide):
         """See `Log.verify`."""
         self.core.refresh()
         return verify(self.core, self.reader, topics)
+
+
+def _topic_record(number: int, definition: TopicDefinition) -> dict[str, Any]:
+    marked = dataclasses.replace(definition, incarnation=number)
+    return {"k": "topic", "id": number, "definition": marked.to_json()}

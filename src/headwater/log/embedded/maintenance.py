@@ -52,6 +52,11 @@ class Maintenance:
             self._thread = threading.Thread(target=self._loop, name="headwater-maintain", daemon=True)
             self._thread.start()
 
+    @property
+    def started(self) -> bool:
+        """Whether it looks after the workspace by itself."""
+        return self._thread is not None
+
     def stop(self, *, wait: bool = True) -> None:
         """End the background work at the next step."""
         self._stop.set()

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headwater.catalog import TopicDefinition
 from headwater.clock import Clock, Microseconds
-from headwater.errors import GapError, UsageError, WorkspaceMissingError
+from headwater.errors import CorruptionError, GapError, UsageError, WorkspaceMissingError
 from headwater.log.embedded.creation import WORKSPACE_FILE
 from headwater.log.embedded.part import LogPart, partition_of, topic_of
 from headwater.log.embedded.state import PartitionState, Segment, TopicState
@@ -83,6 +83,9 @@ class ReadSide(LogPart):
                 for batch in self._read_segment(segment, found, at, min(end, segment.end), wanted):
                     yield batch[0]
                     at = batch[1]
+            except CorruptionError as error:
+                error.facts.update(topic=topic, partition=partition)
+                raise
             except WorkspaceMissingError as error:
                 # the segment was rewritten or removed since; look again, once for each
                 if missing == segment.name or not self.storage.exists(WORKSPACE_FILE):

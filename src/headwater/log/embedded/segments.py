@@ -69,6 +69,11 @@ class SegmentReader:
             self._files.clear()
             self.sealed.close()
 
+    def disown(self) -> None:
+        """Close the handles that a forked child has of its parent's files, whoever holds the lock."""
+        for file, *_ in self._files.values():
+            file.close()
+
     def forget(self, names: Sequence[str]) -> None:
         """Let go of files that were removed."""
         with self._lock:

@@ -40,11 +40,14 @@ class EmbeddedStage:
         self._files: dict[tuple[str, int], tuple[File, Staged]] = {}
         self._ends: dict[tuple[str, int], int] = {}
         self._versions: dict[str, int] = {}
+        self._incarnations: dict[str, int] = {}
         self._done = False
 
-    def add(self, topic: str, batch: pa.RecordBatch) -> None:
+    def add(self, topic: str, batch: pa.RecordBatch, incarnation: int | None = None) -> None:
         """Take in conformed rows; beyond `staging_bytes_max` everything goes to disk."""
         self._open()
+        if incarnation is not None:
+            self._incarnations.setdefault(topic, incarnation)
         if topic not in self._core.state.topics:
             self._core.refresh()
             if topic not in self._core.state.topics:
@@ -63,7 +66,7 @@ class EmbeddedStage:
     ) -> Receipt:
         """Make all of it visible at once."""
         self._open()
-        append = Append(self._batches, producer, expect or {}, moves)
+        append = Append(self._batches, producer, expect or {}, moves, self._incarnations)
         if not self._files:
             receipt = self._appender.append(append)
             self._done = True

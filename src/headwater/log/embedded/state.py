@@ -254,6 +254,8 @@ class State:
 
     def _topic(self, record: Record) -> None:
         definition = TopicDefinition.from_json(record["definition"])
+        if "drops" in record:
+            self._drop({"id": record["drops"]})
         known = self.topic_by_id(record["id"])
         if known is not None:
             known.definition = definition

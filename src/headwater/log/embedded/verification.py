@@ -70,7 +70,7 @@ def _verify_partition(
 def _verify_segment(
     reader: SegmentReader, topic: TopicState, number: int, segment: Segment
 ) -> Iterator[Finding | int]:
-    name, at, rows = topic.definition.name, segment.first, 0
+    name, at, rows, damaged = topic.definition.name, segment.first, 0, False
     reader.forget([segment.name])
     while at < segment.end:
         try:
@@ -82,17 +82,17 @@ def _verify_segment(
         except CorruptionError as error:
             yield Finding(segment.name, error.facts.get("offset"), name, number, error.message)
             at = max(at + 1, error.facts.get("next_offset", segment.end))
-            rows = segment.rows
+            damaged = True
         except HeadwaterError as error:
             yield Finding(segment.name, None, name, number, error.message)
             return
-    if segment.kind == "parquet":
+    if segment.kind == "parquet" and not damaged:
         try:
             reader.sealed.verify(segment)
         except HeadwaterError as error:
             yield Finding(
                 error.facts.get("file", segment.name), error.facts.get("offset"), name, number, error.message
             )
-    if rows != segment.rows:
+    if rows != segment.rows and not damaged:
         message = f"{rows} records were found where {segment.rows} were written"
         yield Finding(segment.name, None, name, number, message)

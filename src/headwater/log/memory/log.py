@@ -41,6 +41,7 @@ from headwater.log.protocol import (
     PartitionInfo,
     TimeAxis,
 )
+from headwater.log.routing import check_incarnation
 from headwater.positions import Receipt
 
 HISTORY_MAX = 8
@@ -58,6 +59,7 @@ class MemoryLog:
         self._topics: dict[str, Topic] = {}
         self._producers = Producers(receipts_max)
         self._sequence = 0
+        self._incarnations = 0
         self._last_commit_at: Microseconds = 0
         self._closed = False
 
@@ -78,8 +80,26 @@ class MemoryLog:
         with self._held():
             if definition.name in self._topics:
                 raise TopicExistsError(f"there is a topic {definition.name!r} already", topic=definition.name)
-            self._commit()
-            self._topics[definition.name] = Topic(definition)
+            self._put(definition)
+
+    def _put(self, definition: TopicDefinition) -> None:
+        self._commit()
+        self._incarnations += 1
+        self._topics[definition.name] = Topic(replace(definition, incarnation=self._incarnations))
+
+    def replace_topic(self, old: TopicDefinition, new: TopicDefinition) -> None:
+        """See Log."""
+        with self._held():
+            topic = self._topic(old.name)
+            if topic.definition != old or topic.cursors or any(p.end for p in topic.partitions):
+                raise ConflictError(
+                    f"topic {old.name!r} was altered, written to or read by someone else",
+                    hint="look at it again; only a topic without records is replaced",
+                    topic=old.name,
+                    expected=old,
+                    actual=topic.definition,
+                )
+            self._put(new)
 
     def alter_topic(self, old: TopicDefinition, new: TopicDefinition) -> None:
         """See Log."""
@@ -96,7 +116,7 @@ class MemoryLog:
             if (new.name, new.partitions) != (old.name, old.partitions):
                 raise UsageError(f"topic {old.name!r} keeps its name and its number of partitions")
             self._commit()
-            topic.definition = new
+            topic.definition = replace(new, incarnation=topic.definition.incarnation)
 
     def drop_topic(self, name: str) -> None:
         """See Log."""
@@ -122,6 +142,8 @@ class MemoryLog:
                     if self._producers.raise_epoch(append.producer):
                         self._commit()
                     return known
+            for name, incarnation in append.incarnations.items():
+                check_incarnation(self._topic(name).definition, incarnation)
             plan = {name: plan_append(self._topic(name), batches) for name, batches in append.batches.items()}
             for name, expected in append.expect.items():
                 check_expected(self._topic(name), plan.get(name, {}), expected)

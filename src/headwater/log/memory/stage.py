@@ -18,11 +18,14 @@ class MemoryStage:
     def __init__(self, append: Callable[[Append], Receipt]) -> None:
         self._append = append
         self._batches: dict[str, list[pa.RecordBatch]] = {}
+        self._incarnations: dict[str, int] = {}
         self._ended = False
 
-    def add(self, topic: str, batch: pa.RecordBatch) -> None:
+    def add(self, topic: str, batch: pa.RecordBatch, incarnation: int | None = None) -> None:
         """See Stage."""
         self._check_going_on()
+        if incarnation is not None:
+            self._incarnations.setdefault(topic, incarnation)
         self._batches.setdefault(topic, []).append(batch)
 
     def commit(
@@ -34,7 +37,7 @@ class MemoryStage:
     ) -> Receipt:
         """See Stage."""
         self._check_going_on()
-        receipt = self._append(Append(self._batches, producer, expect or {}, moves))
+        receipt = self._append(Append(self._batches, producer, expect or {}, moves, self._incarnations))
         self._ended = True
         return receipt
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headwater.catalog import add_column, alter_options, drop_not_null, widen_column
+from headwater.catalog import add_column, alter_options, define_topic, drop_not_null, widen_column
 from headwater.clock import parse_span_us
 from headwater.errors import ConflictError, TopicExistsError, TopicNotFoundError
 from headwater.log.protocol import Append
@@ -159,3 +159,58 @@ class TopicContract(Bench):
         self.append_all({"clicks": self.numbers(2), "orders": self.numbers(3)})
         self.log.drop_topic("clicks")
         assert self.column("orders", "n") == [0, 1, 2]
+
+    def test_an_empty_topic_is_replaced_in_one_commit(self) -> None:
+        old = self.create("clicks")
+        new = define_topic("clicks", pa.schema([pa.field("other", pa.string())]), options={"partitions": 2})
+        self.log.replace_topic(old, new)
+        self.log = self.reopen(self.log)
+        assert self.log.topic("clicks") == new
+        assert sorted(self.log.partitions("clicks")) == [0, 1]
+        self.append("clicks", [{"other": "a"}])
+        assert [row["other"] for row in self.all_rows("clicks")] == ["a"]
+
+    def test_a_topic_with_records_or_cursors_or_another_definition_is_not_replaced(self) -> None:
+        new = define_topic("clicks", pa.schema([pa.field("other", pa.string())]))
+        old = self.create("clicks")
+        with refused(ConflictError):
+            self.log.replace_topic(new, new)
+        self.log.create_cursor("clicks", "mailer", {0: 0}, False)
+        with refused(ConflictError):
+            self.log.replace_topic(old, new)
+        self.log.drop_cursor("clicks", "mailer")
+        self.append("clicks", self.numbers(1))
+        with refused(ConflictError):
+            self.log.replace_topic(old, new)
+        assert self.log.topic("clicks") == old
+        assert len(self.all_rows("clicks")) == 1
+
+    def test_rows_made_for_a_topic_do_not_go_to_a_later_one_of_its_name(self) -> None:
+        self.create("clicks")
+        made_for = self.log.topic("clicks").incarnation
+        rows = self.batch("clicks", self.numbers(2))
+        self.log.append(Append({"clicks": [rows]}, incarnations={"clicks": made_for}))
+        self.log.drop_topic("clicks")
+        self.create("clicks", "other STRING NOT NULL")
+        self.log = self.reopen(self.log)
+        with refused(TopicNotFoundError):
+            self.log.append(Append({"clicks": [rows]}, incarnations={"clicks": made_for}))
+        assert self.log.topic("clicks").incarnation != made_for
+        assert self.all_rows("clicks") == []
+
+    def test_a_stage_made_for_a_topic_does_not_go_to_a_later_one_of_its_name(self) -> None:
+        self.create("clicks")
+        stage = self.log.stage()
+        stage.add("clicks", self.batch("clicks", self.numbers(2)), self.log.topic("clicks").incarnation)
+        self.log.drop_topic("clicks")
+        self.create("clicks", "other STRING NOT NULL")
+        with refused(TopicNotFoundError):
+            stage.commit()
+        stage.abort()
+        assert self.all_rows("clicks") == []
+
+    def test_altering_a_topic_keeps_it_the_same_topic(self) -> None:
+        self.create("clicks")
+        before = self.log.topic("clicks")
+        self.log.alter_topic(before, add_column(before, pa.field("more", pa.string())))
+        assert self.log.topic("clicks").incarnation == before.incarnation

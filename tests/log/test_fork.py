@@ -1,0 +1,58 @@
+"""A workspace that was opened before a fork: parent and child both go on with it, and neither loses the other's rows."""
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import headwater as hw
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Iterator[hw.Workspace]:
+    with hw.open(tmp_path / "w", durability="os") as workspace:
+        workspace.topic("t", "who STRING, n INT")
+        yield workspace
+
+
+def test_appends_of_parent_and_child_are_all_there(ws: hw.Workspace, tmp_path: Path) -> None:
+    topic = ws.topic("t")
+    topic.append([{"who": "before", "n": 0}])
+    child = os.fork()
+    if child == 0:
+        for n in range(100):
+            topic.append([{"who": "child", "n": n}])
+        os._exit(0)
+    receipts = {str(topic.append([{"who": "parent", "n": n}])) for n in range(100)}
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(receipts) == 100
+    rows = [row for batch in topic.read() for row in batch.to_pylist()]
+    assert [r["n"] for r in rows if r["who"] == "child"] == list(range(100))
+    assert [r["n"] for r in rows if r["who"] == "parent"] == list(range(100))
+    assert [r["_offset"] for r in rows] == list(range(201))
+    assert ws.verify().ok
+
+
+def test_a_pool_of_forked_workers_shares_a_topic(ws: hw.Workspace) -> None:
+    topic = ws.topic("t")
+
+    with multiprocessing.get_context("fork").Pool(3, initializer=_keep, initargs=(topic,)) as pool:
+        receipts = pool.map(_append, range(60))
+    assert len(set(receipts)) == 60
+    rows = [n for batch in topic.read() for n in batch.column("n").to_pylist()]
+    assert sorted(rows) == list(range(60))
+
+
+_KEPT: list[object] = []
+
+
+def _keep(topic: object) -> None:
+    _KEPT[:] = [topic]
+
+
+def _append(n: int) -> str:
+    return str(_KEPT[0].append([{"n": n}]))  # type: ignore[attr-defined]
