@@ -14,7 +14,7 @@ demo: env-runtime ## show the log at work
 test: env-dev lint types imports ## everything that must hold
 	$(PYTEST) -n 2 tests
 
-check: env-dev lint types imports ## the inner loop: all but slow tests, in under a minute
+check: env-dev lint types imports ## the inner loop: all but slow tests, in about a minute
 	$(PYTEST) -n 2 -m "not slow" tests
 
 fix: env-dev ## format, and mend what the linter can
@@ -34,7 +34,7 @@ lock: env-dev ## resolve the dependencies anew and write requirements/*.lock
 	scripts/lock
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf .venv demo benchmarks/results .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env-dev:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
@@ -121,6 +122,12 @@ def test_the_statement_that_makes_a_topic_names_all_that_differs_from_the_defaul
         ({"options": {"versioned_by": "id", "retention": "1 day"}}, "event-sourced"),
         ({"options": {"versioned_by": "id", "retention_bytes": 5}}, "event-sourced"),
         ({"key": ("id",), "options": {"versioned_by": "id", "cleanup": "compact"}}, "event-sourced"),
+        ({"options": {"versioned_by": "id", "cleanup": "compact"}}, "event-sourced"),
+        ({"options": {"retention_bytes": 0}}, "more than nothing"),
+        ({"options": {"retention_bytes": -5}}, "more than nothing"),
+        ({"options": {"retention_bytes": "0 MB"}}, "more than nothing"),
+        ({"options": {"versioned_by": 5}}, "no column 5"),
+        ({"options": {"cleanup": True}}, "cleanup is"),
         ({"options": {"versioned_by": "id", "partition_by": "name"}}, "partitioned by it too"),
     ],
 )
@@ -129,10 +136,40 @@ def test_what_cannot_be_a_topic_is_refused_with_the_reason(arguments: dict[str, 
         define_topic(**{"name": "clicks", "schema": SCHEMA, **arguments})
 
 
-@pytest.mark.parametrize("options", [{"colour": "red"}, {"partitions": "many"}, {"retention": "soon"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"colour": "red"},
+        {"partitions": "many"},
+        {"partitions": 2.7},
+        {"partitions": True},
+        {"partitions": "-1"},
+        {"retention": "soon"},
+        {"retention": 7},
+        {"retention": True},
+        {"idle_after": 1.5},
+        {"retention_bytes": 1.5},
+        {"retention_bytes": True},
+        {"retention_bytes": "much"},
+        {"partition_by": 5},
+        {"partition_by": [5]},
+        {"partition_by": True},
+    ],
+)
 def test_options_that_cannot_be_read_are_a_usage_error(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as caught:
         define_topic("clicks", SCHEMA, options=options)
+    assert caught.value.hint
+
+
+def test_a_lateness_without_a_unit_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="span of time") as caught:
+        define_topic("clicks", SCHEMA, time="at", lateness=1.5)
+    assert "10 minutes" in (caught.value.hint or "")
+
+
+def test_counts_may_come_from_numpy_and_from_text() -> None:
+    assert topic(partitions=np.int64(4)) == topic(partitions="4") == topic(partitions=4)
 
 
 def test_a_column_can_be_added_at_the_end() -> None:

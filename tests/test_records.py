@@ -89,6 +89,40 @@ BAD: list[tuple[str, Any]] = [
     ("STRUCT<x: INT>", {"x": 1, "unknown": 2}),
     ("ARRAY<STRUCT<x: INT>>", [{"x": 1}, {"y": 1}]),
     ("STRUCT<x: INT>", 5),
+    # Arrow alone would take each of these as another value
+    ("INT", np.timedelta64(5, "s")),
+    ("DATE", np.int64(5)),
+    ("DATE", 3.7),
+    ("TIMESTAMP", 3.7),
+    ("TIMESTAMP", Decimal(3)),
+    ("TIMESTAMP", pd.Timestamp("2026-03-01 00:00:00.000000001")),
+    ("TIMESTAMP", np.datetime64("2026-03-01T00:00:00.000000001")),
+    ("DATE", np.datetime64("2026-03-01T12:00")),
+    ("DATE", np.datetime64("20000-01-01")),
+    ("ARRAY<INT>", [1.9]),
+    ("ARRAY<INT>", np.array([1.5])),
+    ("ARRAY<INT>", [True]),
+    ("ARRAY<INT>", {1}),
+    ("ARRAY<INT>", b"abc"),
+    ("ARRAY<STRING>", "abc"),
+    ("ARRAY<STRING>", [b"a"]),
+    ("ARRAY<BINARY>", ["a"]),
+    ("ARRAY<FLOAT>", [1e300]),
+    ("ARRAY<DATE>", [datetime(2026, 3, 1, 12)]),
+    ("ARRAY<TIMESTAMP>", [3.7]),
+    ("ARRAY<ARRAY<INT>>", [[1], [1.5]]),
+    ("MAP<STRING,BIGINT>", {"k": 2.7}),
+    ("MAP<BIGINT,STRING>", {2.7: "k"}),
+    ("MAP<STRING,FLOAT>", {"k": 1e300}),
+    ("MAP<STRING,INT>", {None: 1}),
+    ("MAP<STRING,INT>", [("a", 1, 2)]),
+    ("STRUCT<x: INT>", {"x": 3.99}),
+    ("STRUCT<x: INT>", (1,)),
+    ("STRUCT<x: DATE>", {"x": datetime(2026, 3, 1, 12)}),
+    ("STRUCT<x: DATE>", {"x": 5}),
+    ("STRUCT<x: TIMESTAMP>", {"x": 5}),
+    ("STRUCT<x: TIMESTAMP>", {"x": pd.Timestamp("2026-03-01 00:00:00.000000001")}),
+    ("STRUCT<x: ARRAY<MAP<STRING,FLOAT>>>", {"x": [{"a": 1.0}, {"a": 1e300}]}),
 ]
 
 
@@ -117,6 +151,27 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("MAP<STRING,INT>", {"a": 1}, [("a", 1)]),
     ("STRUCT<x: INT, y: INT>", {"x": 1}, {"x": 1, "y": None}),
     ("ARRAY<INT>", (1, 2), [1, 2]),
+    ("INT", np.int64(5), 5),
+    ("TINYINT", np.uint8(5), 5),
+    ("DATE", np.datetime64("2026-03-01"), date(2026, 3, 1)),
+    ("DATE", np.datetime64("2026-03-01T00:00:00"), date(2026, 3, 1)),
+    ("DATE", np.datetime64("NaT"), None),
+    ("TIMESTAMP", np.datetime64("2026-03-01T12"), datetime(2026, 3, 1, 12, tzinfo=UTC)),
+    ("TIMESTAMP", np.datetime64("2026-03-01T12:00:00.000001000"), datetime(2026, 3, 1, 12, 0, 0, 1, UTC)),
+    ("TIMESTAMP", np.datetime64("NaT", "us"), None),
+    ("TIMESTAMP", pd.Timestamp("2026-03-01 12:00:00.000001"), datetime(2026, 3, 1, 12, 0, 0, 1, UTC)),
+    (
+        "ARRAY<TIMESTAMP>",
+        [np.datetime64("2026-03-01T12"), None],
+        [datetime(2026, 3, 1, 12, tzinfo=UTC), None],
+    ),
+    ("ARRAY<INT>", np.array([1, 2]), [1, 2]),
+    ("ARRAY<INT>", pd.Series([1, 2]), [1, 2]),
+    ("ARRAY<FLOAT>", [1, math.inf, None], [1.0, math.inf, None]),
+    ("ARRAY<ARRAY<INT>>", [[1], None, []], [[1], None, []]),
+    ("MAP<STRING,INT>", [("a", 1), ("b", None)], [("a", 1), ("b", None)]),
+    ("MAP<STRING,STRUCT<x: INT>>", {"a": {}, "b": None}, [("a", {"x": None}), ("b", None)]),
+    ("STRUCT<s: STRUCT<x: INT>>", {"s": {}}, {"s": {"x": None}}),
 ]
 
 
@@ -209,7 +264,7 @@ CUSTOMERS = define_topic(
 def test_ops_are_codes_and_upsert_by_default() -> None:
     now = datetime(2026, 1, 1)
     rows = [{"id": 1, "name": "a", "at": now, "_op": op} for op in [None, *OPS]]
-    codes = conform(rows, CUSTOMERS).column("_op")
+    codes = conform(rows, CUSTOMERS, captured=True).column("_op")
     assert codes.to_pylist() == [0, 0, 1, 2, 3, 4]
     assert op_names(codes).to_pylist() == ["upsert", *OPS]
 
@@ -228,6 +283,38 @@ def test_a_living_row_beside_a_tombstone_needs_everything() -> None:
 def test_an_unknown_op_is_named() -> None:
     error = refusal([{"id": 1, "_op": "delete"}, {"id": 1, "_op": "destroy"}], CUSTOMERS)
     assert (error.row, error.column, error.value) == (1, "_op", "destroy")
+
+
+@pytest.mark.parametrize("op", ["insert", "update", "snapshot"])
+def test_what_happened_in_a_database_is_said_by_captured_rows_alone(op: str) -> None:
+    rows = [
+        {"id": n, "name": "a", "at": datetime(2026, 1, 1), "_op": o} for n, o in enumerate(["upsert", op])
+    ]
+    batch = conform(rows, CUSTOMERS, captured=True)
+    assert conform(batch, CUSTOMERS, captured=True) == batch
+    for given_rows in (rows, pa.Table.from_pylist(rows), batch):
+        error = refusal(given_rows, CUSTOMERS)
+        assert (error.row, error.column, error.value, error.expected) == (
+            1,
+            "_op",
+            op,
+            "one of upsert, delete",
+        )
+
+
+@pytest.mark.parametrize("code", [-1, 5, None])
+def test_a_code_of_no_op_is_refused(code: int | None) -> None:
+    batch = pa.RecordBatch.from_pylist(
+        [{"id": 1, "name": "a", "at": datetime(2026, 1, 1), "_op": code}], CUSTOMERS.row_schema
+    )
+    with pytest.raises(BadRowError) as caught:
+        conform(batch, CUSTOMERS, captured=True)
+    assert (caught.value.row, caught.value.column) == (0, "_op")
+
+
+@pytest.mark.parametrize("op", [5, ["delete"], np.array([1, 2])])
+def test_an_op_is_a_text(op: Any) -> None:
+    assert refusal([{"id": 1, "_op": op}], CUSTOMERS).column == "_op"
 
 
 def test_a_topic_without_key_has_no_op() -> None:
@@ -270,6 +357,15 @@ ARROW: list[tuple[str, pa.Table, list[Any]]] = [
         [datetime(2026, 3, 1, 12, tzinfo=UTC)],
     ),
     ("ARRAY<INT>", arrow([[1], None], pa.large_list(pa.int64())), [[1], None]),
+    ("ARRAY<FLOAT>", arrow([[0.5, math.inf], None], pa.list_(pa.float64())), [[0.5, math.inf], None]),
+    (
+        "MAP<STRING,FLOAT>",
+        arrow([[("a", 0.5)], None], pa.map_(pa.string(), pa.float64())),
+        [[("a", 0.5)], None],
+    ),
+    ("MAP<INT,INT>", arrow([[(1, 2)], None], pa.map_(pa.int64(), pa.int64())), [[(1, 2)], None]),
+    ("STRUCT<x: INT>", arrow([{"x": 1}, None], pa.struct([("x", pa.int64())])), [{"x": 1}, None]),
+    ("ARRAY<INT>", arrow([None], pa.list_(pa.null())), [None]),
     ("INT", arrow([None, None], pa.null()), [None, None]),
 ]
 
@@ -321,6 +417,69 @@ def test_an_arrow_value_that_does_not_fit_is_named(kind: str, table: pa.Table, v
 def test_arrow_of_another_kind_is_never_parsed_or_printed(kind: str, table: pa.Table) -> None:
     error = refusal(table, of(kind))
     assert (error.row, error.column) == (0, "v")
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "value"),
+    [
+        ("ARRAY<FLOAT>", pa.list_(pa.float64()), [1.0, 1e300]),
+        ("ARRAY<FLOAT>", pa.large_list(pa.float64()), [1e300]),
+        ("ARRAY<FLOAT>", pa.list_(pa.float64(), 1), [1e300]),
+        ("MAP<STRING,FLOAT>", pa.map_(pa.string(), pa.float64()), [("a", 1e300)]),
+        (
+            "STRUCT<x: FLOAT, y: INT>",
+            pa.struct([("y", pa.int32()), ("x", pa.float64())]),
+            {"y": 1, "x": 1e300},
+        ),
+        ("STRUCT<x: ARRAY<FLOAT>>", pa.struct([("x", pa.list_(pa.float64()))]), {"x": [1e300]}),
+    ],
+)
+def test_a_number_too_large_inside_an_arrow_value_is_named(kind: str, held: pa.DataType, value: Any) -> None:
+    table = pa.table({"v": pa.array([value, None, value], held)})
+    error = refusal(table, of(kind))
+    assert (error.row, error.column, error.value) == (0, "v", value)
+    assert conform(table.slice(1, 1), of(kind)).num_rows == 1  # what a slice does not show is not checked
+
+
+NOT_UTF8 = pa.Array.from_buffers(
+    pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], "int32").tobytes()), pa.py_buffer(b"a\xff")]
+)
+
+
+@pytest.mark.parametrize("column", ["v", "_op", "unknown"])
+def test_text_that_is_not_utf8_is_named(column: str) -> None:
+    topic = define_topic("t", pa.schema([("id", pa.int64()), ("v", pa.string())]), key=("id",))
+    table = pa.table({"id": [1, 2], column: NOT_UTF8}).slice(1)
+    for rows in (table, table.combine_chunks().to_batches()[0]):
+        error = refusal(rows, topic)
+        assert (error.row, error.column, error.value) == (0, column, b"\xff")
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.list_(pa.string())])
+def test_text_that_is_not_utf8_is_named_in_other_forms(kind: pa.DataType) -> None:
+    nested = pa.types.is_list(kind)
+    array = pa.ListArray.from_arrays([0, 1, 2], NOT_UTF8) if nested else NOT_UTF8.cast(kind)
+    error = refusal(pa.table({"v": array}), of("ARRAY<STRING>" if nested else "STRING"))
+    assert (error.row, error.column) == (1, "v")
+
+
+def test_a_table_without_rows_must_fit_too() -> None:
+    with pytest.raises(UsageError, match=r"column 'v' .* is int64, expected STRING"):
+        conform(pa.table({"v": pa.array([], pa.int64())}), of("STRING"))
+    with pytest.raises(UsageError, match="'colour' that the topic does not have"):
+        conform(pa.table({"colour": pa.array([], pa.int64())}), of("STRING"))
+    assert len(list(chunks(pa.table({"colour": pa.array([], pa.int64())})))) == 1  # and so is seen by conform
+    for rows in (
+        pa.table({"v": pa.array([], pa.large_string())}),
+        pa.table({"v": pa.nulls(0)}),
+        pa.table({}),
+    ):
+        assert conform(rows, of("STRING")).num_rows == 0
+
+
+def test_a_frame_with_a_column_of_mixed_types_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="column v "):
+        conform(pd.DataFrame({"n": [1, 2], "v": [1, "a"]}), of("STRING"))
 
 
 def test_an_unknown_arrow_column_is_named() -> None:
@@ -397,3 +556,16 @@ def test_only_iterators_are_streams() -> None:
     assert is_stream(pa.table({"n": [1]}).to_reader())
     for rows in ([{"n": 1}], pa.table({"n": [1]}), pl.DataFrame({"n": [1]})):
         assert not is_stream(rows)
+
+
+def test_a_null_below_a_null_struct_is_no_null_of_its_own() -> None:
+    kind = parse_type("STRUCT<x: INT NOT NULL, y: STRING>")
+    column = pa.StructArray.from_arrays(
+        [pa.array([1, None], pa.int32()), pa.array(["a", None])],
+        fields=[kind.field(0), kind.field(1)],
+        mask=pa.array([False, True]),
+    )
+    topic = define_topic("t", pa.schema([pa.field("s", kind)]))
+    batch = conform(pa.table({"s": column}), topic)
+    assert batch.column("s").to_pylist() == [{"x": 1, "y": "a"}, None]
+    assert batch.column("s").field(0).null_count == 0

@@ -1,9 +1,11 @@
 """The workspace: topics by SQL and by call, appends over several topics, transactions, upkeep."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -59,12 +61,40 @@ def test_a_topic_that_differs_is_refused_with_the_difference(ws: hw.Workspace) -
         ({"schema": "a INT", "lateness": "1 minute"}, "no time column"),
         ({"schema": "a INT", "retentoin": "1 day"}, "not an option"),
         ({"schema": "a FROG"}, "not a type"),
+        ({"schema": ["a"]}, "pyarrow schema or a text"),
+        ({"schema": {"a": "INT"}}, "pyarrow schema or a text"),
+        ({"schema": "a INT", "key": 7}, "key is the name of a column"),
+        ({"schema": "a INT", "key": [7]}, "key is the name of a column"),
+        ({"schema": "a TIMESTAMP", "time": 5}, "time is a text"),
+        ({"schema": "a TIMESTAMP", "time": "a", "lateness": 5}, "lateness is a span of time"),
+        ({"schema": "a TIMESTAMP", "time": "a", "lateness": True}, "lateness is a span of time"),
+        ({"schema": "a INT", "partitions": 2.7}, "partitions is a whole number"),
+        ({"schema": "a INT", "partition_by": 5}, "partition_by names columns"),
     ],
 )
 def test_wrong_definitions(ws: hw.Workspace, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(hw.UsageError, match=message):
         ws.topic("t", **arguments)
     assert ws.topics() == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["retention = 7", "retention = true", "retention_bytes = 1.5", "partitions = 2.7", "partition_by = 5"],
+)
+def test_wrong_options_in_sql(ws: hw.Workspace, options: str) -> None:
+    with pytest.raises(hw.UsageError):
+        ws.sql(f"CREATE TOPIC t (a INT) WITH ({options})")
+    assert ws.topics() == []
+
+
+def test_what_is_no_text_is_a_usage_error(ws: hw.Workspace) -> None:
+    with pytest.raises(hw.UsageError, match="a statement is a text, not None"):
+        ws.sql(None)  # type: ignore[arg-type]
+    with pytest.raises(hw.UsageError, match="the name of a topic is a text, not 5"):
+        ws.topic(5)  # type: ignore[arg-type]
+    with pytest.raises(hw.UsageError, match="the name of a topic is a text, not 5"):
+        ws.topic(5, "a INT")  # type: ignore[arg-type]
 
 
 def test_create_again(ws: hw.Workspace) -> None:
@@ -158,6 +188,69 @@ def test_wrong_appends(ws: hw.Workspace) -> None:
         ws.append({"a": [{"n": 1}]}, expect={"b": 0})
     with pytest.raises(hw.TopicNotFoundError):
         ws.append({"b": [{"n": 1}]})
+    wrong: Any
+    for wrong in (5, "a", [("a", 0)]):
+        with pytest.raises(hw.UsageError, match="expect is given by topic"):
+            ws.append({"a": [{"n": 1}]}, expect=wrong)
+        with pytest.raises(hw.UsageError, match="expect is given by topic"):
+            ws.transaction(expect=wrong)
+    for wrong in ("c", 5, ws.topic("a")):
+        with pytest.raises(hw.UsageError, match="commit is a cursor"):
+            ws.append({"a": [{"n": 1}]}, commit=wrong)
+        with pytest.raises(hw.UsageError, match="commit is a cursor"):
+            ws.transaction(commit=wrong)
+    with pytest.raises(hw.UsageError, match="whole number"), ws.transaction(expect={"a": "0"}):  # type: ignore[dict-item]
+        pass
+    assert numbers(ws, "a") == []
+
+
+def test_a_transaction_takes_expectations_in_numpys_numbers(ws: hw.Workspace) -> None:
+    ws.sql("CREATE TOPIC a (n INT)")
+    with ws.transaction(expect={"a": np.int64(0)}) as tx:
+        tx.append("a", [{"n": 1}])
+    with pytest.raises(hw.ConflictError), ws.transaction(expect={"a": {0: np.int64(0)}}) as tx:
+        tx.append("a", [{"n": 2}])
+    assert numbers(ws, "a") == [1]
+
+
+def broken_halfway() -> Iterator[dict[str, Any]]:
+    """Rows of which the first chunk fits."""
+    yield from ({"n": n} for n in range(70_000))
+    yield {"n": "x"}
+
+
+@pytest.mark.parametrize("rows", [broken_halfway, lambda: [{"n": "x"}], lambda: pa.table({"m": [1]})])
+def test_a_transaction_of_which_an_append_failed_is_not_committed(ws: hw.Workspace, rows: Any) -> None:
+    ws.sql("CREATE TOPIC a (n INT)")
+
+    def go_on() -> None:
+        with ws.transaction() as tx:
+            tx.append("a", [{"n": 1}])
+            with pytest.raises(hw.BadRowError):
+                tx.append("a", rows())
+            with pytest.raises(hw.UsageError, match="an append of it failed"):
+                tx.append("a", [{"n": 2}])
+
+    with pytest.raises(hw.UsageError, match="cannot be committed: an append of it failed") as caught:
+        go_on()
+    assert "topic 'a'" in (caught.value.detail or "")
+    assert numbers(ws, "a") == []
+
+
+def test_the_error_of_a_failed_append_leaves_the_block_as_it_is(ws: hw.Workspace) -> None:
+    ws.sql("CREATE TOPIC a (n INT)")
+    with pytest.raises(hw.BadRowError), ws.transaction() as tx:
+        tx.append("a", [{"n": "x"}])
+
+
+def test_a_transaction_takes_a_table_without_rows(ws: hw.Workspace) -> None:
+    ws.sql("CREATE TOPIC a (n INT)")
+    with ws.transaction() as tx:
+        tx.append("a", pa.table({"n": pa.array([], pa.int32())}))
+        tx.append("a", [{"n": 1}])
+    assert numbers(ws, "a") == [1]
+    with pytest.raises(hw.UsageError, match="is string, expected INT"), ws.transaction() as tx:
+        tx.append("a", pa.table({"n": pa.array([], pa.string())}))
 
 
 def test_a_transaction_becomes_visible_at_its_end(ws: hw.Workspace) -> None:
@@ -232,6 +325,18 @@ def test_maintain_and_verify(ws: hw.Workspace) -> None:
     assert seen[-1] == found.bytes_checked > 0
 
 
+def test_verify_takes_a_name_or_some(ws: hw.Workspace) -> None:
+    ws.sql("CREATE TOPIC ab (n INT); CREATE TOPIC b (n INT)")
+    ws.append({"ab": [{"n": n} for n in range(100)], "b": [{"n": n} for n in range(100)]})
+    ws.maintain()
+    assert ws.verify("ab").bytes_checked == ws.verify(["ab"]).bytes_checked > 0
+    for wrong in ("nothing", ["b", "nothing"]):
+        with pytest.raises(hw.TopicNotFoundError, match="'nothing'"):
+            ws.verify(wrong)
+    with pytest.raises(hw.UsageError):
+        ws.verify([5])  # type: ignore[list-item]
+
+
 def test_a_closed_workspace_says_so(ws: hw.Workspace) -> None:
     ws.sql("CREATE TOPIC a (n INT)")
     ws.close()
@@ -245,6 +350,16 @@ def test_open_refuses_what_it_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(hw.WorkspaceMissingError):
         hw.open(tmp_path / "nothing", create=False)
     assert not (tmp_path / "nothing").exists()
+    wrong: Any
+    for wrong in (None, 5, b"shop", ""):
+        with pytest.raises(hw.UsageError, match="path of its folder"):
+            hw.open(wrong)
+    file = tmp_path / "file"
+    file.write_text("notes")
+    for place in (file, file / "shop", file / "deep" / "shop"):
+        with pytest.raises(hw.UsageError, match="file is a file"):
+            hw.open(place)
+    assert file.read_text() == "notes"
 
 
 def test_a_workspace_is_there_when_it_is_opened_again(tmp_path: Path) -> None:

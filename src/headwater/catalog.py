@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from headwater.arguments import span_us, whole_number
 from headwater.clock import Microseconds, format_span, parse_span_us
 from headwater.errors import SchemaError, UsageError
 from headwater.settings import DURABILITIES, Durability, format_bytes, parse_bytes
@@ -145,7 +146,7 @@ def define_topic(
     """A checked definition from what the user wrote; `options` are the WITH options."""
     values = _read_options(options or {})
     schema = pa.schema([pa.field(f.name, _column_type(f), f.nullable and f.name not in key) for f in schema])
-    lateness_us = lateness if isinstance(lateness, int) else parse_span_us(lateness)
+    lateness_us = lateness if isinstance(lateness, int) else span_us(lateness, "lateness")
     topic = TopicDefinition(name=name, schema=schema, key=key, time=time, lateness_us=lateness_us, **values)
     _check(topic)
     return topic
@@ -223,7 +224,9 @@ def difference(old: TopicDefinition, new: TopicDefinition) -> list[str]:
     if not lines and list(before) != list(after):
         lines += [f"- columns {', '.join(before)}", f"+ columns {', '.join(after)}"]
     for name in (f.name for f in dataclasses.fields(old)):
-        if name not in ("schema", "name", "schema_version", "incarnation") and getattr(old, name) != getattr(new, name):
+        if name not in ("schema", "name", "schema_version", "incarnation") and getattr(old, name) != getattr(
+            new, name
+        ):
             shown = name.removesuffix("_us")
             lines += [f"- {shown} = {_plain(old, name)}", f"+ {shown} = {_plain(new, name)}"]
     return lines
@@ -286,12 +289,11 @@ def _read_options(options: Mapping[str, Any]) -> dict[str, Any]:
             field = f"{name}_us" if name in _SPANS else name
             values[field] = TopicDefinition.__dataclass_fields__[field].default
         elif name in _SPANS:
-            values[f"{name}_us"] = parse_span_us(value)
+            values[f"{name}_us"] = span_us(value, name)
         elif name == "retention_bytes":
             values[name] = parse_bytes(value)
         elif name == "partition_by":
-            columns = value.split(",") if isinstance(value, str) else value
-            values[name] = tuple(c.strip().strip("`") for c in columns)
+            values[name] = _columns(value)
         elif name == "partitions":
             values[name] = _count(value)
         else:
@@ -303,12 +305,18 @@ _SPANS = ("retention", "tombstone_retention", "max_ahead", "idle_after")
 
 
 def _count(value: Any) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    return whole_number(value, "partitions", hint="write partitions = 4")
+
+
+def _columns(value: Any) -> tuple[str, ...]:
+    columns = value.split(",") if isinstance(value, str) else value
+    if not isinstance(columns, Sequence) or not all(isinstance(c, str) for c in columns):
         raise UsageError(
-            f"partitions is a whole number, not {value!r}", hint="write partitions = 4"
-        ) from None
+            f"partition_by names columns, not {value!r}", hint="write partition_by = 'user', or 'shop, user'"
+        )
+    return tuple(c.strip().strip("`") for c in columns)
 
 
 def _check(topic: TopicDefinition) -> None:
@@ -361,17 +369,22 @@ def _check_roles(topic: TopicDefinition) -> None:
         raise SchemaError(f"max_ahead of topic {name!r} needs a WATERMARK column")
     if topic.cleanup not in ("delete", "compact"):
         raise SchemaError(f"cleanup is 'delete' or 'compact', not {topic.cleanup!r}")
+    if topic.versioned_by is not None:
+        _check_versioned(topic)
     if topic.cleanup == "compact" and not topic.key:
         raise SchemaError(
             f"topic {name!r} cannot be compacted: it has no primary key",
             hint="add PRIMARY KEY (...), or leave cleanup out",
         )
-    if topic.versioned_by is not None:
-        _check_versioned(topic)
     if topic.durability is not None and topic.durability not in DURABILITIES:
         raise SchemaError(f"durability is one of {', '.join(DURABILITIES)}, not {topic.durability!r}")
     if topic.retention_us is not None and topic.retention_us <= 0:
         raise SchemaError(f"the retention of topic {name!r} must be longer than nothing")
+    if topic.retention_bytes is not None and topic.retention_bytes <= 0:
+        raise SchemaError(
+            f"retention_bytes of topic {name!r} must be more than nothing, not {topic.retention_bytes}",
+            hint="write a size such as '10 GB', or leave it out to keep everything",
+        )
 
 
 def _check_versioned(topic: TopicDefinition) -> None:

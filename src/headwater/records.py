@@ -6,30 +6,33 @@ Knows schemas and values; knows nothing of partitions, offsets or disk.
 from __future__ import annotations
 
 import datetime
-import decimal
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.catalog import OP_TYPE, TopicDefinition
 from headwater.errors import BadRowError, HeadwaterError, UsageError
 from headwater.types import format_type
+from headwater.values import UNFIT, array_of, convert
 
 OPS = ("upsert", "delete", "insert", "update", "snapshot")
 """The values of `_op`; in active segments each is stored as its place in this tuple."""
-UPSERT, DELETE = 0, 1
+UPSERT, DELETE, CAPTURED_FROM = 0, 1, 2
 
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 """What pandas calls an index without a name when it hands over its frame."""
 
 
-def conform(rows: Any, topic: TopicDefinition) -> pa.RecordBatch:
-    """One batch in the topic's columns and types, plus `_op` (int8) on keyed topics; BadRowError if a row is not fit."""
+def conform(rows: Any, topic: TopicDefinition, *, captured: bool = False) -> pa.RecordBatch:
+    """One batch in the topic's columns and types, plus `_op` (int8) on keyed topics; BadRowError if a row is not fit.
+
+    `_op` is 'upsert' or 'delete'; rows that were `captured` from a database may say what happened there.
+    """
+    ops = OPS if captured else OPS[:CAPTURED_FROM]
     if isinstance(rows, Mapping):
         raise UsageError(
             f"append to topic {topic.name!r} takes a list of rows, not one mapping",
@@ -38,12 +41,14 @@ def conform(rows: Any, topic: TopicDefinition) -> pa.RecordBatch:
     if isinstance(rows, pa.RecordBatch) and rows.schema.equals(topic.row_schema):
         for field, column in zip(topic.schema, rows.columns, strict=False):
             _validate(column, field, topic)
+        if topic.keyed:
+            _check_codes(rows.column("_op"), topic, ops)
         _check_nulls(rows, topic)
-        return rows
+        return _without_hidden_nulls(rows, topic)
     table = _as_table(rows)
-    batch = _from_arrow(table, topic) if table is not None else _from_dicts(rows, topic)
+    batch = _from_arrow(table, topic, ops) if table is not None else _from_dicts(rows, topic, ops)
     _check_nulls(batch, topic)
-    return batch
+    return _without_hidden_nulls(batch, topic) if table is not None else batch
 
 
 def adapt(batch: pa.RecordBatch, schema: pa.Schema, rows: int | None = None) -> pa.RecordBatch:
@@ -73,7 +78,7 @@ def chunks(rows: Any, size: int = 65_536) -> Iterator[Any]:
     """Rows of any length in pieces that fit in memory: lists and frames are sliced, iterators are drained."""
     table = _as_table(rows) if not isinstance(rows, pa.RecordBatchReader) else None
     if table is not None:
-        yield from table.to_batches(max_chunksize=size)
+        yield from table.to_batches(max_chunksize=size) if table.num_rows else [table]
     elif isinstance(rows, Sequence):
         for start in range(0, len(rows), size):
             yield rows[start : start + size]
@@ -104,13 +109,25 @@ def _as_table(rows: Any) -> pa.Table | None:
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows])
     if isinstance(rows, pa.RecordBatchReader) or hasattr(rows, "__arrow_c_stream__"):
-        table = pa.table(rows)
+        table = _read_frame(rows)
         unnamed = [name for name in table.column_names if _UNNAMED_INDEX.fullmatch(name)]
         return table.drop_columns(unnamed) if unnamed else table
     return None
 
 
-def _from_dicts(rows: Any, topic: TopicDefinition) -> pa.RecordBatch:
+def _read_frame(rows: Any) -> pa.Table:
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows.read_all()
+    try:
+        return pa.table(rows)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise UsageError(
+            f"the {type(rows).__name__} cannot be read as Arrow: {'; '.join(map(str, error.args))}",
+            hint="give each column values of one type",
+        ) from None
+
+
+def _from_dicts(rows: Any, topic: TopicDefinition, ops: Sequence[str]) -> pa.RecordBatch:
     if not isinstance(rows, list):
         if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
             raise UsageError(
@@ -130,7 +147,8 @@ def _from_dicts(rows: Any, topic: TopicDefinition) -> pa.RecordBatch:
         values = _values(rows, field.name) if field.name in given else [None] * len(rows)
         arrays.append(_column(values, field, topic))
     if topic.keyed:
-        arrays.append(_ops([row.get("_op") for row in rows] if "_op" in given else None, len(rows), topic))
+        said = [row.get("_op") for row in rows] if "_op" in given else None
+        arrays.append(_ops(said, len(rows), topic, ops))
     return pa.RecordBatch.from_arrays(arrays, schema=topic.row_schema)
 
 
@@ -143,77 +161,17 @@ def _values(rows: list[Mapping[str, Any]], name: str) -> list[Any]:
 
 def _column(values: list[Any], field: pa.Field, topic: TopicDefinition) -> pa.Array:
     try:
-        _check_kinds(set(map(type, values)), field.type)
-        array = pa.array(values, type=field.type)
-        if isinstance(array, pa.ChunkedArray):
-            array = array.combine_chunks()
-        if pa.types.is_float32(field.type):
-            _check_overflow(pa.array(values, pa.float64()), array)
-        if pa.types.is_nested(field.type):
-            for value in values:
-                _check_fields(value, field.type)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError, AttributeError):
-        row = _first_failure(values, lambda v: _check_value(v, field.type))
+        return array_of(values, field.type)
+    except UNFIT:
+        row = _first_failure(values, lambda value: array_of([value], field.type))
         raise _bad(topic, row, field.name, values[row], format_type(field.type)) from None
-    return array
-
-
-_STRANGERS: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
-    (pa.types.is_integer, (bool, float, decimal.Decimal, np.floating, np.bool_)),
-    (pa.types.is_floating, (bool, np.bool_)),
-    (pa.types.is_string, (bytes, bytearray)),
-    (pa.types.is_binary, (str,)),
-    (pa.types.is_date, (datetime.datetime, int)),
-    (pa.types.is_timestamp, (int,)),
-)
-"""Python types that Arrow would convert to a column's type, though the value is another or the unit a guess."""
-
-
-def _check_kinds(kinds: set[type], kind: pa.DataType) -> None:
-    for applies, strangers in _STRANGERS:
-        if applies(kind) and any(issubclass(given, strangers) for given in kinds):
-            raise pa.ArrowTypeError("another kind of value")
-
-
-def _check_overflow(wide: pa.Array, narrow: pa.Array) -> None:
-    """A finite number that becomes infinite as a FLOAT does not fit one."""
-    if pc.any(pc.and_(pc.is_inf(narrow), pc.is_finite(wide))).as_py():
-        raise pa.ArrowInvalid("out of range")
-
-
-def _check_fields(value: Any, kind: pa.DataType) -> None:
-    """A struct has no fields but those declared; Arrow would drop the others."""
-    if value is None or not pa.types.is_nested(kind):
-        return
-    if pa.types.is_struct(kind):
-        if not isinstance(value, Mapping):
-            return
-        parts = {part.name: part.type for part in (kind.field(i) for i in range(kind.num_fields))}
-        for name, inner in value.items():
-            if name not in parts:
-                raise pa.ArrowInvalid(f"no field {name!r}")
-            _check_fields(inner, parts[name])
-    elif pa.types.is_map(kind):
-        for _, item in value.items() if isinstance(value, Mapping) else value:
-            _check_fields(item, kind.item_type)
-    else:
-        for item in value:
-            _check_fields(item, kind.value_type)
-
-
-def _check_value(value: Any, kind: pa.DataType) -> None:
-    _check_kinds({type(value)}, kind)
-    array = pa.array([value], type=kind)
-    if pa.types.is_float32(kind):
-        _check_overflow(pa.array([value], pa.float64()), array)
-    _check_fields(value, kind)
 
 
 def _first_failure(values: Sequence[Any], check: Callable[[Any], object]) -> int:
     for row, value in enumerate(values):
         try:
             check(value)
-        except (pa.ArrowException, OverflowError, TypeError, ValueError, AttributeError):
+        except UNFIT:
             return row
     return 0
 
@@ -233,24 +191,39 @@ def _refuse_unknown(rows: list[Mapping[str, Any]], allowed: set[str], topic: Top
     )
 
 
-def _ops(values: Sequence[Any] | None, rows: int, topic: TopicDefinition) -> pa.Array:
+def _ops(values: Sequence[Any] | None, rows: int, topic: TopicDefinition, allowed: Sequence[str]) -> pa.Array:
     if values is None:
         return pa.repeat(pa.scalar(UPSERT, OP_TYPE), rows)
     codes = []
     for row, value in enumerate(values):
-        if value is not None and value not in OPS:
-            raise _bad(topic, row, "_op", value, "one of " + ", ".join(OPS))
+        if value is not None and (not isinstance(value, str) or value not in allowed):
+            raise _bad(topic, row, "_op", value, "one of " + ", ".join(allowed))
         codes.append(UPSERT if value is None else OPS.index(value))
     return pa.array(codes, OP_TYPE)
 
 
-def _from_arrow(table: pa.Table, topic: TopicDefinition) -> pa.RecordBatch:
+def _check_codes(codes: pa.Array, topic: TopicDefinition, allowed: Sequence[str]) -> None:
+    """Rows that are conformed already say their `_op` by its code."""
+    fit = pc.fill_null(pc.and_(pc.greater_equal(codes, 0), pc.less(codes, len(allowed))), False)
+    row = pc.index(fit, False).as_py()
+    if row >= 0:
+        code = codes[row].as_py()
+        shown = OPS[code] if code is not None and 0 <= code < len(OPS) else code
+        raise _bad(topic, row, "_op", shown, "one of " + ", ".join(allowed))
+
+
+def _from_arrow(table: pa.Table, topic: TopicDefinition, ops: Sequence[str]) -> pa.RecordBatch:
     allowed = set(topic.schema.names) | ({"_op"} if topic.keyed else set())
-    for column in table.column_names:
-        if column not in allowed and table.num_rows:
-            _refuse_unknown([{column: table.column(column)[0].as_py()}], allowed, topic)
-        if table.column_names.count(column) > 1:
-            raise UsageError(f"column {column!r} appears twice in the rows for topic {topic.name!r}")
+    for name in table.column_names:
+        if name not in allowed:
+            if not table.num_rows:
+                raise UsageError(
+                    f"the rows for topic {topic.name!r} have a column {name!r} that the topic does not have",
+                    hint=f"the columns are {', '.join(topic.schema.names)}",
+                )
+            _refuse_unknown([{name: _value(table.column(name), 0)}], allowed, topic)
+        if table.column_names.count(name) > 1:
+            raise UsageError(f"column {name!r} appears twice in the rows for topic {topic.name!r}")
     arrays = []
     for field in topic.schema:
         if field.name in table.column_names:
@@ -258,8 +231,10 @@ def _from_arrow(table: pa.Table, topic: TopicDefinition) -> pa.RecordBatch:
         else:
             arrays.append(pa.nulls(table.num_rows, field.type))
     if topic.keyed:
-        given = table.column("_op").to_pylist() if "_op" in table.column_names else None
-        arrays.append(_ops(given, table.num_rows, topic))
+        given = None
+        if "_op" in table.column_names:
+            given = _cast(table.column("_op"), pa.field("_op", pa.string()), topic).to_pylist()
+        arrays.append(_ops(given, table.num_rows, topic, ops))
     return pa.RecordBatch.from_arrays(arrays, schema=topic.row_schema)
 
 
@@ -270,16 +245,18 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, topic: TopicDefinition) -> p
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     try:
-        if column.type != field.type:
-            if not _castable(column.type, field.type):
-                raise pa.ArrowTypeError(f"{column.type} is not {field.type}")
-            column = _convert(column, field.type)
-    except (pa.ArrowException, ValueError, TypeError):
-        row = _first_failure(range(len(column)), lambda i: _check_arrow(column.slice(i, 1), field.type))
+        converted = convert(column, field.type)
+    except UNFIT:
+        if not len(column):
+            raise UsageError(
+                f"column {field.name!r} of the rows for topic {topic.name!r} is {column.type}, "
+                f"expected {format_type(field.type)}"
+            ) from None
+        row = _first_failure(range(len(column)), lambda i: _check_arrow(column.take([i]), field.type))
         value = _value(column, row)
         raise _bad(topic, row, field.name, value, format_type(field.type), given=str(column.type)) from None
-    _validate(column, field, topic)
-    return column
+    _validate(converted, field, topic)
+    return converted
 
 
 def _validate(column: pa.Array, field: pa.Field, topic: TopicDefinition) -> None:
@@ -288,65 +265,14 @@ def _validate(column: pa.Array, field: pa.Field, topic: TopicDefinition) -> None
         return  # every bit pattern is a value
     try:
         column.validate(full=True)
-    except (pa.ArrowException, ValueError, TypeError):
-        row = _first_failure(range(len(column)), lambda i: column.slice(i, 1).validate(full=True))
+    except UNFIT:
+        row = _first_failure(range(len(column)), lambda i: column.take([i]).validate(full=True))
         raise _bad(topic, row, field.name, _value(column, row), format_type(field.type)) from None
 
 
 def _check_arrow(one: pa.Array, kind: pa.DataType) -> None:
     if one.null_count == 0:
-        if one.type != kind and not _castable(one.type, kind):
-            raise pa.ArrowTypeError("other kind")
-        _convert(one, kind).validate(full=True)
-
-
-def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Values in another type of their family, or an error if one of them would be another value."""
-    if pa.types.is_integer(column.type) and pa.types.is_decimal(kind):
-        column = column.cast(pa.decimal128(20, 0))  # Arrow asks for room for any integer, not for these
-    converted = column.cast(kind, safe=True)
-    if pa.types.is_float32(kind) and pa.types.is_floating(column.type):
-        _check_overflow(column, converted)
-    return converted
-
-
-def _castable(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values may be converted at all: within a family of types, never by parsing or printing text."""
-    types = pa.types
-    if types.is_null(given):
-        return True
-    if types.is_dictionary(given):
-        return _castable(given.value_type, wanted)
-    if types.is_struct(given) and types.is_struct(wanted):
-        parts = {part.name: part.type for part in (wanted.field(i) for i in range(wanted.num_fields))}
-        inner = (given.field(i) for i in range(given.num_fields))
-        return all(part.name in parts and _castable(part.type, parts[part.name]) for part in inner)
-    if types.is_map(given) and types.is_map(wanted):
-        return _castable(given.key_type, wanted.key_type) and _castable(given.item_type, wanted.item_type)
-    if any(is_list(given) for is_list in _LISTS) and types.is_list(wanted):
-        return _castable(given.value_type, wanted.value_type)
-    if any(same(given) and same(wanted) for same in _FAMILIES):
-        return True
-    number = types.is_floating(wanted) or types.is_decimal(wanted)
-    return bool(types.is_integer(given) and number)
-
-
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-_FAMILIES: tuple[Callable[[pa.DataType], bool], ...] = (
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_decimal,
-    lambda t: pa.types.is_string(t) or pa.types.is_large_string(t) or t == pa.string_view(),
-    lambda t: (
-        pa.types.is_binary(t)
-        or pa.types.is_large_binary(t)
-        or pa.types.is_fixed_size_binary(t)
-        or t == pa.binary_view()
-    ),
-    pa.types.is_date,
-    pa.types.is_timestamp,
-    pa.types.is_boolean,
-)
+        convert(one, kind).validate(full=True)
 
 
 def _check_nulls(batch: pa.RecordBatch, topic: TopicDefinition) -> None:
@@ -387,6 +313,25 @@ def _may_lack(column: pa.Array, kind: pa.DataType) -> bool:
     return False
 
 
+def _without_hidden_nulls(batch: pa.RecordBatch, topic: TopicDefinition) -> pa.RecordBatch:
+    """The batch without nulls in NOT NULL fields below a NULL struct: nobody can see them, but Parquet refuses them."""
+    for place, field in enumerate(topic.schema):
+        column = batch.column(place)
+        if pa.types.is_nested(field.type) and _hides_nulls(column, field.type):
+            filled = array_of(column.to_pylist(), field.type)
+            batch = batch.set_column(place, batch.schema.field(place), filled)
+    return batch
+
+
+def _hides_nulls(column: pa.Array, kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        parts = ((column.field(i), kind.field(i)) for i in range(kind.num_fields))
+        return any((not p.nullable and child.null_count) or _hides_nulls(child, p.type) for child, p in parts)
+    if pa.types.is_list(kind):
+        return _hides_nulls(column.values, kind.value_type)
+    return pa.types.is_map(kind) and _hides_nulls(column.items, kind.item_type)
+
+
 def _lacking(value: Any, kind: pa.DataType, path: str) -> tuple[str, str] | None:
     """The path of the first NOT NULL field that a nested value lacks, and what is expected there."""
     inner: Iterable[tuple[Any, pa.DataType, str]] = ()
@@ -405,11 +350,13 @@ def _lacking(value: Any, kind: pa.DataType, path: str) -> tuple[str, str] | None
     return next((found for each in inner if (found := _lacking(*each))), None)
 
 
-def _value(column: pa.Array, row: int) -> Any:
-    try:
-        return column[row].as_py()
-    except (ValueError, pa.ArrowException):
-        return str(column[row])
+def _value(column: pa.Array | pa.ChunkedArray, row: int) -> Any:
+    for show in (lambda scalar: scalar.as_py(), lambda scalar: scalar.cast(pa.binary()).as_py(), str):
+        try:
+            return show(column[row])
+        except (ValueError, pa.ArrowException):
+            continue
+    return None
 
 
 def _bad(

@@ -47,9 +47,9 @@ class LogSettings:
 
 def parse_bytes(text: str | int) -> int:
     """A size such as '64 MB' (powers of 1024) in bytes."""
-    if isinstance(text, int):
+    if isinstance(text, int) and not isinstance(text, bool):
         return text
-    match = _SIZE.match(text.upper())
+    match = _SIZE.match(text.upper()) if isinstance(text, str) else None
     if not match:
         raise UsageError(f"{text!r} is not a size", hint="write it as a number and a unit, such as '512 MB'")
     return int(float(match[1]) * _SCALE[match[2]])

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headwater.arguments import span_us
+from headwater.arguments import text as text_of
 from headwater.catalog import TopicDefinition, define_topic
 from headwater.clock import Clock, SystemClock
 from headwater.errors import UsageError
 from headwater.execution import create as create_topic
 from headwater.execution import execute
-from headwater.log.appending import Expect, make_producer
+from headwater.log.appending import Expect, expectations, make_producer
 from headwater.log.lag import LagReport, lag_report
 from headwater.log.protocol import CursorInfo, Finding, Log, MaintenanceReport
 from headwater.log.topic import Topic
@@ -61,23 +63,47 @@ def open(
 
     `durability` says when an append is acknowledged: 'fsync' (the default, safe against loss of power), 'group'
     (as safe, concurrent appends share a sync) or 'os' (safe against the death of a process alone); left out, it
-    is as the workspace was made.
+    is as the workspace was made. The other `settings` belong to the process that opens, not to the workspace:
+    nothing of them is kept, and each process that has it open may have its own.
     """
     clock = clock or SystemClock()
     if durability is not None:
         if durability not in DURABILITIES:
             raise UsageError(f"durability is one of {', '.join(DURABILITIES)}, not {durability!r}")
         settings = dataclasses.replace(settings or LogSettings(), durability=durability)
-    if os.fspath(path) == MEMORY:
+    place = _place(path)
+    if place == MEMORY:
         from headwater.log.memory import MemoryLog
 
         return Workspace(MemoryLog(clock), clock, None)
     from headwater.log.embedded.log import EmbeddedLog
 
-    folder = Path(path)
+    folder = Path(place)
+    _refuse_file(folder)
     log = EmbeddedLog.open(folder, settings=settings, clock=clock, create=create)
     log.start_upkeep()
     return Workspace(log, clock, folder)
+
+
+def _place(path: Any) -> str:
+    try:
+        place = os.fspath(path)
+    except TypeError:
+        place = None
+    if not isinstance(place, str) or not place:
+        raise UsageError(
+            f"a workspace is opened by the path of its folder, not {path!r}", hint='hw.open("shop")'
+        )
+    return place
+
+
+def _refuse_file(folder: Path) -> None:
+    """A folder can be neither where a file is nor below one."""
+    nearest = next((place for place in (folder, *folder.parents) if place.exists()), None)
+    if nearest is not None and not nearest.is_dir():
+        raise UsageError(
+            f"there can be no workspace at {folder}: {nearest} is a file", hint="name a folder, or a new one"
+        )
 
 
 class Workspace:
@@ -102,7 +128,7 @@ class Workspace:
     def sql(self, text: str) -> pa.Table | None:
         """Run one or more statements; all are read before the first is run. The result of the last: a table or None."""
         result = None
-        for statement in parse(text):
+        for statement in parse(text_of(text, "a statement", hint='ws.sql("SHOW TOPICS")')):
             result = execute(self.log, statement, self._clock)
         return result
 
@@ -121,6 +147,7 @@ class Workspace:
         `schema` is a pyarrow schema or the columns as in CREATE TOPIC, `options` are those of WITH: partitions,
         partition_by, retention and so on. TopicExistsError, with the difference, if it is there and differs.
         """
+        text_of(name, "the name of a topic", hint='ws.topic("clicks")')
         if schema is None:
             if options or key is not None or time is not None or lateness is not None:
                 raise UsageError(
@@ -158,7 +185,7 @@ class Workspace:
             self.log,
             dict(rows),
             producer=make_producer(producer, sequence, epoch),
-            expect=None if expect is None else dict(expect),
+            expect=expectations(expect),
             commit=commit,
         )
 
@@ -178,7 +205,7 @@ class Workspace:
         return Transaction(
             self.log,
             producer=make_producer(producer, sequence, epoch),
-            expect=None if expect is None else dict(expect),
+            expect=expectations(expect),
             commit=commit,
         )
 
@@ -195,9 +222,16 @@ class Workspace:
         return self.log.maintain(force=force, override_holds=override_holds)
 
     def verify(
-        self, topics: Sequence[str] | None = None, *, progress: Callable[[int], None] | None = None
+        self, topics: str | Sequence[str] | None = None, *, progress: Callable[[int], None] | None = None
     ) -> Verification:
-        """Read everything and check it against its checksums; `progress` is told the bytes checked so far."""
+        """Read everything, or one topic or some, and check it against its checksums.
+
+        `progress` is told the bytes checked so far.
+        """
+        if isinstance(topics, str):
+            topics = [topics]
+        for name in topics or ():
+            self.log.topic(text_of(name, "the name of a topic"))
         found, checked = [], 0
         for step in self.log.verify(topics):
             if isinstance(step, Finding):
@@ -221,7 +255,15 @@ def _definition(
     lateness: str | timedelta | None,
     options: Mapping[str, Any],
 ) -> TopicDefinition:
+    if not isinstance(schema, (str, pa.Schema)):
+        raise UsageError(
+            f"the schema of topic {name!r} is a pyarrow schema or a text, not {schema!r}",
+            hint="schema='id BIGINT, at TIMESTAMP', or pa.schema([('id', pa.int64())])",
+        )
     columns = parse_columns(schema) if isinstance(schema, str) else Columns(normalize_schema(schema))
+    given_key = _key(key) or columns.key
+    if time is not None:
+        text_of(time, "time", hint="give the name of a column: time='at'")
     for what, given, declared in (("key", key, columns.key), ("time", time, columns.time)):
         if given is not None and declared:
             raise UsageError(f"the {what} of topic {name!r} is given twice: in the schema and as an option")
@@ -229,12 +271,23 @@ def _definition(
         raise UsageError(
             f"topic {name!r} has a lateness but no time column", hint="time='at', lateness='10 minutes'"
         )
-    given_key = (key,) if isinstance(key, str) else tuple(key or columns.key)
     return define_topic(
         name,
         columns.schema,
         key=given_key,
         time=time or columns.time,
-        lateness=columns.lateness_us if lateness is None else lateness,
+        lateness=columns.lateness_us if lateness is None else span_us(lateness, "lateness"),
         options=options,
     )
+
+
+def _key(key: Any) -> tuple[str, ...]:
+    columns = (key,) if isinstance(key, str) else key
+    if columns is None:
+        return ()
+    if not isinstance(columns, Sequence) or not all(isinstance(column, str) for column in columns):
+        raise UsageError(
+            f"key is the name of a column or a list of names, not {key!r}",
+            hint="key='id', or key=['shop', 'id']",
+        )
+    return tuple(columns)

@@ -1,6 +1,7 @@
 """Commands in this process: what they print, in which form, and their exit status."""
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 
 import headwater as hw
 from headwater.cli.program import cli
+from headwater.log.topic import Topic
 
 Run = Callable[..., Result]
 
@@ -221,7 +223,11 @@ def test_every_format_from_file_and_pipe(run: Run, tmp_path: Path, kind: str, pi
         ("json", '{"user": 1}\n{"user":\n', "line 2 for topic 'clicks' is not JSON"),
         ("json", "[1]\n", "line 1 for topic 'clicks' is not an object"),
         ("json", '{"user": 1}\n{"nope": 1}\n', "line 2 "),
-        ("csv", "user,at\n1,\n2,soon\n", "column 'at' of line 3 for topic 'clicks' is 'soon', expected TIMESTAMP"),
+        (
+            "csv",
+            "user,at\n1,\n2,soon\n",
+            "column 'at' of line 3 for topic 'clicks' is 'soon', expected TIMESTAMP",
+        ),
         ("csv", "user\n1\n1,2\n", "line 3 for topic 'clicks' has 2 fields"),
         ("csv", "nope\n1\n", "no column 'nope'"),
         ("csv", 'user,url\n1,"a', "is not CSV"),
@@ -267,7 +273,7 @@ def test_loading_under_a_name_can_be_run_again(run: Run) -> None:
     again = listed(run(*load, stdin=LINES))
     assert (again["rows"], again["skipped"]) == (0, 25)
     other = run(*load, stdin=LINES + LINES, status=1)
-    assert "other rows as its chunk 3" in other.stderr
+    assert "other rows to topic 'clicks' as its chunk 3" in other.stderr
 
 
 @pytest.mark.usefixtures("clicks")
@@ -354,3 +360,85 @@ def test_debug_shows_the_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("HEADWATER_DEBUG", "1")
     with pytest.raises(hw.TopicNotFoundError):
         run("tail", "nothing")
+
+
+@pytest.mark.usefixtures("clicks")
+@pytest.mark.parametrize(
+    ("kind", "bad"),
+    [
+        ("json", '{"at": "yesterday"}\n'),
+        ("json", "{\n"),
+        ("json", "[1]\n"),
+        ("csv", "1,2,3\n"),
+        ("csv", "x,/a\n"),
+        ("csv", '1,"a'),
+        ("csv", "1_000,/a\n"),
+    ],
+)
+def test_an_error_of_reading_says_what_is_in_the_topic(run: Run, kind: str, bad: str) -> None:
+    good = LINES if kind == "json" else "user,url\n" + "".join(f"{n},/{n}\n" for n in range(25))
+    load = ("append", "clicks", "-", "--format", kind, "--chunk-rows", "10")
+    result = run(*load, stdin=good + bad, status=1)
+    assert "topic 'clicks'" in result.stderr
+    assert "detail: the 20 rows before its chunk are in the topic" in result.stderr
+    assert len(run("tail", "clicks", "-n", "99").stdout.splitlines()) == 20
+    assert "detail: nothing was appended" in run(*load, "--atomic", stdin=good + bad, status=1).stderr
+    assert len(run("tail", "clicks", "-n", "99").stdout.splitlines()) == 20
+
+
+@pytest.mark.usefixtures("clicks")
+def test_a_file_cut_short_says_what_is_in_the_topic(run: Run) -> None:
+    table = pa.table({"user": list(range(1_000))})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=100)
+    cut = sink.getvalue().to_pybytes()[:-900]
+    result = run("append", "clicks", "-", "--format", "arrow", "--chunk-rows", "100", stdin=cut, status=2)
+    assert "the input is not Arrow IPC (appending to topic 'clicks')" in result.stderr
+    assert "the 900 rows before its chunk are in the topic" in result.stderr
+
+
+@pytest.mark.usefixtures("clicks")
+def test_an_atomic_load_under_a_name_says_what_was_there(run: Run) -> None:
+    load = ("append", "clicks", "-", "--format", "json", "--chunk-rows", "10", "--atomic", "--producer", "q")
+    assert run(*load, stdin=LINES).stdout == "appended 25 rows to clicks\n"
+    assert run(*load, stdin=LINES).stdout == "appended 0 rows to clicks; 25 were there already\n"
+    assert "other rows to topic 'clicks'" in run(*load, stdin=LINES + LINES, status=1).stderr
+
+
+@pytest.mark.usefixtures("clicks")
+@pytest.mark.parametrize("option", [(), ("--atomic",)])
+def test_ctrl_c_waits_for_the_append_at_hand_and_says_what_is_in(
+    run: Run, option: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = Topic.append
+
+    def interrupted(topic: Topic, rows: Any, **options: Any) -> Any:
+        receipt = append(topic, rows, **options)
+        signal.raise_signal(signal.SIGINT)
+        return receipt
+
+    monkeypatch.setattr(Topic, "append", interrupted)
+    load = ("append", "clicks", "-", "--format", "json", "--chunk-rows", "10", *option)
+    result = run(*load, stdin=LINES, status=130)
+    rows = 25 if option else 10
+    assert result.stderr == f"interrupted: {rows} rows of the file are in topic clicks\n"
+    assert len(run("tail", "clicks", "-n", "99").stdout.splitlines()) == rows
+
+
+@pytest.mark.usefixtures("clicks")
+def test_bytes_that_are_not_utf_8_are_found_in_their_line(run: Run) -> None:
+    text = b"user,url\n1,/a\n2,/\xff\n3,/c\n"
+    result = run("append", "clicks", "-", "--format", "csv", stdin=text, status=1)
+    assert "line 3 for topic 'clicks' is not UTF-8" in result.stderr
+
+
+@pytest.mark.usefixtures("clicks")
+def test_lines_may_end_in_a_carriage_return(run: Run) -> None:
+    text = 'user,url\r1,/a\r2,"b\rc"\r'
+    assert "appended 2 rows" in run("append", "clicks", "-", "--format", "csv", stdin=text).stdout
+
+
+@pytest.mark.usefixtures("clicks")
+def test_a_topic_that_is_nearly_there_is_suggested(run: Run) -> None:
+    assert "hint: did you mean clicks?" in run("tail", "cliks", status=1).stderr

@@ -130,3 +130,22 @@ def test_a_trickle_through_a_pipe_is_not_held_back(tmp_path: Path) -> None:
         for pipe in (process.stdout, process.stderr):
             assert pipe is not None
             pipe.close()
+
+
+def test_help_says_what_the_exit_status_means(folder: Path) -> None:
+    assert "130 interrupted" in " ".join(finished("--help", folder=folder)[1].split())
+
+
+def test_ctrl_c_in_an_import_is_quiet(folder: Path) -> None:
+    script = (
+        "import signal, sys\n"
+        "class Press:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'headwater.cli.doctor': signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Press())\n"
+        "sys.argv = ['headwater', 'topics']\n"
+        "from headwater.cli import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=folder)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

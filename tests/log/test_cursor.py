@@ -1,8 +1,10 @@
 """Cursors: what comes again after a crash and what does not, how far behind they are, and where they can go."""
 
+import threading
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 
 import headwater as hw
@@ -191,3 +193,76 @@ def test_names_print_on_one_line(numbers: Topic, name: str) -> None:
 def test_commit_is_one_of_three(numbers: Topic) -> None:
     with pytest.raises(hw.UsageError, match="commit is"):
         numbers.cursor("mailer").read(commit="sometimes")  # type: ignore[arg-type]
+
+
+def test_a_gap_at_the_end_is_no_lag(ws: hw.Workspace) -> None:
+    topic = ws.topic("timed", "n BIGINT, at TIMESTAMP", time="at")
+    topic.append([{"n": 1, "at": datetime(2026, 1, 1, tzinfo=UTC)}])
+    topic.finish()
+    cursor = topic.cursor("mailer")
+    assert cursor.lag().rows > 0
+    for _ in cursor.read():
+        cursor.commit()
+    assert cursor.lag() == Lag(0, 0.0)
+    assert [c.rows for c in ws.lag()] == [0]
+    with topic.group("mailer") as member:
+        assert member.lag().rows == 0
+
+
+def test_numbers_of_numpy_are_positions(numbers: Topic) -> None:
+    cursor = numbers.cursor("mailer")
+    cursor.commit({np.int64(0): np.int64(3)})
+    assert cursor.position() == {0: 3}
+    cursor.seek({np.int32(0): np.uint8(5)})
+    assert values(cursor.read()) == [5]
+    assert values(numbers.read({np.int64(0): np.int64(4)}, partitions=np.array([0]))) == [4, 5]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": ["n", "n"]}, "twice"),
+        ({"partitions": 0}, "partitions is a list"),
+        ({"partitions": "0"}, "partitions is a list"),
+        ({"start": {0: True}}, "offset True"),
+        ({"batch_rows": "5"}, "batch_rows is"),
+        ({"timeout": "1 second"}, "timeout is"),
+        ({"timeout": -1}, "timeout is"),
+    ],
+)
+def test_wrong_options_of_a_read_are_refused(numbers: Topic, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(hw.UsageError, match=message):
+        numbers.read(**options)
+    if not options.keys() & {"partitions", "start"}:
+        for consumer in (numbers.cursor("mailer"), numbers.group("others")):
+            with pytest.raises(hw.UsageError, match=message):
+                consumer.read(**options)
+
+
+def test_closing_a_reader_wakes_the_thread_that_waits_in_it(numbers: Topic) -> None:
+    reader = numbers.read("latest", follow=True)
+    thread = threading.Thread(target=lambda: list(reader), daemon=True)
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive()
+    reader.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_follower_does_not_swallow_that_the_folder_is_gone(
+    numbers: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = numbers.read("latest", follow=True, timeout=0.01)
+    log: Any = reader._log
+
+    def quiet(*_: Any) -> bool:
+        monkeypatch.setattr(log, "partitions", gone)
+        return False
+
+    def gone(*_: Any) -> Any:
+        raise hw.WorkspaceMissingError("the folder is gone")
+
+    monkeypatch.setattr(log, "wait", quiet)
+    with pytest.raises(hw.WorkspaceMissingError):
+        next(reader)

@@ -168,3 +168,17 @@ def test_the_forecast_agrees_with_a_simulation_of_retention_by_size(
     overtaken = (keep_rows - backlog) / (arriving - reading)
     assert found.at is not None
     assert (found.at - NOW) / SECOND_US == pytest.approx(overtaken, rel=1e-5, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"retention": "1 hour"}, "retention"),
+        ({"retention_bytes": 1_000_000}, "retention_bytes"),
+        ({"retention": "1 hour", "retention_bytes": 50_500}, "retention_bytes"),
+        ({"retention": "1 hour", "retention_bytes": 1_000_000}, "retention"),
+    ],
+)
+def test_what_removed_the_rows_that_were_missed(options: dict[str, Any], reason: str) -> None:
+    found = cursor_forecast(cursor(10), topic(**options), {0: info(500)}, {0: NOW}, Rates(1, 100), NOW)
+    assert (found.reason, found.missed) == (reason, 490)

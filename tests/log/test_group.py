@@ -251,3 +251,11 @@ def test_through_all_of_it_no_row_is_skipped_and_order_is_kept(jobs: Topic, cloc
                 o for o in batch.column("_offset").to_pylist() if o not in done[partition_of(batch)]
             ]
     assert done == everything(jobs)
+
+
+def test_a_member_that_has_left_neither_reads_nor_commits(jobs: Topic) -> None:
+    member = join(jobs, "a")
+    member.leave()
+    for call in (member.read, member.commit, member.pending_move):
+        with pytest.raises(hw.UsageError, match="has left"):
+            call()

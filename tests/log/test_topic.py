@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -85,6 +86,60 @@ def test_producer_and_sequence_belong_together(numbers: Topic) -> None:
         numbers.append(rows(0, 1), sequence=1)
     with pytest.raises(hw.UsageError, match="whole number"):
         numbers.append(rows(0, 1), producer="loader", sequence=-1)
+
+
+@pytest.mark.parametrize("name", [("x",), 5, b"x", "", "a\nb", "x" * 201, ["x"]])
+def test_a_producer_has_a_name_that_prints(ws: hw.Workspace, numbers: Topic, name: Any) -> None:
+    with pytest.raises(hw.UsageError, match="cannot be the name of a producer"):
+        numbers.append(rows(0, 1), producer=name, sequence=1)
+    with pytest.raises(hw.UsageError, match="cannot be the name of a producer"):
+        ws.transaction(producer=name, sequence=1)
+    assert values(numbers.read()) == []
+
+
+@pytest.mark.parametrize("wrong", ["1", 1.0, True, np.bool_(True), np.timedelta64(1), -1, None])
+def test_sequence_and_epoch_are_whole_numbers(numbers: Topic, wrong: Any) -> None:
+    with pytest.raises(hw.UsageError, match="sequence"):
+        numbers.append(rows(0, 1), producer="loader", sequence=wrong)
+    if wrong is not None:
+        with pytest.raises(hw.UsageError, match="epoch is a whole number"):
+            numbers.append(rows(0, 1), producer="loader", sequence=1, epoch=wrong)
+
+
+def test_sequence_and_epoch_may_be_numpys(numbers: Topic) -> None:
+    first = numbers.append(rows(0, 1), producer="loader", sequence=np.int64(1), epoch=np.uint8(2))
+    assert numbers.append(rows(0, 1), producer="loader", sequence=1, epoch=2) == first
+    with pytest.raises(hw.FencedError):
+        numbers.append(rows(0, 1), producer="loader", sequence=2, epoch=1)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["2", 1.7, True, -1, {0: "2"}, {0: 1.7}, {0: True}, {"0": 2}, {0.5: 2}, [0]]
+)
+def test_expect_is_of_whole_numbers(numbers: Topic, wrong: Any) -> None:
+    for given in (rows(0, 1), iter(rows(0, 1))):
+        with pytest.raises(hw.UsageError, match="whole number"):
+            numbers.append(given, expect=wrong)
+    assert values(numbers.read()) == []
+
+
+def test_expect_may_be_numpys(numbers: Topic) -> None:
+    numbers.append(rows(0, 1), expect=np.int64(0))
+    numbers.append(rows(1, 2), expect={np.int64(0): np.int32(1)})
+    assert values(numbers.read()) == [0, 1]
+
+
+def test_expect_on_a_versioned_topic_is_by_key(ws: hw.Workspace) -> None:
+    events = ws.topic("events", "id STRING, n BIGINT", versioned_by="id")
+    wrong: Any
+    for wrong in (0, "a", True):
+        with pytest.raises(hw.UsageError, match="count by key") as caught:
+            events.append([{"id": "a", "n": 1}], expect=wrong)
+        assert "{key: count of its records}" in (caught.value.hint or "")
+    with pytest.raises(hw.UsageError, match="expect of key 'a' is a whole number"):
+        events.append([{"id": "a", "n": 1}], expect={"a": 0.0})  # type: ignore[dict-item]
+    events.append([{"id": "a", "n": 1}], expect={"a": np.int64(0)})
+    assert values(events.read()) == [1]
 
 
 def test_expect_lets_one_of_two_win(numbers: Topic) -> None:
@@ -198,6 +253,21 @@ def test_positions_pass_over_punctuation(shared: Topic) -> None:
 def test_a_topic_without_event_time_cannot_be_punctuated(numbers: Topic) -> None:
     with pytest.raises(hw.UsageError, match="no event time"):
         numbers.punctuate(NOON)
+
+
+def test_wrong_places_in_time(shared: Topic) -> None:
+    wrong: Any
+    for wrong in (9, -1, "0", 0.0):
+        with pytest.raises(hw.UsageError, match="partition"):
+            shared.watermark(wrong)
+        with pytest.raises(hw.UsageError, match="partition"):
+            shared.watermark(wrong, 0)
+    for wrong in ("0", 1.5, -1):
+        with pytest.raises(hw.UsageError, match="offset is a whole number"):
+            shared.watermark(0, wrong)
+    for wrong in ("2026-01-31", 5, None):
+        with pytest.raises(hw.UsageError, match="punctuated at a datetime"):
+            shared.punctuate(wrong)
 
 
 def test_following_waits_for_what_comes_and_ends_in_silence(numbers: Topic) -> None:

@@ -293,3 +293,13 @@ def test_a_definition_reads_back_from_its_own_statement(topic: TopicDefinition) 
 def test_any_text_is_read_or_refused_with_a_statement_error(text: str) -> None:
     with suppress(StatementError):
         parse(text)
+
+
+@pytest.mark.parametrize("name", ["topic", "with", "select", "`select`", "Topic"])
+def test_keywords_can_name_what_is_described(name: str) -> None:
+    plain = name.strip("`")
+    for text in (name, f"TOPIC {name}", f"{name};"):
+        assert one(f"DESCRIBE {text}") == DescribeTopic(plain)
+        assert one(f"EXPLAIN {text}") == ExplainTopic(plain)
+    with pytest.raises(StatementError, match="does not have queries"):
+        parse("EXPLAIN SELECT 1")

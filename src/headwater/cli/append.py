@@ -32,10 +32,11 @@ class _Interrupts:
     @contextmanager
     def caught(self) -> Iterator[None]:
         """Within the block Ctrl-C is handled here."""
-        if threading.current_thread() is not threading.main_thread():
-            yield  # signals come to the main thread alone
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
+            yield  # signals come to the main thread alone, and not when a shell runs it in the background
             return
-        before = signal.signal(signal.SIGINT, self._handle)
+        signal.signal(signal.SIGINT, self._handle)
         try:
             yield
         finally:

@@ -207,7 +207,9 @@ def _text_lines(source: IO[bytes], topic: TopicDefinition) -> Iterator[str]:
                 topic=topic.name,
                 row=number,
             ) from None
-        yield from io.StringIO(text, newline="") if "\r" in text[:-2] else (text,)  # a lone CR ends a line too
+        yield from (
+            io.StringIO(text, newline="") if "\r" in text[:-2] else (text,)
+        )  # a lone CR ends a line too
 
 
 def _tell(source: IO[bytes]) -> int:

@@ -7,7 +7,9 @@ before a command needs it.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from typing import Any
 
 import click
@@ -27,7 +29,18 @@ class Program(click.Group):
     """A group in which errors are sentences and a closed pipe is no error."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Run the command. Ctrl-C is an exception within it, so that what is open is closed."""
+        if threading.current_thread() is not threading.main_thread():
+            return self._run(ctx)
+        before = signal.getsignal(signal.SIGINT)
+        if before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return self._run(ctx)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _run(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except HeadwaterError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,7 +49,19 @@ class Session:
                 hint=f"name one with -w PATH or {VARIABLE}, or make one here with `headwater init`",
             ) from None
         with workspace:
-            yield workspace
+            try:
+                yield workspace
+            except hw.TopicNotFoundError as error:
+                raise _with_nearest(error, [t.name for t in workspace.topics()]) from None
+
+
+def _with_nearest(error: hw.TopicNotFoundError, names: list[str]) -> hw.TopicNotFoundError:
+    """The error with the name that was probably meant."""
+    near = difflib.get_close_matches(str(error.facts.get("topic")), names, 1)
+    if not near:
+        return error
+    hint = f"did you mean {near[0]}?"
+    return hw.TopicNotFoundError(error.message, detail=error.detail, hint=hint, **error.facts)
 
 
 pass_session = click.make_pass_decorator(Session, ensure=True)

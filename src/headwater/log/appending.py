@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headwater.arguments import label, whole_number
 from headwater.catalog import TopicDefinition
 from headwater.errors import BadRowError, UsageError
 from headwater.log.protocol import Append, CursorMove, Log, Producer, Stage
@@ -28,9 +29,11 @@ def append_rows(
     for topic in expect or {}:
         if topic not in rows:
             raise UsageError(f"expect names topic {topic!r}, which nothing is appended to")
+    expect = {topic: check_expect(given, definitions[topic]) for topic, given in (expect or {}).items()}
     if not any(is_stream(given) for given in rows.values()):
         batches = {topic: [conform(given, definitions[topic])] for topic, given in rows.items()}
-        return log.append(Append(batches, producer=producer, expect=expect or {}, moves=moves))
+        made_for = {topic: definition.incarnation for topic, definition in definitions.items()}
+        return log.append(Append(batches, producer, expect, moves, made_for))
     stage = log.stage()
     try:
         for topic, given in rows.items():
@@ -49,7 +52,8 @@ def stage_rows(stage: Stage, rows: Any, definition: TopicDefinition) -> None:
             batch = conform(chunk, definition)
         except BadRowError as error:
             raise _shifted(error, done) from None
-        stage.add(definition.name, batch)
+        if batch.num_rows:
+            stage.add(definition.name, batch, definition.incarnation)
         done += batch.num_rows
 
 
@@ -61,16 +65,40 @@ def make_producer(name: str | None, sequence: int | None, epoch: int | None) -> 
                 "sequence and epoch belong to a producer", hint="append(rows, producer='loader', sequence=17)"
             )
         return None
+    label(name, "producer")
     if sequence is None:
         raise UsageError(
             f"producer {name!r} needs a sequence",
             hint=f"append(rows, producer={name!r}, sequence=17), rising by append",
         )
-    given: dict[str, Any] = {"sequence": sequence, "epoch": epoch or 0}
-    for what, value in given.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise UsageError(f"{what} is a whole number from 0 up, not {value!r}")
-    return Producer(name, sequence, epoch or 0)
+    return Producer(
+        name, whole_number(sequence, "sequence"), 0 if epoch is None else whole_number(epoch, "epoch")
+    )
+
+
+def expectations(expect: Any) -> dict[str, Expect] | None:
+    """What an append to several topics expects, by topic; None where it expects nothing."""
+    if expect is None or isinstance(expect, Mapping):
+        return None if expect is None else dict(expect)
+    raise UsageError(
+        f"expect is given by topic, not {expect!r}", hint='expect={"orders": 17}, or {"orders": {0: 17}}'
+    )
+
+
+def check_expect(expect: Any, topic: TopicDefinition) -> Expect:
+    """What an append expects of one topic, in plain numbers."""
+    if topic.versioned_by is not None:
+        hint = f"topic {topic.name!r} is versioned by {topic.versioned_by!r}: expect={{key: count of its records}}"
+        if not isinstance(expect, Mapping):
+            raise UsageError(f"expect is a count by key here, not {expect!r}", hint=hint)
+        return {key: whole_number(n, f"expect of key {key!r}", hint=hint) for key, n in expect.items()}
+    hint = "expect=17 is the next offset; expect={0: 17} says the partition too"
+    if not isinstance(expect, Mapping):
+        return whole_number(expect, "expect", hint=hint)
+    return {
+        whole_number(p, "a partition in expect", hint=hint): whole_number(n, "expect", hint=hint)
+        for p, n in expect.items()
+    }
 
 
 def _shifted(error: BadRowError, by: int) -> BadRowError:

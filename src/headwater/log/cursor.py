@@ -102,8 +102,7 @@ class Cursor:
         You call `commit()` once you have processed what was handed out; or `commit` does it for each batch:
         "after" when you ask for the next one (at least once), "before" handing it out (at most once).
         """
-        if commit is not None and commit not in get_args(AutoCommit):
-            raise UsageError(f"commit is 'before', 'after' or None, not {commit!r}")
+        check_auto_commit(commit)
         stored = self._stored()
         options = ReadOptions(columns_of(columns), batch_rows, self._on_gap)
         self._committed, self._lost_committed = dict(stored.positions), 0
@@ -125,8 +124,7 @@ class Cursor:
     def commit(self, positions: Mapping[int, int] | None = None) -> None:
         """Store, durably, that everything handed out so far is done; or that all before `positions` is."""
         if positions is not None:
-            resolve_start(self._log, self.topic, positions)  # refuses offsets that are not there
-            move = CursorMove(self.topic, self.name, dict(positions), lost=self._lost_pending())
+            move = CursorMove(self.topic, self.name, self._places(positions), lost=self._lost_pending())
         else:
             move = self.pending_move()
         if move.positions or move.lost:
@@ -159,9 +157,9 @@ class Cursor:
 
     def seek(self, to: Start, *, by: TimeAxis = "appended") -> dict[int, int]:
         """Move the committed position, durably, and a reader with it; a mapping moves only the partitions it names."""
-        positions = resolve_start(self._log, self.topic, to, by)
-        if isinstance(to, Mapping):
-            positions = {p: positions[p] for p in to}
+        positions = (
+            self._places(to) if isinstance(to, Mapping) else resolve_start(self._log, self.topic, to, by)
+        )
         self._log.move_cursor(CursorMove(self.topic, self.name, positions))
         self._committed.update(positions)
         if self._reader is not None:
@@ -179,6 +177,11 @@ class Cursor:
             self._reader.close()
             self._reader = None
         self._log.drop_cursor(self.topic, self.name)
+
+    def _places(self, given: Mapping[int, int]) -> dict[int, int]:
+        """The partitions that are given, at the offsets given; UsageError for one that is not there."""
+        found = resolve_start(self._log, self.topic, given)
+        return {p: offset for p, offset in found.items() if p in given}
 
     def _lost_pending(self) -> int:
         return (self._reader.lost if self._reader else 0) - self._lost_committed
@@ -198,16 +201,25 @@ def stored_cursor(log: Log, topic: str, name: str) -> CursorInfo:
 
 
 def lag_of(log: Log, cursor: CursorInfo, clock: Clock) -> Lag:
-    """How far a stored position is behind the end of its topic, as of now. Gaps in the offsets count as rows."""
+    """How far a stored position is behind the end of its topic, as of now.
+
+    Gaps between records count as rows; one with no record behind it, such as a punctuation at the end, does not.
+    """
     rows, oldest = 0, None
     for partition, info in log.partitions(cursor.topic).items():
         position = max(cursor.positions.get(partition, 0), info.first)
         if position < info.end:
-            rows += info.end - position
             appended_at = log.appended_at(cursor.topic, partition, position)
             if appended_at is not None:
+                rows += info.end - position
                 oldest = appended_at if oldest is None else min(oldest, appended_at)
     return Lag(rows, 0.0 if oldest is None else max(0, clock.now_us() - oldest) / 1e6)
+
+
+def check_auto_commit(commit: Any) -> None:
+    """UsageError for what is not a way to commit."""
+    if commit is not None and commit not in get_args(AutoCommit):
+        raise UsageError(f"commit is 'before', 'after' or None, not {commit!r}")
 
 
 def check_name(name: Any) -> None:

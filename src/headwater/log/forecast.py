@@ -83,7 +83,7 @@ def cursor_forecast(
         position = cursor.positions.get(partition, 0)
         if position < info.first:
             missed = soonest.missed + info.first - position
-            soonest = CursorForecast(now, partition, "retention", missed)
+            soonest = CursorForecast(now, partition, _remover(definition, info), missed)
             continue
         oldest = unread_since.get(partition)
         if cursor.hold or oldest is None or soonest.missed:
@@ -138,6 +138,15 @@ def disk_full_at(topics: Iterable[TopicGrowth], free_bytes: int, now: Microsecon
         free -= rate * (until - at) / SECOND_US
         at = until
     raise AssertionError("the last step has no end")
+
+
+def _remover(definition: TopicDefinition, info: PartitionInfo) -> str:
+    """Which retention has removed the oldest records: by size where it is the only one, or what is kept fills it."""
+    if definition.retention_bytes is None:
+        return "retention"
+    segment = info.size_bytes / max(1, info.segments)  # it removes whole ones, so up to one may be missing
+    full = info.size_bytes + segment > definition.retention_bytes
+    return "retention_bytes" if full or definition.retention_us is None else "retention"
 
 
 def _later(now: Microseconds, seconds: float | None) -> Microseconds | None:

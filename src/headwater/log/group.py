@@ -17,13 +17,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import get_args
 
 import pyarrow as pa
 
 from headwater.clock import Clock, parse_span_us
 from headwater.errors import FencedError, UsageError
-from headwater.log.cursor import AutoCommit, Lag, check_name, lag_of, stored_cursor
+from headwater.log.cursor import AutoCommit, Lag, check_auto_commit, check_name, lag_of, stored_cursor
 from headwater.log.protocol import CursorMove, GroupInfo, Log
 from headwater.log.reader import (
     BATCH_ROWS,
@@ -35,6 +34,7 @@ from headwater.log.reader import (
     recreated,
     resolve_start,
     shown_columns,
+    wait_ms,
 )
 
 BEATS_WHILE_WAITING = 3
@@ -125,12 +125,13 @@ class GroupMember:
         seconds without a batch; `follow=False` when its partitions have been read to their present end. `commit` as
         for a cursor: "after" commits a batch when the next is asked for, "before" ahead of handing it out.
         """
-        if commit is not None and commit not in get_args(AutoCommit):
-            raise UsageError(f"commit is 'before', 'after' or None, not {commit!r}")
+        self._check_joined()
+        check_auto_commit(commit)
         options = ReadOptions(columns_of(columns), batch_rows, self._on_gap)
         shown_columns(self._log.topic(self.topic), options.columns)
+        patience = wait_ms(timeout)
         self._rewind()
-        return self._batches(options, follow, commit, None if timeout is None else timeout * 1_000)
+        return self._batches(options, follow, commit, patience)
 
     def _batches(
         self, options: ReadOptions, follow: bool, commit: AutoCommit | None, timeout_ms: float | None
@@ -146,7 +147,7 @@ class GroupMember:
                 if commit == "before":
                     self.commit()
                 yield batch
-                if commit == "after":
+                if commit == "after" and not self._left:
                     self.commit()
                 quiet_since = self._clock.steady_ms()
                 continue
@@ -161,6 +162,7 @@ class GroupMember:
         FencedError if a partition of it was lost meanwhile: its rows come again to its new owner. This member has
         then forgotten it, and goes on with the others, which the next commit covers.
         """
+        self._check_joined()
         if self._forfeited:
             raise self._fenced()
         move = self._move()
@@ -179,6 +181,7 @@ class GroupMember:
         FencedError if rows that were handed out belong to a partition lost meanwhile: what was made of them must not
         be written. All that is uncommitted is then handed out again, by this member or by the new owner.
         """
+        self._check_joined()
         if self._forfeited:
             self._rewind()
             raise self._fenced()
@@ -199,8 +202,7 @@ class GroupMember:
 
     def beat(self) -> None:
         """Say that this member is alive, and learn which partitions are its own now."""
-        if self._left:
-            raise UsageError(f"member {self.member!r} has left group {self.name!r}", hint="join it again")
+        self._check_joined()
         self._beat_at_ms = self._clock.steady_ms()
         self._follow_group(self._log.beat(self.topic, self.name, self.member, self._timeout_ms))
         self._hand_over()
@@ -218,6 +220,10 @@ class GroupMember:
             self._log.leave(self.topic, self.name, self.member)
 
     close = leave
+
+    def _check_joined(self) -> None:
+        if self._left:
+            raise UsageError(f"member {self.member!r} has left group {self.name!r}", hint="join it again")
 
     def _look(self) -> None:
         """See who has what; beat if it is time to, or if others take this member for gone."""

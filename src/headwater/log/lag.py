@@ -108,7 +108,11 @@ def _cursor_lag(
     return CursorLag(
         topic=cursor.topic,
         cursor=cursor.name,
-        rows=sum(max(0, i.end - max(cursor.positions.get(p, 0), i.first)) for p, i in partitions.items()),
+        rows=sum(
+            max(0, i.end - max(cursor.positions.get(p, 0), i.first))
+            for p, i in partitions.items()
+            if unread.get(p) is not None
+        ),
         seconds=max(0, now - oldest) / 1e6,
         rows_per_second=cursor_rate(cursor),
         appended_per_second=rates.rows,

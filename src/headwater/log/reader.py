@@ -5,12 +5,15 @@ Knows positions only as numbers that it is given and moves on; keeping them is `
 
 from __future__ import annotations
 
+import math
+import operator
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pyarrow as pa
 
 from headwater.catalog import HIDDEN, TopicDefinition
@@ -23,6 +26,8 @@ Start = Literal["earliest", "latest"] | Mapping[int, int] | datetime
 """Where to begin: an end of the topic, an offset per partition, or a point in time."""
 
 BATCH_ROWS = 65_536
+WAIT_MS = 500.0
+"""How long a follower waits in one piece: so late at most it sees that another thread has closed it."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +41,36 @@ class ReadOptions:
     def __post_init__(self) -> None:
         if self.on_gap not in get_args(OnGap):
             raise UsageError(f"on_gap is 'fail', 'earliest' or 'latest', not {self.on_gap!r}")
-        if self.batch_rows < 1:
-            raise UsageError(f"batch_rows is at least 1, not {self.batch_rows}")
+        if (whole(self.batch_rows) or 0) < 1:
+            raise UsageError(f"batch_rows is a whole number, at least 1, not {self.batch_rows!r}")
 
 
 def columns_of(given: Sequence[str] | None) -> tuple[str, ...] | None:
     """The `columns` of a read as its options have them."""
     if isinstance(given, str):
         raise UsageError("columns is a list of names", hint=f"columns=[{given!r}]")
-    return None if given is None else tuple(given)
+    names = None if given is None else tuple(given)
+    for at, name in enumerate(names or ()):
+        if name in (names or ())[:at]:
+            raise UsageError(f"columns has {name!r} twice")
+    return names
+
+
+def whole(value: Any) -> int | None:
+    """A whole number of any kind, also numpy's, as an int; None for what is none."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def wait_ms(timeout: Any) -> float | None:
+    """The `timeout` of a read, in milliseconds."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, (bool, str)) or not hasattr(timeout, "__float__") or not float(timeout) >= 0:
+        raise UsageError(f"timeout is a number of seconds, not {timeout!r}", hint="timeout=1.5")
+    return None if math.isinf(float(timeout)) else float(timeout) * 1_000
 
 
 def resolve_start(
@@ -63,9 +89,8 @@ def resolve_start(
             )
         return {p: log.offset_at(topic, p, to_us(start), by) for p in chosen}
     if isinstance(start, Mapping):
-        for partition, offset in start.items():
-            _check_offset(topic, infos, partition, offset)
-        return {p: start.get(p, infos[p].first) for p in chosen}
+        given = dict(_place(topic, infos, p, offset) for p, offset in start.items())
+        return {p: given.get(p, infos[p].first) for p in chosen}
     if start not in ("earliest", "latest"):
         raise UsageError(
             f"{start!r} is not a place to read from",
@@ -77,23 +102,36 @@ def resolve_start(
 def _chosen(topic: str, infos: Mapping[int, PartitionInfo], partitions: Sequence[int] | None) -> list[int]:
     if partitions is None:
         return sorted(infos)
-    for partition in partitions:
-        if partition not in infos:
-            raise _no_partition(topic, infos, partition)
-    return sorted(set(partitions))
+    if not _is_list(partitions):
+        raise UsageError(
+            f"partitions is a list of numbers, not {partitions!r}", hint=f"partitions=[{partitions!r}]"
+        )
+    return sorted({_partition(topic, infos, partition) for partition in partitions})
 
 
-def _check_offset(topic: str, infos: Mapping[int, PartitionInfo], partition: int, offset: Any) -> None:
-    if partition not in infos:
-        raise _no_partition(topic, infos, partition)
-    if not isinstance(offset, int) or not 0 <= offset <= infos[partition].end:
+def _is_list(given: Any) -> bool:
+    return hasattr(given, "__iter__") and not isinstance(given, str)
+
+
+def _partition(topic: str, infos: Mapping[int, PartitionInfo], given: Any) -> int:
+    number = whole(given)
+    if number is None or number not in infos:
+        raise _no_partition(topic, infos, given)
+    return number
+
+
+def _place(topic: str, infos: Mapping[int, PartitionInfo], partition: Any, offset: Any) -> tuple[int, int]:
+    """A partition and an offset in it, as plain numbers."""
+    partition, number = _partition(topic, infos, partition), whole(offset)
+    if number is None or not 0 <= number <= infos[partition].end:
         raise UsageError(
             f"offset {offset!r} is not in partition {partition} of topic {topic!r}",
             hint=f"its records are at {infos[partition].first} to {infos[partition].end}, the end not included",
         )
+    return partition, number
 
 
-def _no_partition(topic: str, infos: Mapping[int, PartitionInfo], partition: int) -> UsageError:
+def _no_partition(topic: str, infos: Mapping[int, PartitionInfo], partition: Any) -> UsageError:
     return UsageError(
         f"topic {topic!r} has no partition {partition!r}", hint=f"its partitions are 0 to {len(infos) - 1}"
     )
@@ -114,6 +152,12 @@ def shown_columns(definition: TopicDefinition, columns: Sequence[str] | None) ->
                 hint=f"it has {', '.join([*definition.schema.names, *sorted(hidden)])}",
             )
     return tuple(columns)
+
+
+def _repeated(partition: int, rows: int) -> pa.Array:
+    # From a buffer: at its first conversion of Python or numpy values pyarrow loads pandas, which is slow.
+    buffer = pa.py_buffer(np.full(rows, partition, np.int32))
+    return pa.Array.from_buffers(pa.int32(), rows, [None, buffer])
 
 
 class Feed:
@@ -160,9 +204,7 @@ class Feed:
 
     def _show(self, piece: pa.RecordBatch) -> pa.RecordBatch:
         columns = [
-            pa.repeat(pa.scalar(self.partition, pa.int32()), piece.num_rows)
-            if name == "_partition"
-            else piece.column(name)
+            _repeated(self.partition, piece.num_rows) if name == "_partition" else piece.column(name)
             for name in self._shown
         ]
         return pa.RecordBatch.from_arrays(columns, names=list(self._shown))
@@ -203,7 +245,7 @@ class TopicReader:
         self._topic = topic
         self._options = options
         self._follow = follow
-        self._timeout_ms = None if timeout is None else timeout * 1_000
+        self._timeout_ms = wait_ms(timeout)
         self._ends = {p: info.end for p, info in log.partitions(topic).items() if p in self.positions}
         self._feeds: deque[Feed] = deque()
         self._closed = False
@@ -228,7 +270,7 @@ class TopicReader:
         self.positions.update(positions)
 
     def close(self) -> None:
-        """End the iteration."""
+        """End the iteration; a thread that waits in it for more comes back within a moment."""
         self._closed = True
         self._feeds.clear()
 
@@ -257,7 +299,17 @@ class TopicReader:
         return bool(self._feeds)
 
     def _wait(self) -> bool:
-        return self._log.wait(self._topic, self.positions, self._timeout_ms)
+        """Wait for rows, in pieces: False when closed meanwhile or at the timeout."""
+        left = math.inf if self._timeout_ms is None else self._timeout_ms
+        while not self._closed:
+            piece = min(left, WAIT_MS)
+            if self._log.wait(self._topic, self.positions, piece):
+                return True
+            left -= piece
+            if left <= 0:
+                self._log.partitions(self._topic)  # silence, or is the topic gone and its folder with it?
+                break
+        return False
 
 
 def recreated(topic: str) -> TopicNotFoundError:

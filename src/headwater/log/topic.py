@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headwater.arguments import whole_number
 from headwater.catalog import TopicDefinition
 from headwater.clock import Clock, SystemClock, from_us, to_us
 from headwater.errors import UsageError
@@ -156,6 +157,11 @@ class Topic:
                 f"topic {self.name!r} has no event time to punctuate",
                 hint="declare one: WATERMARK FOR at AS at - INTERVAL '10 minutes'",
             )
+        if not isinstance(moment, datetime):
+            raise UsageError(
+                f"a topic is punctuated at a datetime, not {moment!r}",
+                hint="topic.punctuate(datetime(2026, 1, 31, 12, tzinfo=UTC))",
+            )
         self._log.punctuate(self.name, {p: to_us(moment) for p in self._log.partitions(self.name)})
 
     def finish(self) -> None:
@@ -164,8 +170,13 @@ class Topic:
 
     def watermark(self, partition: int, offset: int | None = None) -> datetime | None:
         """A partition's watermark at an offset, by default at its end: the same for ever."""
-        if offset is None:
-            offset = self._log.partitions(self.name)[partition].end
+        partitions = self._log.partitions(self.name)
+        partition = whole_number(partition, "partition")
+        if partition not in partitions:
+            raise UsageError(
+                f"topic {self.name!r} has no partition {partition}", hint=f"it has 0 to {len(partitions) - 1}"
+            )
+        offset = partitions[partition].end if offset is None else whole_number(offset, "offset")
         moment = self._log.watermark(self.name, partition, offset)
         return None if moment is None else from_us(moment)
 

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any
 
 from headwater.errors import FencedError, UsageError
-from headwater.log.appending import Expect, append_rows, stage_rows
+from headwater.log.appending import Expect, append_rows, check_expect, stage_rows
 from headwater.log.cursor import Consumer
 from headwater.log.protocol import CursorMove, Log, Producer, Stage
 from headwater.positions import Receipt
@@ -26,22 +26,35 @@ class Transaction:
         self._log = log
         self._producer = producer
         self._expect = expect
-        self._consumer = commit
+        self._consumer = check_consumer(commit)
+        self._failed: BaseException | None = None
         self._stage: Stage | None = None
         self.receipt: Receipt | None = None
         """Set when the transaction was committed."""
 
     def __enter__(self) -> Transaction:
+        for topic, given in (self._expect or {}).items():
+            check_expect(given, self._log.topic(topic))
+        self._failed = None
         self._stage = self._log.stage()
         return self
 
     def append(self, topic: str, rows: Any) -> None:
-        """Add rows; they are checked at once, and visible when the block ends."""
+        """Add rows; they are checked at once, and visible when the block ends.
+
+        Once an append of it has failed, also one whose error was caught, the transaction cannot be committed.
+        """
         if self._stage is None:
             raise UsageError(
                 "a transaction takes rows inside its with block", hint="with ws.transaction() as tx: ..."
             )
-        stage_rows(self._stage, rows, self._log.topic(topic))
+        if self._failed is not None:
+            raise _broken(self._failed)
+        try:
+            stage_rows(self._stage, rows, self._log.topic(topic))
+        except BaseException as error:
+            self._failed = error
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -49,15 +62,40 @@ class Transaction:
         stage, self._stage = self._stage, None
         if stage is None:
             return
-        if kind is not None:
+        if kind is not None or self._failed is not None:
             stage.abort()
+            if kind is None and self._failed is not None:
+                raise _broken(self._failed)
             return
         try:
             with Moving(self._consumer) as moves:
-                self.receipt = stage.commit(producer=self._producer, expect=self._expect, moves=moves)
+                expect = self._expect and {
+                    topic: check_expect(given, self._log.topic(topic))
+                    for topic, given in self._expect.items()
+                }
+                self.receipt = stage.commit(producer=self._producer, expect=expect, moves=moves)
         except BaseException:
             stage.abort()
             raise
+
+
+def _broken(cause: BaseException) -> UsageError:
+    return UsageError(
+        "the transaction cannot be committed: an append of it failed",
+        detail=f"nothing of it is written; the append failed with: {str(cause).splitlines()[0] if str(cause) else cause!r}",
+        hint="let the error leave the with block, and begin a new transaction with the rows that fit",
+    )
+
+
+def check_consumer(commit: Any) -> Consumer | None:
+    """What `commit=` may be: a cursor, or a member of a group."""
+    if commit is not None and not (hasattr(commit, "pending_move") and hasattr(commit, "committed")):
+        raise UsageError(
+            f"commit is a cursor or a member of a group, not {commit!r}",
+            hint='ws.append(..., commit=ws.topic("clicks").cursor("mailer"))',
+        )
+    consumer: Consumer | None = commit
+    return consumer
 
 
 class Moving:
@@ -94,5 +132,5 @@ def append_moving(
     commit: Consumer | None,
 ) -> Receipt:
     """Append to several topics in one commit, with a consumer's position moved in it."""
-    with Moving(commit) as moves:
+    with Moving(check_consumer(commit)) as moves:
         return append_rows(log, rows, producer=producer, expect=expect, moves=moves)

@@ -352,15 +352,24 @@ def _show(words: Words) -> Statement:
 
 
 def _describe(words: Words) -> DescribeTopic:
-    words.accept("TOPIC")
+    _accept_topic(words)
     return DescribeTopic(words.name("the name of a topic").text)
 
 
 def _explain(words: Words) -> ExplainTopic:
-    words.accept("TOPIC")
-    if words.next.is_("SELECT", "WITH"):
+    if not _accept_topic(words) and words.next.is_("SELECT", "WITH") and not _is_last(words):
         _refuse_later(words, "SELECT")
     return ExplainTopic(words.name("the name of a topic").text)
+
+
+def _accept_topic(words: Words) -> bool:
+    """Take the word TOPIC where it is not itself the name."""
+    return not _is_last(words) and words.accept("TOPIC")
+
+
+def _is_last(words: Words) -> bool:
+    """Whether the next word is the last of its statement."""
+    return words.ahead(1).kind == "end" or words.ahead(1).is_(";")
 
 
 def _nearest(option: str) -> str | None:

@@ -116,7 +116,7 @@ class Bench:
 
     def batch(self, topic: str, rows: Any) -> pa.RecordBatch:
         """Rows as the log takes them."""
-        return conform(rows, self.log.topics()[topic])
+        return conform(rows, self.log.topics()[topic], captured=True)
 
     def append(
         self, topic: str, rows: Any, *, expect: Any = None, producer: Producer | None = None

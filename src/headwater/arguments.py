@@ -1,0 +1,51 @@
+"""Arguments as users pass them: checked before anything is tried, so that a mistake is told in the user's words."""
+
+from __future__ import annotations
+
+import operator
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from headwater.clock import Microseconds, parse_span_us
+from headwater.errors import UsageError
+
+
+def whole_number(value: Any, what: str, *, least: int = 0, hint: str | None = None) -> int:
+    """A whole number of Python or numpy; neither True nor 2.0 nor '2' is one."""
+    try:
+        if isinstance(value, (bool, np.bool_, np.timedelta64)):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise UsageError(f"{what} is a whole number from {least} up, not {value!r}", hint=hint)
+    return number
+
+
+def label(value: Any, what: str) -> str:
+    """The name of a producer, a cursor and the like: text that prints on one line."""
+    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
+        raise UsageError(
+            f"{value!r} cannot be the name of a {what}", hint="use 1 to 200 printable characters"
+        )
+    return value
+
+
+def text(value: Any, what: str, hint: str | None = None) -> str:
+    """A text."""
+    if not isinstance(value, str):
+        raise UsageError(f"{what} is a text, not {value!r}", hint=hint)
+    return value
+
+
+def span_us(value: Any, what: str) -> Microseconds:
+    """A span of time as text or timedelta; a bare number has no unit and is none."""
+    if not isinstance(value, (str, timedelta)):
+        raise UsageError(
+            f"{what} is a span of time, not {value!r}",
+            hint=f"write it as a number and a unit, such as {what} = '10 minutes' or '7 days'",
+        )
+    return parse_span_us(value)
