@@ -26,7 +26,7 @@ Start = Literal["earliest", "latest"] | Mapping[int, int] | datetime
 """Where to begin: an end of the topic, an offset per partition, or a point in time."""
 
 BATCH_ROWS = 65_536
-WAIT_MS = 500.0
+WAIT_MS = 2_000.0
 """How long a follower waits in one piece: so late at most it sees that another thread has closed it."""
 
 

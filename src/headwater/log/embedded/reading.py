@@ -19,7 +19,7 @@ from headwater.log.watermarks import NONE
 from headwater.settings import LogSettings
 from headwater.storage import Storage
 
-RECHECK_MS = 1_000.0
+RECHECK_MS = 2_000.0
 """A waiter looks by itself this often, in case a writer died between publishing and waking."""
 
 
