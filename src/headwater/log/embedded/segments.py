@@ -6,6 +6,7 @@ Reads only what is committed and asked for; checks every byte before it is decod
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -106,6 +107,13 @@ class SegmentReader:
         """(byte, header) of every frame from the one that holds `offset` on, bodies unread."""
         for byte, header, _ in self._walk(segment, offset, bodies=False):
             yield byte, header
+
+    def rebuilt_index(self, segment: Segment) -> list[list[int]]:
+        """The index of an Arrow segment from its frames alone: an entry for each. The stored one is a part of it."""
+        _, schema, _ = self._arrow(segment)
+        start = len(frames.segment_prefix(schema))
+        whole = dataclasses.replace(segment, index=[[segment.first, start, 0, 0, 0]])
+        return [[h.first, byte, h.seq, h.at, h.w0] for byte, h in self.headers(whole, segment.first)]
 
     def frames(self, segment: Segment, start: int, end: int) -> Iterator[FrameRows]:
         """The frames with records in [start, end), each cut to them."""

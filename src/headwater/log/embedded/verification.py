@@ -86,6 +86,12 @@ def _verify_segment(
         except HeadwaterError as error:
             yield Finding(segment.name, None, name, number, error.message)
             return
+    if segment.kind == "arrow" and not damaged:
+        known = {tuple(entry) for entry in reader.rebuilt_index(segment)}
+        for entry in segment.index:
+            if tuple(entry) not in known:
+                message = f"the index says {entry}, which no frame bears out"
+                yield Finding(segment.name, entry[1], name, number, message)
     if segment.kind == "parquet" and not damaged:
         try:
             reader.sealed.verify(segment)
