@@ -90,13 +90,17 @@ class File:
 
     def size(self) -> int:
         """Its length in bytes now."""
-        with translated(self.name):
-            return os.fstat(self._fd).st_size
+        return self._stat().st_size
 
     def linked(self) -> bool:
         """Whether the file still has a name: False once it was removed, also with its folder."""
-        with translated(self.name):
-            return os.fstat(self._fd).st_nlink > 0
+        return self._stat().st_nlink > 0
+
+    def _stat(self) -> os.stat_result:
+        try:
+            return os.fstat(self._fd)
+        except OSError as error:
+            raise _storage_error(error, self.name) from error
 
     def try_lock(self) -> bool:
         """Take the file's exclusive lock if it is free. It is given back when the last copy of this handle is closed:

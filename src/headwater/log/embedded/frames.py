@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ _MARK = b'{"hw":1,'
 _WIDTH = 20
 _NUMBERS = ("first", "span", "rows", "seq", "at", "w0", "w1", "tmax", "ahead", "body", "parts")
 _ZEROS = b"0" * 16
+_OPTIONS = pa.ipc.IpcWriteOptions()
 CONTINUATION = b"\xff\xff\xff\xff"
 _TEMPLATE = (
     '{"hw":1,"kind":"%s",'
@@ -108,7 +109,7 @@ class Frame:
     punctuation: int | None = None
     """The moment to which a punctuation raises the watermark."""
 
-    @property
+    @cached_property
     def latest(self) -> int:
         """The highest event time among its rows."""
         return int(self.times.max(initial=NONE)) if self.times is not None else NONE
@@ -142,7 +143,7 @@ def stamp(head: bytearray, mark: int, **numbers: int) -> None:
 def segment_prefix(schema: pa.Schema) -> bytes:
     """What a segment file begins with: the schema message."""
     sink = pa.BufferOutputStream()
-    pa.ipc.new_stream(sink, schema).close()
+    pa.ipc.new_stream(sink, schema, options=_OPTIONS).close()
     return bytes(sink.getvalue())[:-8]
 
 
@@ -171,7 +172,7 @@ def encode(
     if producer is not None:
         metadata["producer"] = orjson.dumps(producer).decode()
     sink = pa.BufferOutputStream()
-    writer = pa.ipc.new_stream(sink, batch.schema)
+    writer = pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS)
     writer.write_batch(batch, custom_metadata=metadata)
     whole = memoryview(sink.getvalue())[len(segment_prefix(batch.schema)) :]
     head_bytes = 8 + struct.unpack_from("<i", whole, 4)[0]
