@@ -339,3 +339,15 @@ def test_a_topic_made_anew_under_a_follower_is_noticed(ws: hw.Workspace, numbers
 def test_a_handle_needs_a_topic(ws: hw.Workspace) -> None:
     with pytest.raises(hw.TopicNotFoundError, match="no topic 'nothing'"):
         ws.topic("nothing")
+
+
+def test_an_offset_alone_is_enough_where_there_is_one_partition(ws: hw.Workspace) -> None:
+    topic = ws.topic("one", "n INT")
+    topic.append([{"n": n} for n in range(5)])
+    assert [n for batch in topic.read(3) for n in batch.column("n").to_pylist()] == [3, 4]
+    cursor = topic.cursor("c")
+    assert cursor.seek(2) == {0: 2}
+    several = ws.topic("several", "n INT", partitions=2)
+    with pytest.raises(hw.UsageError, match="2 partitions"):
+        several.read(0)
+    assert list(several.read(0, partitions=[1])) == []

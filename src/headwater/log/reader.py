@@ -22,8 +22,8 @@ from headwater.errors import GapError, TopicNotFoundError, UsageError
 from headwater.log.protocol import Log, PartitionInfo, TimeAxis
 
 OnGap = Literal["fail", "earliest", "latest"]
-Start = Literal["earliest", "latest"] | Mapping[int, int] | datetime
-"""Where to begin: an end of the topic, an offset per partition, or a point in time."""
+Start = Literal["earliest", "latest"] | int | Mapping[int, int] | datetime
+"""Where to begin: an end of the topic, an offset (of the one partition, or per partition), or a point in time."""
 
 BATCH_ROWS = 65_536
 WAIT_MS = 2_000.0
@@ -88,13 +88,20 @@ def resolve_start(
                 hint="by='appended' goes by append time; WATERMARK FOR declares an event time",
             )
         return {p: log.offset_at(topic, p, to_us(start), by) for p in chosen}
+    if isinstance(start, (int, np.integer)) and not isinstance(start, bool):
+        if len(chosen) != 1:
+            raise UsageError(
+                f"offset {start} could be of any of {len(chosen)} partitions",
+                hint="write {partition: offset}",
+            )
+        start = {chosen[0]: start}
     if isinstance(start, Mapping):
         given = dict(_place(topic, infos, p, offset) for p, offset in start.items())
         return {p: given.get(p, infos[p].first) for p in chosen}
     if start not in ("earliest", "latest"):
         raise UsageError(
             f"{start!r} is not a place to read from",
-            hint="use 'earliest', 'latest', a datetime, or {partition: offset}",
+            hint="use 'earliest', 'latest', an offset, {partition: offset}, or a datetime",
         )
     return {p: infos[p].first if start == "earliest" else infos[p].end for p in chosen}
 
