@@ -56,3 +56,18 @@ def _keep(topic: object) -> None:
 
 def _append(n: int) -> str:
     return str(_KEPT[0].append([{"n": n}]))  # type: ignore[attr-defined]
+
+
+def test_a_member_of_a_group_stays_with_the_process_that_joined(ws: hw.Workspace) -> None:
+    with ws.topic("t").group("mailer") as member:
+        child = os.fork()
+        if child == 0:
+            try:
+                member.beat()
+            except hw.UsageError:
+                member.leave()  # not for the parent
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        member.beat()
+        assert member.partitions == [0]

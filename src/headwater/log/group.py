@@ -90,6 +90,7 @@ class GroupMember:
         self._generation = -1
         self._beat_at_ms = 0.0
         self._left = False
+        self._pid = os.getpid()
         if log.cursor(topic, name) is None:
             log.create_cursor(topic, name, resolve_start(log, topic, start), False)
         self.beat()
@@ -213,7 +214,7 @@ class GroupMember:
 
     def leave(self) -> None:
         """Give up all partitions at once; what is not committed comes again to others."""
-        if not self._left:
+        if not self._left and self._pid == os.getpid():
             self._left = True
             self._feeds.clear()
             self._shares.clear()
@@ -222,6 +223,11 @@ class GroupMember:
     close = leave
 
     def _check_joined(self) -> None:
+        if self._pid != os.getpid():
+            raise UsageError(
+                f"member {self.member!r} of group {self.name!r} belongs to the process that joined",
+                hint="join in the forked process too: topic.group(...)",
+            )
         if self._left:
             raise UsageError(f"member {self.member!r} has left group {self.name!r}", hint="join it again")
 
