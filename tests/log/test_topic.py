@@ -97,7 +97,7 @@ def test_a_producer_has_a_name_that_prints(ws: hw.Workspace, numbers: Topic, nam
     assert values(numbers.read()) == []
 
 
-@pytest.mark.parametrize("wrong", ["1", 1.0, True, np.bool_(True), np.timedelta64(1), -1, None])
+@pytest.mark.parametrize("wrong", ["1", 1.0, True, np.bool_(True), np.timedelta64(1, "s"), -1, None])
 def test_sequence_and_epoch_are_whole_numbers(numbers: Topic, wrong: Any) -> None:
     with pytest.raises(hw.UsageError, match="sequence"):
         numbers.append(rows(0, 1), producer="loader", sequence=wrong)

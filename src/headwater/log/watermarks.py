@@ -42,6 +42,11 @@ def row_watermarks(
     return running[:-1], int(running[-1]), ahead
 
 
+def latest_of(times: npt.NDArray[np.int64]) -> Microseconds:
+    """The highest of some event times, NONE if there are none."""
+    return int(np.max(times)) if len(times) else NONE
+
+
 def watermark_after(
     times: npt.NDArray[np.int64], before: Microseconds, appended_at: Microseconds, topic: TopicDefinition
 ) -> tuple[Microseconds, int]:
@@ -50,8 +55,8 @@ def watermark_after(
     if topic.max_ahead_us is not None:
         eligible = times[times <= appended_at + topic.max_ahead_us]
         ahead, times = len(times) - len(eligible), eligible
-    highest = int(times.max(initial=NONE))
-    return (max(before, highest - topic.lateness_us) if highest > NONE + topic.lateness_us else before), ahead
+    latest = latest_of(times)
+    return (max(before, latest - topic.lateness_us) if latest > NONE + topic.lateness_us else before), ahead
 
 
 def decisive_times(
@@ -62,7 +67,7 @@ def decisive_times(
     if topic.max_ahead_us is None:
         return times.max(keepdims=True) if len(times) else times
     too_far = times > now + topic.max_ahead_us
-    return np.append(times[too_far], times[~too_far].max(initial=NONE))
+    return np.append(times[too_far], latest_of(times[~too_far]))
 
 
 def watermark_array(values: npt.NDArray[np.int64]) -> pa.Array:

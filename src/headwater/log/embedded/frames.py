@@ -31,7 +31,7 @@ import orjson
 import pyarrow as pa
 import xxhash
 
-from headwater.log.watermarks import NONE
+from headwater.log.watermarks import NONE, latest_of
 
 _MARK = b'{"hw":1,'
 _WIDTH = 20
@@ -112,7 +112,7 @@ class Frame:
     @cached_property
     def latest(self) -> int:
         """The highest event time among its rows."""
-        return int(self.times.max(initial=NONE)) if self.times is not None else NONE
+        return latest_of(self.times) if self.times is not None else NONE
 
     @property
     def total_bytes(self) -> int:

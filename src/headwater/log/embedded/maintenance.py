@@ -212,7 +212,9 @@ class Maintenance:
         masks: list[Mask] = []
         size = 0.0
         for segment, mask in [*zip(segments, keep, strict=True), (None, None)]:
-            left = segment.size * (mask.sum() / max(1, segment.rows)) if segment and mask is not None else 0
+            left = (
+                segment.size * int(mask.sum()) / max(1, segment.rows) if segment and mask is not None else 0
+            )
             if group and (segment is None or size + left > self._core.settings.segment_bytes_max):
                 if len(group) > 1 or not all(m.all() for m in masks) or not group[0].compacted:
                     yield group, masks
