@@ -155,7 +155,7 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("TINYINT", np.uint8(5), 5),
     ("DATE", np.datetime64("2026-03-01"), date(2026, 3, 1)),
     ("DATE", np.datetime64("2026-03-01T00:00:00"), date(2026, 3, 1)),
-    ("DATE", np.datetime64("NaT"), None),
+    ("DATE", np.datetime64("NaT", "D"), None),
     ("TIMESTAMP", np.datetime64("2026-03-01T12"), datetime(2026, 3, 1, 12, tzinfo=UTC)),
     ("TIMESTAMP", np.datetime64("2026-03-01T12:00:00.000001000"), datetime(2026, 3, 1, 12, 0, 0, 1, UTC)),
     ("TIMESTAMP", np.datetime64("NaT", "us"), None),
