@@ -67,3 +67,22 @@ def test_a_writer_is_frozen(tmp_path: Path, where: str) -> None:
         assert [found[o] for o in range(*receipt)] == [10 * number, 10 * number + 1]
     assert sorted(found) == list(range(18)), "offsets have gaps"
     assert problems(log) == problems(other) == []
+
+
+def test_a_frozen_flusher_is_waited_for_once_and_not_at_every_append(tmp_path: Path) -> None:
+    log = EmbeddedLog.open(tmp_path / "ws", settings=PATIENCE)
+    log.create_topic(ORDERS)
+    holder = EmbeddedLog.open(tmp_path / "ws", settings=PATIENCE)
+    assert holder.core._flush_file.try_lock()
+    waits = []
+    for n in range(6):
+        before = log.core.clock_ms()
+        append(log, {"orders": numbers(10 * n, 1)})
+        waits.append(log.core.clock_ms() - before >= PATIENCE.lock_timeout_ms)
+    assert waits == [True, False, False, False, False, False]
+    holder.core._flush_file.unlock()
+    append(log, {"orders": numbers(60, 1)})
+    assert log.core._stuck == set()
+    assert sorted(orders(log).values()) == [0, 10, 20, 30, 40, 50, 60]
+    holder.close()
+    log.close()

@@ -23,6 +23,7 @@ from headwater.storage import File, Storage
 
 SPIN_MS = (0.05, 0.1, 0.2, 0.5, 1.0)
 """How long to sleep between looks at a lock: short at first."""
+STUCK_MS = 5.0
 
 
 class VoidedError(Exception):
@@ -46,6 +47,8 @@ class Flusher(Follower, abc.ABC):
         self._head_gate = threading.Lock()
         self._flush_file = storage.open("flush.lock", create=True)
         self._flushing = 0
+        self._stuck: set[str] = set()
+        """Brief locks whose holder was found frozen: it is waited for once, not at every flush."""
         self._crowded = False
         self._broken = False
 
@@ -230,11 +233,16 @@ class Flusher(Follower, abc.ABC):
     def _brief_lock(self, file: File) -> Iterator[None]:
         """One flusher, one publisher among all processes; a frozen one is not waited for: doing it twice is harmless."""
         since, spins = self.clock_ms(), 0
+        patience_ms = STUCK_MS if file.name in self._stuck else self.settings.lock_timeout_ms
         locked = file.try_lock()
-        while not locked and self.clock_ms() - since < self.settings.lock_timeout_ms:
+        while not locked and self.clock_ms() - since < patience_ms:
             time.sleep(SPIN_MS[min(spins, len(SPIN_MS) - 1)] / 1e3)
             spins += 1
             locked = file.try_lock()
+        if locked:
+            self._stuck.discard(file.name)
+        else:
+            self._stuck.add(file.name)
         try:
             yield
         finally:
