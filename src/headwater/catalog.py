@@ -1,19 +1,23 @@
-"""What a topic is declared to be, and which changes of that declaration keep every old record readable."""
+"""What topics and views are declared to be, and which changes of a topic keep every old record readable.
+
+Names of topics and views are one namespace and ignore case, as SQL's do: see `spelling`.
+"""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 import pyarrow as pa
 
 from headwater.arguments import span_us, whole_number
 from headwater.clock import Microseconds, format_span, parse_span_us
-from headwater.errors import SchemaError, UsageError
+from headwater.errors import NewerVersionError, SchemaError, UsageError
 from headwater.settings import DURABILITIES, Durability, format_bytes, parse_bytes
 from headwater.types import WIDER, format_type, parse_type, quote
 
@@ -27,6 +31,44 @@ OP_TYPE = pa.int8()
 """`_op` in active segments: its place in `headwater.records.OPS`."""
 PARTITIONS_MAX = 4096
 TOMBSTONE_RETENTION_US = parse_span_us("1 day")
+
+T = TypeVar("T")
+
+
+def spelling(names: Collection[str], name: str) -> str | None:
+    """How a name that is written in any case is spelled among `names`: just so if it is there, else as the only one
+    that differs by case alone. None if there is none, or there are several, as only old workspaces have them.
+    """
+    if name in names:
+        return name
+    alike = spellings(names, name)
+    return alike[0] if len(alike) == 1 else None
+
+
+def spellings(names: Collection[str], name: str) -> list[str]:
+    """The names that are the same but for case."""
+    folded = name.lower()
+    return [other for other in names if other.lower() == folded]
+
+
+class Named(Mapping[str, T]):
+    """Things by name, listed as they are spelled and found in any case; read only."""
+
+    def __init__(self, things: Mapping[str, T]) -> None:
+        self._things = dict(things)
+
+    def __getitem__(self, name: str) -> T:
+        spelled = spelling(self._things, name)
+        return self._things[name if spelled is None else spelled]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._things)
+
+    def __len__(self) -> int:
+        return len(self._things)
+
+    def __repr__(self) -> str:
+        return repr(self._things)
 
 
 @dataclass(frozen=True)
@@ -400,3 +442,224 @@ def _check_versioned(topic: TopicDefinition) -> None:
             f"topic {topic.name!r} is versioned_by {topic.versioned_by!r} and must be partitioned by it too",
             hint=f"partition_by = '{topic.versioned_by}', or leave it out",
         )
+
+
+# --- views -----------------------------------------------------------------------------------------------------------
+
+Late = Literal["correct", "divert", "drop"]
+OnError = Literal["stop", "divert"]
+VIEW_HIDDEN = ("_weight", "_tick")
+"""Columns that a view's changes have besides its own."""
+VIEW_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """What WITH (...) of a view says."""
+
+    late: Late = "correct"
+    """What becomes of rows that come too late for their window: they change it, or go to `<view>.late`, or go."""
+    correct_for_us: Microseconds | None = None
+    """How far behind the watermark a late row may still change a result; None is without limit."""
+    on_error: OnError = "stop"
+    """What becomes of a row whose expressions fail: it stops the view, or goes to `<view>.errors`."""
+
+    def shown(self) -> dict[str, str]:
+        """The options that differ from the default, as SQL literals."""
+        shown = {name: f"'{getattr(self, name)}'" for name in ("late", "on_error")}
+        if self.correct_for_us is not None:
+            shown["correct_for"] = f"'{format_span(self.correct_for_us)}'"
+        usual = {"late": "'correct'", "on_error": "'stop'"}
+        return {name: value for name, value in shown.items() if usual.get(name) != value}
+
+
+VIEW_OPTION_NAMES = ("late", "correct_for", "on_error")
+
+
+def view_options(options: Mapping[str, Any]) -> ViewOptions:
+    """The checked options of a view from what stands in WITH (...); NULL is the default."""
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in VIEW_OPTION_NAMES:
+            raise UsageError(
+                f"{name!r} is not an option of a view", hint=f"the options are {', '.join(VIEW_OPTION_NAMES)}"
+            )
+        if value is None:
+            continue
+        if name == "correct_for":
+            values["correct_for_us"] = span_us(value, name)
+            continue
+        known = get_args(Late if name == "late" else OnError)
+        if value not in known:
+            choice = " or ".join(repr(one) for one in known)
+            raise UsageError(f"{name} is {choice}, not {value!r}", hint=f"write {name} = '{known[0]}'")
+        values[name] = value
+    made = ViewOptions(**values)
+    if made.correct_for_us is not None and made.late != "correct":
+        raise UsageError(
+            f"correct_for says how late a row may correct the view, but late = '{made.late}' lets none do so",
+            hint="leave one of the two out",
+        )
+    return made
+
+
+@dataclass(frozen=True)
+class ViewDefinition:
+    """A view's contract. `columns` is what its query gave when it was created, and stays so."""
+
+    name: str
+    query: str
+    """The SELECT exactly as it was written, without EMIT."""
+    columns: pa.Schema
+    names: tuple[str, ...] = ()
+    """The column list of CREATE, where it had one."""
+    options: ViewOptions = ViewOptions()
+    emit_on_close: bool = False
+    inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The topics and views that it reads, with the columns that each had: one that is added later changes nothing."""
+    incarnation: int = field(default=0, compare=False)
+    """Given by the log: the number of the commit that put it, which tells it from an earlier one of its name."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The topics and views that it reads."""
+        return tuple(self.inputs)
+
+    def to_document(self) -> dict[str, Any]:
+        """A plain form, safe for JSON, that `from_document` reads back. It does not say the incarnation."""
+        return {
+            "format": VIEW_FORMAT,
+            "name": self.name,
+            "query": self.query,
+            "columns": [[f.name, _type_text(f.type), f.nullable] for f in self.columns],
+            "names": list(self.names),
+            "options": dataclasses.asdict(self.options),
+            "emit_on_close": self.emit_on_close,
+            "inputs": {name: list(columns) for name, columns in self.inputs.items()},
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any], incarnation: int = 0) -> ViewDefinition:
+        """The definition that `to_document` wrote; NewerVersionError if it has what this version does not know."""
+        known = {f.name for f in dataclasses.fields(ViewOptions)}
+        unknown = sorted(set(document["options"]) - known)
+        if document["format"] > VIEW_FORMAT or unknown:
+            raise NewerVersionError(
+                f"view {document['name']!r} was created by a newer version of Headwater",
+                detail=f"its options have {', '.join(unknown)}" if unknown else None,
+                hint="upgrade Headwater: pip install -U headwater",
+                found=document["format"],
+                supported=VIEW_FORMAT,
+            )
+        fields = [pa.field(name, _text_type(kind), nullable) for name, kind, nullable in document["columns"]]
+        return cls(
+            name=document["name"],
+            query=document["query"],
+            columns=pa.schema(fields),
+            names=tuple(document["names"]),
+            options=ViewOptions(**document["options"]),
+            emit_on_close=document["emit_on_close"],
+            inputs={name: tuple(columns) for name, columns in document["inputs"].items()},
+            incarnation=incarnation,
+        )
+
+    def to_sql(self) -> str:
+        """The CREATE MATERIALIZED VIEW statement that makes this view."""
+        head = f"CREATE MATERIALIZED VIEW {quote(self.name)}"
+        if self.names:
+            head += f" ({', '.join(map(quote, self.names))})"
+        if shown := self.options.shown():
+            head += f" WITH ({', '.join(f'{name} = {value}' for name, value in shown.items())})"
+        return f"{head} AS\n{self.query}" + ("\nEMIT ON WINDOW CLOSE" if self.emit_on_close else "")
+
+
+def define_view(
+    name: str,
+    query: str,
+    columns: pa.Schema,
+    *,
+    names: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+    emit_on_close: bool = False,
+    inputs: Mapping[str, Sequence[str]] | None = None,
+) -> ViewDefinition:
+    """A checked definition. `columns` is what the query gives; `names`, if any, are put in place of its names."""
+    check_view(name, names)
+    if names and len(names) != len(columns):
+        raise SchemaError(
+            f"view {name!r} names {len(names)} columns, but its query gives {len(columns)}",
+            detail=f"the query gives {', '.join(columns.names)}",
+            hint="name every column of the query, or none",
+            view=name,
+        )
+    fields = [f.with_name(new) for f, new in zip(columns, names, strict=True)] if names else list(columns)
+    _check_columns(name, [f.name for f in fields])
+    made = view_options(options or {})
+    known = {read: tuple(columns) for read, columns in (inputs or {}).items()}
+    return ViewDefinition(name, query, pa.schema(fields), tuple(names), made, emit_on_close, known)
+
+
+def check_view(name: str, names: Sequence[str] = ()) -> None:
+    """What can be checked of a view before its query is looked at: its name and its column list."""
+    if not NAME.match(name):
+        raise SchemaError(
+            f"{name!r} cannot be the name of a view",
+            hint="use letters, digits and underscores, not starting with a digit",
+        )
+    _check_columns(name, names)
+
+
+def _check_columns(view: str, names: Sequence[str]) -> None:
+    folded = [n.lower() for n in names]
+    for name in names:
+        if folded.count(name.lower()) > 1:
+            raise SchemaError(
+                f"view {view!r} has the column {name!r} twice (names ignore case)",
+                hint="give each its own name with AS, or in a column list after the view's name",
+                view=view,
+            )
+        if name.lower() in VIEW_HIDDEN:
+            raise SchemaError(
+                f"{name!r} is a column that every view's changes have; view {view!r} cannot have another",
+                hint="give it another name with AS",
+                view=view,
+            )
+
+
+def view_difference(old: ViewDefinition, new: ViewDefinition) -> list[str]:
+    """What differs between what two views are asked to be, a line each; empty where they are the same view."""
+    lines = []
+    for what, show in _VIEW_FACTS.items():
+        was, now = show(old), show(new)
+        if was != now:
+            lines += [f"{sign} {what}: {said}" for sign, said in (("-", was), ("+", now))]
+    return lines
+
+
+_VIEW_FACTS: dict[str, Callable[[ViewDefinition], str]] = {
+    "query": lambda view: view.query,
+    "columns": lambda view: ", ".join(view.names) or "as the query names them",
+    "options": lambda view: ", ".join(f"{k} = {v}" for k, v in view.options.shown().items()) or "none",
+    "emits": lambda view: "on window close" if view.emit_on_close else "every change",
+}
+_ARROW = "arrow:"
+
+
+def _type_text(kind: pa.DataType) -> str:
+    """A type as DDL where that says all of it; else, as for intervals, an Arrow schema of one column in base64."""
+    try:
+        text = format_type(kind)
+        parsed = parse_type(text)
+        if (parsed, str(parsed)) == (kind, str(kind)):
+            return text
+    except SchemaError:
+        pass
+    schema = pa.schema([pa.field("", kind)])
+    return _ARROW + base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def _text_type(text: str) -> pa.DataType:
+    if not text.startswith(_ARROW):
+        return parse_type(text)
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text.removeprefix(_ARROW))))
+    return schema.field(0).type

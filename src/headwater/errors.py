@@ -6,6 +6,13 @@ HeadwaterError
 ├── SchemaError                a schema, or a change of one, that is not possible
 ├── TopicNotFoundError         no topic of that name
 ├── TopicExistsError           a topic of that name is there already, and differs
+├── ViewNotFoundError          no view of that name
+├── ViewExistsError            a view of that name is there already
+├── ViewUnavailableError       a view that is no part of the tick asked for: behind, stopped, or not there then
+├── TickNotKeptError           a tick that can no longer, or not yet, be read
+├── EngineRunningError         another engine runs on this workspace
+├── EvaluationError            an expression of a view failed on a row
+├── ArithmeticOverflowError    a sum does not fit its type
 ├── BadRowError                a row does not fit its topic's schema; nothing of the append was written
 ├── ConflictError              someone else was first: the expected position has passed (retryable)
 ├── FencedError                a newer epoch or member has taken over; this one must stop
@@ -85,6 +92,35 @@ class TopicNotFoundError(HeadwaterError):
 
 class TopicExistsError(HeadwaterError):
     """A topic of that name is there already, and differs."""
+
+
+class ViewNotFoundError(HeadwaterError):
+    """No view of that name."""
+
+
+class ViewExistsError(HeadwaterError):
+    """A view of that name is there already; facts: view, same."""
+
+
+class ViewUnavailableError(HeadwaterError):
+    """The view is no part of this tick; facts: view, status ('missing' if it is not there at all), tick, last_tick."""
+
+
+class TickNotKeptError(HeadwaterError):
+    """The tick was collected, or is not there yet; facts: tick, first_available and last_available (None if there is
+    no tick at all)."""
+
+
+class EngineRunningError(HeadwaterError):
+    """Another engine runs on this workspace; facts: pid, host, since (a datetime), epoch."""
+
+
+class EvaluationError(HeadwaterError):
+    """An expression failed on a row, as ANSI SQL demands: a bad cast, an overflow, a division by zero."""
+
+
+class ArithmeticOverflowError(HeadwaterError):
+    """A sum does not fit its type; facts: function, key."""
 
 
 class BadRowError(HeadwaterError):

@@ -6,7 +6,7 @@ Each statement is one change of the log or none; a statement that fails leaves e
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -19,17 +19,28 @@ from headwater.log.protocol import Log
 from headwater.queries import statements as s
 from headwater.types import TIMESTAMP, format_type, quote
 
+if TYPE_CHECKING:
+    from headwater.runtime.views import Views
+
 ATTEMPTS_MAX = 100
 """How often an ALTER is done again because someone else changed the topic meanwhile."""
 
 
-def execute(log: Log, statement: s.Statement, clock: Clock) -> pa.Table | None:
-    """Run one statement; SHOW, DESCRIBE and EXPLAIN give a table."""
+def execute(log: Log, statement: s.Statement, clock: Clock, views: Callable[[], Views]) -> pa.Table | None:
+    """Run one statement; SHOW, DESCRIBE, EXPLAIN and queries give a table."""
     match statement:
         case s.CreateTopic():
             _create(log, statement)
         case s.DropTopic():
-            _drop(log, statement)
+            _drop(log, statement, views)
+        case s.CreateView():
+            views().create(statement)
+        case s.DropView():
+            views().drop(statement)
+        case s.ShowViews():
+            return views().show()
+        case s.Query(text):
+            return views().query(text)
         case s.AddColumn(topic, column):
             alter(log, topic, lambda t: catalog.add_column(t, column))
         case s.WidenColumn(topic, column, kind):
@@ -42,10 +53,19 @@ def execute(log: Log, statement: s.Statement, clock: Clock) -> pa.Table | None:
             return show_topics(log)
         case s.ShowCursors():
             return show_cursors(log, clock)
-        case s.DescribeTopic(name):
+        case s.Describe(name):
+            if name in log.entries("view"):
+                return describe_columns(views().describe(name).columns)
             return describe(log.topic(name))
-        case s.ExplainTopic(name):
-            return explain(log, name)
+        case s.Explain(name):
+            return views().explain(name) if name in log.entries("view") else explain(log, name)
+        case s.ExplainQuery(query):
+            return views().explain_query(query)
+        case _:
+            raise UsageError(
+                "this version of Headwater does not have CREATE TOPIC ... AS SELECT",
+                hint="create the topic, then append ws.query(...) to it",
+            )
     return None
 
 
@@ -56,10 +76,12 @@ def create(log: Log, definition: TopicDefinition) -> None:
         try:
             log.create_topic(definition)
             return
-        except TopicExistsError:  # someone was first
-            existing = log.topic(definition.name)
+        except TopicExistsError:  # someone was first, or a view has the name
+            existing = log.topics().get(definition.name)
+            if existing is None:
+                raise
     if changes := catalog.difference(existing, definition):
-        raise _exists(definition.name, changes, "ALTER TOPIC changes a topic that is there")
+        raise _exists(existing.name, changes, "ALTER TOPIC changes a topic that is there")
 
 
 def alter(log: Log, topic: str, change: Callable[[TopicDefinition], TopicDefinition]) -> None:
@@ -88,10 +110,10 @@ def _create(log: Log, statement: s.CreateTopic) -> None:
         return
     if not statement.or_replace:
         hint = f"CREATE TOPIC IF NOT EXISTS {quote(definition.name)} leaves it as it is"
-        raise _exists(definition.name, changes, hint)
+        raise _exists(existing.name, changes, hint)
     if any(info.rows for info in log.partitions(definition.name).values()):
         raise _exists(
-            definition.name,
+            existing.name,
             changes,
             "only a topic without records is replaced; ALTER TOPIC changes one that has some",
         )
@@ -111,10 +133,12 @@ def _exists(name: str, changes: list[str], hint: str) -> TopicExistsError:
     )
 
 
-def _drop(log: Log, statement: s.DropTopic) -> None:
+def _drop(log: Log, statement: s.DropTopic, views: Callable[[], Views]) -> None:
     if statement.if_exists and statement.name not in log.topics():
         return
-    log.topic(statement.name)
+    topic = log.topic(statement.name)
+    if log.entries("view"):
+        views().drop_readers(topic.name, statement.cascade, "topic")
     if not statement.cascade:
         _refuse_while_read(log, statement.name, "dropped", f"DROP TOPIC {quote(statement.name)} CASCADE")
     log.drop_topic(statement.name)
@@ -175,6 +199,12 @@ def show_cursors(log: Log, clock: Clock) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=_CURSORS)
 
 
+def describe_columns(schema: pa.Schema) -> pa.Table:
+    """DESCRIBE view: a row per column."""
+    rows = [{"column": f.name, "type": str(f.type), "nullable": f.nullable, "role": None} for f in schema]
+    return pa.Table.from_pylist(rows, schema=_COLUMNS)
+
+
 def describe(topic: TopicDefinition) -> pa.Table:
     """DESCRIBE: a row per column."""
     roles = {
@@ -198,7 +228,7 @@ def describe(topic: TopicDefinition) -> pa.Table:
 def explain(log: Log, name: str) -> pa.Table:
     """EXPLAIN: what a topic is, and what it holds."""
     topic = log.topic(name)
-    facts = {"topic": name, "statement": topic.to_sql(), "schema version": str(topic.schema_version)}
+    facts = {"topic": topic.name, "statement": topic.to_sql(), "schema version": str(topic.schema_version)}
     for partition, info in log.partitions(name).items():
         watermark = "none" if info.watermark is None else from_us(info.watermark).isoformat()
         facts[f"partition {partition}"] = (

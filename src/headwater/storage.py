@@ -111,6 +111,15 @@ class File:
             return False
         return True
 
+    def locked(self) -> bool:
+        """Whether another handle holds the lock. Looking never stands in the way of others who look."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        self.unlock()
+        return False
+
     def unlock(self) -> None:
         """Give the lock back."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)
@@ -178,6 +187,11 @@ class Storage:
         """Put a file in the place of another, in one step. Durable after `sync_dir`."""
         with translated(old):
             os.replace(self.path(old), self.path(new))
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name, in one step; FileExistsError if that name is taken. Durable after `sync_dir`."""
+        with translated(old):
+            os.link(self.path(old), self.path(new))
 
     def remove(self, name: str) -> None:
         """Delete a file; one that is gone already is fine."""

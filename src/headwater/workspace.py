@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headwater.arguments import span_us
+from headwater.arguments import span_us, whole_number
 from headwater.arguments import text as text_of
 from headwater.catalog import TopicDefinition, define_topic
 from headwater.clock import Clock, SystemClock
@@ -29,10 +30,16 @@ from headwater.positions import Receipt
 from headwater.queries.parsing import parse, parse_columns
 from headwater.queries.statements import Columns
 from headwater.settings import DURABILITIES, Durability, LogSettings
+from headwater.storage import Storage
 from headwater.types import normalize_schema
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from headwater.log.cursor import Consumer
+    from headwater.runtime.running import Runner, RunReport
+    from headwater.runtime.view import View
+    from headwater.runtime.views import Views
 
 MEMORY = "memory:"
 """In place of a path: a workspace that is gone when it is closed, for tests."""
@@ -58,13 +65,15 @@ def open(
     durability: Durability | None = None,
     settings: LogSettings | None = None,
     clock: Clock | None = None,
+    spark: SparkSession | None = None,
 ) -> Workspace:
     """Open the workspace in a folder, made if it is not there; `"memory:"` is one that is kept nowhere.
 
     `durability` says when an append is acknowledged: 'fsync' (the default, safe against loss of power), 'group'
     (as safe, concurrent appends share a sync) or 'os' (safe against the death of a process alone); left out, it
     is as the workspace was made. The other `settings` belong to the process that opens, not to the workspace:
-    nothing of them is kept, and each process that has it open may have its own.
+    nothing of them is kept, and each process that has it open may have its own. `spark` is a session to run views
+    in; without one, Spark is started when a view first needs it.
     """
     clock = clock or SystemClock()
     if durability is not None:
@@ -75,14 +84,14 @@ def open(
     if place == MEMORY:
         from headwater.log.memory import MemoryLog
 
-        return Workspace(MemoryLog(clock), clock, None)
+        return Workspace(MemoryLog(clock), clock, None, spark)
     from headwater.log.embedded.log import EmbeddedLog
 
     folder = Path(place)
     _refuse_file(folder)
     log = EmbeddedLog.open(folder, settings=settings, clock=clock, create=create)
     log.start_upkeep()
-    return Workspace(log, clock, folder)
+    return Workspace(log, clock, folder, spark)
 
 
 def _place(path: Any) -> str:
@@ -109,10 +118,25 @@ def _refuse_file(folder: Path) -> None:
 class Workspace:
     """Made by `hw.open`; a context manager that closes it."""
 
-    def __init__(self, log: Log, clock: Clock, path: Path | None) -> None:
+    def __init__(self, log: Log, clock: Clock, path: Path | None, spark: SparkSession | None = None) -> None:
         self.log = log
         self.path = path
         self._clock = clock
+        self._spark = spark
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._made: Views | None = None
+
+    @property
+    def _views(self) -> Views:
+        if self._made is None:
+            from headwater.runtime.views import Views
+
+            if self.path is None:
+                self._scratch = tempfile.TemporaryDirectory(prefix="headwater-")
+            root = self._scratch.name if self._scratch is not None else self.path
+            assert root is not None
+            self._made = Views(self.log, Storage(root), self._clock, self._spark)
+        return self._made
 
     def __repr__(self) -> str:
         return f"<Workspace {self.path or MEMORY}>"
@@ -129,8 +153,51 @@ class Workspace:
         """Run one or more statements; all are read before the first is run. The result of the last: a table or None."""
         result = None
         for statement in parse(text_of(text, "a statement", hint='ws.sql("SHOW TOPICS")')):
-            result = execute(self.log, statement, self._clock)
+            result = execute(self.log, statement, self._clock, lambda: self._views)
         return result
+
+    def view(self, name: str) -> View:
+        """The view of that name."""
+        from headwater.runtime.view import View
+
+        return View(self._views, text_of(name, "the name of a view", hint='ws.view("revenue")'))
+
+    def run(self, *, tick_rows: int | None = None) -> RunReport:
+        """Bring every view up to what the log holds now, then say what was done.
+
+        `tick_rows` bounds the records of a tick; an atomic append stays whole. Beside a running engine this waits
+        until that one has got there.
+        """
+        return self._views.run(_tick_rows(tick_rows))
+
+    def start(self, *, every: str | timedelta | None = None, tick_rows: int | None = None) -> Runner:
+        """Keep every view up to date in the background, until `stop()`.
+
+        `every` is the time between ticks: longer is more throughput, 'auto' (the default) is as soon as there is
+        something new.
+        """
+        every_us = None if every is None or every == "auto" else span_us(every, "every")
+        return self._views.start(None if every_us is None else every_us / 1000, _tick_rows(tick_rows))
+
+    def query(
+        self,
+        text: str,
+        *,
+        as_of: int | datetime | None = None,
+        after: Receipt | None = None,
+        timeout: float = 30,
+    ) -> pa.Table:
+        """The answer to a SELECT over views and topics, all as they are at one tick.
+
+        `as_of` is an earlier tick, or a time: the last tick committed at or before it. `after` is the receipt of an
+        append that the answer must have seen: it is waited for, or, if no engine runs, brought about.
+        """
+        query = text_of(text, "a query", hint='ws.query("SELECT * FROM revenue")')
+        return self._views.query(query, as_of=as_of, after=after, timeout_ms=timeout * 1000)
+
+    def spark(self, name: str) -> DataFrame:
+        """A view or topic at the newest tick as a Spark DataFrame."""
+        return self._views.frame(text_of(name, "the name of a view", hint='ws.spark("revenue")'))
 
     def topic(
         self,
@@ -240,11 +307,21 @@ class Workspace:
                 checked = step
                 if progress is not None:
                     progress(checked)
+        if topics is None and self.log.entries("view"):
+            found += self._views.verify()
         return Verification(tuple(found), checked)
 
     def close(self) -> None:
         """Release every handle. What was appended needs no close to be there."""
+        if self._made is not None:
+            self._made.close()
         self.log.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+
+def _tick_rows(rows: Any) -> int | None:
+    return None if rows is None else whole_number(rows, "tick_rows", least=1)
 
 
 def _definition(

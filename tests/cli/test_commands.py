@@ -77,7 +77,9 @@ def test_the_environment_names_the_workspace(
 def test_sql(run: Run) -> None:
     assert run("sql", "CREATE TOPIC t (a INT)").stdout == "done\n"
     assert listed(run("sql", "--json", "DESCRIBE t"))[0]["type"] == "INT"
-    assert "property" in run("sql", "-", stdin="EXPLAIN t").stdout
+    explained = run("sql", "-", stdin="EXPLAIN t").stdout
+    assert explained.splitlines()[0].split() == ["topic", "t"]
+    assert "\nstatement\n  CREATE TOPIC t (" in explained
 
 
 def test_a_wrong_statement_is_wrong_usage(run: Run) -> None:

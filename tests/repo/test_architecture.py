@@ -16,7 +16,7 @@ VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Modules that nothing in the package imports, because someone else does.
 ENTRANCES = {
     "headwater": "what users import",
-    "headwater.runtime.java": "`make java`, through scripts/java.py",
+    "headwater.runtime.source": "Spark, through the package pyspark_headwater",
 }
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.cli.output import INPUT_FORMATS, print_json, progress
+from headwater.cli.output import INPUT_FORMATS, Advance, print_json, progress
 from headwater.cli.session import Session, json_option, pass_session, topic_argument
 from headwater.errors import AlreadyWrittenError, BadRowError, ConflictError, HeadwaterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from headwater.cli.inputs import Chunk
     from headwater.log.topic import Topic
@@ -61,7 +61,7 @@ class _Interrupts:
 class _Load:
     """One run of the command: what is done so far."""
 
-    def __init__(self, topic: Topic, producer: str | None, advance: Callable[[int, str], None]) -> None:
+    def __init__(self, topic: Topic, producer: str | None, advance: Advance) -> None:
         self.topic = topic
         self.producer = producer
         self.rows = 0

@@ -10,14 +10,14 @@ import sys
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from headwater.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from headwater.errors import HeadwaterError
 
@@ -115,42 +115,59 @@ def print_error(error: HeadwaterError) -> None:
         click.echo(f"hint: {error.hint}", err=True)
 
 
+class Advance(Protocol):
+    """Says how much is done, with a word on it; `total` if that is another than it was."""
+
+    def __call__(self, done: int, note: str, total: int | None = None) -> None:
+        """Show it."""
+        ...
+
+
 @contextmanager
-def progress(what: str, total_bytes: int | None) -> Iterator[Callable[[int, str], None]]:
-    """Show progress while the block runs; call what it gives with the bytes done so far and a word on them."""
+def progress(what: str, total: int | None, *, unit: str = "bytes") -> Iterator[Advance]:
+    """Show progress while the block runs; call what it gives with what is done so far."""
     if sys.stderr.isatty():
-        with _bar(what, total_bytes) as advance:
+        with _bar(what, total, unit) as advance:
             yield advance
     else:
-        yield _lines(what, total_bytes)
+        yield _lines(what, total, unit)
 
 
 @contextmanager
-def _bar(what: str, total_bytes: int | None) -> Iterator[Callable[[int, str], None]]:
+def _bar(what: str, total: int | None, unit: str) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn(),
-        TextColumn("{task.fields[note]}"),
+        DownloadColumn()
+        if unit == "bytes"
+        else TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total_bytes, note="")
-        yield lambda done, note: bar.update(task, completed=done, note=note)
+        task = bar.add_task(what, total=total, note="")
+
+        def advance(done: int, note: str, total: int | None = None) -> None:
+            bar.update(task, completed=done, note=note, total=total)
+
+        yield advance
 
 
-def _lines(what: str, total_bytes: int | None) -> Callable[[int, str], None]:
+def _lines(what: str, total: int | None, unit: str) -> Advance:
     clock = SystemClock()
     last = clock.steady_ms()
+    whole = total
 
-    def advance(done: int, note: str) -> None:
-        nonlocal last
+    def advance(done: int, note: str, total: int | None = None) -> None:
+        nonlocal last, whole
+        whole = total if total is not None else whole
         if clock.steady_ms() - last >= PLAIN_LINE_SECONDS * 1_000:
             last = clock.steady_ms()
-            share = f" ({done / total_bytes:.0%})" if total_bytes else ""
-            click.echo(f"{what}: {shown_bytes(done)}{share} {note}".rstrip(), err=True)
+            share = f" ({done / whole:.0%})" if whole else ""
+            amount = shown_bytes(done) if unit == "bytes" else f"{done:,} {unit}"
+            click.echo(f"{what}: {amount}{share} {note}".rstrip(), err=True)
 
     return advance

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from headwater import __version__
-from headwater.cli import INTERRUPTED, append, doctor, tail, topics, upkeep
+from headwater.cli import INTERRUPTED, append, doctor, engine, tail, topics, upkeep, views
 from headwater.cli.output import print_error
 from headwater.cli.session import VARIABLE, Session
 from headwater.errors import HeadwaterError, UsageError
@@ -71,7 +71,7 @@ class Program(click.Group):
 @click.version_option(__version__, prog_name="headwater", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context, workspace: str | None) -> None:
-    """A durable, typed, partitioned log in a folder.
+    """A durable, typed, partitioned log in a folder, and SQL views that follow it.
 
     Exit status: 0 fine, 1 failed or something was found wrong, 2 wrong usage, 130 interrupted by Ctrl-C.
     """
@@ -98,10 +98,14 @@ for command in (
     append.append,
     tail.tail,
     topics.sql,
+    engine.run,
+    views.views,
+    views.status,
     upkeep.cursors,
     upkeep.lag,
     upkeep.maintain,
     upkeep.verify,
+    engine.rebuild,
     doctor.doctor,
     completion,
 ):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headwater import Workspace
+    from headwater.runtime.views import Views
 
 VARIABLE = "HEADWATER_WORKSPACE"
 
@@ -52,16 +53,24 @@ class Session:
             try:
                 yield workspace
             except hw.TopicNotFoundError as error:
-                raise _with_nearest(error, [t.name for t in workspace.topics()]) from None
+                raise _with_nearest(error, workspace) from None
 
 
-def _with_nearest(error: hw.TopicNotFoundError, names: list[str]) -> hw.TopicNotFoundError:
+def _with_nearest(error: hw.TopicNotFoundError, workspace: Workspace) -> hw.TopicNotFoundError:
     """The error with the name that was probably meant."""
-    near = difflib.get_close_matches(str(error.facts.get("topic")), names, 1)
-    if not near:
+    name = str(error.facts.get("topic"))
+    if name in workspace.log.entries("view"):
+        hint = f'{name} is a view: headwater sql "SELECT * FROM {name}"'
+    elif near := difflib.get_close_matches(name, [t.name for t in workspace.topics()], 1):
+        hint = f"did you mean {near[0]}?"
+    else:
         return error
-    hint = f"did you mean {near[0]}?"
     return hw.TopicNotFoundError(error.message, detail=error.detail, hint=hint, **error.facts)
+
+
+def views_of(workspace: Workspace) -> Views:
+    """The views behind a workspace, for what only the command line asks of them."""
+    return workspace._views
 
 
 pass_session = click.make_pass_decorator(Session, ensure=True)
@@ -75,6 +84,18 @@ def complete_topic(context: click.Context, parameter: click.Parameter, incomplet
     try:
         with session.open() as ws:
             return [t.name for t in ws.topics() if t.name.startswith(incomplete)]
+    except hw.HeadwaterError:
+        return []
+
+
+def complete_view(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """View names for the shell; none if the workspace cannot be read."""
+    session = context.find_object(Session) or Session(
+        (context.parent and context.parent.params.get("workspace")) or None
+    )
+    try:
+        with session.open() as ws:
+            return [name for name in sorted(ws.log.entries("view")) if name.startswith(incomplete)]
     except hw.HeadwaterError:
         return []
 

@@ -8,7 +8,11 @@ import click
 
 import headwater as hw
 from headwater.cli.output import print_json, print_listing, shown_bytes
-from headwater.cli.session import Session, json_option, pass_session
+from headwater.cli.results import print_facts, print_rows
+from headwater.cli.session import Session, json_option, pass_session, views_of
+
+_WITHOUT_VIEWS = {"CreateTopic", "ShowTopics", "ShowCursors", "Describe"}
+"""Statements that have nothing to do with views: not even the modules are loaded."""
 
 
 @click.command()
@@ -53,13 +57,34 @@ def topics(session: Session, as_json: bool) -> None:
 @json_option
 @pass_session
 def sql(session: Session, statements: str, as_json: bool) -> None:
-    """Run one or more STATEMENTS, separated by ; ("-" reads them from stdin)."""
+    """Run one or more STATEMENTS, separated by ; ("-" reads them from stdin), and print the result of the last.
+
+    A SELECT is answered from one tick: all views and topics as they were at the same moment.
+    """
     text = sys.stdin.read() if statements == "-" else statements
     with session.open() as ws:
+        asked = _kinds(text)
+        if not _WITHOUT_VIEWS.issuperset(asked):
+            from headwater.cli.watching import Quiet
+
+            views_of(ws).listener = Quiet()
         table = ws.sql(text)
-    if table is not None:
-        print_listing(table.to_pylist(), as_json=as_json, empty="no rows")
-    elif as_json:
-        print_json({"ok": True})
+        waiting = "CreateView" in asked and not as_json and views_of(ws).engine() is None
+    if table is None:
+        if as_json:
+            print_json({"ok": True})
+        else:
+            click.echo("done" + ("; `headwater run` builds the view" if waiting else ""))
+    elif asked[-1] in ("Explain", "ExplainQuery"):
+        print_facts(table, as_json=as_json)
+    elif asked[-1] == "Query":
+        print_rows(table, as_json=as_json)
     else:
-        click.echo("done")
+        print_listing(table.to_pylist(), as_json=as_json, empty="no rows")
+
+
+def _kinds(text: str) -> list[str]:
+    """What kind of statement each one of a text is, by the names of `headwater.queries.statements`."""
+    from headwater.queries.parsing import parse
+
+    return [type(statement).__name__ for statement in parse(text)]

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.cli.output import plain, print_json, print_listing, progress, shown_bytes
-from headwater.cli.session import Session, json_option, pass_session
+from headwater.cli.output import plain, print_json, print_listing, shown_bytes
+from headwater.cli.session import Session, complete_topic, json_option, pass_session, views_of
+
+if TYPE_CHECKING:
+    from headwater.cli.standing import Standing
+    from headwater.workspace import Verification
 
 
 @click.command()
@@ -72,24 +77,59 @@ def maintain(session: Session, override_holds: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("topics", nargs=-1)
+@click.argument("topics", nargs=-1, shell_complete=complete_topic)
 @json_option
 @pass_session
 def verify(session: Session, topics: tuple[str, ...], as_json: bool) -> None:
-    """Read everything and check it; exit status 1 if something is wrong."""
+    """Read everything and check it; exit status 1 if something is wrong.
+
+    All bytes of the log are compared with their checksums, then each view with what its SELECT gives when Spark runs
+    it in batch over the log. With TOPICS given, the bytes of those alone.
+    """
     with session.open() as ws:
+        from headwater.cli.standing import standings
+        from headwater.cli.watching import Verifying
+
         chosen = topics or [t.name for t in ws.topics()]
         total = sum(i.size_bytes for t in chosen for i in ws.topic(t).partitions().values())
-        with progress("verifying", total) as advance:
-            result = ws.verify(topics or None, progress=lambda done: advance(done, ""))
+        listener = Verifying()
+        views: list[dict[str, Any]] = []
+        if not topics and ws.log.entries("view"):
+            views_of(ws).listener = listener
+        with listener.shown(total):
+            result = ws.verify(topics or None, progress=listener.checked)
+        if not topics and ws.log.entries("view"):
+            stand = standings(ws.log, views_of(ws).store.latest())
+            views = [_view(standing, listener.compared) for standing in stand]
     if as_json:
         found = [dataclasses.asdict(f) for f in result.differences]
-        print_json({"ok": result.ok, "bytes_checked": result.bytes_checked, "differences": found})
+        checked = {"bytes_checked": result.bytes_checked, "views": views}
+        print_json({"ok": result.ok, **checked, "differences": found})
     else:
-        for finding in result.differences:
-            at = f", byte {finding.byte}" if finding.byte is not None else ""
-            click.echo(f"{finding.file}{at}: {finding.message}")
-        said = "all is well" if result.ok else f"{len(result.differences)} findings"
-        click.echo(f"{said}; {shown_bytes(result.bytes_checked)} checked")
+        _print_verified(result, views)
     if not result.ok:
         click.get_current_context().exit(1)
+
+
+def _view(standing: Standing, compared: dict[str, str | None]) -> dict[str, Any]:
+    """What was found of a view; `equal` is None if it was not compared."""
+    name = standing.view
+    if name in compared:
+        return {"view": name, "equal": compared[name] is None, "detail": compared[name]}
+    detail = f"not compared: it is {standing.status}" + (f", {standing.reason}" if standing.reason else "")
+    return {"view": name, "equal": None, "detail": detail}
+
+
+def _print_verified(result: Verification, views: list[dict[str, Any]]) -> None:
+    for view in views:
+        click.echo(f"view {view['view']}: {view['detail'] or 'equal'}")
+    told = {f"view {view['view']}" for view in views}
+    for finding in result.differences:
+        if finding.file not in told:
+            at = f", byte {finding.byte}" if finding.byte is not None else ""
+            click.echo(f"{finding.file}{at}: {finding.message}")
+    count = len(result.differences)
+    said = "all is well" if result.ok else f"{count} findings" if count > 1 else "1 finding"
+    equal = sum(view["equal"] is not None for view in views)
+    more = f" and {equal} {'views' if equal > 1 else 'view'}" if equal else ""
+    click.echo(f"{said}; {shown_bytes(result.bytes_checked)}{more} checked")

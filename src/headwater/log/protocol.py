@@ -2,7 +2,11 @@
 
 A log is a set of topics; a topic has a fixed number of partitions; a partition is a sequence of records at rising
 offsets. Every change is one *commit*: an append to any number of partitions (with cursors moved in it, if asked), a
-punctuation, a topic created or altered. Commits are atomic and in one order. Readers see whole commits only.
+punctuation, a topic created or altered, an entry of the catalog put or dropped. Commits are atomic, in one order, and
+numbered: a later one has a higher number. Readers see whole commits only.
+
+Names of topics ignore case. A method that takes one finds the topic that is spelled just so, or else the only one that
+differs by case alone; what it returns has the name as it was declared.
 
 Not promised: an order between records of different partitions other than "of an earlier commit"; that offsets have no
 gaps (compaction, excision and punctuation leave some).
@@ -117,6 +121,20 @@ class GroupInfo:
 
 
 @dataclass(frozen=True)
+class Entry:
+    """A named document of the catalog: what a view, a source or a sink is declared to be."""
+
+    kind: str
+    name: str
+    document: dict[str, Any]
+    """Plain JSON. It belongs to the log: not to be changed in place."""
+    sequence: int
+    """The number of the commit that put it."""
+    created_at: Microseconds
+    """The time of that commit."""
+
+
+@dataclass(frozen=True)
 class Finding:
     """Something that verification found wrong, in words and with its place."""
 
@@ -145,7 +163,7 @@ class Log(Protocol):
     capabilities: frozenset[Capability]
 
     def topics(self) -> Mapping[str, TopicDefinition]:
-        """Every topic, by name, as of the last commit that is visible."""
+        """Every topic, by name (found in any case), as of the last commit that is visible."""
         ...
 
     def topic(self, name: str) -> TopicDefinition:
@@ -153,7 +171,7 @@ class Log(Protocol):
         ...
 
     def create_topic(self, definition: TopicDefinition) -> None:
-        """TopicExistsError if there is one of that name."""
+        """TopicExistsError if there is one of that name, in any case, or a view."""
         ...
 
     def alter_topic(self, old: TopicDefinition, new: TopicDefinition) -> None:
@@ -168,6 +186,30 @@ class Log(Protocol):
 
     def drop_topic(self, name: str) -> None:
         """Remove a topic with its records, cursors and groups."""
+        ...
+
+    def entries(self, kind: str) -> Mapping[str, Entry]:
+        """The entries of the catalog of one kind, by name (found in any case), as of the last commit that is visible."""
+        ...
+
+    def put_entry(self, kind: str, name: str, document: Mapping[str, Any], *, expect: int | None) -> Entry:
+        """Store a document, plain JSON, under a name, in one commit; durable as the workspace asks when it returns.
+
+        `expect` is the sequence of the entry that it replaces (which may be spelled in another case), None if there is
+        to be none; ConflictError otherwise. Views share their names with topics: TopicExistsError if one has it.
+        """
+        ...
+
+    def drop_entry(self, kind: str, name: str, *, expect: int | None = None) -> None:
+        """Remove an entry, in one commit; ConflictError if there is none, or not the one whose sequence is expected."""
+        ...
+
+    def sequence(self) -> int:
+        """The number of the last commit that is visible; 0 before the first."""
+        ...
+
+    def wait_commit(self, sequence: int, timeout_ms: float | None) -> bool:
+        """Block until a commit after `sequence`, of whatever kind, is visible; False at the timeout. Does not poll."""
         ...
 
     def append(self, append: Append) -> Receipt:
@@ -185,7 +227,11 @@ class Log(Protocol):
         ...
 
     def ends(self, topics: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
-        """End offsets of several topics, all from one commit: a cut that splits no append."""
+        """End offsets of several topics, by the names given, all from one commit: a cut that splits no append."""
+        ...
+
+    def cut(self, topics: Sequence[str]) -> tuple[int, Mapping[str, Mapping[int, int]]]:
+        """The number of the last visible commit, and `ends` at just that commit."""
         ...
 
     def read(

@@ -36,8 +36,7 @@ class Topic:
     """A handle; making one is free, and any number may exist."""
 
     def __init__(self, log: Log, name: str, clock: Clock | None = None) -> None:
-        log.topic(name)
-        self.name = name
+        self.name = log.topic(name).name
         self._log = log
         self._clock = clock or SystemClock()
 

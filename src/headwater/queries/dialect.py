@@ -18,6 +18,15 @@ from headwater.errors import StatementError
 WordKind = Literal["word", "quoted", "string", "number", "sign", "end"]
 
 _NAME = re.compile(r"[^\W\d]\w*")
+_STRINGS = (
+    TokenType.STRING,
+    TokenType.RAW_STRING,
+    TokenType.HEX_STRING,
+    TokenType.BIT_STRING,
+    TokenType.BYTE_STRING,
+    TokenType.NATIONAL_STRING,
+    TokenType.UNICODE_STRING,
+)
 
 
 class HeadwaterDialect(Spark):
@@ -67,7 +76,7 @@ def words_of(text: str) -> list[Word]:
 
 def _split(text: str, kind: TokenType, value: str, start: int, end: int) -> list[Word]:
     """The words of a token; the tokenizer joins some keywords, as in PRIMARY KEY."""
-    if kind in (TokenType.STRING, TokenType.RAW_STRING):
+    if kind in _STRINGS:
         return [Word("string", value, start, end)]
     if kind == TokenType.IDENTIFIER:
         return [Word("quoted", value, start, end)]
@@ -111,12 +120,35 @@ class Words:
         """A word further ahead; the end if there is none."""
         return self._words[min(self._at + count, len(self._words) - 1)]
 
+    def before(self, count: int) -> Word:
+        """A word that was taken, so many back."""
+        return self._words[max(0, self._at - count)]
+
     def take(self) -> Word:
         """The next word."""
         word = self.next
         if word.kind != "end":
             self._at += 1
         return word
+
+    def take_until(self, stop: str) -> list[Word]:
+        """Take all words up to the sign `stop` or the end; it may not stand inside parentheses."""
+        taken: list[Word] = []
+        opened: list[Word] = []
+        while not self.at_end() and not (self.next.is_(stop) and not opened):
+            word = self.take()
+            taken.append(word)
+            if word.is_("("):
+                opened.append(word)
+            elif word.is_(")") and not opened:
+                self.fail("a parenthesis is closed here that was never opened", at=word)
+            elif word.is_(")"):
+                opened.pop()
+            elif word.is_(stop):
+                break
+        if opened:
+            self.fail("a parenthesis is opened here and never closed", hint="close it", at=opened[-1])
+        return taken
 
     def accept(self, *keywords: str) -> bool:
         """Take these keywords or signs if they come next, all of them or none."""

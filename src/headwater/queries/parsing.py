@@ -1,17 +1,18 @@
 """Text into statements: a reader per statement, by recursive descent, that points at what it cannot read.
 
 All statements of a text are read before the first is run, and what can be checked without the log is checked here.
+Queries are not looked into: they are cut out of the text as they stand, for Spark to read.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from headwater.catalog import OPTION_NAMES
+from headwater.catalog import OPTION_NAMES, VIEW_OPTION_NAMES, check_view, view_options
 from headwater.clock import Microseconds, parse_span_us
 from headwater.errors import HeadwaterError, StatementError
 from headwater.queries.dialect import Word, Words, pointing, shown
@@ -19,14 +20,20 @@ from headwater.queries.statements import (
     AddColumn,
     Columns,
     CreateTopic,
-    DescribeTopic,
+    CreateTopicAs,
+    CreateView,
+    Describe,
     DropNotNull,
     DropTopic,
+    DropView,
     EnvValue,
-    ExplainTopic,
+    Explain,
+    ExplainQuery,
+    Query,
     SetOptions,
     ShowCursors,
     ShowTopics,
+    ShowViews,
     Statement,
     WidenColumn,
 )
@@ -34,16 +41,18 @@ from headwater.types import parse_type, quote
 
 T = TypeVar("T")
 
-_EXAMPLES = "CREATE TOPIC, ALTER TOPIC, DROP TOPIC, SHOW TOPICS, SHOW CURSORS, DESCRIBE <topic> and EXPLAIN <topic> work"
+_EXAMPLES = (
+    "CREATE TOPIC, CREATE MATERIALIZED VIEW, ALTER TOPIC, DROP TOPIC, DROP VIEW, SHOW TOPICS, SHOW VIEWS, "
+    "SHOW CURSORS, DESCRIBE <name>, EXPLAIN <name or query> and SELECT work"
+)
+_QUERY = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
+"""What a query begins with."""
+_EMIT = ("EMIT", "ON", "WINDOW", "CLOSE")
 _LATER = {
-    "MATERIALIZED": "materialized views",
-    "VIEW": "views",
-    "VIEWS": "views",
     "SOURCE": "sources",
     "SOURCES": "sources",
     "SINK": "sinks",
     "SINKS": "sinks",
-    "SELECT": "queries",
     "INSERT": "INSERT; ws.topic(name).append(rows) and `headwater append` write records",
     "UPDATE": "UPDATE; append a newer row of the same key instead",
     "DELETE": "DELETE; ws.topic(name).delete(rows) appends tombstones",
@@ -85,9 +94,11 @@ def _statement(words: Words) -> Statement:
         "EXPLAIN": _explain,
     }
     first = words.next
+    if first.is_(*_QUERY):
+        return _query(words)
     reader = readers.get(first.text.upper()) if first.kind == "word" else None
     if reader is None:
-        _refuse_later(words, "SELECT" if first.is_("WITH", "FROM", "VALUES") else first.text)
+        _refuse_later(words, first.text)
         words.fail(f"{shown(first)} does not begin a statement", hint=_EXAMPLES)
     words.take()
     return reader(words)
@@ -105,21 +116,101 @@ def _expect_topic(words: Words, verb: str) -> None:
     words.expect("TOPIC", hint=f"write {verb} TOPIC name")
 
 
-def _create(words: Words) -> CreateTopic:
+def _create(words: Words) -> Statement:
     replace = words.accept("OR", "REPLACE")
+    if words.accept("MATERIALIZED"):
+        words.expect("VIEW", hint="write CREATE MATERIALIZED VIEW name AS SELECT ...")
+        return _create_view(words, replace)
+    if words.next.is_("VIEW", "TEMPORARY", "TEMP"):
+        words.fail(
+            "every view is kept materialized", hint="write CREATE MATERIALIZED VIEW name AS SELECT ..."
+        )
     _expect_topic(words, "CREATE")
     lenient = words.accept("IF", "NOT", "EXISTS")
     name = words.name("the name of the topic")
-    if words.next.is_("AS"):
-        words.fail("this version of Headwater does not have CREATE TOPIC ... AS SELECT", hint=_EXAMPLES)
+    if words.next.is_("WITH", "AS"):
+        options = _options(words) if words.accept("WITH") else {}
+        words.expect("AS", hint="give the columns before WITH, or a query after it: AS SELECT ...")
+        return CreateTopicAs(name.text, _query(words), Columns(pa.schema([])), options, lenient, replace)
     words.expect("(", hint=f"give the columns: CREATE TOPIC {quote(name.text)} (id BIGINT, ...)")
     columns = _columns(words)
     last = words.expect(")")
     options = _options(words) if words.accept("WITH") else {}
+    if words.next.is_("AS"):
+        if len(columns.schema):
+            words.fail(
+                "the columns of this topic come from its query",
+                hint="leave the columns out; PRIMARY KEY and WATERMARK may stay",
+            )
+        words.take()
+        return CreateTopicAs(name.text, _query(words), columns, options, lenient, replace)
     statement = CreateTopic(name.text, columns, options, lenient, replace)
     if not any(isinstance(v, EnvValue) for v in options.values()):
         _checked(words, name, last, statement.definition)
     return statement
+
+
+def _create_view(words: Words, replace: bool) -> CreateView:
+    start = words.next
+    lenient = words.accept("IF", "NOT", "EXISTS")
+    if lenient and replace:
+        words.fail("OR REPLACE and IF NOT EXISTS exclude each other", at=start, hint="leave one of them out")
+    name = words.name("the name of the view")
+    columns = _column_names(words) if words.accept("(") else ()
+    first = words.next
+    options = _options(words, VIEW_OPTION_NAMES, "view") if words.accept("WITH") else {}
+    last = words.expect("AS", hint=f"write CREATE MATERIALIZED VIEW {quote(name.text)} AS SELECT ...")
+    query, emit = _emitting_query(words)
+    _checked(words, name, name, lambda: check_view(name.text, columns))
+    if not any(isinstance(v, EnvValue) for v in options.values()):
+        _checked(words, first, last, lambda: view_options(options))
+    return CreateView(name.text, query, columns, options, emit, lenient, replace)
+
+
+def _column_names(words: Words) -> tuple[str, ...]:
+    names: list[str] = []
+    while not names or words.accept(","):
+        names.append(words.name("the name of a column").text)
+        if words.next.kind == "word":
+            words.fail("columns of a view have no type: the query gives it", hint="write the names alone")
+    words.expect(")")
+    return tuple(names)
+
+
+def _query(words: Words) -> Query:
+    """The query up to the end of the statement, as it stands."""
+    query, emit = _emitting_query(words)
+    if emit:
+        words.fail(
+            "EMIT ON WINDOW CLOSE belongs to a view",
+            at=words.before(len(_EMIT)),
+            hint="CREATE MATERIALIZED VIEW name AS SELECT ... EMIT ON WINDOW CLOSE",
+        )
+    return query
+
+
+def _emitting_query(words: Words) -> tuple[Query, bool]:
+    """The query up to the end of the statement or EMIT ON WINDOW CLOSE, and whether that stands there."""
+    if not words.next.is_(*_QUERY):
+        words.fail(f"expected a query, found {shown(words.next)}", hint="such as SELECT * FROM clicks")
+    taken = words.take_until(";")
+    emit = len(taken) > len(_EMIT) and all(w.is_(k) for w, k in zip(taken[-4:], _EMIT, strict=True))
+    if _emits_otherwise(taken):
+        words.fail(
+            f"there is no EMIT {taken[-1].text.upper()}",
+            at=taken[-2],
+            hint="a view gives every change; EMIT ON WINDOW CLOSE gives only rows that are final",
+        )
+    taken = taken[: -len(_EMIT)] if emit else taken
+    start, end = taken[0].start, taken[-1].end
+    return Query(words.text[start:end], start, words.text), emit
+
+
+def _emits_otherwise(taken: Sequence[Word]) -> bool:
+    """Whether a query ends in what other engines have, and not in a table called emit."""
+    if len(taken) < 3 or not taken[-2].is_("EMIT") or not taken[-1].is_("CHANGES", "FINAL"):
+        return False
+    return not taken[-3].is_("FROM", "JOIN", ",", ".")
 
 
 def _columns(words: Words) -> Columns:
@@ -233,7 +324,7 @@ def _interval(words: Words, hint: str) -> Microseconds:
     return _checked(words, amount, last, lambda: parse_span_us(text), hint)
 
 
-def _options(words: Words) -> dict[str, Any]:
+def _options(words: Words, known: Sequence[str] = OPTION_NAMES, what: str = "topic") -> dict[str, Any]:
     words.expect("(", hint="options stand in parentheses: (retention = '7 days')")
     options: dict[str, Any] = {}
     while not words.accept(")"):
@@ -241,12 +332,12 @@ def _options(words: Words) -> dict[str, Any]:
             words.expect(",")
         name = words.next
         option = (words.take().text if name.kind == "string" else words.name("an option").text).lower()
-        if option not in OPTION_NAMES:
-            near = _nearest(option)
+        if option not in known:
+            near = next(iter(difflib.get_close_matches(option, known, 1)), None)
             words.fail(
-                f"{option!r} is not an option of a topic",
+                f"{option!r} is not an option of a {what}",
                 at=name,
-                hint=f"did you mean {near}?" if near else f"the options are {', '.join(OPTION_NAMES)}",
+                hint=f"did you mean {near}?" if near else f"the options are {', '.join(known)}",
             )
         if option in options:
             words.fail(f"{option} is given twice", at=name)
@@ -294,6 +385,10 @@ def _string(words: Words, first: Word) -> str:
 
 
 def _alter(words: Words) -> Statement:
+    if words.next.is_("VIEW", "MATERIALIZED"):
+        words.fail(
+            "a view is not altered", hint="CREATE OR REPLACE MATERIALIZED VIEW puts another in its place"
+        )
     _expect_topic(words, "ALTER")
     topic = words.name("the name of a topic").text
     if words.accept("ADD"):
@@ -332,14 +427,16 @@ def _alter(words: Words) -> Statement:
     )
 
 
-def _drop(words: Words) -> DropTopic:
-    _expect_topic(words, "DROP")
+def _drop(words: Words) -> Statement:
+    view = words.accept("VIEW") or words.accept("MATERIALIZED", "VIEW")
+    if not view:
+        _expect_topic(words, "DROP")
     lenient = words.accept("IF", "EXISTS")
-    name = words.name("the name of a topic").text
+    name = words.name("the name of a view" if view else "the name of a topic").text
     cascade = words.accept("CASCADE")
     if not cascade:
         words.accept("RESTRICT")
-    return DropTopic(name, lenient, cascade)
+    return DropView(name, lenient, cascade) if view else DropTopic(name, lenient, cascade)
 
 
 def _show(words: Words) -> Statement:
@@ -347,33 +444,37 @@ def _show(words: Words) -> Statement:
         return ShowTopics()
     if words.accept("CURSORS"):
         return ShowCursors()
+    if words.accept("VIEWS") or words.accept("MATERIALIZED", "VIEWS"):
+        return ShowViews()
     _refuse_later(words, words.next.text)
-    raise words.error(f"there is no SHOW {words.next.text.upper()}", hint="SHOW TOPICS and SHOW CURSORS work")
+    raise words.error(
+        f"there is no SHOW {words.next.text.upper()}", hint="SHOW TOPICS, SHOW VIEWS and SHOW CURSORS work"
+    )
 
 
-def _describe(words: Words) -> DescribeTopic:
-    _accept_topic(words)
-    return DescribeTopic(words.name("the name of a topic").text)
+def _describe(words: Words) -> Describe:
+    return Describe(_relation(words))
 
 
-def _explain(words: Words) -> ExplainTopic:
-    if not _accept_topic(words) and words.next.is_("SELECT", "WITH") and not _is_last(words):
-        _refuse_later(words, "SELECT")
-    return ExplainTopic(words.name("the name of a topic").text)
+def _explain(words: Words) -> Explain | ExplainQuery:
+    if words.next.is_(*_QUERY) and not _is_name(words):
+        return ExplainQuery(*_emitting_query(words))
+    return Explain(_relation(words))
 
 
-def _accept_topic(words: Words) -> bool:
-    """Take the word TOPIC where it is not itself the name."""
-    return not _is_last(words) and words.accept("TOPIC")
+def _relation(words: Words) -> str:
+    """The name of a topic or a view, or of what a view diverts; the words that say which may stand before it."""
+    if not _is_name(words) and not words.accept("TOPIC") and not words.accept("VIEW"):
+        words.accept("MATERIALIZED", "VIEW")
+    name = words.name("the name of a topic or a view").text
+    while words.accept("."):
+        name += "." + words.name("the rest of the name").text
+    return name
 
 
-def _is_last(words: Words) -> bool:
-    """Whether the next word is the last of its statement."""
-    return words.ahead(1).kind == "end" or words.ahead(1).is_(";")
-
-
-def _nearest(option: str) -> str | None:
-    return next(iter(difflib.get_close_matches(option, OPTION_NAMES, 1)), None)
+def _is_name(words: Words) -> bool:
+    """Whether the next word is itself a name, and no keyword before one: nothing but a dot follows it."""
+    return words.ahead(1).kind == "end" or words.ahead(1).is_(";", ".")
 
 
 def _checked(words: Words, first: Word, last: Word, build: Callable[[], T], hint: str | None = None) -> T:

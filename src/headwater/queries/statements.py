@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from headwater.catalog import TopicDefinition, define_topic
+from headwater.catalog import TopicDefinition, ViewDefinition, define_topic, define_view
 from headwater.clock import Microseconds
 from headwater.errors import UsageError
 
@@ -68,6 +69,79 @@ class CreateTopic:
 
 
 @dataclass(frozen=True)
+class Query:
+    """A query exactly as it was written: `text` is what stands at `start` of the whole text, `source`.
+
+    It is not looked into here: what it means, and whether it can be run, is for its reader to say. An error about
+    characters a..b of `text` is pointed out in `source` at start + a..start + b.
+    """
+
+    text: str
+    start: int = field(default=0, compare=False)
+    source: str = field(default="", compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class CreateTopicAs:
+    """CREATE [OR REPLACE] TOPIC [IF NOT EXISTS] name [(PRIMARY KEY ..., WATERMARK ...)] [WITH (...)] AS query."""
+
+    name: str
+    query: Query
+    columns: Columns = Columns(pa.schema([]))
+    """The key and the event time; the columns themselves are the query's."""
+    options: Options = field(default_factory=dict)
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+    def definition(self, schema: pa.Schema, environ: Mapping[str, str] = os.environ) -> TopicDefinition:
+        """The checked definition, with the columns that the query gives."""
+        given = CreateTopic(self.name, dataclasses.replace(self.columns, schema=schema), self.options)
+        return given.definition(environ)
+
+
+@dataclass(frozen=True)
+class CreateView:
+    """CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name [(column, ...)] [WITH (...)] AS query
+    [EMIT ON WINDOW CLOSE].
+    """
+
+    name: str
+    query: Query
+    columns: tuple[str, ...] = ()
+    """New names for the columns of the query, in order; empty to keep its own."""
+    options: Options = field(default_factory=dict)
+    emit_on_close: bool = False
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+    def definition(
+        self,
+        schema: pa.Schema,
+        inputs: Mapping[str, Sequence[str]],
+        environ: Mapping[str, str] = os.environ,
+    ) -> ViewDefinition:
+        """The checked definition, with the columns that the query gives, and what it reads with the columns there."""
+        return define_view(
+            self.name,
+            self.query.text,
+            schema,
+            names=self.columns,
+            options=resolve(self.options, environ),
+            emit_on_close=self.emit_on_close,
+            inputs=inputs,
+        )
+
+
+@dataclass(frozen=True)
+class DropView:
+    """DROP [MATERIALIZED] VIEW [IF EXISTS] name [CASCADE]."""
+
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
 class AddColumn:
     """ALTER TOPIC name ADD COLUMN c type [NOT NULL]."""
 
@@ -120,21 +194,38 @@ class ShowCursors:
 
 
 @dataclass(frozen=True)
-class DescribeTopic:
-    """DESCRIBE name: its columns."""
+class ShowViews:
+    """SHOW VIEWS."""
+
+
+@dataclass(frozen=True)
+class Describe:
+    """DESCRIBE name: the columns of a topic or a view, or of what a view diverts (`per_minute.late`)."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class ExplainTopic:
-    """EXPLAIN name: everything that is known about it."""
+class Explain:
+    """EXPLAIN name: everything that is known about a topic or a view."""
 
     name: str
 
 
+@dataclass(frozen=True)
+class ExplainQuery:
+    """EXPLAIN query [EMIT ON WINDOW CLOSE]: how it would be kept as a view."""
+
+    query: Query
+    emit_on_close: bool = False
+
+
 Statement = (
     CreateTopic
+    | CreateTopicAs
+    | CreateView
+    | DropView
+    | Query
     | AddColumn
     | WidenColumn
     | DropNotNull
@@ -142,8 +233,10 @@ Statement = (
     | DropTopic
     | ShowTopics
     | ShowCursors
-    | DescribeTopic
-    | ExplainTopic
+    | ShowViews
+    | Describe
+    | Explain
+    | ExplainQuery
 )
 
 

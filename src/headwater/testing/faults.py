@@ -27,7 +27,9 @@ from headwater.storage import Bytes, File, Storage, translated
 PAGE_BYTES = 512
 """A disk keeps or loses this much at once: a sector, the smallest that any of them has."""
 
-Operation = Literal["create", "write_at", "sync", "truncate", "rename", "remove", "make_dirs", "sync_dir"]
+Operation = Literal[
+    "create", "write_at", "sync", "truncate", "rename", "link", "remove", "make_dirs", "sync_dir"
+]
 When = Literal["before", "torn", "after"]
 
 
@@ -435,6 +437,20 @@ class FaultyStorage(Storage):
 
         with translated(old):
             self.call("rename", new, act)
+
+    def link(self, old: str, new: str) -> None:
+        """As Storage.link; surely kept after `sync_dir`."""
+        old, new = os.path.normpath(old), os.path.normpath(new)
+
+        def act() -> None:
+            content = self._content(old)
+            if not os.path.lexists(self.path(new)):
+                self._note({new: content})
+            Storage.link(self, old, new)
+            self._contents[new] = content
+
+        with translated(old):
+            self.call("link", new, act)
 
     def remove(self, name: str) -> None:
         """As Storage.remove. A call only if the file is there."""

@@ -22,13 +22,13 @@ from headwater.log.embedded.conditions import (
     check_moves,
     check_offsets,
     check_producer,
-    no_topic,
 )
 from headwater.log.embedded.core import Core, Ticket, VoidedError
 from headwater.log.embedded.frames import Frame
 from headwater.log.embedded.gathering import Gathering, Request
 from headwater.log.embedded.state import PartitionState, State, TopicState
 from headwater.log.embedded.versions import Versions
+from headwater.log.names import no_topic, respell
 from headwater.log.protocol import Append, CursorMove, Producer
 from headwater.log.routing import needs_ends, route
 from headwater.log.watermarks import event_times, watermark_after
@@ -91,7 +91,7 @@ class Appender:
 
     def append(self, append: Append) -> Receipt:
         """See `Log.append`."""
-        self._refuse_missing(append.batches)
+        append = self._spelled(append)
         producer = _plain(append.producer)
         rows = [self._prepare(name, list(batches), producer) for name, batches in append.batches.items()]
         if (
@@ -142,6 +142,7 @@ class Appender:
 
     def commit_staged(self, staged: Mapping[tuple[str, int], Staged], append: Append) -> Receipt:
         """Make staged files visible as segments, in one commit; a known sequence is answered with its first receipt."""
+        append = respell(append, self._core.state.topics)
         while True:
             try:
                 with self._core.exclusive() as state:
@@ -190,12 +191,15 @@ class Appender:
 
     # --- before the lock -----------------------------------------------------------------------------------------
 
-    def _refuse_missing(self, names: Mapping[str, Any]) -> None:
-        if any(name not in self._core.state.topics for name in names):
+    def _spelled(self, append: Append) -> Append:
+        """The append with its topics named as they are declared; TopicNotFoundError if it has rows for one not there."""
+        if any(name not in self._core.state.topics for name in append.batches):
             self._core.refresh()
-        for name in names:
+        append = respell(append, self._core.state.topics)
+        for name in append.batches:
             if name not in self._core.state.topics:
-                raise no_topic(name, self._core.state)
+                raise no_topic(name, self._core.state.topics)
+        return append
 
     def _prepare(
         self, name: str, batches: list[pa.RecordBatch], producer: dict[str, Any] | None
@@ -250,7 +254,7 @@ class Appender:
         """The rows under the definition in force now; it may have changed since they were prepared."""
         topic = state.topics.get(rows.name)
         if topic is None:
-            raise no_topic(rows.name, state)
+            raise no_topic(rows.name, state.topics)
         if topic.id == rows.id and topic.definition.schema_version == rows.definition.schema_version:
             rows.definition = topic.definition
             return rows
@@ -330,7 +334,7 @@ class Appender:
         for name, wanted in expect.items():
             topic = state.topics.get(name)
             if topic is None:
-                raise no_topic(name, state)
+                raise no_topic(name, state.topics)
             if topic.definition.versioned_by is not None and isinstance(wanted, Mapping):
                 self._versions.check(topic, wanted)
                 continue
@@ -353,7 +357,7 @@ class Appender:
         names = sorted({name for name, _ in staged})
         for name in names:
             if name not in state.topics:
-                raise no_topic(name, state)
+                raise no_topic(name, state.topics)
         self._check_staged_expect(state, append.expect, staged)
         for (name, number), file in sorted(staged.items()):
             topic = state.topics[name]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwater.errors import AlreadyWrittenError, ConflictError, FencedError, TopicNotFoundError, UsageError
+from headwater.errors import AlreadyWrittenError, ConflictError, FencedError, UsageError
 from headwater.log.embedded.state import State
+from headwater.log.names import no_topic
 from headwater.log.protocol import CursorMove, Producer
 from headwater.log.routing import check_incarnation
 from headwater.positions import Receipt
@@ -16,7 +17,7 @@ def check_incarnations(state: State, incarnations: Mapping[str, int]) -> None:
     """TopicNotFoundError if a topic is gone, or another has its name now."""
     for name, incarnation in incarnations.items():
         if name not in state.topics:
-            raise no_topic(name, state)
+            raise no_topic(name, state.topics)
         check_incarnation(state.topics[name].definition, incarnation)
 
 
@@ -24,7 +25,7 @@ def check_moves(state: State, moves: Sequence[CursorMove]) -> None:
     """FencedError if a cursor is moved by a member that no longer owns the partitions."""
     for move in moves:
         if move.topic not in state.topics:
-            raise no_topic(move.topic, state)
+            raise no_topic(move.topic, state.topics)
         if (move.topic, move.cursor) not in state.cursors:
             raise UsageError(
                 f"topic {move.topic!r} has no cursor {move.cursor!r}",
@@ -90,13 +91,3 @@ def check_producer(state: State, producer: Producer | None) -> Receipt | None:
             last=known.last,
         )
     return None
-
-
-def no_topic(name: str, state: State) -> TopicNotFoundError:
-    """The error for a topic that is not there."""
-    known = ", ".join(sorted(state.topics)) or "none yet"
-    return TopicNotFoundError(
-        f"there is no topic {name!r}",
-        hint=f"CREATE TOPIC {name} (...) makes it; there are: {known}",
-        topic=name,
-    )

@@ -11,7 +11,7 @@ from headwater.errors import WorkspaceMissingError
 from headwater.log.assignment import share_out
 from headwater.log.embedded.append import move_json
 from headwater.log.embedded.conditions import check_moves
-from headwater.log.embedded.part import LogPart, topic_of
+from headwater.log.embedded.part import LogPart, spelled, topic_of
 from headwater.log.embedded.state import State
 from headwater.log.protocol import CursorInfo, CursorMove, GroupInfo
 
@@ -22,47 +22,50 @@ class ConsumerSide(LogPart):
     def cursor(self, topic: str, name: str) -> CursorInfo | None:
         """See `Log.cursor`."""
         self.core.refresh()
-        return self.core.state.cursors.get((topic, name))
+        return self.core.state.cursors.get((spelled(self.core.state, topic), name))
 
     def cursors(self, topic: str | None = None) -> Sequence[CursorInfo]:
         """See `Log.cursors`."""
         self.core.refresh()
-        return [c for (t, _), c in sorted(self.core.state.cursors.items()) if topic in (None, t)]
+        wanted = None if topic is None else spelled(self.core.state, topic)
+        return [c for (t, _), c in sorted(self.core.state.cursors.items()) if wanted in (None, t)]
 
     def create_cursor(self, topic: str, name: str, positions: Mapping[int, int], hold: bool) -> CursorInfo:
         """See `Log.create_cursor`."""
 
         def change(state: State) -> dict[str, Any] | None:
-            topic_of(state, topic)
-            known = state.cursors.get((topic, name))
+            of = topic_of(state, topic).definition.name
+            known = state.cursors.get((of, name))
             if known is not None and known.hold == hold:
                 return None
             plain = {str(p): o for p, o in positions.items()}
-            return {"k": "cursor", "topic": topic, "name": name, "positions": plain, "hold": hold}
+            return {"k": "cursor", "topic": of, "name": name, "positions": plain, "hold": hold}
 
         self._change(change)
-        return self.core.state.cursors[topic, name]
+        return self.core.state.cursors[spelled(self.core.state, topic), name]
 
     def drop_cursor(self, topic: str, name: str) -> None:
         """See `Log.drop_cursor`."""
-        self._change(lambda _: {"k": "uncursor", "topic": topic, "name": name})
+        self._change(lambda state: {"k": "uncursor", "topic": spelled(state, topic), "name": name})
 
     def move_cursor(self, move: CursorMove) -> None:
         """See `Log.move_cursor`."""
 
         def change(state: State) -> dict[str, Any]:
-            check_moves(state, [move])
-            return {"k": "commit", "move": move_json(move)}
+            here = dataclasses.replace(move, topic=spelled(state, move.topic))
+            check_moves(state, [here])
+            return {"k": "commit", "move": move_json(here)}
 
         self._change(change)
 
     def group(self, topic: str, name: str) -> GroupInfo | None:
         """See `Log.group`."""
         self.core.refresh()
-        return self.core.state.groups.get((topic, name))
+        return self.core.state.groups.get((spelled(self.core.state, topic), name))
 
     def beat(self, topic: str, group: str, member: str, timeout_ms: float) -> GroupInfo:
         """See `Log.beat`. Beats are written to a small file each, unsynced: they matter only to the living."""
+        topic = spelled(self.core.state, topic)
         beats = _beats_folder(topic, group)
         self.storage.make_dirs(beats)
         self._write_beat(f"{beats}/{_safe(member)}", timeout_ms)
@@ -74,6 +77,7 @@ class ConsumerSide(LogPart):
 
     def release(self, topic: str, group: str, member: str, partitions: Sequence[int]) -> GroupInfo:
         """See `Log.release`."""
+        topic = spelled(self.core.state, topic)
 
         def change(state: State) -> dict[str, Any] | None:
             known = state.groups.get((topic, group))
@@ -90,6 +94,7 @@ class ConsumerSide(LogPart):
 
     def leave(self, topic: str, group: str, member: str) -> None:
         """See `Log.leave`."""
+        topic = spelled(self.core.state, topic)
         self._change(lambda state: self._regroup(state, topic, group, leaves=member))
         self.storage.remove(f"{_beats_folder(topic, group)}/{_safe(member)}")
 

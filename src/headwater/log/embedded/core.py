@@ -184,20 +184,22 @@ class Core(Flusher):
         self._apply(record, ticket.end)
         return ticket
 
-    def change(self, make: Change, *, sync: bool) -> bool:
-        """Commit the one record that `make` makes under the lock and return once it counts; False if it makes none."""
+    def change(self, make: Change, *, sync: bool) -> Record | None:
+        """Commit the one record that `make` makes under the lock and return it, stamped, once it counts; None if it
+        makes none."""
         while True:
             try:
                 with self.exclusive() as state:
                     record = make(state)
                     if record is None:
-                        return False
+                        return None
                     seq, at = self.next_stamp()
-                    ticket = self.commit({"seq": seq, "at": at, "sync": sync, **record})
+                    record = {"seq": seq, "at": at, "sync": sync, **record}
+                    ticket = self.commit(record)
                     if self.checkpoint_due:
                         self.checkpoint()
                 self.flush(ticket, sync=sync)
-                return True
+                return record
             except VoidedError:
                 continue
 

@@ -100,4 +100,5 @@ _OWN_NAMES = {
     journal.HEAD,
     "flush.lock",
     "maintain.lock",
+    "state",
 }

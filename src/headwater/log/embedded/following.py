@@ -14,7 +14,9 @@ from headwater.clock import Clock
 from headwater.errors import ClosedError, NewerVersionError, WorkspaceMissingError
 from headwater.log.embedded import recovery
 from headwater.log.embedded.journal import HEAD, Head, Record, journal_name, read_head
-from headwater.log.embedded.state import State
+from headwater.log.embedded.state import State, fold_entry
+from headwater.log.names import EntryKey
+from headwater.log.protocol import Entry
 from headwater.settings import LogSettings
 from headwater.storage import File, Storage
 
@@ -37,6 +39,9 @@ class Follower:
         self.mutex = threading.RLock()
         self.state = State()
         self.visible_ends: dict[tuple[int, int], int] = {}
+        self.visible_entries: dict[EntryKey, Entry] = {}
+        self.visible_seq = 0
+        """The number of the last commit that is visible."""
         self.findings: list[str] = []
         """What was cut or skipped since opening, in words."""
         self._pending: deque[Pending] = deque()
@@ -167,11 +172,16 @@ class Follower:
         """Everything up to `head.visible` is visible to readers of this process."""
         self._head = max(self._head, head)
         while self._pending and self._pending[0].end <= self._head.visible:
-            for part in self._pending.popleft().record.get("parts", ()):
+            record = self._pending.popleft().record
+            self.visible_seq = record["seq"]
+            fold_entry(self.visible_entries, record)
+            for part in record.get("parts", ()):
                 if isinstance(part, dict):
                     self.visible_ends[part["t"], part["p"]] = part["o"][1]
 
     def _show_all(self) -> None:
+        self.visible_seq = self.state.seq
+        self.visible_entries = dict(self.state.entries)
         self.visible_ends = {
             (topic.id, number): partition.end
             for topic in self.state.topics.values()

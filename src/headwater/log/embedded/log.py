@@ -13,21 +13,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headwater.catalog import TopicDefinition
+from headwater.catalog import Named, TopicDefinition
 from headwater.clock import Clock, Microseconds, SystemClock
-from headwater.errors import ConflictError, HeadwaterError, TopicExistsError
+from headwater.errors import ConflictError, HeadwaterError
 from headwater.log.embedded.append import Appender
 from headwater.log.embedded.consumers import ConsumerSide
 from headwater.log.embedded.core import VoidedError
 from headwater.log.embedded.creation import WORKSPACE_FILE, create_workspace, read_about
 from headwater.log.embedded.maintenance import Maintenance
-from headwater.log.embedded.part import topic_of
+from headwater.log.embedded.part import spelled, topic_of
 from headwater.log.embedded.reading import ReadSide
 from headwater.log.embedded.staging import EmbeddedStage
 from headwater.log.embedded.state import State, TopicState
 from headwater.log.embedded.verification import verify
 from headwater.log.embedded.versions import Versions
-from headwater.log.protocol import Append, Capability, Finding, MaintenanceReport
+from headwater.log.names import check_drop, check_entry, check_topic_name, plain_document
+from headwater.log.protocol import Append, Capability, Entry, Finding, MaintenanceReport
 from headwater.positions import Receipt
 from headwater.settings import LogSettings
 from headwater.storage import Storage
@@ -112,7 +113,7 @@ class EmbeddedLog(ReadSide, ConsumerSide):
     def topics(self) -> Mapping[str, TopicDefinition]:
         """See `Log.topics`."""
         self.core.refresh()
-        return {name: topic.definition for name, topic in sorted(self.core.state.topics.items())}
+        return Named({name: topic.definition for name, topic in sorted(self.core.state.topics.items())})
 
     def topic(self, name: str) -> TopicDefinition:
         """See `Log.topic`."""
@@ -123,12 +124,7 @@ class EmbeddedLog(ReadSide, ConsumerSide):
         """See `Log.create_topic`."""
 
         def change(state: State) -> dict[str, Any]:
-            if definition.name in state.topics:
-                raise TopicExistsError(
-                    f"topic {definition.name!r} exists already",
-                    hint="CREATE TOPIC IF NOT EXISTS, or choose another name",
-                    topic=definition.name,
-                )
+            check_topic_name(definition.name, state.topics, state.entries)
             self._make_folder(definition.name, state.next_id)
             return _topic_record(state.next_id, definition)
 
@@ -157,7 +153,7 @@ class EmbeddedLog(ReadSide, ConsumerSide):
 
         def change(state: State) -> dict[str, Any]:
             topic = topic_of(state, old.name)
-            read = any(name == old.name for name, _ in state.cursors)
+            read = any(name == topic.definition.name for name, _ in state.cursors)
             if topic.definition != old or read or any(p.end for p in topic.partitions):
                 raise ConflictError(
                     f"topic {old.name!r} was altered, written to or read by someone else",
@@ -196,6 +192,35 @@ class EmbeddedLog(ReadSide, ConsumerSide):
         self.core.release([*names, f"{topic.folder}/wake"])
         self.storage.remove_dir(topic.folder)
 
+    # --- the catalog -------------------------------------------------------------------------------------------------
+
+    def entries(self, kind: str) -> Mapping[str, Entry]:
+        """See `Log.entries`."""
+        with self.core.mutex:
+            self.core.refresh()
+            found = [e for e in self.core.visible_entries.values() if e.kind == kind]
+        return Named({e.name: e for e in sorted(found, key=lambda e: e.name)})
+
+    def put_entry(self, kind: str, name: str, document: Mapping[str, Any], *, expect: int | None) -> Entry:
+        """See `Log.put_entry`."""
+        plain = plain_document(kind, name, document)
+
+        def change(state: State) -> dict[str, Any]:
+            check_entry((kind, name), state.topics, state.entries, expect)
+            return {"k": "entry", "kind": kind, "name": name, "document": plain}
+
+        record = self._change(change) or {}
+        return Entry(kind, name, plain, record["seq"], record["at"])
+
+    def drop_entry(self, kind: str, name: str, *, expect: int | None = None) -> None:
+        """See `Log.drop_entry`."""
+
+        def change(state: State) -> dict[str, Any]:
+            check_drop((kind, name), state.entries, expect)
+            return {"k": "unentry", "kind": kind, "name": name}
+
+        self._change(change)
+
     # --- appending -------------------------------------------------------------------------------------------------------
 
     def append(self, append: Append) -> Receipt:
@@ -231,7 +256,8 @@ class EmbeddedLog(ReadSide, ConsumerSide):
     def verify(self, topics: Sequence[str] | None = None) -> Iterator[Finding | int]:
         """See `Log.verify`."""
         self.core.refresh()
-        return verify(self.core, self.reader, topics)
+        names = None if topics is None else [spelled(self.core.state, name) for name in topics]
+        return verify(self.core, self.reader, names)
 
 
 def _topic_record(number: int, definition: TopicDefinition) -> dict[str, Any]:

@@ -247,7 +247,7 @@ class Maintenance:
             }
             return record if first is None else {**record, "first": first}
 
-        done = self._core.change(change, sync=True)
+        done = self._core.change(change, sync=True) is not None
         self._delete(names if done else [s.name for s in new])
         return done
 

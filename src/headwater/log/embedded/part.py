@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from headwater.catalog import spelling
 from headwater.clock import Clock
 from headwater.errors import UsageError
-from headwater.log.embedded.conditions import no_topic
 from headwater.log.embedded.core import Change, Core
+from headwater.log.embedded.journal import Record
 from headwater.log.embedded.segments import SegmentReader
 from headwater.log.embedded.state import PartitionState, State, TopicState
+from headwater.log.names import no_topic
 from headwater.settings import LogSettings
 from headwater.storage import Storage
 
@@ -22,17 +24,22 @@ class LogPart:
         self.core = Core(storage, settings, clock)
         self.reader = SegmentReader(storage)
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: Change) -> Record | None:
         """Commit one record that `change(state)` makes under the lock, durably as the workspace asks."""
-        self.core.change(change, sync=self.settings.durability != "os")
+        return self.core.change(change, sync=self.settings.durability != "os")
 
 
 def topic_of(state: State, name: str) -> TopicState:
-    """A topic by name; TopicNotFoundError."""
-    found = state.topics.get(name)
+    """A topic by name, in any case; TopicNotFoundError."""
+    found = state.topics.get(spelled(state, name))
     if found is None:
-        raise no_topic(name, state)
+        raise no_topic(name, state.topics)
     return found
+
+
+def spelled(state: State, name: str) -> str:
+    """A topic's name as it is declared; as it is written if there is no such topic."""
+    return spelling(state.topics, name) or name
 
 
 def partition_of(topic: TopicState, number: int) -> PartitionState:

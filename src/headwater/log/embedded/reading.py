@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -11,6 +11,7 @@ from headwater.catalog import TopicDefinition
 from headwater.clock import Clock, Microseconds
 from headwater.errors import CorruptionError, GapError, UsageError, WorkspaceMissingError
 from headwater.log.embedded.creation import WORKSPACE_FILE
+from headwater.log.embedded.journal import HEAD
 from headwater.log.embedded.part import LogPart, partition_of, topic_of
 from headwater.log.embedded.state import PartitionState, Segment, TopicState
 from headwater.log.embedded.waiting import Notifier
@@ -59,11 +60,23 @@ class ReadSide(LogPart):
         """See `Log.ends`."""
         with self.core.mutex:
             self.core.refresh()
-            found = [topic_of(self.core.state, name) for name in topics]
+            found = {name: topic_of(self.core.state, name) for name in topics}
             return {
-                t.definition.name: {p: self.core.visible_end(t.id, p) for p in range(t.definition.partitions)}
-                for t in found
+                name: {p: self.core.visible_end(t.id, p) for p in range(t.definition.partitions)}
+                for name, t in found.items()
             }
+
+    def cut(self, topics: Sequence[str]) -> tuple[int, Mapping[str, Mapping[int, int]]]:
+        """See `Log.cut`."""
+        with self.core.mutex:
+            ends = self.ends(topics)
+            return self.core.visible_seq, ends
+
+    def sequence(self) -> int:
+        """See `Log.sequence`."""
+        with self.core.mutex:
+            self.core.refresh()
+            return self.core.visible_seq
 
     def read(
         self, topic: str, partition: int, start: int, end: int, columns: Sequence[str] | None = None
@@ -173,15 +186,30 @@ class ReadSide(LogPart):
 
     def wait(self, topic: str, ends: Mapping[int, int], timeout_ms: float | None) -> bool:
         """See `Log.wait`."""
-        deadline = None if timeout_ms is None else self.core.clock_ms() + timeout_ms
-        path = ""
-        while True:
+
+        def wake() -> str:
             with self.core.mutex:
-                found = topic_of(self.core.state, topic)
-                path = self.storage.path(f"{found.folder}/wake")
-            count = self._notifier.count(path)
+                return f"{topic_of(self.core.state, topic).folder}/wake"
+
+        def has_grown() -> bool:
             now = self.ends([topic])[topic]
-            if any(now.get(p, 0) > end for p, end in ends.items()):
+            return any(now.get(p, 0) > end for p, end in ends.items())
+
+        return self._wait_for(has_grown, wake, timeout_ms)
+
+    def wait_commit(self, sequence: int, timeout_ms: float | None) -> bool:
+        """See `Log.wait_commit`. Whatever makes a commit visible writes `head`."""
+        return self._wait_for(lambda: self.sequence() > sequence, lambda: HEAD, timeout_ms)
+
+    def _wait_for(
+        self, condition: Callable[[], bool], wake: Callable[[], str], timeout_ms: float | None
+    ) -> bool:
+        """Block until the condition holds, looking whenever the file `wake` names is written; False at the timeout."""
+        deadline = None if timeout_ms is None else self.core.clock_ms() + timeout_ms
+        while True:
+            path = self.storage.path(wake())
+            count = self._notifier.count(path)
+            if condition():
                 return True
             left = RECHECK_MS if deadline is None else min(RECHECK_MS, deadline - self.core.clock_ms())
             if left <= 0:

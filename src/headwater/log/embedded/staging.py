@@ -16,8 +16,8 @@ import pyarrow as pa
 from headwater.errors import UsageError
 from headwater.log.embedded import frames
 from headwater.log.embedded.append import Appender, Staged, encode_rows
-from headwater.log.embedded.conditions import no_topic
 from headwater.log.embedded.core import Core
+from headwater.log.embedded.part import spelled, topic_of
 from headwater.log.protocol import Append, CursorMove, Producer
 from headwater.log.routing import route
 from headwater.log.watermarks import decisive_times
@@ -46,12 +46,11 @@ class EmbeddedStage:
     def add(self, topic: str, batch: pa.RecordBatch, incarnation: int | None = None) -> None:
         """Take in conformed rows; beyond `staging_bytes_max` everything goes to disk."""
         self._open()
+        if spelled(self._core.state, topic) not in self._core.state.topics:
+            self._core.refresh()
+        topic = topic_of(self._core.state, topic).definition.name
         if incarnation is not None:
             self._incarnations.setdefault(topic, incarnation)
-        if topic not in self._core.state.topics:
-            self._core.refresh()
-            if topic not in self._core.state.topics:
-                raise no_topic(topic, self._core.state)
         self._batches.setdefault(topic, []).append(batch)
         self._bytes += batch.nbytes
         if self._bytes > self._core.settings.staging_bytes_max:

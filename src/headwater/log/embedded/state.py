@@ -1,4 +1,4 @@
-"""What the journal adds up to: topics, partitions with their segments, producers, cursors and groups.
+"""What the journal adds up to: topics, partitions with their segments, the catalog, producers, cursors and groups.
 
 Pure. `State.apply` folds one record in; a checkpoint is a State as JSON. Fold of the same records gives the same state
 in every process, which is how processes that share a workspace agree without talking.
@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from headwater.catalog import TopicDefinition
 from headwater.log.embedded.journal import Record
-from headwater.log.protocol import CursorInfo, GroupInfo
+from headwater.log.names import EntryKey, entry_key
+from headwater.log.protocol import CursorInfo, Entry, GroupInfo
 from headwater.log.watermarks import NONE
 
 INDEX_BYTES = 64 << 10
@@ -143,6 +144,7 @@ class State:
     producers: dict[str, ProducerState] = field(default_factory=dict)
     cursors: dict[tuple[str, str], CursorInfo] = field(default_factory=dict)
     groups: dict[tuple[str, str], GroupInfo] = field(default_factory=dict)
+    entries: dict[EntryKey, Entry] = field(default_factory=dict)
     ids: dict[int, TopicState] = field(default_factory=dict)
     unsynced: set[str] = field(default_factory=set)
     """Segments whose latest frames only the journal holds durably."""
@@ -276,6 +278,12 @@ class State:
         self.groups = {k: v for k, v in self.groups.items() if k[0] != name}
         self._forget(s.name for p in topic.partitions for s in p.segments)
 
+    def _entry(self, record: Record) -> None:
+        fold_entry(self.entries, record)
+
+    def _unentry(self, record: Record) -> None:
+        fold_entry(self.entries, record)
+
     def _replace(self, record: Record) -> None:
         """Segments rewritten (sealed, compacted) or removed: those named `old` give way to `new`, in their place."""
         topic = self.topic_by_id(record["t"])
@@ -361,6 +369,9 @@ class State:
             },
             "cursors": [dataclasses.asdict(c) for c in self.cursors.values()],
             "groups": [dataclasses.asdict(g) for g in self.groups.values()],
+            "entries": [
+                [e.kind, e.name, e.document, e.sequence, e.created_at] for e in self.entries.values()
+            ],
         }
 
     @classmethod
@@ -385,7 +396,18 @@ class State:
         for group in plain["groups"]:
             found = group_from_json(group)
             state.groups[(found.topic, found.name)] = found
+        for entry in (Entry(*values) for values in plain.get("entries", ())):
+            state.entries[entry_key(entry.kind, entry.name)] = entry
         return state
+
+
+def fold_entry(entries: dict[EntryKey, Entry], record: Record) -> None:
+    """Fold a record into the entries of the catalog, if it is about one."""
+    if record["k"] == "entry":
+        kind, name = record["kind"], record["name"]
+        entries[entry_key(kind, name)] = Entry(kind, name, record["document"], record["seq"], record["at"])
+    elif record["k"] == "unentry":
+        entries.pop(entry_key(record["kind"], record["name"]), None)
 
 
 def _receipt(plain: dict[str, dict[str, list[int]]]) -> dict[str, dict[int, list[int]]]:

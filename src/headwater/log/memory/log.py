@@ -11,17 +11,16 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
-from headwater.catalog import TopicDefinition
+from headwater.catalog import Named, TopicDefinition, spelling
 from headwater.clock import Clock, Microseconds, SystemClock
 from headwater.errors import (
     ClosedError,
     ConflictError,
     GapError,
-    TopicExistsError,
-    TopicNotFoundError,
     UsageError,
 )
 from headwater.log.memory.appends import Plan, check_expected, check_moves, plan_append
@@ -30,11 +29,22 @@ from headwater.log.memory.partition import reading_schema
 from headwater.log.memory.producers import Producers
 from headwater.log.memory.stage import MemoryStage
 from headwater.log.memory.topic import Topic
+from headwater.log.names import (
+    EntryKey,
+    check_drop,
+    check_entry,
+    check_topic_name,
+    entry_key,
+    no_topic,
+    plain_document,
+    respell,
+)
 from headwater.log.protocol import (
     Append,
     Capability,
     CursorInfo,
     CursorMove,
+    Entry,
     Finding,
     GroupInfo,
     MaintenanceReport,
@@ -57,6 +67,7 @@ class MemoryLog:
         self._clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._topics: dict[str, Topic] = {}
+        self._entries: dict[EntryKey, Entry] = {}
         self._producers = Producers(receipts_max)
         self._sequence = 0
         self._incarnations = 0
@@ -68,7 +79,7 @@ class MemoryLog:
     def topics(self) -> Mapping[str, TopicDefinition]:
         """See Log."""
         with self._held():
-            return {name: topic.definition for name, topic in self._topics.items()}
+            return Named({name: topic.definition for name, topic in self._topics.items()})
 
     def topic(self, name: str) -> TopicDefinition:
         """See Log."""
@@ -78,8 +89,7 @@ class MemoryLog:
     def create_topic(self, definition: TopicDefinition) -> None:
         """See Log."""
         with self._held():
-            if definition.name in self._topics:
-                raise TopicExistsError(f"there is a topic {definition.name!r} already", topic=definition.name)
+            check_topic_name(definition.name, self._topics, self._entries)
             self._put(definition)
 
     def _put(self, definition: TopicDefinition) -> None:
@@ -99,6 +109,7 @@ class MemoryLog:
                     expected=old,
                     actual=topic.definition,
                 )
+            del self._topics[old.name]
             self._put(new)
 
     def alter_topic(self, old: TopicDefinition, new: TopicDefinition) -> None:
@@ -121,15 +132,54 @@ class MemoryLog:
     def drop_topic(self, name: str) -> None:
         """See Log."""
         with self._held():
-            self._topic(name)
+            topic = self._topic(name)
             self._commit()
-            del self._topics[name]
+            del self._topics[topic.definition.name]
+
+    # ------------------------------------------------------------------ the catalog
+
+    def entries(self, kind: str) -> Mapping[str, Entry]:
+        """See Log."""
+        with self._held():
+            return Named({e.name: e for e in self._entries.values() if e.kind == kind})
+
+    def put_entry(self, kind: str, name: str, document: Mapping[str, Any], *, expect: int | None) -> Entry:
+        """See Log."""
+        plain = plain_document(kind, name, document)
+        with self._held():
+            check_entry((kind, name), self._topics, self._entries, expect)
+            entry = Entry(kind, name, plain, *self._commit())
+            self._entries[entry_key(kind, name)] = entry
+            return entry
+
+    def drop_entry(self, kind: str, name: str, *, expect: int | None = None) -> None:
+        """See Log."""
+        with self._held():
+            check_drop((kind, name), self._entries, expect)
+            self._commit()
+            del self._entries[entry_key(kind, name)]
+
+    def sequence(self) -> int:
+        """See Log."""
+        with self._held():
+            return self._sequence
+
+    def wait_commit(self, sequence: int, timeout_ms: float | None) -> bool:
+        """See Log."""
+
+        def has_come() -> bool:
+            self._check_open()
+            return self._sequence > sequence
+
+        with self._held():
+            return self._changed.wait_for(has_come, None if timeout_ms is None else timeout_ms / 1e3)
 
     # ------------------------------------------------------------------ appending
 
     def append(self, append: Append) -> Receipt:
         """See Log. Nothing to write (no rows, no moves) is nothing written, and an empty receipt."""
         with self._held():
+            append = respell(append, self._topics)
             if not append.moves and not any(
                 b.num_rows for batches in append.batches.values() for b in batches
             ):
@@ -207,6 +257,11 @@ class MemoryLog:
             return {
                 name: {p: part.end for p, part in enumerate(self._topic(name).partitions)} for name in topics
             }
+
+    def cut(self, topics: Sequence[str]) -> tuple[int, Mapping[str, Mapping[int, int]]]:
+        """See Log."""
+        with self._held():
+            return self._sequence, self.ends(topics)
 
     def read(
         self, topic: str, partition: int, start: int, end: int, columns: Sequence[str] | None = None
@@ -289,7 +344,8 @@ class MemoryLog:
             cursors = self._topic(topic).cursors
             if name not in cursors:
                 self._commit()
-                cursors[name] = CursorInfo(topic, name, dict(positions), hold, lost=0, committed_at=None)
+                of = self._topic(topic).definition.name
+                cursors[name] = CursorInfo(of, name, dict(positions), hold, lost=0, committed_at=None)
             elif cursors[name].hold != hold:
                 self._commit()
                 cursors[name] = replace(cursors[name], hold=hold)
@@ -311,7 +367,7 @@ class MemoryLog:
             self._move(move, now)
 
     def _move(self, move: CursorMove, now: Microseconds) -> None:
-        cursors = self._topics[move.topic].cursors
+        cursors = self._topic(move.topic).cursors
         old = cursors[move.cursor]
         positions = {**old.positions, **move.positions}
         cursors[move.cursor] = replace(
@@ -412,10 +468,7 @@ class MemoryLog:
         return self._sequence, self._last_commit_at
 
     def _topic(self, name: str) -> Topic:
-        if name not in self._topics:
-            raise TopicNotFoundError(
-                f"there is no topic {name!r}",
-                hint=f"the topics are {', '.join(self._topics) or 'none yet'}",
-                topic=name,
-            )
-        return self._topics[name]
+        spelled = spelling(self._topics, name)
+        if spelled is None:
+            raise no_topic(name, self._topics)
+        return self._topics[spelled]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from headwater.testing.contract.appending import AppendingContract
+from headwater.testing.contract.catalog import CatalogContract
 from headwater.testing.contract.cursors import CursorContract
+from headwater.testing.contract.cutting import CuttingContract
 from headwater.testing.contract.expecting import ExpectingContract
 from headwater.testing.contract.groups import GroupContract
+from headwater.testing.contract.names import NameContract
 from headwater.testing.contract.producing import ProducingContract
 from headwater.testing.contract.reading import ReadingContract
 from headwater.testing.contract.staging import StagingContract
@@ -18,6 +21,8 @@ from headwater.testing.contract.waiting import WaitingContract
 
 class LogContract(
     TopicContract,
+    NameContract,
+    CatalogContract,
     TypeContract,
     AppendingContract,
     ExpectingContract,
@@ -26,6 +31,7 @@ class LogContract(
     ReadingContract,
     TimeContract,
     WaitingContract,
+    CuttingContract,
     CursorContract,
     GroupContract,
     UpkeepContract,

@@ -12,7 +12,7 @@ LONG_MS = 20_000
 
 
 class WaitingContract(Bench):
-    """wait."""
+    """wait, sequence, wait_commit."""
 
     def test_what_is_there_already_is_not_waited_for(self) -> None:
         self.create("clicks")
@@ -85,6 +85,60 @@ class WaitingContract(Bench):
         for waiter in waiters:
             waiter.join(LONG_MS / 1e3)
         assert found == [True] * 5
+
+    def test_every_kind_of_change_is_a_commit_with_a_higher_number(self) -> None:
+        for change in (
+            lambda: self.create("clicks"),
+            lambda: self.append("clicks", self.numbers(2)),
+            lambda: self.log.punctuate("clicks", {0: 1}),
+            lambda: self.log.put_entry("view", "a", {}, expect=None),
+            lambda: self.log.drop_entry("view", "a"),
+            lambda: self.log.create_cursor("clicks", "mailer", {0: 0}, False),
+            lambda: self.log.drop_topic("clicks"),
+        ):
+            before = self.log.sequence()
+            assert self.log.wait_commit(before, 0) is False
+            change()
+            assert self.log.sequence() > before
+            assert self.log.wait_commit(before, 0) is True
+
+    def test_the_number_of_the_last_commit_is_that_of_its_records(self) -> None:
+        self.create("clicks")
+        self.append("clicks", self.numbers(2))
+        assert set(self.column("clicks", "_sequence")) == {self.log.sequence()}
+
+    def test_numbers_go_on_after_reopening(self) -> None:
+        self.create("clicks")
+        self.append("clicks", self.numbers(2))
+        before = self.log.sequence()
+        self.log = self.reopen(self.log)
+        assert self.log.sequence() >= before
+        self.append("clicks", self.numbers(2))
+        assert self.log.sequence() > before
+
+    def test_a_wait_for_any_commit_ends_at_the_timeout(self) -> None:
+        started = time.monotonic()
+        assert self.log.wait_commit(self.log.sequence(), 50) is False
+        assert time.monotonic() - started >= 0.045
+
+    def test_a_wait_for_any_commit_is_ended_by_each_kind(self) -> None:
+        self.create("clicks")
+        for change in (
+            lambda: self.append("clicks", self.numbers(1)),
+            lambda: self.create("orders"),
+            lambda: self.log.put_entry("view", "a", {}, expect=None),
+            lambda: self.log.drop_entry("view", "a"),
+        ):
+            found: list[bool] = []
+            before = self.log.sequence()
+            waiter = threading.Thread(
+                target=lambda seen, into: into.append(self.log.wait_commit(seen, LONG_MS)),
+                args=(before, found),
+            )
+            waiter.start()
+            change()
+            waiter.join(LONG_MS / 1e3)
+            assert found == [True]
 
     def test_appends_from_several_threads_all_arrive(self) -> None:
         self.create("clicks", "n BIGINT, text STRING", partitions=2)

@@ -1,0 +1,221 @@
+"""`headwater run` and `rebuild`: bring views up to date, once or for as long as it is left running."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.cli import INTERRUPTED
+from headwater.cli.output import print_json
+from headwater.cli.session import Session, complete_view, json_option, pass_session, views_of
+from headwater.errors import (
+    EngineRunningError,
+    HeadwaterError,
+    StatementError,
+    TopicExistsError,
+    UsageError,
+    ViewExistsError,
+)
+
+if TYPE_CHECKING:
+    from headwater import Workspace
+    from headwater.runtime.running import RunReport
+    from headwater.runtime.views import Views
+
+_CREATES = {"CreateTopic": "topic", "CreateView": "view"}
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--once", is_flag=True, help="Bring every view up to what the log holds now, and end.")
+@click.option("--tick-rows", type=click.IntRange(1), metavar="N", help="At most so many records in a tick.")
+@click.option(
+    "--every", metavar="SPAN", help="Time between ticks, such as '200 ms'. Default: no longer than needed."
+)
+@json_option
+@pass_session
+def run(
+    session: Session, file: str | None, once: bool, tick_rows: int | None, every: str | None, as_json: bool
+) -> None:
+    """Keep the views up to date, until Ctrl-C.
+
+    With FILE ("-" for a pipe) its statements are run first: a CREATE of what is there just so does nothing, one that
+    differs is refused with the difference. Ctrl-C ends it after the tick at hand. With --once, exit status 1 says that
+    a view is stopped.
+    """
+    if every is not None:
+        from headwater.arguments import span_us
+
+        if once:
+            raise UsageError("--every is for an engine that keeps going", hint="leave --once or --every out")
+        span_us(every, "every")
+    with session.open() as ws:
+        views = views_of(ws)
+        if not once:
+            _refuse_second(views)
+        from headwater.cli.watching import Ticks
+
+        views.listener = Ticks(ws.log)
+        if file is not None:
+            _apply(ws, file, as_json)
+        if once:
+            _run_once(ws, tick_rows, as_json)
+        else:
+            _keep_going(ws, tick_rows, every, as_json)
+
+
+@click.command()
+@click.argument("view", shell_complete=complete_view)
+@click.option("--no-run", is_flag=True, help="Leave the work to the next run.")
+@json_option
+@pass_session
+def rebuild(session: Session, view: str, no_run: bool, as_json: bool) -> None:
+    """Build VIEW anew from the log, and the views that read it: after it was stopped, or its state is in doubt."""
+    with session.open() as ws:
+        names = ws.view(view).rebuild()
+        if no_run:
+            _say_rebuilt(names, as_json)
+            return
+        from headwater.cli.watching import Ticks
+
+        views_of(ws).listener = Ticks(ws.log)
+        if not as_json:
+            click.echo(f"rebuilding {', '.join(names)}", err=True)
+        _run_once(ws, None, as_json)
+
+
+def _say_rebuilt(names: list[str], as_json: bool) -> None:
+    if as_json:
+        print_json({"rebuilt": names})
+    else:
+        click.echo(f"the next run builds {', '.join(names)} anew")
+
+
+def _refuse_second(views: Views) -> None:
+    """Before Spark is started and anything changed. An engine that is frozen is left to the claim itself."""
+    from headwater.clock import SystemClock, from_us
+    from headwater.state.ownership import STALE_AFTER_MS
+
+    who = views.engine()
+    if who is not None and SystemClock().now_us() - who.heartbeat <= STALE_AFTER_MS * 1_000:
+        raise EngineRunningError(
+            f"an engine runs on this workspace already: process {who.pid} on {who.host}, "
+            f"since {from_us(who.started_at):%Y-%m-%d %H:%M:%S} UTC",
+            hint="`headwater status` says how far it is; `headwater run --once` waits until it has caught up",
+            pid=who.pid,
+        )
+
+
+def _apply(ws: Workspace, file: str, as_json: bool) -> None:
+    """Run the statements of a file; say of each CREATE whether it was one."""
+    from headwater.cli.results import print_rows
+    from headwater.clock import SystemClock
+    from headwater.execution import execute
+    from headwater.queries.parsing import parse
+
+    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    try:
+        for statement in parse(text):
+            what = _CREATES.get(type(statement).__name__)
+            name = f"{what} {getattr(statement, 'name', '')}"
+            before = _there(ws, statement)
+            try:
+                result = execute(ws.log, statement, SystemClock(), lambda: views_of(ws))
+            except (TopicExistsError, ViewExistsError) as error:
+                if not (error.facts.get("same") or error.facts.get("difference") == []):
+                    raise
+                result = None
+            if what is not None:
+                same = _there(ws, statement) == before
+                done = "there already" if same else "created" if before is None else "replaced"
+                click.echo(f"{name}: {done}", err=True)
+            if result is not None and not as_json:
+                print_rows(result, as_json=False)
+    except StatementError as error:
+        raise _placed(error, file) from None
+
+
+def _there(ws: Workspace, statement: Any) -> Any:
+    """What has the name that a CREATE gives, if something has."""
+    name = getattr(statement, "name", "")
+    return ws.log.topics().get(name) or ws.log.entries("view").get(name)
+
+
+def _placed(error: HeadwaterError, file: str) -> HeadwaterError:
+    if file == "-":
+        return error
+    return type(error)(f"{error.message} (in {file})", detail=error.detail, hint=error.hint, **error.facts)
+
+
+def _run_once(ws: Workspace, tick_rows: int | None, as_json: bool) -> None:
+    from headwater.cli.watching import Ticks, asked_to_stop, start_spark
+
+    views = views_of(ws)
+    if not ws.log.entries("view") and views.store.latest() is None:
+        _report(None, as_json, 'no views yet; make one with: headwater sql "CREATE MATERIALIZED VIEW ..."')
+        return
+    other = views.engine()
+    if other is not None:
+        click.echo(f"an engine runs already, process {other.pid}: waiting until it has caught up", err=True)
+        report = ws.run(tick_rows=tick_rows)
+        _report(report, as_json, f"caught up: tick {report.tick:,}")
+        _fail_if_stopped(views, as_json)
+        return
+    listener = views.listener
+    assert isinstance(listener, Ticks)
+    start_spark(views)
+    with asked_to_stop(listener) as asked, listener.as_progress(views.store.latest()):
+        report = ws.run(tick_rows=tick_rows)
+    if asked.is_set():
+        click.echo(f"interrupted: {_told(report)}; run it again to go on", err=True)
+        click.get_current_context().exit(INTERRUPTED)
+    _report(report, as_json, _told(report))
+    _fail_if_stopped(views, as_json)
+
+
+def _keep_going(ws: Workspace, tick_rows: int | None, every: str | None, as_json: bool) -> None:
+    from headwater.cli.watching import Ticks, asked_to_stop, start_spark
+
+    views = views_of(ws)
+    listener = views.listener
+    assert isinstance(listener, Ticks)
+    start_spark(views)
+    with asked_to_stop() as asked:
+        runner = ws.start(every=every, tick_rows=tick_rows)
+        count = len(ws.log.entries("view"))
+        click.echo(f"running {count} views; Ctrl-C stops", err=True)
+        listener.follow(runner, asked)
+        report = runner.stop()
+    _report(report, as_json, f"stopped at {_told(report)}")
+
+
+def _told(report: RunReport) -> str:
+    if not report.ticks:
+        return f"tick {report.tick:,}: nothing new"
+    ticks = f"{report.ticks:,} ticks" if report.ticks > 1 else "1 tick"
+    return f"tick {report.tick:,}: {report.rows:,} rows in {ticks}, {report.seconds:.1f} s"
+
+
+def _report(report: RunReport | None, as_json: bool, sentence: str) -> None:
+    if not as_json:
+        click.echo(sentence)
+    elif report is None:
+        print_json({"tick": None, "rows": 0, "seconds": 0.0, "ticks": 0, "stopped": {}})
+    else:
+        print_json(report)
+
+
+def _fail_if_stopped(views: Views, as_json: bool) -> None:
+    """Exit status 1 if a view is stopped, by this run or an earlier one."""
+    manifest = views.store.latest()
+    stopped = {v.name: v.reason for v in manifest.views.values() if v.status == "stopped"} if manifest else {}
+    if not stopped:
+        return
+    if not as_json:
+        for name, reason in stopped.items():
+            click.echo(f"view {name} is stopped: {reason}", err=True)
+        click.echo(f"hint: correct what it says, then headwater rebuild {next(iter(stopped))}", err=True)
+    click.get_current_context().exit(1)

@@ -1,0 +1,130 @@
+"""Results of statements as people read them: rows in columns, facts as lines. Values are shown whole, as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.cli.output import plain, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+TERMINAL_ROWS_MAX = 1_000
+"""Rows that a terminal is shown; a pipe and --json get all."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def print_rows(table: pa.Table, *, as_json: bool) -> None:
+    """The answer to a query."""
+    if as_json:
+        names = _distinct(table.column_names)
+        print_json([dict(zip(names, row, strict=True)) for row in _values(table)])
+    elif not table.num_rows:
+        click.echo("no rows")
+    elif sys.stdout.isatty():
+        _print_fitting(table.slice(0, TERMINAL_ROWS_MAX))
+        if table.num_rows > TERMINAL_ROWS_MAX:
+            click.echo(
+                f"the first {TERMINAL_ROWS_MAX:,} of {table.num_rows:,} rows; a pipe or --json gets all"
+            )
+    else:
+        _print_aligned(table)
+
+
+def print_facts(table: pa.Table, *, as_json: bool) -> None:
+    """The answer to EXPLAIN: a line per fact, then those that have several lines, each as a block."""
+    facts = dict(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
+    if as_json:
+        print_json([{"property": name, "value": value} for name, value in facts.items()])
+        return
+    single = {name: value for name, value in facts.items() if "\n" not in value}
+    width = max(map(len, single), default=0)
+    for name, value in single.items():
+        click.echo(f"{name:<{width}}  {_printable(value)}")
+    for name, value in facts.items():
+        if name not in single:
+            click.echo(f"\n{name}")
+            for line in value.splitlines():
+                click.echo(f"  {_printable(line)}")
+
+
+def shown(value: Any) -> str:
+    """A value of a result, whole."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (dict, list)):
+        return _printable(json.dumps(value, ensure_ascii=False))
+    return _printable(str(value))
+
+
+def _values(table: pa.Table) -> list[tuple[Any, ...]]:
+    """The rows, of values that JSON has."""
+    from headwater.cli.values import json_encoder
+
+    columns = []
+    for field, column in zip(table.schema, table.columns, strict=True):
+        encode = json_encoder(field.type)
+        columns.append([plain(v if v is None or encode is None else encode(v)) for v in column.to_pylist()])
+    return list(zip(*columns, strict=True))
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names for an object: a second `n` is `n_2`."""
+    found: list[str] = []
+    for name in names:
+        number, free = 1, name
+        while free in found:
+            number += 1
+            free = f"{name}_{number}"
+        found.append(free)
+    return found
+
+
+def _numeric(table: pa.Table) -> list[bool]:
+    import pyarrow as pa
+
+    types = pa.types
+    return [types.is_integer(t) or types.is_floating(t) or types.is_decimal(t) for t in table.schema.types]
+
+
+def _print_fitting(table: pa.Table) -> None:
+    """For a terminal: what is too wide is folded, nothing is cut."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name, numeric in zip(table.column_names, _numeric(table), strict=True):
+        drawn.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in _values(table):
+        drawn.add_row(*map(shown, row))
+    Console(file=sys.stdout, markup=False, highlight=False).print(drawn)
+
+
+def _print_aligned(table: pa.Table) -> None:
+    """For a pipe: a line per row, as wide as it needs to be."""
+    rows = [[shown(v).replace("\n", "\\n").replace("\t", "\\t") for v in row] for row in _values(table)]
+    lines = [list(table.column_names), *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    numeric = _numeric(table)
+    for line in lines:
+        cells = (
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, numeric, strict=True)
+        )
+        click.echo("  ".join(cells).rstrip())
+
+
+def _printable(text: str) -> str:
+    """Text that cannot drive a terminal."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

@@ -1,0 +1,113 @@
+"""How far views are: what `run`, `status` and `verify` say of them, from the log and the newest tick alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headwater.catalog import ViewDefinition
+    from headwater.log.protocol import Log
+    from headwater.state.manifest import Manifest, ViewState
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A view at the newest tick."""
+
+    view: str
+    status: str
+    behind_rows: int
+    """Records of the log that it has not taken in."""
+    last_tick: int | None
+    reason: str | None
+
+
+def standings(log: Log, manifest: Manifest | None) -> list[Standing]:
+    """Every view that is declared, by name."""
+    from headwater.runtime.catalog import definitions
+
+    views = definitions(log)
+    counts = _Counts(log)
+    found = []
+    for name, view in sorted(views.items()):
+        state = _state(view, manifest)
+        behind = {topic: counts.after(topic, at) for topic, at in _reads(view, views, manifest)}
+        found.append(
+            Standing(
+                name,
+                state.status if state else "backfilling",
+                sum(behind.values()),
+                state.last_tick if state else None,
+                state.reason if state else None,
+            )
+        )
+    return found
+
+
+def remaining_rows(log: Log, manifest: Manifest | None) -> int:
+    """Records that the engine has yet to read. Views that are at the same place read them once."""
+    from headwater.runtime.catalog import definitions
+
+    views = definitions(log)
+    counts = _Counts(log)
+    left = {}
+    for view in views.values():
+        state = _state(view, manifest)
+        if state is None or state.status != "stopped":
+            for topic, at in _reads(view, views, manifest):
+                left[topic, tuple(sorted(at.items()))] = counts.after(topic, at)
+    return sum(left.values())
+
+
+def waiting_rows(log: Log, manifest: Manifest | None) -> dict[str, int | None]:
+    """Of each topic, the records that are in no tick yet; None where no view reads it."""
+    from headwater.runtime.catalog import definitions
+
+    counts = _Counts(log)
+    read = {name for view in definitions(log).values() for name in view.reads}
+    at = manifest.positions if manifest else {}
+    return {
+        topic: counts.after(topic, at.get(topic, {})) if topic in read else None
+        for topic in sorted(log.topics())
+    }
+
+
+def _state(view: ViewDefinition, manifest: Manifest | None) -> ViewState | None:
+    """A view's state, if it is of its present incarnation."""
+    state = manifest.views.get(view.name) if manifest else None
+    return state if state is not None and state.incarnation == view.incarnation else None
+
+
+def _reads(
+    view: ViewDefinition, views: Mapping[str, ViewDefinition], manifest: Manifest | None
+) -> Iterator[tuple[str, Mapping[int, int]]]:
+    """The topics under a view, each with the positions up to which it has them."""
+    state = _state(view, manifest)
+    for name in view.reads:
+        if name in views:
+            yield from _reads(views[name], views, manifest)
+        elif state is not None and name in state.positions:
+            yield name, state.positions[name]
+        else:  # a keyed topic is read once for all views, as a table with a place of its own
+            table = manifest.views.get(name) if manifest else None
+            yield name, table.positions.get(name, {}) if table is not None else {}
+
+
+class _Counts:
+    """Numbers of records, each topic looked at once."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._known: dict[str, dict[int, tuple[int, int, int]]] = {}
+
+    def after(self, topic: str, positions: Mapping[int, int]) -> int:
+        """Records of a topic from these positions on."""
+        if topic not in self._known:
+            infos = self._log.partitions(topic) if topic in self._log.topics() else {}
+            self._known[topic] = {p: (i.first, i.end, i.rows) for p, i in infos.items()}
+        total = 0
+        for partition, (first, end, rows) in self._known[topic].items():
+            total += min(rows, max(0, end - max(first, positions.get(partition, first))))
+        return total

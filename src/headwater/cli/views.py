@@ -1,0 +1,168 @@
+"""`headwater views` and `status`: what there is, and how it is doing."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.cli.output import print_json, print_listing, shown_bytes
+from headwater.cli.session import Session, json_option, pass_session, views_of
+
+if TYPE_CHECKING:
+    from headwater import Workspace
+    from headwater.log.protocol import Log
+
+NO_VIEWS = 'no views yet; make one with: headwater sql "CREATE MATERIALIZED VIEW ..."'
+
+
+@click.command()
+@json_option
+@pass_session
+def views(session: Session, as_json: bool) -> None:
+    """List the views."""
+    with session.open() as ws:
+        table = ws.sql("SHOW VIEWS")
+        rows = table.to_pylist() if table is not None else []
+    if not as_json:
+        rows = [
+            {
+                "view": row["view"],
+                "status": row["status"],
+                "reads": row["reads"],
+                "columns": row["columns"],
+                "state": shown_bytes(row["state_bytes"]),
+                "last tick": row["last_tick"],
+                **({"reason": row["reason"]} if any(r["reason"] for r in rows) else {}),
+            }
+            for row in rows
+        ]
+    print_listing(rows, as_json=as_json, empty=NO_VIEWS)
+
+
+@click.command()
+@json_option
+@pass_session
+def status(session: Session, as_json: bool) -> None:
+    """Show on one screen how the workspace is: engine, ticks, topics, views and disk."""
+    with session.open() as ws:
+        about = _about(ws)
+    if as_json:
+        print_json(about)
+        return
+    click.echo(f"workspace  {about['workspace']}")
+    click.echo(f"engine     {_engine_line(about['engine'])}")
+    click.echo(f"tick       {_tick_line(about['tick'])}")
+    disk = about["disk"]
+    click.echo(
+        f"disk       topics {shown_bytes(disk['topics_bytes'])}, state {shown_bytes(disk['state_bytes'])}, "
+        f"{shown_bytes(disk['free_bytes'])} free"
+    )
+    for kind, empty in (("topics", "no topics yet"), ("views", NO_VIEWS)):
+        click.echo()
+        rows = [_row(row) for row in about[kind]]
+        if not any(row.get("reason") for row in rows):
+            rows = [{k: v for k, v in row.items() if k != "reason"} for row in rows]
+        print_listing(rows, as_json=False, empty=empty)
+
+
+def _about(ws: Workspace) -> dict[str, Any]:
+    from headwater.cli.standing import standings, waiting_rows
+    from headwater.clock import SystemClock, from_us
+    from headwater.state import layout
+
+    assert ws.path is not None
+    now = SystemClock().now_us()
+    made = views_of(ws)
+    manifest, owner = made.store.latest(), made.engine()
+    return {
+        "workspace": str(ws.path.absolute()),
+        "engine": None
+        if owner is None
+        else {
+            "pid": owner.pid,
+            "host": owner.host,
+            "since": from_us(owner.started_at),
+            "silent_seconds": max(0, now - owner.heartbeat) / 1e6,
+        },
+        "tick": None
+        if manifest is None
+        else {
+            "tick": manifest.tick,
+            "committed_at": from_us(manifest.committed_at),
+            "age_seconds": max(0, now - manifest.committed_at) / 1e6,
+        },
+        "topics": _topics(ws.log, waiting_rows(ws.log, manifest)),
+        "views": [asdict(standing) for standing in standings(ws.log, manifest)],
+        "disk": {
+            "topics_bytes": _size(ws.path / "topics"),
+            "state_bytes": _size(ws.path / layout.FOLDER),
+            "free_bytes": shutil.disk_usage(ws.path).free,
+        },
+    }
+
+
+def _topics(log: Log, waiting: dict[str, int | None]) -> list[dict[str, Any]]:
+    found = []
+    for name, rows in waiting.items():
+        infos = log.partitions(name).values()
+        found.append(
+            {
+                "topic": name,
+                "rows": sum(i.rows for i in infos),
+                "size_bytes": sum(i.size_bytes for i in infos),
+                "waiting_rows": rows,
+            }
+        )
+    return found
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the listings as people read it."""
+    named = {
+        "size_bytes": "size",
+        "waiting_rows": "not in a tick",
+        "behind_rows": "rows behind",
+        "last_tick": "last tick",
+    }
+    return {named.get(k, k): shown_bytes(v) if k == "size_bytes" else v for k, v in row.items()}
+
+
+def _engine_line(engine: dict[str, Any] | None) -> str:
+    from headwater.state.ownership import STALE_AFTER_MS
+
+    if engine is None:
+        return "not running"
+    said = f"process {engine['pid']} on {engine['host']}, since {engine['since']:%Y-%m-%d %H:%M:%S} UTC"
+    silent = engine["silent_seconds"]
+    return said + (
+        f"; no sign of life for {shown_seconds(silent)}" if silent * 1_000 > STALE_AFTER_MS else ""
+    )
+
+
+def _tick_line(tick: dict[str, Any] | None) -> str:
+    if tick is None:
+        return "none yet; make one with: headwater run --once"
+    return f"{tick['tick']:,}, {shown_seconds(tick['age_seconds'])} ago"
+
+
+def shown_seconds(seconds: float) -> str:
+    """A span for people: one unit, two digits or so."""
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the files below; one that is removed meanwhile has none."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return total

@@ -1,0 +1,177 @@
+"""What people see while the engine works: Spark coming up, ticks going by, views being compared."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.cli import INTERRUPTED
+from headwater.cli.output import PLAIN_LINE_SECONDS, progress
+from headwater.cli.standing import remaining_rows
+from headwater.clock import SystemClock
+from headwater.runtime.engine import TickReport
+from headwater.runtime.running import Listener, Runner
+from headwater.state.manifest import Manifest
+
+if TYPE_CHECKING:
+    from headwater.log.protocol import Log
+    from headwater.runtime.views import Views
+
+LIVE_LINE_SECONDS = 1.0
+
+
+class Quiet(Listener):
+    """Says that Spark starts, to someone who sits at a terminal and waits."""
+
+    def starting_spark(self) -> None:
+        """A line on a terminal, nothing for a script."""
+        if sys.stderr.isatty():
+            click.echo("starting Spark ...", err=True)
+
+
+class Ticks(Listener):
+    """Shows ticks: as progress towards what the log holds, or as a line so often."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._guard = threading.Lock()
+        self._last: tuple[TickReport, Manifest] | None = None
+        self._rows = self._rows_shown = 0
+        self._advance: Any = None
+
+    def starting_spark(self) -> None:
+        """Always said: it takes seconds."""
+        click.echo("starting Spark ...", err=True)
+
+    def ticked(self, report: TickReport, manifest: Manifest) -> None:
+        """Called by the engine's thread when it keeps going, by our own otherwise."""
+        with self._guard:
+            self._rows += report.rows
+            self._last = report, manifest
+        for view, reason in report.stopped.items():
+            click.echo(f"view {view} stopped: {reason}", err=True)
+        if self._advance is not None:
+            left = remaining_rows(self._log, manifest)
+            behind = [v.name for v in manifest.views.values() if v.status == "backfilling"]
+            note = f"backfilling {', '.join(behind)}" if behind else f"tick {report.tick:,}"
+            self._advance(self._rows, note, self._rows + left)
+
+    @contextmanager
+    def as_progress(self, manifest: Manifest | None) -> Iterator[None]:
+        """Within the block ticks are progress towards what the log holds."""
+        with progress(
+            "bringing views up to date", remaining_rows(self._log, manifest), unit="rows"
+        ) as advance:
+            self._advance = advance
+            try:
+                yield
+            finally:
+                self._advance = None
+
+    def follow(self, runner: Runner, asked: threading.Event) -> None:
+        """Show ticks until the end is asked for, or the engine ends by itself."""
+        clock = SystemClock()
+        with ExitStack() as stack:
+            live: Any = None
+            if sys.stderr.isatty():
+                from rich.console import Console
+
+                live = stack.enter_context(Console(stderr=True).status("waiting for records"))
+            every_ms = (LIVE_LINE_SECONDS if live is not None else PLAIN_LINE_SECONDS) * 1_000
+            told_ms = clock.steady_ms()
+            while runner.running and not asked.wait(LIVE_LINE_SECONDS):
+                if clock.steady_ms() - told_ms >= every_ms and (line := self._line()) is not None:
+                    told_ms = clock.steady_ms()
+                    if live is not None:
+                        live.update(line)
+                    else:
+                        click.echo(line, err=True)
+
+    def _line(self) -> str | None:
+        """The newest tick, unless it was told before."""
+        with self._guard:
+            if self._last is None:
+                return None
+            (report, manifest), rows = self._last, self._rows - self._rows_shown
+            self._last, self._rows_shown = None, self._rows
+        lag = remaining_rows(self._log, manifest)
+        return f"tick {report.tick:,}: {rows:,} rows, {report.seconds * 1_000:,.0f} ms, lag {lag:,} rows"
+
+
+class Verifying(Listener):
+    """Shows the two halves of `verify`: bytes, then views."""
+
+    def __init__(self) -> None:
+        self.compared: dict[str, str | None] = {}
+        """View -> the difference, None if it is equal."""
+        self._stack = ExitStack()
+        self._advance: Any = None
+
+    @contextmanager
+    def shown(self, total_bytes: int) -> Iterator[None]:
+        """Show progress within the block."""
+        with self._stack:
+            self._advance = self._stack.enter_context(progress("checking bytes", total_bytes))
+            yield
+
+    def checked(self, done_bytes: int) -> None:
+        """So much of the log was read."""
+        self._advance(done_bytes, "")
+
+    def verifying(self, views: Sequence[str]) -> None:
+        """The bytes are done."""
+        self._stack.close()
+        if views:
+            what = f"computing {len(views)} views in batch"
+            if not sys.stderr.isatty():
+                click.echo(what, err=True)
+            self._advance = self._stack.enter_context(progress(what, len(views), unit="views"))
+            self._advance(0, "starting Spark")
+
+    def verified(self, view: str, difference: str | None) -> None:
+        """One is compared."""
+        self.compared[view] = difference
+        self._advance(len(self.compared), view)
+
+
+def start_spark(views: Views) -> None:
+    """Bring Spark up, and say where its own pages are."""
+    address = views.start_spark()
+    if address is not None:
+        click.echo(f"Spark's own pages: {address}", err=True)
+
+
+@contextmanager
+def asked_to_stop(listener: Listener | None = None) -> Iterator[threading.Event]:
+    """Within the block Ctrl-C and SIGTERM ask for an end, which comes after the tick under way; again, and it is now.
+
+    Spark takes Ctrl-C for itself when it starts: it has to be up.
+    """
+    asked = threading.Event()
+
+    def ask(number: int, *_: Any) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            os._exit(INTERRUPTED)  # nothing of the tick under way is seen by anyone
+        asked.set()
+        if listener is not None:
+            listener.enough = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, ask)
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

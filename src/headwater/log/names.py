@@ -1,0 +1,133 @@
+"""Names as callers write them, and the rules for giving new ones. Pure; both backends use it, so that they agree.
+
+Topics and views are one namespace that ignores case. Workspaces made before that was so may have two topics that differ
+by case alone: each is found by its exact name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import orjson
+
+from headwater.catalog import spelling, spellings
+from headwater.errors import ConflictError, TopicExistsError, TopicNotFoundError, UsageError
+from headwater.log.protocol import Append, Entry
+
+RELATIONS = ("view",)
+"""Kinds of entries that a query reads by name, as it does topics."""
+
+EntryKey = tuple[str, str]
+"""Kind, and name in lower case."""
+
+
+def entry_key(kind: str, name: str) -> EntryKey:
+    """Where an entry is kept."""
+    return kind, name.lower()
+
+
+def no_topic(name: str, topics: Collection[str]) -> TopicNotFoundError:
+    """The error for a topic that is not there."""
+    alike = sorted(spellings(topics, name))
+    known = ", ".join(sorted(topics)) or "none yet"
+    return TopicNotFoundError(
+        f"there is no topic {name!r}",
+        hint=f"write it as it is spelled: {' or '.join(alike)}"
+        if alike
+        else f"CREATE TOPIC {name} (...) makes it; there are: {known}",
+        topic=name,
+    )
+
+
+def respell(append: Append, topics: Collection[str]) -> Append:
+    """The append with every topic named as it is declared; names of topics that are not there stay."""
+    moved = [move.topic for move in append.moves]
+    given = {*append.batches, *append.expect, *append.incarnations, *moved}
+    if all(name in topics for name in given):
+        return append
+    spelled = {name: spelling(topics, name) or name for name in given}
+    return dataclasses.replace(
+        append,
+        batches=_renamed(append.batches, spelled),
+        expect=_renamed(append.expect, spelled),
+        moves=tuple(dataclasses.replace(move, topic=spelled[move.topic]) for move in append.moves),
+        incarnations=_renamed(append.incarnations, spelled),
+    )
+
+
+def _renamed(by_topic: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[str, Any]:
+    renamed = {spelled[name]: value for name, value in by_topic.items()}
+    if len(renamed) < len(by_topic):
+        twice = next(name for name in renamed if sum(spelled[n] == name for n in by_topic) > 1)
+        raise UsageError(
+            f"topic {twice!r} is named twice, in different cases", hint="names of topics ignore case"
+        )
+    return renamed
+
+
+def check_topic_name(name: str, topics: Collection[str], entries: Mapping[EntryKey, Entry]) -> None:
+    """TopicExistsError if a new topic cannot have this name."""
+    if alike := spellings(topics, name):
+        _refuse_name(name, "topic", alike[0], "CREATE TOPIC IF NOT EXISTS, or choose another name")
+    for kind in RELATIONS:
+        if found := entries.get(entry_key(kind, name)):
+            _refuse_name(name, kind, found.name, "topics and views share their names; choose another name")
+
+
+def _refuse_name(name: str, kind: str, there: str, hint: str) -> None:
+    raise TopicExistsError(
+        f"{kind} {there!r} exists already"
+        + ("" if there == name else f", and {name!r} differs from it by case alone"),
+        hint=hint,
+        topic=name,
+    )
+
+
+def check_entry(
+    entry: tuple[str, str], topics: Collection[str], entries: Mapping[EntryKey, Entry], expect: int | None
+) -> None:
+    """ConflictError unless what is stored under this kind and name is what the caller expects to replace."""
+    kind, name = entry
+    found = entries.get(entry_key(kind, name))
+    if found is None and kind in RELATIONS and (alike := spellings(topics, name)):
+        _refuse_name(name, "topic", alike[0], f"topics and {kind}s share their names; choose another name")
+    if (found.sequence if found else None) != expect:
+        raise _conflict(kind, name, found, expect)
+
+
+def check_drop(entry: tuple[str, str], entries: Mapping[EntryKey, Entry], expect: int | None) -> None:
+    """ConflictError if there is nothing to drop, or it is not what is expected."""
+    kind, name = entry
+    found = entries.get(entry_key(kind, name))
+    if found is None or expect not in (None, found.sequence):
+        raise _conflict(kind, name, found, expect)
+
+
+def _conflict(kind: str, name: str, found: Entry | None, expect: int | None) -> ConflictError:
+    if found is None:
+        message = f"there is no {kind} {name!r}"
+        hint = "it was dropped, or never made"
+    else:
+        message = (
+            f"{kind} {found.name!r} exists already"
+            if expect is None
+            else f"{kind} {found.name!r} was changed"
+        )
+        hint = "look at it again, and decide anew"
+    return ConflictError(
+        message, hint=hint, kind=kind, name=name, expected=expect, actual=found.sequence if found else None
+    )
+
+
+def plain_document(kind: str, name: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a document as it reads back from JSON; UsageError if it is not plain."""
+    if not kind or not name:
+        raise UsageError(f"an entry has a kind and a name, not {kind!r} and {name!r}")
+    try:
+        text = orjson.dumps(dict(document))
+    except (orjson.JSONEncodeError, TypeError, ValueError) as error:
+        raise UsageError(f"the document of {kind} {name!r} is not plain JSON: {error}") from None
+    plain: dict[str, Any] = orjson.loads(text)
+    return plain

@@ -1,0 +1,171 @@
+"""Changes as Z-sets: rows, each with an integer weight. What state is made of them is in `runs`.
+
+Two rows are the same if their values are bit for bit, where NULL is NULL and all NaNs are one value; column names play
+no part. A Z-set is what its consolidation says: the weights of equal rows added up, rows of weight 0 left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.hashing import Hashes, Indices, Mask, identities
+
+Weights = npt.NDArray[np.int64]
+
+_UNCHECKED = pc.TakeOptions(boundscheck=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Delta:
+    """Rows that come (positive weight) and go (negative); the same row may be there several times.
+
+    The number of changes is that of the weights: a batch without columns does not keep count.
+    """
+
+    rows: pa.RecordBatch
+    weights: Weights
+
+    def __post_init__(self) -> None:
+        if self.rows.num_rows != len(self.weights) and self.rows.num_columns:
+            raise ValueError(f"{self.rows.num_rows} rows have {len(self.weights)} weights")
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    @staticmethod
+    def empty(schema: pa.Schema) -> Delta:
+        """No change."""
+        return Delta(empty_rows(schema), np.zeros(0, dtype=np.int64))
+
+    @staticmethod
+    def of(rows: pa.RecordBatch) -> Delta:
+        """Each of the rows comes once."""
+        return Delta(rows, np.ones(rows.num_rows, dtype=np.int64))
+
+    def negated(self) -> Delta:
+        """What takes this change back."""
+        return Delta(self.rows, -self.weights)
+
+    def take(self, indices: Indices) -> Delta:
+        """The changes at these places, in this order."""
+        return Delta(take_rows(self.rows, indices), self.weights[indices])
+
+    def filter(self, mask: Mask) -> Delta:
+        """The changes where the mask is true."""
+        if mask.all():
+            return self
+        return self.take(np.flatnonzero(mask))
+
+    def with_rows(self, rows: pa.RecordBatch) -> Delta:
+        """The same weights on other rows, one for one."""
+        return Delta(rows, self.weights)
+
+
+def empty_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of no rows."""
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def take_rows(rows: pa.RecordBatch, indices: Indices) -> pa.RecordBatch:
+    """The rows at these places, which must exist, in this order; copies these rows and no others."""
+    if not rows.num_columns:
+        return rows
+    return pc.call_function("take", [rows, pa.array(indices)], _UNCHECKED)
+
+
+def concat_rows(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of all batches, one after the other, under the names of `schema`; no copy if there is but one."""
+    filled = [batch for batch in batches if batch.num_rows]
+    if not filled:
+        return empty_rows(schema)
+    if len(filled) == 1:
+        batch = filled[0]
+        if batch.schema.equals(schema):
+            return batch
+        columns = batch.columns
+    else:
+        columns = [
+            pa.concat_arrays([batch.column(i) for batch in filled]) for i in range(filled[0].num_columns)
+        ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def concat(deltas: Sequence[Delta], schema: pa.Schema) -> Delta:
+    """All changes, one after the other; not consolidated."""
+    filled = [delta for delta in deltas if len(delta)]
+    if not filled:
+        return Delta.empty(schema)
+    if len(filled) == 1 and filled[0].rows.schema.equals(schema):
+        return filled[0]
+    rows = concat_rows([delta.rows for delta in filled], schema)
+    return Delta(rows, np.concatenate([delta.weights for delta in filled]))
+
+
+def row_hashes(rows: pa.RecordBatch) -> tuple[Hashes, Hashes]:
+    """128 bits for each row that stand for its identity; nested values included."""
+    return identities(rows.columns, rows.num_rows, exact=True)
+
+
+def consolidate(delta: Delta) -> Delta:
+    """The same Z-set with each row once and no weight 0, in the order in which rows first appear."""
+    count = len(delta)
+    if not delta.rows.num_columns:
+        total = int(delta.weights.sum())
+        return delta if count == 1 and total else Delta(delta.rows, np.full(int(total != 0), total))
+    if count < 2:
+        return delta if count == 0 or delta.weights[0] else delta.take(np.zeros(0, dtype=np.int64))
+    groups = groups_of(*row_hashes(delta.rows))
+    if groups is None:
+        return delta.filter(delta.weights != 0)
+    sums = np.add.reduceat(delta.weights[groups.order], groups.starts)
+    kept = sums != 0
+    firsts, sums = groups.firsts[kept], sums[kept]
+    appearance = np.argsort(firsts)
+    return Delta(take_rows(delta.rows, firsts[appearance]), sums[appearance])
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Rows of equal identity brought together: an order of the rows, where in it each group starts, its lowest row."""
+
+    order: Indices
+    starts: Indices
+    firsts: Indices
+
+
+def groups_of(high: Hashes, low: Hashes) -> Groups | None:
+    """The groups of rows whose identity, of two halves, is equal; None if every row is its own group."""
+    order = np.argsort(high)
+    sorted_high = high[order]
+    same = sorted_high[1:] == sorted_high[:-1]
+    if not same.any():
+        return None
+    sorted_low = low[order]
+    same_low = sorted_low[1:] == sorted_low[:-1]
+    if (same & ~same_low).any():
+        order = np.lexsort((low, high))
+        sorted_high, sorted_low = high[order], low[order]
+        same = (sorted_high[1:] == sorted_high[:-1]) & (sorted_low[1:] == sorted_low[:-1])
+        if not same.any():
+            return None
+    starts = np.flatnonzero(np.concatenate(([True], ~same)))
+    return Groups(order, starts, np.minimum.reduceat(order, starts))
+
+
+def stable_order(hashes: Hashes) -> Indices:
+    """The order that sorts hashes in no order; equal ones stay as they are. Faster than a stable sort."""
+    order = np.argsort(hashes)
+    ascending = hashes[order]
+    twins = np.flatnonzero(ascending[1:] == ascending[:-1])
+    if len(twins) > len(hashes) // 8:
+        return np.argsort(hashes, kind="stable")
+    if len(twins):
+        tied = np.union1d(twins, twins + 1)
+        order[tied] = order[tied[np.lexsort((order[tied], ascending[tied]))]]
+    return order

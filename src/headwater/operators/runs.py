@@ -1,0 +1,307 @@
+"""State as immutable runs, sorted by key hash, oldest first: how they are made, probed and merged.
+
+A run is a batch of rows with weights in ascending order of the 64-bit hash of their key columns. Two disciplines share
+this layout:
+
+- *multiset*: the contents are the sum of the weights of equal rows over all runs; no run has a row twice.
+- *latest*: a map from key to row; the newest run that has the key wins. Weight 1 is a row that is there, weight 0 one
+  that was deleted; no run has a key twice.
+
+Runs may be mapped from files: to probe costs what the probe asks for, never a pass over a run. Hashes only narrow the
+search; keys are compared by value (-0.0 = 0.0, NaN = NaN, NULL = NULL). Runs ordered within a key are in `ordered`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.hashing import Hashes, Indices, Mask, equal_rows, hash_rows, identities, spread
+from headwater.operators.delta import (
+    Delta,
+    Weights,
+    concat_rows,
+    consolidate,
+    empty_rows,
+    groups_of,
+    stable_order,
+    take_rows,
+)
+
+Key = Sequence[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Rows with weights, ascending by the hash of their key."""
+
+    hashes: Hashes
+    rows: pa.RecordBatch
+    weights: Weights
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """Stored rows that a probe found: row j has the key of probe `probe[j]`."""
+
+    probe: Indices
+    rows: pa.RecordBatch
+    weights: Weights
+
+
+def key_hashes(rows: pa.RecordBatch, key: Key) -> Hashes:
+    """The hash of each row's key columns; a constant if the key has no columns."""
+    return hash_rows([rows.column(i) for i in key], rows.num_rows)
+
+
+def arrange(delta: Delta, key: Key) -> Run:
+    """A delta as a run of a multiset: consolidated and sorted."""
+    delta = consolidate(delta)
+    hashes = hash_rows([delta.rows.column(i) for i in key], len(delta))
+    return sorted_run(delta.rows, delta.weights, hashes)
+
+
+def distinct_keys(rows: pa.RecordBatch, key: Key) -> tuple[pa.RecordBatch, Hashes]:
+    """The keys that rows have, each once, in the order in which they appear, and their hashes."""
+    columns = [rows.column(i) for i in key]
+    keys = pa.RecordBatch.from_arrays(columns, names=[str(i) for i in key])
+    if not columns:
+        return keys, hash_rows([], 1 if rows.num_rows or not rows.num_columns else 0)
+    if groups := groups_of(*identities(columns, rows.num_rows, exact=False)):
+        keys = take_rows(keys, np.sort(groups.firsts))
+    return keys, hash_rows(keys.columns, keys.num_rows)
+
+
+def sorted_run(rows: pa.RecordBatch, weights: Weights, hashes: Hashes) -> Run:
+    """A run of rows that are in any order; rows of one hash keep theirs."""
+    if is_sorted(hashes):
+        return Run(hashes, rows, weights)
+    order = stable_order(hashes)
+    return Run(hashes[order], take_rows(rows, order), weights[order])
+
+
+def is_sorted(hashes: Hashes) -> bool:
+    """Whether the hashes ascend."""
+    return bool((hashes[1:] >= hashes[:-1]).all())
+
+
+def locate(run: Run, hashes: Hashes) -> tuple[Indices, Indices]:
+    """Where in a run each of the hashes is: starts and lengths of ranges. Fast if the hashes ascend."""
+    starts = np.searchsorted(run.hashes, hashes)
+    lengths = np.zeros(len(hashes), dtype=np.int64)
+    if len(run):
+        inside = np.minimum(starts, len(run) - 1)
+        hits = np.flatnonzero(run.hashes[inside] == hashes)
+        lengths[hits] = 1
+        # Most keys have one row: look for the end of the others alone.
+        after = inside[hits] + 1
+        more = hits[run.hashes[np.minimum(after, len(run) - 1)] == hashes[hits]]
+        more = more[starts[more] + 1 < len(run)]
+        if len(more):
+            lengths[more] = np.searchsorted(run.hashes, hashes[more], side="right") - starts[more]
+    return starts, lengths
+
+
+def probe(
+    runs: Sequence[Run], key: Key, keys: pa.RecordBatch, hashes: Hashes, *, schema: pa.Schema | None = None
+) -> Matches:
+    """Every stored row of a multiset whose key is that of a probe row, with its weight in its run.
+
+    `keys` has the values of the key, in the order of `key`, and `hashes` their hashes. A row that is in several runs is
+    found several times. Matches come in no promised order, but always in the same. Without a run the matches have
+    the columns of `schema`, or none.
+    """
+    order = None if is_sorted(hashes) else stable_order(hashes)
+    ascending = hashes if order is None else hashes[order]
+    probes, batches, weights = [], [], []
+    for run in runs:
+        starts, lengths = locate(run, ascending)
+        hits = np.flatnonzero(lengths)
+        if not len(hits):
+            continue
+        places = spread(starts[hits], lengths[hits])
+        found = np.repeat(hits if order is None else order[hits], lengths[hits])
+        rows = take_rows(run.rows, places)
+        same = _same_keys(rows, key, keys, found)
+        if not same.all():
+            kept = np.flatnonzero(same)
+            found, places, rows = found[kept], places[kept], take_rows(rows, kept)
+        probes.append(found)
+        batches.append(rows)
+        weights.append(run.weights[places])
+    if len(probes) == 1:
+        return Matches(probes[0], batches[0], weights[0])
+    if not probes:
+        none = np.zeros(0, dtype=np.int64)
+        return Matches(none, _no_rows(runs, schema), none)
+    rows = concat_rows(batches, batches[0].schema)
+    return Matches(np.concatenate(probes), rows, np.concatenate(weights))
+
+
+def lookup(
+    runs: Sequence[Run], key: Key, keys: pa.RecordBatch, hashes: Hashes, *, schema: pa.Schema | None = None
+) -> tuple[Indices, pa.RecordBatch]:
+    """The latest row of each probe key: an index into the rows returned, or -1 if the key is absent or deleted.
+
+    Without a run the rows have the columns of `schema`, or none.
+    """
+    found = np.full(len(hashes), -1, dtype=np.int64)
+    batches: list[pa.RecordBatch] = []
+    count = 0
+    left = np.argsort(hashes)
+    for run in reversed(runs):
+        if not len(left):
+            break
+        starts, lengths = locate(run, hashes[left])
+        hits = np.flatnonzero(lengths)
+        if not len(hits):
+            continue
+        places = spread(starts[hits], lengths[hits])
+        slots = np.repeat(hits, lengths[hits])
+        rows = take_rows(run.rows, places)
+        same = _same_keys(rows, key, keys, left[slots])
+        present = same & (run.weights[places] != 0)
+        chosen = np.flatnonzero(present)
+        found[left[slots[chosen]]] = count + np.arange(len(chosen))
+        batches.append(rows if len(chosen) == len(places) else take_rows(rows, chosen))
+        count += len(chosen)
+        settled = np.zeros(len(left), dtype=np.bool_)
+        settled[slots[same]] = True
+        left = left[~settled]
+    if not count:
+        return found, _no_rows(runs, schema)
+    return found, concat_rows(batches, batches[0].schema)
+
+
+def merge(runs: Sequence[Run], key: Key) -> Run:
+    """One run of a multiset with the contents of all; there must be at least one. All have the same key."""
+    del key  # equal rows have equal hashes, so that rows are all that need comparing
+    if (joined := _joined(runs)) is None:
+        return _first_filled(runs)
+    shared = joined.shared()
+    rows = take_rows(joined.rows, joined.order[shared])
+    if len(shared) and (groups := groups_of(*identities(rows.columns, len(shared), exact=True))):
+        places, firsts = shared[groups.order], shared[groups.firsts]
+        sums = np.add.reduceat(joined.weights[places], groups.starts)
+        joined.weights[firsts] = sums
+        kept = np.ones(len(joined.order), dtype=np.bool_)
+        kept[places] = False
+        kept[firsts] = sums != 0
+        return joined.run(kept)
+    return joined.run(None)
+
+
+def merge_latest(runs: Sequence[Run], key: Key, bottom: bool) -> Run:
+    """One run of a map that says what all say; there must be at least one.
+
+    `bottom`: nothing older lies below, so that deleted keys need not be remembered.
+    """
+    if (joined := _joined(runs[::-1])) is None:  # the newest first: of equal keys the first is kept
+        run = _first_filled(runs)
+        if not bottom or run.weights.all():
+            return run
+        present = np.flatnonzero(run.weights)
+        return Run(run.hashes[present], take_rows(run.rows, present), run.weights[present])
+    kept = np.ones(len(joined.order), dtype=np.bool_)
+    shared = joined.shared()
+    if len(shared):
+        rows = take_rows(joined.rows.select(list(key)), joined.order[shared])
+        if groups := groups_of(*identities(rows.columns, len(shared), exact=False)):
+            kept[shared] = False
+            kept[shared[groups.firsts]] = True
+    if bottom:
+        kept &= joined.weights != 0
+    return joined.run(kept)
+
+
+def contents(runs: Sequence[Run], schema: pa.Schema) -> Delta:
+    """All that a multiset holds."""
+    if not runs:
+        return Delta.empty(schema)
+    run = merge(runs, ())
+    return Delta(concat_rows([run.rows], schema), run.weights)
+
+
+def contents_latest(runs: Sequence[Run], schema: pa.Schema, key: Key) -> Delta:
+    """All rows that a map holds."""
+    if not runs:
+        return Delta.empty(schema)
+    run = merge_latest(runs, key, bottom=True)
+    return Delta(concat_rows([run.rows], schema), run.weights)
+
+
+def split(run: Run, low: int, high: int) -> Run:
+    """The part of a run with hashes in [low, high), without a copy; `high` may be 2**64."""
+    start = int(np.searchsorted(run.hashes, np.uint64(low))) if low < 2**64 else len(run)
+    end = int(np.searchsorted(run.hashes, np.uint64(high))) if high < 2**64 else len(run)
+    end = max(start, end)
+    return Run(run.hashes[start:end], run.rows.slice(start, end - start), run.weights[start:end])
+
+
+@dataclass(frozen=True, eq=False)
+class _Joined:
+    """Several runs laid end to end, and the order that sorts them; rows of one hash stay in the order of the runs.
+
+    Hashes and weights are sorted already, rows are not.
+    """
+
+    ends: Indices
+    rows: pa.RecordBatch
+    order: Indices
+    hashes: Hashes
+    weights: Weights
+
+    def shared(self) -> Indices:
+        """The places in the order whose hash is found in more than one run."""
+        twins = np.flatnonzero(self.hashes[1:] == self.hashes[:-1])
+        if not len(twins):
+            return twins
+        sources = np.searchsorted(self.ends, self.order[twins], side="right")
+        others = np.searchsorted(self.ends, self.order[twins + 1], side="right")
+        mixed = self.hashes[twins[sources != others]]
+        mixed = mixed[np.concatenate(([True], mixed[1:] != mixed[:-1]))] if len(mixed) else mixed
+        starts = np.searchsorted(self.hashes, mixed)
+        return spread(starts, np.searchsorted(self.hashes, mixed, side="right") - starts)
+
+    def run(self, kept: Mask | None) -> Run:
+        """The sorted rows, or those at the places kept."""
+        if kept is None or kept.all():
+            return Run(self.hashes, take_rows(self.rows, self.order), self.weights)
+        return Run(self.hashes[kept], take_rows(self.rows, self.order[kept]), self.weights[kept])
+
+
+def _joined(runs: Sequence[Run]) -> _Joined | None:
+    """None unless two runs have rows."""
+    filled = [run for run in runs if len(run)]
+    if len(filled) < 2:
+        return None
+    hashes = np.concatenate([run.hashes for run in filled])
+    weights = np.concatenate([run.weights for run in filled])
+    order = np.argsort(hashes, kind="stable")  # a merge: this sort finds the runs that are there
+    return _Joined(
+        np.cumsum([len(run) for run in filled]),
+        concat_rows([run.rows for run in filled], filled[0].rows.schema),
+        order,
+        hashes[order],
+        weights[order],
+    )
+
+
+def _first_filled(runs: Sequence[Run]) -> Run:
+    return next((run for run in runs if len(run)), runs[0])
+
+
+def _same_keys(rows: pa.RecordBatch, key: Key, keys: pa.RecordBatch, probes: Indices) -> Mask:
+    """Whether each row has the key of its probe."""
+    wanted = take_rows(keys, probes)
+    return equal_rows([rows.column(i) for i in key], wanted.columns, len(probes))
+
+
+def _no_rows(runs: Sequence[Run], schema: pa.Schema | None) -> pa.RecordBatch:
+    return empty_rows(runs[0].rows.schema if runs else schema or pa.schema([]))

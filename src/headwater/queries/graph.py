@@ -1,0 +1,242 @@
+"""The operator graph of a view: what its SELECT means, as the few kinds of operator that can be kept incrementally.
+
+A view is a tree of nodes over sources (topics and other views). *Linear* nodes (`Map`, `Union`) act on each row of a
+change alone. `Aggregate`, `Join`, `Rank` and `Regroup` keep arrangements of their inputs. Expressions are Spark's own
+and opaque here: they have a text for people, a type, and a handle that only the runtime understands.
+
+Nodes are values: they know no state and no Spark, and can be printed (`describe`) and compared by shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+JoinKind = Literal["inner", "left", "right", "full", "semi", "anti", "existence"]
+RankFunction = Literal["row_number", "rank", "dense_rank"]
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A deterministic expression over the columns of its input."""
+
+    text: str
+    type: pa.DataType
+    column: int | None
+    """The input column that it is, where it is nothing more than one."""
+    handle: Any = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Keeps the rows for which the condition is true."""
+
+    condition: Expression
+
+
+@dataclass(frozen=True)
+class Project:
+    """A row of expressions for each row."""
+
+    expressions: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class Expand:
+    """Several rows of expressions for each row: grouping sets, hopping windows."""
+
+    projections: tuple[tuple[Expression, ...], ...]
+
+
+@dataclass(frozen=True)
+class Generate:
+    """The input's columns that are kept, then those of a generator, a row per element."""
+
+    text: str
+    kind: Literal["explode", "posexplode", "inline"]
+    argument: Expression
+    outer: bool
+    keep: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """As many copies of a row as a column says: EXCEPT ALL, INTERSECT ALL."""
+
+    count: Expression
+    keep: tuple[Expression, ...]
+
+
+Step = Filter | Project | Expand | Generate | Replicate
+
+
+@dataclass(frozen=True)
+class Order:
+    """One key of an ORDER BY, over a column of the input."""
+
+    column: int
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True)
+class Function:
+    """A mergeable aggregate function, by the columns of the input that it reads."""
+
+    kind: str
+    text: str
+    args: tuple[int, ...]
+    filter: int | None
+    ordered: bool
+    """Whether it needs its group's values in order (min and max under retraction), not only a running value."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A topic, or another view, by the columns that are read of it."""
+
+    name: str
+    columns: tuple[int, ...]
+    schema: pa.Schema
+    append_only: bool
+    inputs: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Rows that stand in the SQL itself: there from the first tick, never changing."""
+
+    rows: pa.RecordBatch = field(compare=False)
+    schema: pa.Schema
+    append_only: bool = True
+    inputs: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Map:
+    """Linear steps, one after the other, on each row of a change alone."""
+
+    input: Node
+    steps: tuple[Step, ...]
+    schema: pa.Schema
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it reads."""
+        return (self.input,)
+
+    @property
+    def append_only(self) -> bool:
+        """Whether it never retracts."""
+        return self.input.append_only
+
+
+@dataclass(frozen=True)
+class Union:
+    """All rows of all inputs."""
+
+    inputs: tuple[Node, ...]
+    schema: pa.Schema
+
+    @property
+    def append_only(self) -> bool:
+        """Whether it never retracts."""
+        return all(i.append_only for i in self.inputs)
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """A row per group: `keys` columns, then each function's buffer, from which Spark computes the result."""
+
+    input: Node
+    keys: int
+    functions: tuple[Function, ...]
+    schema: pa.Schema
+    append_only: bool = False
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it reads."""
+        return (self.input,)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Two inputs on equal keys, with the rest of the condition over the pair."""
+
+    left: Node
+    right: Node
+    kind: JoinKind
+    left_key: tuple[int, ...]
+    right_key: tuple[int, ...]
+    condition: Expression | None
+    schema: pa.Schema
+    at_most_one: bool = False
+    """Whether the right side must have at most one row, or the query fails: a scalar subquery."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it reads."""
+        return (self.left, self.right)
+
+    @property
+    def append_only(self) -> bool:
+        """Whether it never retracts."""
+        return self.kind in ("inner", "semi") and self.left.append_only and self.right.append_only
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The rows of each group whose rank lies in (offset, limit]: top-k."""
+
+    input: Node
+    key: tuple[int, ...]
+    order: tuple[Order, ...]
+    function: RankFunction
+    limit: int
+    offset: int
+    shows_rank: bool
+    schema: pa.Schema
+    append_only: bool = False
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it reads."""
+        return (self.input,)
+
+
+@dataclass(frozen=True)
+class Regroup:
+    """Any function of a whole group, computed again by Spark for the groups that a change touches."""
+
+    input: Node
+    key: tuple[int, ...]
+    text: str
+    evaluate: Any = field(compare=False, repr=False)
+    schema: pa.Schema
+    whole: bool = False
+    """Whether there is one group that is there even when it is empty: an aggregate without GROUP BY."""
+    append_only: bool = False
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it reads."""
+        return (self.input,)
+
+
+Node = Source | Constant | Map | Union | Aggregate | Join | Rank | Regroup
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Every node below and including this one, inputs first: the order in which a change passes them."""
+    for child in node.inputs:
+        yield from walk(child)
+    yield node
+
+
+def sources(node: Node) -> Sequence[Source]:
+    """The sources that a graph reads, one per mention."""
+    return [n for n in walk(node) if isinstance(n, Source)]

@@ -1,0 +1,93 @@
+"""Where a streaming query is in a topic, in the form in which Spark keeps it in the query's checkpoint.
+
+    {"topic": "clicks", "incarnation": 3, "offsets": {"0": 17, "1": 4}}
+
+`offsets` is the next offset of each partition. `incarnation` tells the topic from a later one of its name.
+
+A query's first batch needs more. Spark does not keep where the query began: it asks for the initial offset again when
+it plans that batch, and again when it repeats it after a crash, by which time 'latest' or 'earliest' is elsewhere. So
+the end of the first batch carries the beginning (`began`), and the initial offset says of itself that it is one
+(`initial`), so that it gives way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headwater.catalog import TopicDefinition
+from headwater.errors import TopicNotFoundError, UsageError
+
+Positions = Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class StreamOffset:
+    """A position of a query in its topic."""
+
+    topic: str
+    incarnation: int
+    positions: Positions
+    began: Positions | None = None
+    initial: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The plain form. Equal positions give equal texts, which is how Spark compares them."""
+        plain: dict[str, Any] = {
+            "topic": self.topic,
+            "incarnation": self.incarnation,
+            "offsets": _plain(self.positions),
+        }
+        if self.began is not None:
+            plain["began"] = _plain(self.began)
+        if self.initial:
+            plain["initial"] = True
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> StreamOffset:
+        """The offset that `to_json` wrote; UsageError for one that another source wrote."""
+        try:
+            began = plain.get("began")
+            return cls(
+                plain["topic"],
+                plain["incarnation"],
+                _positions(plain["offsets"]),
+                None if began is None else _positions(began),
+                plain.get("initial", False),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise UsageError(
+                "the checkpoint holds positions of another source",
+                detail=f"found {plain!r}",
+                hint="start the query with a checkpointLocation of its own",
+            ) from None
+
+    def check(self, topic: TopicDefinition) -> None:
+        """Refuse to go on in another topic than the one in which the query began."""
+        if self.topic != topic.name:
+            raise UsageError(
+                f"the checkpoint holds positions of topic {self.topic!r}, and the query reads topic {topic.name!r}",
+                hint="start the query with a checkpointLocation of its own",
+            )
+        if self.incarnation != topic.incarnation:
+            raise TopicNotFoundError(
+                f"topic {topic.name!r} was dropped and made again since this query began to read it",
+                detail="the positions in the checkpoint are those of the topic that is gone",
+                hint="start the query with a new checkpointLocation to read the new topic",
+                topic=topic.name,
+            )
+
+
+def batch_start(start: StreamOffset, end: StreamOffset) -> Positions:
+    """Where a batch that ends at `end` begins, also when it is a repetition of the query's first."""
+    return end.began if start.initial and end.began is not None else start.positions
+
+
+def _plain(positions: Positions) -> dict[str, int]:
+    return {str(p): positions[p] for p in sorted(positions)}
+
+
+def _positions(plain: Mapping[str, int]) -> dict[int, int]:
+    return {int(p): int(at) for p, at in plain.items()}

@@ -1,0 +1,139 @@
+"""EXPLAIN: a view's operator graph as text and as a Mermaid picture, with its keys, arrangements and their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from headwater.catalog import ViewDefinition
+from headwater.queries import graph as g
+from headwater.runtime.expressions import Evaluator
+from headwater.runtime.pipeline import Pipeline, Slot
+from headwater.runtime.planning.planner import Plan
+from headwater.runtime.units import Unit, ViewUnit
+from headwater.settings import format_bytes
+from headwater.state.manifest import Manifest
+
+
+def explained(view: ViewDefinition, unit: Unit, manifest: Manifest | None) -> pa.Table:
+    """Everything that is known about a view, a line per fact."""
+    assert isinstance(unit, ViewUnit)
+    state = manifest.views.get(view.name) if manifest else None
+    facts = {
+        "view": view.name,
+        "statement": view.to_sql(),
+        "columns": ", ".join(f"{f.name} {f.type}" for f in view.columns),
+        "status": state.status if state else "backfilling",
+        "arranged by": ", ".join(unit.schema.field(k).name for k in unit.key) or "one group",
+    }
+    if state is not None and state.reason:
+        facts["reason"] = state.reason
+    facts["graph"] = "\n".join(describe(unit.pipeline, unit.identity, manifest))
+    facts["picture"] = "\n".join(picture(unit.pipeline, unit.name))
+    return pa.table({"property": list(facts), "value": list(facts.values())})
+
+
+def sketched(plan: Plan, evaluator: Evaluator) -> pa.Table:
+    """How a query would be kept, were it a view."""
+    pipeline = Pipeline(plan.root, evaluator)
+    facts = {
+        "columns": ", ".join(f"{f.name} {f.type}" for f in plan.schema),
+        "graph": "\n".join(describe(pipeline, "", None)),
+        "picture": "\n".join(picture(pipeline, "view")),
+    }
+    return pa.table({"property": list(facts), "value": list(facts.values())})
+
+
+def describe(pipeline: Pipeline, identity: str, manifest: Manifest | None) -> list[str]:
+    """The graph as lines of text, the view first, each operator with its layer and what it keeps."""
+    operators = {id(node): operator for node, operator in pipeline.nodes}
+    lines: list[str] = []
+
+    def visit(node: g.Node, depth: int) -> None:
+        lines.append("  " * depth + f"{title(node)}  [layer {layer(node)}]")
+        for slot in operators[id(node)].slots:
+            lines.append("  " * (depth + 1) + "keeps " + _kept(identity, slot, manifest))
+        for child in node.inputs:
+            visit(child, depth + 1)
+
+    visit(pipeline.root, 0)
+    return lines
+
+
+def picture(pipeline: Pipeline, name: str) -> list[str]:
+    """The graph as a Mermaid flowchart."""
+    nodes = pipeline.nodes
+    numbers = {id(node): i for i, (node, _) in enumerate(nodes)}
+    lines = ["flowchart LR"]
+    for node, operator in nodes:
+        label = title(node).replace('"', "'")[:80]
+        shape = ("[(", ")]") if isinstance(node, g.Source) else ("[", "]")
+        extra = f"<br/>{len(operator.slots)} arrangements" if operator.slots else ""
+        lines.append(f'  n{numbers[id(node)]}{shape[0]}"{label}{extra}"{shape[1]}')
+    for node, _ in nodes:
+        lines += [f"  n{numbers[id(child)]} --> n{numbers[id(node)]}" for child in node.inputs]
+    lines.append(f'  n{len(nodes) - 1} --> view(["{name}"])')
+    return lines
+
+
+def layer(node: g.Node) -> int:
+    """How many exchanges of keys a change has behind it when it leaves the node."""
+    below = max((layer(child) for child in node.inputs), default=0)
+    return below + (0 if isinstance(node, (g.Source, g.Constant, g.Map, g.Union)) else 1)
+
+
+def title(node: g.Node) -> str:
+    """An operator in one line."""
+    match node:
+        case g.Source():
+            return f"source {node.name}" + ("" if node.append_only else " (changes)")
+        case g.Constant():
+            return f"constant of {node.rows.num_rows} rows"
+        case g.Map():
+            return "map " + ", then ".join(_step(s) for s in node.steps)
+        case g.Union():
+            return f"union of {len(node.inputs)}"
+        case g.Aggregate():
+            functions = ", ".join(f.text for f in node.functions) or "distinct"
+            return f"aggregate {functions} by ({_names(node.input.schema, range(node.keys))})"
+        case g.Join():
+            pairs = zip(
+                _each(node.left.schema, node.left_key), _each(node.right.schema, node.right_key), strict=True
+            )
+            on = " and ".join(f"{a} = {b}" for a, b in pairs) or "every pair"
+            more = f" and {node.condition.text}" if node.condition else ""
+            return f"{node.kind} join on {on}{more}"
+        case g.Rank():
+            return f"{node.function} <= {node.limit} by ({_names(node.input.schema, node.key)})"
+        case g.Regroup():
+            return f"recompute whole groups by ({_names(node.input.schema, node.key)}): {node.text}"
+
+
+def _step(step: g.Step) -> str:
+    match step:
+        case g.Filter(condition):
+            return f"where {condition.text}"
+        case g.Project(expressions):
+            return "select " + ", ".join(e.text for e in expressions)
+        case g.Expand(projections):
+            return f"expand {len(projections)} times"
+        case g.Generate(text):
+            return text
+        case g.Replicate(count):
+            return f"repeat {count.text} times"
+
+
+def _kept(identity: str, slot: Slot, manifest: Manifest | None) -> str:
+    refs = manifest.arrangements.get(f"{identity}/{slot.name}", ()) if manifest else ()
+    rows, size = sum(r.rows for r in refs), sum(r.length for r in refs)
+    key = _names(slot.schema, slot.key)
+    return f"{slot.name} by ({key}): {rows} rows in {len(refs)} runs, {format_bytes(size)} bytes"
+
+
+def _each(schema: pa.Schema, columns: Sequence[int]) -> list[str]:
+    return [schema.field(c).name for c in columns]
+
+
+def _names(schema: pa.Schema, columns: Sequence[int] | range) -> str:
+    return ", ".join(schema.field(c).name for c in columns)

@@ -1,0 +1,48 @@
+"""Functions of whole groups, computed by Spark itself over the rows of the groups that a change touched.
+
+For what has no kernel of its own: window functions, percentiles, lists. The plan node of the query runs as it is, over
+a local relation in place of its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from headwater.queries import graph as g
+from headwater.runtime.expressions import Evaluator, conformed, evaluation_error
+from headwater.runtime.planning.catalyst import items
+from headwater.runtime.planning.handles import Evaluation
+
+
+def compile_groups(node: g.Regroup, evaluator: Evaluator) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """The function of a group's rows, for many groups at once."""
+    evaluation: Evaluation = node.evaluate
+    catalyst = evaluator.catalyst
+    # the node's input may have more columns than its plan knows: the keys that were computed for it
+    width = len(evaluation.attributes)
+
+    def evaluate(rows: pa.RecordBatch) -> pa.RecordBatch:
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+        from pyspark.sql.classic.dataframe import DataFrame
+
+        names = [f"c{i}" for i in range(width)]
+        table = pa.Table.from_arrays(rows.columns[:width], names=names)
+        try:
+            frame = catalyst.spark.createDataFrame(table)
+            leaf = frame._jdf.queryExecution().analyzed()
+            renamed = [
+                catalyst.alias(catalyst.cast(a, like.dataType()), like.name(), like=like)
+                for a, like in zip(items(leaf.output()), evaluation.attributes, strict=True)
+            ]
+            below = catalyst.plans.Project(catalyst.seq(renamed), leaf)
+            plan = evaluation.plan.withNewChildren(catalyst.seq([below]))
+            result = DataFrame(catalyst.dataset(plan), catalyst.spark).toArrow()
+        except (PySparkException, Py4JJavaError) as error:
+            raise evaluation_error(error) from error
+        columns = [conformed(result.column(i), f.type) for i, f in enumerate(node.schema)]
+        return pa.RecordBatch.from_arrays(columns, schema=node.schema)
+
+    return evaluate

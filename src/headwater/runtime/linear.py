@@ -1,0 +1,232 @@
+"""Linear steps over a change: each row alone, weights carried along.
+
+Columns that are only passed on never leave Arrow. Expressions go to `Evaluator`, except the few whose meaning on Arrow
+is provably Spark's (`native`). A filter runs before what stands above it, so that an expression never meets a row that
+the filter was there to keep away from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.operators.delta import Delta, concat
+from headwater.queries import graph as g
+from headwater.runtime.expressions import Compiled, Evaluator, conformed
+from headwater.runtime.native import Native, native
+from headwater.runtime.planning.handles import Bound, NotIn
+
+Mask = npt.NDArray[np.bool_]
+LinearStep = Callable[[Delta], Delta]
+
+
+def compile_map(node: g.Map, evaluator: Evaluator) -> LinearStep:
+    """All steps of a Map as one function of a change."""
+    schemas = _schemas(node)
+    steps = [_step(step, schema, evaluator) for step, schema in zip(node.steps, schemas, strict=True)]
+
+    def run(delta: Delta) -> Delta:
+        for step in steps:
+            if not len(delta):
+                break
+            delta = step(delta)
+        if not len(delta):
+            return Delta.empty(node.schema)
+        return delta.with_rows(renamed(delta.rows, node.schema))
+
+    return run
+
+
+def compile_condition(condition: g.Expression, evaluator: Evaluator) -> Callable[[pa.RecordBatch], Mask]:
+    """A condition as a mask over rows; NULL is false."""
+    compiled = _values([condition], evaluator)
+
+    def mask(rows: pa.RecordBatch) -> Mask:
+        return as_mask(compiled(rows, rows.num_rows)[0])
+
+    return mask
+
+
+def renamed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The same columns under the names of a schema of the same types."""
+    if rows.schema.equals(schema):
+        return rows
+    columns = [conformed(c, f.type) for c, f in zip(rows.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def as_mask(values: pa.Array) -> Mask:
+    """Where a boolean column is true."""
+    filled = pc.fill_null(values, False) if values.null_count else values
+    mask: Mask = filled.to_numpy(zero_copy_only=False)
+    return mask
+
+
+Values = Callable[[pa.RecordBatch, int], list[pa.Array]]
+
+
+def _values(expressions: Sequence[g.Expression], evaluator: Evaluator) -> Values:
+    """Several expressions over the same rows: columns and native ones in Arrow, the rest in one trip to the JVM."""
+    natives: dict[int, Native] = {}
+    handles: list[tuple[int, Any]] = []
+    attributes: Sequence[Any] = ()
+    for place, expression in enumerate(expressions):
+        if expression.column is not None:
+            natives[place] = _column(expression.column)
+        elif isinstance(expression.handle, NotIn):
+            natives[place] = _not_in(expression.handle)
+        else:
+            bound: Bound = expression.handle
+            made = native(bound.expression, bound.attributes, expression.type)
+            if made is not None:
+                natives[place] = made
+            else:
+                handles.append((place, bound.expression))
+                attributes = bound.attributes
+    compiled: Compiled | None = None
+    if handles:
+        compiled = evaluator.compile([h for _, h in handles], attributes)
+
+    def values(rows: pa.RecordBatch, count: int) -> list[pa.Array]:
+        found: dict[int, pa.Array] = {place: make(rows, count) for place, make in natives.items()}
+        if compiled is not None:
+            results = compiled(rows, count)
+            found.update((place, r) for (place, _), r in zip(handles, results, strict=True))
+        return [found[i] for i in range(len(expressions))]
+
+    return values
+
+
+def _column(index: int) -> Native:
+    return lambda rows, count: rows.column(index)
+
+
+def _not_in(handle: NotIn) -> Native:
+    def keep(rows: pa.RecordBatch, count: int) -> pa.Array:
+        everything, filled = rows.column(handle.all_rows), rows.column(handle.filled)
+        complete = pc.and_(pc.is_valid(rows.column(handle.x)), pc.equal(everything, filled))
+        return pc.or_(pc.equal(everything, 0), complete)
+
+    return keep
+
+
+def _step(step: g.Step, schema: pa.Schema, evaluator: Evaluator) -> LinearStep:
+    match step:
+        case g.Filter(condition):
+            return _filter(_values([condition], evaluator))
+        case g.Project(expressions):
+            return _project(_values(expressions, evaluator), schema)
+        case g.Expand(projections):
+            made = [_project(_values(p, evaluator), schema) for p in projections]
+            return lambda delta: concat([project(delta) for project in made], schema)
+        case g.Replicate(count, keep):
+            return _replicate(_values([count, *keep], evaluator), schema)
+        case g.Generate(_, kind, argument, outer, keep):
+            return _generate(kind, _values([argument], evaluator), outer, keep, schema)
+
+
+def _filter(values: Values) -> LinearStep:
+    return lambda delta: delta.filter(as_mask(values(delta.rows, len(delta))[0]))
+
+
+def _project(values: Values, schema: pa.Schema) -> LinearStep:
+    def project(delta: Delta) -> Delta:
+        columns = values(delta.rows, len(delta))
+        columns = [conformed(c, f.type) for c, f in zip(columns, schema, strict=True)]
+        return delta.with_rows(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+    return project
+
+
+def _replicate(values: Values, schema: pa.Schema) -> LinearStep:
+    def replicate(delta: Delta) -> Delta:
+        count, *columns = values(delta.rows, len(delta))
+        rows = pa.RecordBatch.from_arrays(columns[: len(schema)], schema=schema)
+        copies = pc.fill_null(count, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        return Delta(rows, delta.weights * np.maximum(copies, 0)).filter(copies > 0)
+
+    return replicate
+
+
+def _generate(kind: str, values: Values, outer: bool, keep: tuple[int, ...], schema: pa.Schema) -> LinearStep:
+    def generate(delta: Delta) -> Delta:
+        (argument,) = values(delta.rows, len(delta))
+        elements, parents, positions = _elements(argument)
+        kept = len(keep)
+        if outer:
+            # a row whose list is empty or NULL stays, with NULLs for the element
+            bare = np.setdiff1d(np.arange(len(delta)), parents)
+            parents = np.concatenate([parents, bare])
+            elements = [pa.concat_arrays([e, pa.nulls(len(bare), e.type)]) for e in elements]
+            positions = pa.concat_arrays([positions, pa.nulls(len(bare), pa.int32())])
+        if kind == "posexplode":
+            elements = [positions, *elements]
+        if kind == "inline":
+            (structs,) = elements
+            elements = [pc.struct_field(structs, [i]) for i in range(structs.type.num_fields)]
+        taken = delta.take(parents)
+        columns = [taken.rows.column(i) for i in keep] + elements
+        typed = [conformed(c, f.type) for c, f in zip(columns, schema, strict=True)]
+        assert len(typed) >= kept
+        return taken.with_rows(pa.RecordBatch.from_arrays(typed, schema=schema))
+
+    return generate
+
+
+def _elements(argument: pa.Array) -> tuple[list[pa.Array], npt.NDArray[np.int64], pa.Array]:
+    """The elements of lists or maps, the row that each comes from, and its position in it."""
+    if pa.types.is_map(argument.type):
+        as_list = pa.ListArray.from_arrays(
+            argument.offsets,
+            pa.StructArray.from_arrays([argument.keys, argument.items], names=["key", "value"]),
+        )
+        if argument.null_count:
+            as_list = pc.if_else(argument.is_valid(), as_list, pa.nulls(len(argument), as_list.type))
+        elements, parents, positions = _elements(as_list)
+        return [pc.struct_field(elements[0], [0]), pc.struct_field(elements[0], [1])], parents, positions
+    flat = argument.flatten()
+    parents = pc.list_parent_indices(argument).to_numpy(zero_copy_only=False).astype(np.int64)
+    starts = np.searchsorted(parents, parents)
+    positions = pa.array((np.arange(len(parents)) - starts).astype(np.int32))
+    return [flat], parents, positions
+
+
+def _schemas(node: g.Map) -> list[pa.Schema]:
+    """The schema after each step; only the last one's names are kept by anybody."""
+    schemas: list[pa.Schema] = []
+    current = node.input.schema
+    for step in node.steps:
+        match step:
+            case g.Filter():
+                pass
+            case g.Project(expressions):
+                current = _positional([e.type for e in expressions])
+            case g.Expand(projections):
+                current = _positional([e.type for e in projections[0]])
+            case g.Replicate(_, keep):
+                current = _positional([e.type for e in keep])
+            case g.Generate(_, kind, argument, _, keep):
+                current = _positional(
+                    [*(current.field(i).type for i in keep), *_generated(kind, argument.type)]
+                )
+        schemas.append(current)
+    return schemas
+
+
+def _generated(kind: str, argument: pa.DataType) -> list[pa.DataType]:
+    if pa.types.is_map(argument):
+        types = [argument.key_type, argument.item_type]
+    elif kind == "inline":
+        types = [argument.value_type.field(i).type for i in range(argument.value_type.num_fields)]
+    else:
+        types = [argument.value_type]
+    return [pa.int32(), *types] if kind == "posexplode" else types
+
+
+def _positional(types: Sequence[pa.DataType]) -> pa.Schema:
+    return pa.schema([pa.field(str(i), t) for i, t in enumerate(types)])

@@ -1,0 +1,254 @@
+"""A view's graph made ready to run: a change of its sources goes in, a change of the view comes out.
+
+Pure over its state: `step` is given the runs of every arrangement and returns the runs to add. It neither reads nor
+writes files, so the same step runs in the driver and, by hash range, in tasks, and can be done again after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.errors import EvaluationError
+from headwater.operators import aggregate, join, ranking
+from headwater.operators.delta import Delta, concat, consolidate
+from headwater.operators.functions import Function
+from headwater.operators.ordered import Order
+from headwater.operators.regroup import regroup
+from headwater.operators.runs import Run, contents
+from headwater.queries import graph as g
+from headwater.runtime.expressions import Evaluator
+from headwater.runtime.groups import compile_groups
+from headwater.runtime.linear import compile_condition, compile_map, renamed
+
+Runs = Sequence[Run]
+State = Callable[["Slot"], Runs]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One arrangement of an operator: how its runs are sorted, and how they are merged."""
+
+    name: str
+    discipline: Literal["multiset", "latest", "ordered"]
+    key: tuple[int, ...]
+    order: tuple[Order, ...]
+    schema: pa.Schema
+
+
+class Operator:
+    """A node that is ready to run. `slots` are its arrangements; `step` gets their runs in that order."""
+
+    slots: tuple[Slot, ...] = ()
+
+    def initial(self) -> Delta | None:
+        """What it puts out before any change reaches it."""
+        return None
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        """The change of its output, and a run to add to each slot."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step of a view gave: the change of its rows, and the runs to add, by slot."""
+
+    change: Delta
+    runs: Mapping[Slot, Run]
+
+
+class Pipeline:
+    """All operators of a view, inputs first. An operator that two others read runs once."""
+
+    def __init__(self, root: g.Node, evaluator: Evaluator) -> None:
+        self.schema = root.schema
+        self.root = root
+        self._nodes: list[g.Node] = []
+        self._place: dict[int, int] = {}
+        self._operators: list[Operator] = []
+        self._inputs: list[list[int]] = []
+        self._add(root, evaluator)
+        self.slots = tuple(slot for operator in self._operators for slot in operator.slots)
+
+    def _add(self, node: g.Node, evaluator: Evaluator) -> int:
+        if id(node) in self._place:
+            return self._place[id(node)]
+        inputs = [self._add(child, evaluator) for child in node.inputs]
+        place = len(self._nodes)
+        self._place[id(node)] = place
+        self._nodes.append(node)
+        self._inputs.append(inputs)
+        self._operators.append(_operator(node, str(place), evaluator))
+        return place
+
+    @property
+    def nodes(self) -> Sequence[tuple[g.Node, Operator]]:
+        """Every node with its operator, inputs first."""
+        return list(zip(self._nodes, self._operators, strict=True))
+
+    def step(self, changes: Mapping[str, Delta], state: State, *, first: bool) -> Outcome:
+        """Apply a change of the sources. `first`: there is no state yet, so constants and empty aggregates come in."""
+        made: list[Delta] = []
+        runs: dict[Slot, Run] = {}
+        for node, operator, inputs in zip(self._nodes, self._operators, self._inputs, strict=True):
+            if isinstance(node, g.Source):
+                made.append(_source(node, changes.get(node.name)))
+                continue
+            given = [made[i] for i in inputs]
+            output = Delta.empty(node.schema)
+            if any(len(d) for d in given):
+                output, added = operator.step(given, [state(slot) for slot in operator.slots])
+                runs.update((s, r) for s, r in zip(operator.slots, added, strict=True) if len(r))
+            if first and (initial := operator.initial()) is not None:
+                output = concat([initial, output], node.schema)
+            made.append(
+                output.with_rows(renamed(output.rows, node.schema))
+                if len(output)
+                else Delta.empty(node.schema)
+            )
+        return Outcome(consolidate(made[-1]), runs)
+
+
+def _source(node: g.Source, change: Delta | None) -> Delta:
+    if change is None or not len(change):
+        return Delta.empty(node.schema)
+    columns = [change.rows.column(i) for i in node.columns]
+    return change.with_rows(renamed(_batch(columns, change.rows.schema, node.columns), node.schema))
+
+
+def _batch(columns: Sequence[pa.Array], schema: pa.Schema, places: Sequence[int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns), schema=pa.schema([schema.field(i) for i in places]))
+
+
+def _operator(node: g.Node, name: str, evaluator: Evaluator) -> Operator:
+    match node:
+        case g.Source():
+            return Operator()
+        case g.Constant():
+            return _Constant(node)
+        case g.Map():
+            return _Map(node, evaluator)
+        case g.Union():
+            return _Union(node)
+        case g.Aggregate():
+            return _Aggregate(node, name)
+        case g.Join():
+            return _Join(node, name, evaluator)
+        case g.Rank():
+            return _Rank(node, name)
+        case g.Regroup():
+            return _Regroup(node, name, evaluator)
+
+
+class _Constant(Operator):
+    def __init__(self, node: g.Constant) -> None:
+        self._rows = node.rows
+
+    def initial(self) -> Delta:
+        return Delta.of(self._rows)
+
+
+class _Map(Operator):
+    def __init__(self, node: g.Map, evaluator: Evaluator) -> None:
+        self._run = compile_map(node, evaluator)
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        return self._run(inputs[0]), ()
+
+
+class _Union(Operator):
+    def __init__(self, node: g.Union) -> None:
+        self._schema = node.schema
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        same = [d.with_rows(renamed(d.rows, self._schema)) for d in inputs if len(d)]
+        return concat(same, self._schema), ()
+
+
+class _Aggregate(Operator):
+    def __init__(self, node: g.Aggregate, name: str) -> None:
+        functions = tuple(Function(f.kind, f.args, f.filter, not f.ordered) for f in node.functions)  # type: ignore[arg-type]
+        self._spec = aggregate.AggregateSpec(node.input.schema, node.keys, functions)
+        key = tuple(range(node.keys))
+        self.slots = (
+            Slot(f"{name}.groups", "latest", key, (), self._spec.state),
+            *(
+                Slot(f"{name}.values{i}", "ordered", key, tuple(a.order), a.schema)
+                for i, a in enumerate(self._spec.arrangements)
+            ),
+        )
+
+    def initial(self) -> Delta | None:
+        return aggregate.initial(self._spec) if not self._spec.width else None
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        done = aggregate.step(self._spec, state[0], state[1:], inputs[0])
+        return done.output, (done.state, *done.ordered)
+
+
+class _Join(Operator):
+    def __init__(self, node: g.Join, name: str, evaluator: Evaluator) -> None:
+        self._spec = join.JoinSpec(node.kind, node.left_key, node.right_key)
+        self._node = node
+        self._condition = None if node.condition is None else compile_condition(node.condition, evaluator)
+        self.slots = (
+            Slot(f"{name}.left", "multiset", node.left_key, (), node.left.schema),
+            Slot(f"{name}.right", "multiset", node.right_key, (), node.right.schema),
+        )
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        left, right = state
+        done = join.step(self._spec, left, right, inputs[0], inputs[1], self._condition)
+        if self._node.at_most_one and len(done.right):
+            rows = contents([*right, done.right], self._node.right.schema)
+            if int(np.sum(rows.weights)) > 1:
+                raise EvaluationError(
+                    "an expression failed: a subquery used as an expression returned more than one row",
+                    hint="aggregate it, or limit it to one row",
+                )
+        return done.output, (done.left, done.right)
+
+
+class _Rank(Operator):
+    def __init__(self, node: g.Rank, name: str) -> None:
+        order = tuple(Order(o.column, o.descending, o.nulls_first) for o in node.order)
+        self._spec = ranking.RankSpec(
+            node.key, order, node.function, node.limit, node.offset, numbered=node.shows_rank
+        )
+        self.slots = (Slot(f"{name}.rows", "ordered", node.key, order, node.input.schema),)
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        output, run = ranking.step(self._spec, state[0], inputs[0])
+        return output, (run,)
+
+
+class _Regroup(Operator):
+    def __init__(self, node: g.Regroup, name: str, evaluator: Evaluator) -> None:
+        self._node = node
+        self._evaluate = compile_groups(node, evaluator)
+        self.slots = (Slot(f"{name}.rows", "multiset", node.key, (), node.input.schema),)
+
+    def initial(self) -> Delta | None:
+        if not self._node.whole:
+            return None
+        return Delta.of(self._evaluate(Delta.empty(self._node.input.schema).rows))
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        output, run = regroup(state[0], self._node.key, inputs[0], self._evaluate, self._node.schema)
+        if self._node.whole:
+            # the one group is there without rows too, and then has the result over none
+            held = sum(int(np.sum(r.weights)) for r in state[0])
+            empty = self.initial()
+            assert empty is not None
+            parts = [output]
+            if held == 0:
+                parts.append(empty.negated())
+            if held + int(np.sum(run.weights)) == 0:
+                parts.append(empty)
+            output = consolidate(concat(parts, self._node.schema))
+        return output, (run,)

@@ -1,0 +1,250 @@
+"""Aggregate nodes of a plan, as operators: by mergeable functions where all are, else by whole groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.queries import graph as g
+from headwater.runtime.planning.catalyst import (
+    Jvm,
+    items,
+    kind,
+    module,
+    option,
+    readable,
+)
+from headwater.runtime.planning.handles import Evaluation, Lowered
+from headwater.runtime.planning.reader import Reader
+
+_MOMENTS = {"StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"}
+_FUNCTIONS = {
+    "Count": "count",
+    "Sum": "sum",
+    "Average": "avg",
+    "Min": "min",
+    "Max": "max",
+    "First": "max",  # the optimizer's own, of the one row there is; a user's was refused before
+    "MinBy": "min_by",
+    "MaxBy": "max_by",
+    **dict.fromkeys(_MOMENTS, "moments"),
+}
+
+
+class AggregateReader(Reader):
+    """Reads GROUP BY."""
+
+    def _aggregate(self, plan: Jvm) -> Lowered:
+        found = option(self._planning("PhysicalAggregation").unapply(plan))
+        if found is None:
+            self._refuse(plan, "this aggregate has no incremental form")
+        grouping, aggregates, results = items(found._1()), items(found._2()), items(found._3())
+        child = self.lower(found._4())
+        if any(self._is_session(e) for e in grouping):
+            self._refuse(
+                plan, "session windows are not kept in views yet", hint="window(at, '1 minute') works"
+            )
+        if not all(self._mergeable(a) for a in aggregates):
+            return self._regrouped(plan, child, grouping)
+        plain = [a for a in aggregates if not a.isDistinct()]
+        distinct = [a for a in aggregates if a.isDistinct()]
+        if distinct:
+            below, functions = self._with_distinct(child, grouping, plain, distinct)
+            ordered_aggregates = [*plain, *distinct]
+        else:
+            below, functions = self._arguments(child, grouping, plain)
+            ordered_aggregates = plain
+        return self._finished(below, grouping, ordered_aggregates, functions, results)
+
+    def _arguments(
+        self, child: Lowered, grouping: Sequence[Jvm], aggregates: Sequence[Jvm]
+    ) -> tuple[Lowered, tuple[g.Function, ...]]:
+        """The input with the keys first, then the arguments and filters of the functions, each once."""
+        columns = [self._named(e) for e in grouping]
+        places: dict[str, int] = {}
+
+        def place(e: Jvm) -> int:
+            text = e.canonicalized().toString()
+            if text not in places:
+                places[text] = len(columns)
+                columns.append(self._named(e))
+            return places[text]
+
+        functions = tuple(
+            self._function(a, [place(e) for e in self._args(a)], place, child.node.append_only)
+            for a in aggregates
+        )
+        return self._projected(child, columns), functions
+
+    def _with_distinct(
+        self, child: Lowered, grouping: Sequence[Jvm], plain: Sequence[Jvm], distinct: Sequence[Jvm]
+    ) -> tuple[Lowered, tuple[g.Function, ...]]:
+        """Aggregates over distinct values: one branch of all rows, one of the distinct rows of each set of arguments,
+        told apart by a tag; a function reads the rows of its branch.
+        """
+        c = self._c
+        groups: dict[str, list[Jvm]] = {}
+        for a in distinct:
+            chosen = option(a.filter())
+            key = ",".join(sorted(e.canonicalized().toString() for e in self._args(a)))
+            groups.setdefault(key + "|" + (chosen.canonicalized().toString() if chosen else ""), []).append(a)
+        all_rows, functions = self._arguments(child, grouping, plain)
+        keys = [self._named(e) for e in grouping]
+        branches: list[tuple[Lowered, list[Jvm]]] = [(all_rows, all_rows.attributes[len(keys) :])]
+        members: list[tuple[Jvm, int, list[int]]] = []
+        for number, group in enumerate(groups.values(), 1):
+            chosen = option(group[0].filter())
+            source = child
+            if chosen is not None:
+                source = self._mapped(
+                    child, g.Filter(self._expression(chosen, child.attributes)), child.attributes
+                )
+            arguments = self._args(group[0])
+            below = self._projected(source, [*keys, *(self._named(e) for e in arguments)])
+            width = len(below.attributes)
+            unique = Lowered(
+                g.Aggregate(below.node, width, (), self._c.arrow_schema(below.attributes)), below.attributes
+            )
+            branches.append((unique, unique.attributes[len(keys) :]))
+            texts = [e.canonicalized().toString() for e in arguments]
+            for a in group:
+                members.append(
+                    (a, number, [texts.index(e.canonicalized().toString()) for e in self._args(a)])
+                )
+        # every branch gets the columns of all, null where they are not its own, and one flag per branch
+        flags = len(branches)
+        starts: list[int] = []
+        widths = [len(b[1]) for b in branches]
+        at = len(keys)
+        for width in widths:
+            starts.append(at)
+            at += width
+        total = at
+        tagged = []
+        for number, (branch, own) in enumerate(branches):
+            columns = list(branch.attributes[: len(keys)])
+            for other, (_, theirs) in enumerate(branches):
+                columns += (
+                    own if other == number else [c.alias(self._null(a.dataType()), a.name()) for a in theirs]
+                )
+            columns += [c.alias(self._literal(f == number), f"branch_{f}") for f in range(flags)]
+            named = [e if kind(e) == "Alias" else c.alias(e, e.name()) for e in columns]
+            tagged.append(self._projected(branch, named))
+        attributes = tagged[0].attributes
+        union = Lowered(g.Union(tuple(t.node for t in tagged), c.arrow_schema(attributes)), attributes)
+        moved = [self._in_branch(f, total) for f in functions]
+        shown = tuple(
+            g.Function(
+                self._kind_of(a),
+                readable(a),
+                tuple(starts[number] + i for i in arguments),
+                total + number,
+                ordered=self._kind_of(a) in ("min", "max", "min_by", "max_by"),
+            )
+            for a, number, arguments in members
+        )
+        # _finished pairs functions with aggregates by position: distinct ones follow in the order of `distinct`
+        order = [next(i for i, m in enumerate(members) if m[0] is a) for a in distinct]
+        return union, (*moved, *(shown[i] for i in order))
+
+    def _in_branch(self, function: g.Function, tag: int) -> g.Function:
+        """A function of the branch of all rows. One with a filter of its own is false elsewhere: it is null there."""
+        chosen = function.filter if function.filter is not None else tag
+        return g.Function(function.kind, function.text, function.args, chosen, function.ordered)
+
+    def _function(self, a: Jvm, args: list[int], place: Any, append_only: bool) -> g.Function:
+        chosen = option(a.filter())
+        name = self._kind_of(a)
+        return g.Function(
+            name,
+            readable(a),
+            tuple(args),
+            None if chosen is None else place(chosen),
+            ordered=name in ("min", "max", "min_by", "max_by") and not append_only,
+        )
+
+    def _args(self, a: Jvm) -> list[Jvm]:
+        function = a.aggregateFunction()
+        args = items(function.children())
+        if kind(function) == "Count":
+            return [e for e in args if e.nullable()]  # what is never null is always counted
+        if kind(function) in ("Sum", "Average", "First"):
+            return args[:1]
+        return args
+
+    def _kind_of(self, a: Jvm) -> str:
+        return _FUNCTIONS[kind(a.aggregateFunction())]
+
+    def _mergeable(self, a: Jvm) -> bool:
+        function = a.aggregateFunction()
+        name = kind(function)
+        if name not in _FUNCTIONS:
+            return False
+        if a.isDistinct() and name not in ("Count", "Sum", "Average", "Min", "Max"):
+            return False
+        if name in ("Sum", "Average"):
+            argument = self._c.arrow_type(function.children().head().dataType())
+            return bool(
+                pa.types.is_integer(argument)
+                or pa.types.is_floating(argument)
+                or pa.types.is_decimal(argument)
+            )
+        if name in ("Min", "Max", "MinBy", "MaxBy", "First"):
+            return all(
+                not pa.types.is_nested(self._c.arrow_type(e.dataType())) for e in items(function.children())
+            )
+        return True
+
+    def _finished(
+        self,
+        below: Lowered,
+        grouping: Sequence[Jvm],
+        aggregates: Sequence[Jvm],
+        functions: Sequence[g.Function],
+        results: Sequence[Jvm],
+    ) -> Lowered:
+        """The operator, and above it Spark's own computation of the results from the functions' buffers."""
+        c = self._c
+        keys = [e.toAttribute() for e in grouping]
+        buffers: list[Jvm] = []
+        finals: list[Jvm] = []
+        for a in aggregates:
+            function = a.aggregateFunction()
+            own = items(function.aggBufferAttributes())
+            if kind(function) in ("MinBy", "MaxBy", "First"):
+                own = own[:1]
+            buffers += own
+            finals.append(c.alias(function.evaluateExpression(), "result", like=a.resultAttribute()))
+        attributes = [*keys, *buffers]
+        node = g.Aggregate(below.node, len(keys), tuple(functions), c.arrow_schema(attributes))
+        leaf = module(c.plans, "LocalRelation").apply(c.seq(attributes))
+        stacked = c.plans.Project(c.seq(results), c.plans.Project(c.seq([*keys, *finals]), leaf))
+        collapsed = c.rule("CollapseProject").apply(stacked)
+        return self._over(self._projects(collapsed), Lowered(node, attributes))
+
+    def _projects(self, plan: Jvm) -> list[Jvm]:
+        found = []
+        while kind(plan) == "Project":
+            found.append(plan)
+            plan = plan.child()
+        return found
+
+    def _regrouped(self, plan: Jvm, child: Lowered, grouping: Sequence[Jvm]) -> Lowered:
+        """Any other aggregate: Spark computes it again for the groups that a change touches."""
+        below, key = self._keyed(child, [e.child() if kind(e) == "Alias" else e for e in grouping])
+        attributes = items(plan.output())
+        node = g.Regroup(
+            below.node,
+            key,
+            readable(plan).splitlines()[0],
+            Evaluation(plan, tuple(child.attributes)),
+            self._c.arrow_schema(attributes),
+            whole=not key,
+        )
+        return Lowered(node, attributes)
+
+    def _is_session(self, expression: Jvm) -> bool:
+        attribute = expression.toAttribute()
+        return bool(attribute.metadata().contains("spark.sessionWindow"))

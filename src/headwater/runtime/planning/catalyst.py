@@ -1,0 +1,175 @@
+"""Spark's plans and expressions, seen from Python: the few calls into Catalyst that planning and evaluation need.
+
+Everything here works on py4j handles to Scala objects (`Any` to the type checker) and keeps to Spark 4.3's names, so
+that a change of them in a later Spark has one place. A call costs about 0.2 ms, which suits planning and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Jvm = Any
+"""A py4j handle."""
+
+_ID = re.compile(r"#\d+L?")
+_UTC = "UTC"
+
+
+class Catalyst:
+    """One session's view of Catalyst."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self.jvm = spark._jvm
+        self.session: Jvm = spark._jsparkSession
+        assert self.jvm is not None
+        sql = self.jvm.org.apache.spark.sql
+        self.expressions: Jvm = sql.catalyst.expressions
+        self.plans: Jvm = sql.catalyst.plans.logical
+        self._datasets = module(sql.classic, "Dataset")
+        self._types: dict[str, pa.DataType] = {}
+
+    def seq(self, items: Iterable[Jvm]) -> Jvm:
+        """A Scala Seq."""
+        assert self.jvm is not None
+        values = self.jvm.java.util.ArrayList()
+        for item in items:
+            values.add(item)
+        return self.jvm.org.apache.spark.api.python.PythonUtils.toSeq(values)
+
+    def none(self) -> Jvm:
+        """Scala's None."""
+        assert self.jvm is not None
+        return self.jvm.scala.Option.empty()
+
+    def struct_type(self, schema_json: str) -> Jvm:
+        """A StructType of its JSON form."""
+        assert self.jvm is not None
+        return self.jvm.org.apache.spark.sql.types.DataType.fromJson(schema_json)
+
+    def dataset(self, plan: Jvm) -> Jvm:
+        """A Dataset of a logical plan, which analyses it."""
+        return self._datasets.ofRows(self.session, plan)
+
+    def rule(self, name: str) -> Jvm:
+        """An optimizer rule, by the name of its object."""
+        assert self.jvm is not None
+        return module(self.jvm.org.apache.spark.sql.catalyst.optimizer, name)
+
+    def arrow_type(self, data_type: Jvm) -> pa.DataType:
+        """The Arrow type of a Spark type; TypeError if it has none."""
+        text = data_type.json()
+        if text not in self._types:
+            from pyspark.errors import PySparkException
+            from pyspark.sql.pandas.types import to_arrow_type
+            from pyspark.sql.types import _parse_datatype_json_string
+
+            try:
+                kind = to_arrow_type(_parse_datatype_json_string(text), timezone=_UTC)
+            except (PySparkException, TypeError) as error:
+                raise TypeError(str(data_type.simpleString())) from error
+            self._types[text] = plain_type(kind)
+        return self._types[text]
+
+    def arrow_schema(self, attributes: Sequence[Jvm]) -> pa.Schema:
+        """The Arrow schema of a row of attributes; names may repeat."""
+        return pa.schema([pa.field(a.name(), self.arrow_type(a.dataType())) for a in attributes])
+
+    def alias(self, expression: Jvm, name: str, like: Jvm | None = None) -> Jvm:
+        """A named expression; `like` gives it the identity of another attribute."""
+        identity = like.exprId() if like is not None else self.expressions.NamedExpression.newExprId()
+        empty = self.seq([])
+        return self.expressions.Alias(expression, name, identity, empty, self.none(), empty)
+
+    def cast(self, expression: Jvm, data_type: Jvm) -> Jvm:
+        """The expression as another type; itself where it has that type."""
+        if expression.dataType().equals(data_type):
+            return expression
+        ansi = module(self.expressions, "EvalMode").fromBoolean(True)
+        return self.expressions.Cast(expression, data_type, self.none(), ansi)
+
+    def rewritten(self, node: Jvm, change: Callable[[Jvm], Jvm | None]) -> Jvm:
+        """A tree with every node for which `change` gives another one replaced, from the leaves up."""
+        children = items(node.children())
+        changed = [self.rewritten(c, change) for c in children]
+        if any(a is not b for a, b in zip(children, changed, strict=True)):
+            node = node.withNewChildren(self.seq(changed))
+        replacement = change(node)
+        return node if replacement is None else replacement
+
+
+def module(package: Jvm, name: str) -> Jvm:
+    """A Scala object, by the name of its class."""
+    return getattr(getattr(package, name + "$"), "MODULE$")
+
+
+def items(seq: Jvm) -> list[Jvm]:
+    """The elements of a Scala Seq."""
+    return [seq.apply(i) for i in range(seq.size())]
+
+
+def option(value: Jvm) -> Jvm | None:
+    """What a Scala Option holds, or None."""
+    return value.get() if value.isDefined() else None
+
+
+def kind(node: Jvm) -> str:
+    """The name of a node's class: `Project`, `EqualTo`."""
+    name: str = node.getClass().getSimpleName()
+    return name.rstrip("$")
+
+
+def identity(attribute: Jvm) -> int:
+    """The number that tells an attribute from all others of its name."""
+    number: int = attribute.exprId().id()
+    return number
+
+
+def readable(node: Jvm) -> str:
+    """An expression or plan as text for people, without the numbers that change from one analysis to the next."""
+    return _ID.sub("", node.toString()).strip()
+
+
+def find(node: Jvm, found: Callable[[Jvm], bool]) -> Jvm:
+    """The first node of an expression tree, from the top, for which `found` is true, or None."""
+    if found(node):
+        return node
+    for child in items(node.children()):
+        if (hit := find(child, found)) is not None:
+            return hit
+    return None
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """A type with every nested field nullable and of the usual name, so that equal data has equal types."""
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(pa.field("element", plain_type(kind.value_type)))
+    if types.is_map(kind):
+        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if types.is_struct(kind):
+        return pa.struct([pa.field(f.name, plain_type(f.type)) for f in kind])
+    if types.is_large_string(kind):
+        return pa.string()
+    if types.is_large_binary(kind):
+        return pa.binary()
+    return kind
+
+
+def spark_schema_json(schema: pa.Schema, metadata: Sequence[dict[str, Any]] | None = None) -> str:
+    """A Spark schema of an Arrow one, every column nullable, with metadata per column."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    fields = from_arrow_schema(schema).jsonValue()["fields"]
+    for i, field in enumerate(fields):
+        field["nullable"] = True
+        field["metadata"] = metadata[i] if metadata else {}
+    return json.dumps({"type": "struct", "fields": fields})

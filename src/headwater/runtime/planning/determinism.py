@@ -1,0 +1,267 @@
+"""What Spark leaves open in a query is refused or fixed here, once, before anything is planned or run in batch.
+
+A view means its SELECT on the rows of the log, in whatever order and partitions they are met. So functions that look
+at anything else (clocks, random numbers, the order of rows) are refused; and where a query is meant to be ordered but
+its order leaves ties, the tie is broken by the remaining columns of the operator's input, ascending, nulls first;
+`collect_set` comes out sorted. The engine and the batch oracle both run the plan that comes out of here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, identity, items, kind
+
+Refuse = Callable[..., NoReturn]
+"""refuse(node, reason, hint=...): raises, underlining the part of the SQL that a Catalyst node came from."""
+
+_CLOCKS = {
+    "CurrentDate": "the current date",
+    "CurrentTimestamp": "the current time",
+    "CurrentTime": "the current time",
+    "LocalTimestamp": "the current time",
+    "Now": "the current time",
+    "CurrentTimeZone": "the session",
+    "CurrentUser": "the session",
+    "CurrentDatabase": "the session",
+    "CurrentCatalog": "the session",
+    "InputFileName": "the files that are read",
+    "InputFileBlockStart": "the files that are read",
+    "InputFileBlockLength": "the files that are read",
+    "Version": "the version of Spark",
+}
+_ANY_VALUE = {"First", "Last", "AnyValue"}
+_UNORDERED_LISTS = {"CollectList", "ListAgg"}
+_PEER_SENSITIVE = {"FirstValue", "LastValue", "NthValue", "First", "Last", "CollectList", "AnyValue"}
+_ROW_SENSITIVE = {"RowNumber", "Lag", "Lead", "NTile", "NthValue"}
+
+
+class Determinism:
+    """Checks and completes analysed plans."""
+
+    def __init__(self, catalyst: Catalyst, refuse: Refuse) -> None:
+        self._catalyst = catalyst
+        self._refuse = refuse
+
+    def pinned(self, plan: Jvm) -> Jvm:
+        """The plan with every open choice made; refuses what depends on more than the rows."""
+        return self._plan(plan, None)
+
+    def _plan(self, plan: Jvm, wanted: set[int] | None) -> Jvm:
+        """`wanted`: the attributes that those above read other than to sort them; None if it may be any."""
+        children = items(plan.children())
+        changed = [self._plan(c, self._wanted_below(plan, wanted)) for c in children]
+        if any(a is not b for a, b in zip(children, changed, strict=True)):
+            plan = plan.withNewChildren(self._catalyst.seq(changed))
+        name = kind(plan)
+        if name in ("WithCTE", "CTERelationDef", "View", "SubqueryAlias", "LogicalRDD", "CTERelationRef"):
+            return plan
+        if name == "Sample":
+            self._refuse(plan, "a sample is another one each time", hint="filter by a hash of a key instead")
+        plan = self._subqueries(plan)
+        for expression in items(plan.expressions()):
+            unread = wanted is not None and kind(expression) == "Alias" and identity(expression) not in wanted
+            self._check(expression, inside_sort=unread)
+        if name == "Window":
+            return self._window(plan)
+        if name == "Sort":
+            return plan.copy(
+                self._total(plan.order(), plan.child()), True, plan.child(), self._catalyst.none()
+            )
+        if name == "Aggregate" and "collect_set(" in plan.toString():
+            return self._sorted_sets(plan)
+        return plan
+
+    def _wanted_below(self, plan: Jvm, wanted: set[int] | None) -> set[int] | None:
+        """HAVING sort_array(array_agg(x)) ...: the list is made in one node and sorted in the one above."""
+        if kind(plan) == "Project":
+            return set().union(*(_unsorted(e) for e in items(plan.projectList())), set())
+        if kind(plan) == "Filter" and wanted is not None:
+            return wanted | _unsorted(plan.condition())
+        return None
+
+    def _subqueries(self, plan: Jvm) -> Jvm:
+        """Complete the plans inside IN, EXISTS and scalar subqueries too."""
+        if not any(find(e, _is_subquery) is not None for e in items(plan.expressions())):
+            return plan
+        return self._expressions_rewritten(
+            plan, lambda e: e.withNewPlan(self._plan(e.plan(), None)) if _is_subquery(e) else None
+        )
+
+    def _expressions_rewritten(self, plan: Jvm, change: Callable[[Jvm], Jvm | None]) -> Jvm:
+        c = self._catalyst
+        if kind(plan) not in ("Filter", "Project", "Aggregate"):
+            self._refuse(
+                plan,
+                f"a subquery inside {kind(plan).lower()} is not kept in views",
+                hint="join with it instead",
+            )
+
+        def each(expressions: Jvm) -> Jvm:
+            return c.seq(c.rewritten(e, change) for e in items(expressions))
+
+        if kind(plan) == "Filter":
+            return plan.copy(c.rewritten(plan.condition(), change), plan.child())
+        if kind(plan) == "Project":
+            return plan.copy(each(plan.projectList()), plan.child())
+        return plan.copy(
+            each(plan.groupingExpressions()), each(plan.aggregateExpressions()), plan.child(), c.none()
+        )
+
+    def _check(self, expression: Jvm, inside_sort: bool) -> None:
+        """Refuse what does not depend on the row alone. Aggregate functions that are fixed later are let through."""
+        name = kind(expression)
+        if name in _CLOCKS:
+            self._refuse(
+                expression,
+                f"{_called(expression)} depends on {_CLOCKS[name]}, so the view would change without any new record",
+                hint="use a column, such as the topic's time column or `_appended_at`",
+            )
+        if name in _ANY_VALUE and not inside_sort:
+            self._refuse(
+                expression,
+                f"{_called(expression)} takes the value of any row, and rows have no order in a view",
+                hint="use min, max, min_by(value, time) or max_by(value, time)",
+            )
+        ordered = name == "ListAgg" and expression.orderExpressions().size() > 0
+        if name in _UNORDERED_LISTS and not inside_sort and not ordered:
+            self._refuse(
+                expression,
+                f"{_called(expression)} lists values in the order of the rows, and rows have no order in a view",
+                hint="sort it: sort_array(array_agg(x)), or listagg(x) WITHIN GROUP (ORDER BY x)",
+            )
+        aggregate = name in (
+            "CollectSet",
+            "CollectList",
+            "ListAgg",
+            "AggregateExpression",
+            "WindowExpression",
+        )
+        children = items(expression.children())
+        if not aggregate and not expression.deterministic() and all(c.deterministic() for c in children):
+            self._refuse(
+                expression,
+                f"{_called(expression)} gives another value each time it is evaluated",
+                hint="compute it before the row is appended, and keep it in a column",
+            )
+        sorts = name in ("SortArray", "ArraySort")
+        for child in children:
+            self._check(
+                child, inside_sort=sorts or (inside_sort and name in ("AggregateExpression", "Alias"))
+            )
+
+    def _window(self, plan: Jvm) -> Jvm:
+        """Order rows fully for the functions that count rows; leave alone those for which ties are one."""
+        c = self._catalyst
+        by_rows, by_peers = [], []
+        for named in items(plan.windowExpressions()):
+            window: Jvm = _window_expression(named)
+            function = kind(_function(window.windowFunction()))
+            frame = window.windowSpec().frameSpecification()
+            rows = kind(frame) == "SpecifiedWindowFrame" and kind(frame.frameType()) == "RowFrame"
+            ranks = function in ("Rank", "DenseRank", "PercentRank", "CumeDist")
+            if plan.orderSpec().size() == 0:
+                if function in _ROW_SENSITIVE | _PEER_SENSITIVE:
+                    self._refuse(
+                        named,
+                        "this window function counts on an order, and the window has none",
+                        hint="add ORDER BY to the OVER clause",
+                    )
+                by_peers.append(named)
+            elif ranks or (not rows and function not in _PEER_SENSITIVE | _ROW_SENSITIVE):
+                by_peers.append(named)
+            elif not rows and function in _PEER_SENSITIVE:
+                self._refuse(
+                    named,
+                    "this function takes one row of several that are equal in the window's order",
+                    hint="add ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW, or use min or max",
+                )
+            else:
+                by_rows.append(named)
+        if not by_rows:
+            return plan
+        order = self._total(plan.orderSpec(), plan.child())
+        retold = []
+        for named in by_rows:
+            window = _window_expression(named)
+            spec = window.windowSpec()
+            fixed = window.copy(
+                window.windowFunction(), spec.copy(spec.partitionSpec(), order, spec.frameSpecification())
+            )
+            retold.append(c.alias(fixed, named.name(), like=named))
+        result = plan.copy(c.seq(retold), plan.partitionSpec(), order, plan.child(), c.none())
+        if by_peers:
+            output = [
+                *items(plan.child().output()),
+                *(n.toAttribute() for n in items(plan.windowExpressions())),
+            ]
+            peers = plan.copy(c.seq(by_peers), plan.partitionSpec(), plan.orderSpec(), result, c.none())
+            result = c.plans.Project(c.seq(output), peers)
+        return result
+
+    def _total(self, order: Jvm, child: Jvm) -> Jvm:
+        """An order with the remaining columns of the input appended."""
+        c = self._catalyst
+        given = items(order)
+        named = {identity(o.child()) for o in given if kind(o.child()) == "AttributeReference"}
+        assert c.jvm is not None
+        ordering = c.jvm.org.apache.spark.sql.catalyst.expressions
+        ascending = getattr(getattr(ordering, "Ascending$"), "MODULE$")
+        nulls_first = getattr(getattr(ordering, "NullsFirst$"), "MODULE$")
+        rest = [
+            ordering.SortOrder(a, ascending, nulls_first, c.seq([]))
+            for a in items(child.output())
+            if identity(a) not in named and _orderable(a)
+        ]
+        return c.seq([*given, *rest])
+
+    def _sorted_sets(self, plan: Jvm) -> Jvm:
+        c = self._catalyst
+
+        def sorted_set(e: Jvm) -> Jvm | None:
+            if kind(e) == "AggregateExpression" and kind(e.aggregateFunction()) == "CollectSet":
+                if not _orderable(e.aggregateFunction().child()):
+                    self._refuse(
+                        e, "maps have no order, so a set of them has none", hint="collect their entries"
+                    )
+                return c.expressions.SortArray(e)
+            return None
+
+        outputs = []
+        for e in items(plan.aggregateExpressions()):
+            fixed = c.rewritten(e, sorted_set)
+            outputs.append(fixed)
+        return plan.copy(plan.groupingExpressions(), c.seq(outputs), plan.child(), c.none())
+
+
+def _unsorted(expression: Jvm) -> set[int]:
+    """The attributes of an expression, but for those that it sorts."""
+    if kind(expression) == "AttributeReference":
+        return {identity(expression)}
+    if kind(expression) in ("SortArray", "ArraySort"):
+        return set()
+    return set().union(*(_unsorted(c) for c in items(expression.children())), set())
+
+
+def _is_subquery(expression: Jvm) -> bool:
+    return kind(expression) in ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
+
+
+def _window_expression(named: Jvm) -> Jvm:
+    return find(named, lambda e: kind(e) == "WindowExpression")
+
+
+def _function(expression: Jvm) -> Jvm:
+    return expression.aggregateFunction() if kind(expression) == "AggregateExpression" else expression
+
+
+def _called(expression: Jvm) -> str:
+    return str(expression.prettyName()) + "()"
+
+
+def _orderable(expression: Jvm) -> bool:
+    return "map<" not in expression.dataType().simpleString() and expression.dataType().typeName() not in (
+        "variant",
+        "interval",
+    )

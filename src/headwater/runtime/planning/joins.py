@@ -1,0 +1,147 @@
+"""Join nodes of a plan, as operators; semi and anti joins are what IN and EXISTS became."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from headwater.queries import graph as g
+from headwater.runtime.planning.catalyst import (
+    Jvm,
+    identity,
+    items,
+    kind,
+    option,
+)
+from headwater.runtime.planning.handles import Lowered, NotIn
+from headwater.runtime.planning.reader import Reader
+
+_JOINS: dict[str, g.JoinKind] = {
+    "Inner": "inner",
+    "Cross": "inner",
+    "LeftOuter": "left",
+    "RightOuter": "right",
+    "FullOuter": "full",
+    "LeftSemi": "semi",
+    "LeftAnti": "anti",
+    "ExistenceJoin": "existence",
+}
+
+
+class JoinReader(Reader):
+    """Reads joins."""
+
+    def _join(self, plan: Jvm) -> Lowered:
+        join_type = plan.joinType()
+        join_kind = _JOINS.get(kind(join_type))
+        if join_kind is None:
+            self._refuse(plan, f"a {join_type.sql().lower()} join has no incremental form")
+        left, right = self.lower(plan.left()), self.lower(plan.right())
+        found = option(self._planning("ExtractEquiJoinKeys").unapply(plan))
+        if found is not None:
+            left_keys, right_keys, condition = items(found._2()), items(found._3()), option(found._4())
+        else:
+            left_keys, right_keys, condition = [], [], option(plan.condition())
+            if join_kind == "anti" and (pair := self._null_aware(plan)) is not None:
+                return self._not_in(left, right, *pair)
+            if join_kind in ("semi", "anti", "existence") and condition is not None:
+                left_keys, right_keys, condition = self._one_sided(condition, left, right)
+            if not left_keys:
+                self._refuse_cross(plan, left.node, right.node, join_kind)
+        left_below, left_key = self._keyed(left, left_keys)
+        right_below, right_key = self._keyed(right, right_keys)
+        sides = [*left_below.attributes]
+        if join_kind == "existence":
+            sides.append(join_type.exists())
+        elif join_kind not in ("semi", "anti"):
+            sides += right_below.attributes
+        pair_attributes = [*left_below.attributes, *right_below.attributes]
+        node = g.Join(
+            left_below.node,
+            right_below.node,
+            join_kind,
+            left_key,
+            right_key,
+            None if condition is None else self._expression(condition, pair_attributes),
+            self._c.arrow_schema(sides),
+        )
+        return self._narrowed(Lowered(node, sides), items(plan.output()))
+
+    def _one_sided(
+        self, condition: Jvm, left: Lowered, right: Lowered
+    ) -> tuple[list[Jvm], list[Jvm], Jvm | None]:
+        """A condition that looks at one side alone, as a key that matches if it is true: NULL matches nothing."""
+        read = {identity(a) for a in items(condition.references().toSeq())}
+        one = self._literal(1)
+        key = self._c.expressions.If(condition, one, self._null(one.dataType()))
+        if not read & {identity(a) for a in right.attributes}:
+            return [key], [one], None
+        if not read & {identity(a) for a in left.attributes}:
+            return [one], [key], None
+        return [], [], condition
+
+    def _refuse_cross(self, plan: Jvm, left: g.Node, right: g.Node, join_kind: g.JoinKind) -> None:
+        if join_kind in ("semi", "anti", "existence") and option(plan.condition()) is None:
+            return  # EXISTS of an uncorrelated subquery: one flag for all rows
+        if any(_single(side) or _static(side) for side in (left, right)):
+            return
+        self._refuse(
+            plan,
+            "the join has no equality between the two sides, so every row would meet every other",
+            hint="join on a key: ON a.id = b.id; further conditions may follow with AND",
+        )
+
+    def _null_aware(self, plan: Jvm) -> tuple[Jvm, Jvm] | None:
+        found = option(self._planning("ExtractSingleColumnNullAwareAntiJoin").unapply(plan))
+        if found is None:
+            return None
+        return found._1().head(), found._2().head()
+
+    def _not_in(self, left: Lowered, right: Lowered, left_key: Jvm, right_key: Jvm) -> Lowered:
+        """`x NOT IN (SELECT y)`: no y equal to x, and, unless there is no y at all, neither x nor any y is null."""
+        c = self._c
+        left_below, left_columns = self._keyed(left, [left_key])
+        right_below, right_columns = self._keyed(right, [right_key])
+        unmatched = g.Join(
+            left_below.node,
+            right_below.node,
+            "anti",
+            left_columns,
+            right_columns,
+            None,
+            c.arrow_schema(left_below.attributes),
+        )
+        counts = pa.schema([("all", pa.int64()), ("filled", pa.int64())])
+        count_all = g.Function("count", "count(*)", (), None, ordered=False)
+        count_filled = g.Function("count", "count(y)", right_columns, None, ordered=False)
+        tally_input = Lowered(right_below.node, right_below.attributes)
+        tally = g.Aggregate(tally_input.node, 0, (count_all, count_filled), counts)
+        width = len(left_below.attributes)
+        joined_schema = pa.schema([*unmatched.schema, *counts])
+        joined = g.Join(unmatched, tally, "inner", (), (), None, joined_schema)
+        text = "NOT IN: nothing to compare with, or no null on either side"
+        condition = g.Expression(
+            text, pa.bool_(), None, NotIn(x=left_columns[0], all_rows=width, filled=width + 1)
+        )
+        filtered = g.Map(joined, (g.Filter(condition),), joined_schema)
+        dropped = tuple(
+            g.Expression(a.name(), self._c.arrow_type(a.dataType()), i, None)
+            for i, a in enumerate(left.attributes)
+        )
+        schema = c.arrow_schema(left.attributes)
+        return Lowered(g.Map(filtered.input, (*filtered.steps, g.Project(dropped)), schema), left.attributes)
+
+
+def _single(node: g.Node) -> bool:
+    """Whether it has one row at most: an aggregate without GROUP BY."""
+    if isinstance(node, g.Map):
+        return _single(node.input) and not any(
+            isinstance(s, (g.Expand, g.Generate, g.Replicate)) for s in node.steps
+        )
+    if isinstance(node, g.Rank):
+        return node.limit - node.offset <= 1 and not node.key and node.function == "row_number"
+    return (isinstance(node, g.Aggregate) and node.keys == 0) or (isinstance(node, g.Regroup) and node.whole)
+
+
+def _static(node: g.Node) -> bool:
+    """Whether it never changes after the first tick."""
+    return not g.sources(node)

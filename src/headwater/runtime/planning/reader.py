@@ -1,0 +1,122 @@
+"""What the readers of every kind of plan node share: expressions by column, keys as columns, linear steps put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headwater.queries import graph as g
+from headwater.runtime.planning.catalyst import (
+    Catalyst,
+    Jvm,
+    identity,
+    items,
+    kind,
+    module,
+    readable,
+)
+from headwater.runtime.planning.determinism import Refuse
+from headwater.runtime.planning.handles import Bound, Lowered, Relation
+
+
+class Reader:
+    """One query's way from plan to graph; each kind of node is read by a class derived from this."""
+
+    def __init__(self, catalyst: Catalyst, relations: Mapping[str, Relation], refuse: Refuse) -> None:
+        self._c = catalyst
+        self._relations = relations
+        self._refuse = refuse
+
+        self._refuse = refuse
+
+    def lower(self, plan: Jvm) -> Lowered:
+        """The graph of a plan."""
+        name = kind(plan)
+        method = getattr(self, f"_{name.lower()}", None)
+        if method is None:
+            self._refuse(
+                plan,
+                f"Spark's {name} has no incremental form",
+                hint="docs/sql.md lists what works in views",
+            )
+        lowered: Lowered = method(plan)
+        return lowered
+
+    def _keyed(self, child: Lowered, keys: Sequence[Jvm]) -> tuple[Lowered, tuple[int, ...]]:
+        """The input with every key among its columns, and where they are."""
+        made = [self._expression(k, child.attributes) for k in keys]
+        if all(e.column is not None for e in made):
+            return child, tuple(e.column for e in made if e.column is not None)
+        columns = [*child.attributes]
+        places = []
+        for key, expression in zip(keys, made, strict=True):
+            if expression.column is not None:
+                places.append(expression.column)
+            else:
+                places.append(len(columns))
+                columns.append(self._c.alias(key, "key"))
+        return self._projected(child, columns), tuple(places)
+
+    def _ordered(self, child: Lowered, order: Jvm) -> tuple[Lowered, tuple[g.Order, ...]]:
+        keys = items(order)
+        below, places = self._keyed(child, [k.child() for k in keys])
+        return below, tuple(
+            g.Order(place, kind(k.direction()) == "Descending", kind(k.nullOrdering()) == "NullsFirst")
+            for k, place in zip(keys, places, strict=True)
+        )
+
+    def _narrowed(self, lowered: Lowered, wanted: Sequence[Jvm]) -> Lowered:
+        """Only the wanted columns, in their order."""
+        if [identity(a) for a in wanted] == [identity(a) for a in lowered.attributes]:
+            return lowered
+        return self._projected(lowered, wanted)
+
+    def _mapped(self, child: Lowered, step: g.Step, attributes: list[Jvm]) -> Lowered:
+        schema = self._c.arrow_schema(attributes)
+        if isinstance(child.node, g.Map):
+            return Lowered(g.Map(child.node.input, (*child.node.steps, step), schema), attributes)
+        return Lowered(g.Map(child.node, (step,), schema), attributes)
+
+    def _expression(self, e: Jvm, attributes: Sequence[Jvm]) -> g.Expression:
+        inner = e.child() if kind(e) == "Alias" else e
+        column = None
+        if kind(inner) == "AttributeReference":
+            number = identity(inner)
+            column = next((i for i, a in enumerate(attributes) if identity(a) == number), None)
+        try:
+            type_ = self._c.arrow_type(e.dataType())
+        except TypeError as error:
+            self._refuse(e, f"values of type {error} cannot be kept in views", hint="cast it to another type")
+        return g.Expression(readable(inner), type_, column, Bound(inner, tuple(attributes)))
+
+    def _named(self, e: Jvm) -> Jvm:
+        return e if kind(e) in ("Alias", "AttributeReference") else self._c.alias(e, "argument")
+
+    def _literal(self, value: Any) -> Jvm:
+        return module(self._c.expressions, "Literal").apply(value)
+
+    def _null(self, data_type: Jvm) -> Jvm:
+        return module(self._c.expressions, "Literal").create(None, data_type)
+
+    def _number(self, e: Jvm) -> int:
+        if not e.foldable():
+            self._refuse(e, "LIMIT and OFFSET are constant numbers in views")
+        return int(e.eval(None))
+
+    def _planning(self, name: str) -> Jvm:
+        assert self._c.jvm is not None
+        return module(self._c.jvm.org.apache.spark.sql.catalyst.planning, name)
+
+    def _projected(self, child: Lowered, expressions: Sequence[Jvm]) -> Lowered:
+        attributes = [e.toAttribute() for e in expressions]
+        made = tuple(self._expression(e, child.attributes) for e in expressions)
+        if [e.column for e in made] == list(range(len(child.attributes))) and not isinstance(
+            child.node, g.Source
+        ):
+            return Lowered(child.node, attributes)
+        return self._mapped(child, g.Project(made), attributes)
+
+    def _over(self, projects: Sequence[Jvm], lowered: Lowered) -> Lowered:
+        for project in reversed(projects):
+            lowered = self._projected(lowered, items(project.projectList()))
+        return lowered

@@ -1,0 +1,154 @@
+"""Sources, constants and linear nodes of a plan, as operators."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from headwater.queries import graph as g
+from headwater.runtime.planning.catalyst import (
+    Jvm,
+    find,
+    identity,
+    items,
+    kind,
+    readable,
+)
+from headwater.runtime.planning.handles import SOURCE_KEY, Lowered
+from headwater.runtime.planning.reader import Reader
+
+
+class LinearReader(Reader):
+    """Reads what acts on each row alone."""
+
+    # Sources
+
+    def _logicalrdd(self, plan: Jvm) -> Lowered:
+        attributes = items(plan.output())
+        metadata = attributes[0].metadata()
+        if not metadata.contains(SOURCE_KEY):
+            self._refuse(plan, "a view reads topics and views of its workspace, nothing else")
+        relation = self._relations[metadata.getString(SOURCE_KEY)]
+        columns = tuple(range(len(relation.schema)))
+        schema = self._c.arrow_schema(attributes)
+        return Lowered(g.Source(relation.name, columns, schema, relation.append_only), attributes)
+
+    def _localrelation(self, plan: Jvm) -> Lowered:
+        return self._constant(plan)
+
+    def _onerowrelation(self, plan: Jvm) -> Lowered:
+        # a row without columns; Arrow counts no rows without one
+        one = self._c.alias(self._literal(1), "one")
+        return self._constant(self._c.plans.Project(self._c.seq([one]), plan))
+
+    def _range(self, plan: Jvm) -> Lowered:
+        return self._constant(plan)
+
+    def _constant(self, plan: Jvm) -> Lowered:
+        from pyspark.sql.classic.dataframe import DataFrame
+
+        attributes = items(plan.output())
+        schema = self._c.arrow_schema(attributes)
+        table = DataFrame(self._c.dataset(plan), self._c.spark).toArrow()
+        columns = [
+            table.column(i).cast(f.type).combine_chunks() if table.num_rows else pa.array([], f.type)
+            for i, f in enumerate(schema)
+        ]
+        rows = pa.RecordBatch.from_arrays(
+            [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns], schema=schema
+        )
+        return Lowered(g.Constant(rows, schema), attributes)
+
+    # Linear
+
+    def _project(self, plan: Jvm) -> Lowered:
+        child, expressions = self._scalars(self.lower(plan.child()), items(plan.projectList()))
+        return self._projected(child, expressions)
+
+    def _filter(self, plan: Jvm) -> Lowered:
+        below = self.filtered(plan)
+        child, (condition,) = self._scalars(below, [plan.condition()])
+        step = g.Filter(self._expression(condition, child.attributes))
+        lowered = self._mapped(child, step, child.attributes)
+        return self._narrowed(lowered, items(plan.output()))
+
+    def filtered(self, plan: Jvm) -> Lowered:
+        """What a filter filters."""
+        return self.lower(plan.child())
+
+    def _expand(self, plan: Jvm) -> Lowered:
+        child = self.lower(plan.child())
+        projections = tuple(
+            tuple(self._expression(e, child.attributes) for e in items(p)) for p in items(plan.projections())
+        )
+        return self._mapped(child, g.Expand(projections), items(plan.output()))
+
+    def _generate(self, plan: Jvm) -> Lowered:
+        child = self.lower(plan.child())
+        generator = plan.generator()
+        name = kind(generator)
+        dropped = set(items(plan.unrequiredChildIndex()))
+        keep = tuple(i for i in range(len(child.attributes)) if i not in dropped)
+        kept = [child.attributes[i] for i in keep]
+        outputs = items(plan.generatorOutput())
+        if name == "ReplicateRows":
+            count, *columns = [self._expression(e, child.attributes) for e in items(generator.children())]
+            everything = tuple(self._expression(a, child.attributes) for a in kept)
+            return self._mapped(child, g.Replicate(count, everything + tuple(columns)), [*kept, *outputs])
+        kinds = {"Explode": "explode", "PosExplode": "posexplode", "Inline": "inline"}
+        if name not in kinds:
+            self._refuse(
+                generator,
+                f"{generator.prettyName()} has no incremental form yet",
+                hint="explode, posexplode and inline work",
+            )
+        argument = self._expression(generator.children().head(), child.attributes)
+        step = g.Generate(readable(generator), kinds[name], argument, plan.outer(), keep)  # type: ignore[arg-type]
+        return self._mapped(child, step, [*kept, *outputs])
+
+    def _union(self, plan: Jvm) -> Lowered:
+        children = [self.lower(c) for c in items(plan.children())]
+        attributes = items(plan.output())
+        schema = self._c.arrow_schema(attributes)
+        return Lowered(g.Union(tuple(c.node for c in children), schema), attributes)
+
+    # What a view does not show: an order of its rows, hints on how to lay them out
+
+    def _sort(self, plan: Jvm) -> Lowered:
+        return self.lower(plan.child())
+
+    _repartition = _repartitionbyexpression = _rebalancepartitions = _sort
+
+    # Scalar subqueries
+
+    def _scalars(self, child: Lowered, expressions: list[Jvm]) -> tuple[Lowered, list[Jvm]]:
+        """Uncorrelated scalar subqueries become a join with their one row."""
+        changed = []
+        for expression in expressions:
+            while (found := find(expression, lambda e: kind(e) == "ScalarSubquery")) is not None:
+                if found.outerAttrs().size():
+                    self._refuse(
+                        found, "this correlated subquery has no incremental form", hint="join with it"
+                    )
+                right = self.lower(found.plan())
+                value = right.attributes[0].newInstance()
+                attributes = [*child.attributes, value]
+                node = g.Join(
+                    child.node,
+                    right.node,
+                    "left",
+                    (),
+                    (),
+                    None,
+                    self._c.arrow_schema(attributes),
+                    at_most_one=True,
+                )
+                child = Lowered(node, attributes)
+                number = identity(found)
+
+                def change(e: Jvm, number: int = number, value: Jvm = value) -> Jvm | None:
+                    same = kind(e) == "ScalarSubquery" and identity(e) == number
+                    return value if same else None
+
+                expression = self._c.rewritten(expression, change)
+            changed.append(expression)
+        return child, changed

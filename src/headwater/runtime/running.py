@@ -1,0 +1,214 @@
+"""Running the engine: once until the views have what the log holds, or in the background until told to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headwater.clock import Clock
+from headwater.errors import EngineRunningError, LogTimeoutError
+from headwater.log.protocol import Log
+from headwater.runtime.catalog import definitions
+from headwater.runtime.engine import Engine, TickReport
+from headwater.runtime.tools import Tools
+from headwater.state.manifest import Manifest
+from headwater.state.ownership import STALE_AFTER_MS, Ownership, alive, claim
+from headwater.state.store import StateStore
+from headwater.storage import Storage
+
+IDLE_WAIT_MS = 500.0
+"""How long a running engine waits for a commit before it gives its next sign of life."""
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a run did: the last tick, the records taken in, and how long it took."""
+
+    tick: int
+    rows: int
+    seconds: float
+    ticks: int = 0
+    stopped: Mapping[str, str] = field(default_factory=dict)
+    """Views that stopped, with the reason."""
+
+
+class Listener:
+    """Told what goes on, for those who show it: override what is of interest. Nothing waits for an answer.
+
+    `ticked` is called by the thread that makes ticks.
+    """
+
+    enough: bool = False
+    """Set it to end `run` after the tick under way; the rest is left to the next."""
+
+    def starting_spark(self) -> None:
+        """Spark is needed for the first time in this workspace: it starts now, unless one is up in the process."""
+
+    def ticked(self, report: TickReport, manifest: Manifest) -> None:
+        """A tick was committed."""
+
+    def verifying(self, views: Sequence[str]) -> None:
+        """These views are about to be computed in batch and compared."""
+
+    def verified(self, view: str, difference: str | None) -> None:
+        """A view was compared with what its SELECT gives in batch; None if it is equal."""
+
+
+@dataclass(frozen=True)
+class EngineRoom:
+    """What an engine needs of its workspace."""
+
+    log: Log
+    storage: Storage
+    store: StateStore
+    clock: Clock
+    tools: Callable[[], Tools]
+    listener: Callable[[], Listener] = Listener
+    stale_after_ms: float = STALE_AFTER_MS
+
+    def claim(self) -> Ownership:
+        """Become the engine of the workspace; EngineRunningError if another is alive."""
+        ownership = claim(self.storage, self.clock, stale_after_ms=self.stale_after_ms)
+        ownership.beat_by_itself()
+        return ownership
+
+
+def run(room: EngineRoom, tick_rows: int | None = None) -> RunReport:
+    """Bring every view up to what the log holds now. Beside a running engine: wait until that one has got there."""
+    started = room.clock.steady_ms()
+    target, caught_up = room.log.sequence(), _caught_up(room)
+    while True:
+        try:
+            ownership = room.claim()
+            break
+        except EngineRunningError:
+            if (reached := wait_for(room, caught_up, None)) is not None:
+                return RunReport(reached.tick, 0, (room.clock.steady_ms() - started) / 1000)
+    with ownership:
+        engine = Engine(room.log, room.store, ownership, room.tools().catalog, room.clock)
+        rows = ticks = 0
+        stopped: dict[str, str] = {}
+        while (report := engine.tick(tick_rows)) is not None:
+            rows, ticks = rows + report.rows, ticks + 1
+            stopped |= report.stopped
+            assert engine.manifest is not None
+            listener = room.listener()
+            listener.ticked(report, engine.manifest)
+            if listener.enough or (engine.manifest.sequence >= target and engine.settled()):
+                break
+        engine.finish()
+    tick = engine.manifest.tick if engine.manifest else 0
+    return RunReport(tick, rows, (room.clock.steady_ms() - started) / 1000, ticks, stopped)
+
+
+def _caught_up(room: EngineRoom) -> Callable[[Manifest], bool]:
+    """Whether a tick has every view that is there now, at what the log holds now.
+
+    Asked by positions: the log's last commit may be of a kind that no tick takes in.
+    """
+    views = definitions(room.log)
+    read = {name for view in views.values() for name in view.reads}
+    _, ends = room.log.cut(sorted(read & set(room.log.topics())))
+
+    def reached(manifest: Manifest) -> bool:
+        for name in views.keys() & definitions(room.log).keys():
+            state = manifest.views.get(name)
+            if state is None or state.incarnation < views[name].incarnation or state.status == "backfilling":
+                return False
+        live = (v.positions for v in manifest.views.values() if v.status == "live")
+        return all(
+            parts.get(p, 0) >= end
+            for positions in live
+            for topic, parts in positions.items()
+            for p, end in ends.get(topic, {}).items()
+        )
+
+    return reached
+
+
+def wait_for(
+    room: EngineRoom, reached: Callable[[Manifest], bool], timeout_ms: float | None
+) -> Manifest | None:
+    """Wait for another engine to commit a tick of which `reached` is true; None if it ends, or freezes, before that."""
+    deadline = None if timeout_ms is None else room.clock.steady_ms() + timeout_ms
+    while True:
+        latest = room.store.latest()
+        if latest is not None and reached(latest):
+            return latest
+        if alive(room.storage, room.clock, stale_after_ms=room.stale_after_ms) is None:
+            return None
+        if deadline is not None and room.clock.steady_ms() > deadline:
+            raise LogTimeoutError(
+                f"the running engine did not get there within {timeout_ms:.0f} ms",
+                hint="`headwater status` says how far it is behind",
+            )
+        threading.Event().wait(0.01)
+
+
+class Runner:
+    """An engine that keeps going in a thread of its own. Made by `ws.start()`; a context manager that stops it."""
+
+    def __init__(self, room: EngineRoom, every_ms: float | None, tick_rows: int | None) -> None:
+        self._room = room
+        self._every_ms = every_ms
+        self._tick_rows = tick_rows
+        self._stop = threading.Event()
+        self._started_ms = room.clock.steady_ms()
+        self._rows = self._ticks = 0
+        self._stopped: dict[str, str] = {}
+        self._error: BaseException | None = None
+        self._ownership = room.claim()
+        try:
+            catalog = room.tools().catalog
+            self._engine = Engine(room.log, room.store, self._ownership, catalog, room.clock)
+        except BaseException:
+            self._ownership.release()
+            raise
+        self._thread = threading.Thread(target=self._loop, name="headwater-engine", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> RunReport:
+        """Stop after the tick under way, and say what was done. Raises what ended the engine, if something did."""
+        self._stop.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        tick = self._engine.manifest.tick if self._engine.manifest else 0
+        seconds = (self._room.clock.steady_ms() - self._started_ms) / 1000
+        return RunReport(tick, self._rows, seconds, self._ticks, self._stopped)
+
+    @property
+    def running(self) -> bool:
+        """Whether it still goes on."""
+        return self._thread.is_alive()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _loop(self) -> None:
+        try:
+            with self._ownership:
+                while not self._stop.is_set():
+                    self._turn()
+                self._engine.finish()
+        except Exception as error:  # noqa: BLE001 - whatever it is, `stop` raises it where it is seen
+            self._error = error
+
+    def _turn(self) -> None:
+        began = self._room.clock.steady_ms()
+        seen = self._room.log.sequence()
+        report = self._engine.tick(self._tick_rows)
+        if report is None:
+            self._ownership.beat()
+            self._room.log.wait_commit(seen, IDLE_WAIT_MS)
+            return
+        self._rows, self._ticks = self._rows + report.rows, self._ticks + 1
+        self._stopped |= report.stopped
+        assert self._engine.manifest is not None
+        self._room.listener().ticked(report, self._engine.manifest)
+        if self._every_ms is not None:
+            self._stop.wait(max(0.0, self._every_ms - (self._room.clock.steady_ms() - began)) / 1000)

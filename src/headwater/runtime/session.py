@@ -1,0 +1,132 @@
+"""Spark, brought up quietly: one session per process, shared by every workspace in it.
+
+Started at first need and kept until the process ends. `HEADWATER_SPARK_MASTER=spark://host:7077` and, in general,
+`HEADWATER_SPARK_<A>_<B>=value` for `spark.a.b`, bring one's own cluster; a session that is running already, or that
+was given to `hw.open(..., spark=session)`, is used as it is, through a session of our own beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from headwater.errors import HeadwaterError
+from headwater.runtime.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ENVIRONMENT_PREFIX = "HEADWATER_SPARK_"
+SEMANTICS: Mapping[str, str] = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
+    "spark.sql.crossJoin.enabled": "true",
+}
+"""What the meaning of a query depends on: the same in every session that we evaluate in, whatever the user's own says."""
+
+_LOCAL: Mapping[str, str] = {
+    "spark.master": f"local[{os.cpu_count() or 2},4]",  # the second number: a task may fail three times
+    "spark.app.name": "headwater",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.port.maxRetries": "100",
+}
+
+_lock = threading.Lock()
+_started: SparkSession | None = None
+
+
+def session(given: SparkSession | None = None) -> SparkSession:
+    """A session with our semantics: of the one given, of the one that is active, or of one that is started now."""
+    global _started
+    from pyspark.sql import SparkSession
+
+    with _lock:
+        if given is not None:
+            return _ours(given)
+        if _started is None or _started._jsc is None or _started._sc._jsc is None:
+            _started = _ours(SparkSession.getActiveSession() or _start())
+        return _started
+
+
+def ui_address(spark: SparkSession) -> str | None:
+    """Where Spark's own pages are, if they are on."""
+    return spark.sparkContext.uiWebUrl
+
+
+def configuration(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What Spark is started with: our defaults, then the environment's."""
+    conf = dict(_LOCAL)
+    for name, value in environ.items():
+        if name.startswith(ENVIRONMENT_PREFIX):
+            conf["spark." + name[len(ENVIRONMENT_PREFIX) :].lower().replace("_", ".")] = value
+    conf.update(SEMANTICS)
+    conf["spark.pyspark.python"] = sys.executable
+    conf["spark.pyspark.driver.python"] = sys.executable
+    return conf
+
+
+def _start() -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    java = find_java()
+    conf = SparkConf(loadDefaults=False).setAll(list(configuration().items()))
+    quiet = resources.files("headwater.runtime").joinpath("log4j2.properties")
+    conf.setIfMissing("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{quiet}")
+    said = tempfile.TemporaryFile()  # noqa: SIM115 - the JVM's for as long as it lives; what the JVM prints on its way up is of interest only if it fails
+    # Python workers are started with the interpreter that the environment names when the context is made.
+    wanted = {"JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    with _environment(wanted):
+        try:
+            gateway = launch_gateway(conf, {"stderr": said})  # type: ignore[no-untyped-call]
+            context = SparkContext(conf=conf, gateway=gateway)
+        except Exception as error:
+            said.seek(0)
+            lines = [line for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+            raise HeadwaterError(
+                f"Spark did not start: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}",
+                detail="\n    ".join(lines[-5:]) or None,
+                hint="`headwater doctor` checks Java; HEADWATER_SPARK_* variables are passed on to Spark",
+            ) from error
+    return SparkSession(context)
+
+
+def _ours(spark: SparkSession) -> SparkSession:
+    """A session beside the user's: the same cluster, its own settings and names."""
+    # Spark's Python side logs every refused query with its whole stack; the error itself says what is needed.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    beside = spark.newSession()
+    for name, value in SEMANTICS.items():
+        beside.conf.set(name, value)
+    return beside
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before: dict[str, Any] = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

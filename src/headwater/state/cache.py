@@ -1,0 +1,99 @@
+"""Runs in memory: files mapped without a copy and without an open handle, and runs that were opened or just written.
+
+File names are never used again, so that what is kept under a name cannot become wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from headwater.operators.runs import Run
+from headwater.state.layout import RUNS
+from headwater.state.refs import RunRef
+from headwater.state.segments import check, decode
+from headwater.storage import Storage, translated
+
+CHECK_BYTES_MAX = 1 << 20
+"""Runs below this size are checked in full when they are first opened; of larger ones a probe reads few pages."""
+FILES_MAX = 1_024
+RUNS_MAX = 8_192
+HELD_BYTES_MAX = 256 << 20
+"""Memory for runs that were just written and are kept as they are; beyond it they are mapped like others."""
+
+
+class RunCache:
+    """The least recently used go first. What a caller holds stays good, also when the file is removed. Thread-safe."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._guard = threading.Lock()
+        self._maps: OrderedDict[str, pa.Buffer] = OrderedDict()
+        self._runs: OrderedDict[tuple[str, int], Run] = OrderedDict()
+        self._held: OrderedDict[tuple[str, int], int] = OrderedDict()
+        self._held_bytes = 0
+
+    def open(self, ref: RunRef) -> Run:
+        """The run; WorkspaceMissingError if its file is gone, CorruptionError if it is damaged."""
+        key = (ref.file, ref.offset)
+        with self._guard:
+            if (run := self._runs.get(key)) is not None:
+                self._runs.move_to_end(key)
+                return run
+        mapped = self.map(ref.file)
+        if ref.length < CHECK_BYTES_MAX:
+            check(mapped, ref)
+        run = decode(mapped, ref)
+        with self._guard:
+            self._runs[key] = run
+            self._shrink()
+        return run
+
+    def remember(self, ref: RunRef, run: Run) -> None:
+        """Keep a run that is in memory already."""
+        key = (ref.file, ref.offset)
+        with self._guard:
+            if key not in self._runs:
+                self._runs[key] = run
+                self._held[key] = ref.bytes
+                self._held_bytes += ref.bytes
+                self._shrink()
+
+    def map(self, file: str) -> pa.Buffer:
+        """The bytes of a file of runs."""
+        with self._guard:
+            if (mapped := self._maps.get(file)) is not None:
+                self._maps.move_to_end(file)
+                return mapped
+        name = f"{RUNS}/{file}"
+        with translated(name), pa.memory_map(self._storage.path(name)) as opened:
+            mapped = opened.read_buffer()
+        with self._guard:
+            self._maps[file] = mapped
+            while len(self._maps) > FILES_MAX:
+                self._maps.popitem(last=False)
+        return mapped
+
+    def forget(self, gone: Callable[[str], bool]) -> None:
+        """Let go of files that are gone, so that their space on disk is free once nobody reads them."""
+        with self._guard:
+            files = {file for file, _ in self._runs} | set(self._maps)
+        lost = {file for file in files if gone(file)}
+        with self._guard:
+            for file in lost:
+                self._maps.pop(file, None)
+            for key in [key for key in self._runs if key[0] in lost]:
+                self._drop(key)
+
+    def _shrink(self) -> None:
+        while len(self._runs) > RUNS_MAX:
+            self._drop(next(iter(self._runs)))
+        while self._held_bytes > HELD_BYTES_MAX:
+            self._drop(next(iter(self._held)))
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        del self._runs[key]
+        self._held_bytes -= self._held.pop(key, 0)

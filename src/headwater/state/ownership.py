@@ -1,0 +1,249 @@
+"""Which engine may commit ticks: one at a time, numbered by its epoch. Readers ask `owner`, and never wait for it.
+
+Each engine has a file of its own, `engine-<epoch>.lock`: who it is, its last heartbeat, and a lock that it holds while
+it lives. The file is locked before it gets its name, which only one can get; the highest epoch is the engine. So a
+frozen engine can be left behind, and nothing that it does when it thaws touches what its successor wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import threading
+import uuid
+from dataclasses import dataclass
+
+import orjson
+
+from headwater.clock import Clock, Microseconds, from_us
+from headwater.errors import (
+    ClosedError,
+    CorruptionError,
+    EngineRunningError,
+    FencedError,
+    HeadwaterError,
+    WorkspaceMissingError,
+)
+from headwater.state import layout
+from headwater.storage import File, Storage
+
+STALE_AFTER_MS = 10_000.0
+"""An engine that gave no sign of life for so long is taken to be frozen: it beats once a second, also within a tick."""
+BEAT_EVERY_MS = 1_000.0
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The engine that holds the workspace, or held it last. `heartbeat` is its last sign of life."""
+
+    epoch: int
+    pid: int
+    host: str
+    started_at: Microseconds
+    heartbeat: Microseconds
+
+
+class Ownership:
+    """The right to commit, until `release`, the end of the process, or a takeover. Made by `claim`."""
+
+    def __init__(self, storage: Storage, clock: Clock, epoch: int, lock: File, beat_at: int) -> None:
+        self.epoch = epoch
+        self._storage = storage
+        self._clock = clock
+        self._lock: File | None = lock
+        self._beat_at = beat_at
+        self._beaten_ms = clock.steady_ms()
+        self._guard = threading.Lock()
+        self._heart: threading.Thread | None = None
+        self._done = threading.Event()
+
+    def check(self) -> None:
+        """Nothing if this engine is still the one; FencedError if another has taken over."""
+        if self._lock is None:
+            raise ClosedError("this engine has given the workspace back", hint="claim it again")
+        if (newest := current_epoch(self._storage)) != self.epoch or not self._lock.linked():
+            raise fenced(self.epoch, newest)
+
+    def beat(self) -> None:
+        """Give a sign of life, at most once a second, so it may be called often; checks as `check` does."""
+        with self._guard:
+            now_ms = self._clock.steady_ms()
+            if self._lock is None or now_ms - self._beaten_ms >= BEAT_EVERY_MS:
+                self.check()
+                assert self._lock is not None
+                self._beaten_ms = now_ms
+                self._lock.write_at(self._beat_at, _beat(self._clock))
+
+    def beat_by_itself(self) -> None:
+        """Beat in a thread of its own until `release`: a long tick, or the start of Spark, is no sign of death.
+
+        It stops with the process, and when another engine has taken over, which this one learns by its next `check`.
+        """
+        self._heart = threading.Thread(target=self._beat_on, name="headwater-heart", daemon=True)
+        self._heart.start()
+
+    def _beat_on(self) -> None:
+        with contextlib.suppress(HeadwaterError):  # the engine meets the same, where it can be told
+            while not self._done.wait(BEAT_EVERY_MS / 1000):
+                self.beat()
+
+    def release(self) -> None:
+        """Give the workspace back; again does nothing."""
+        self._done.set()
+        with self._guard:
+            if self._lock is not None:
+                self._lock.close()
+                self._lock = None
+        if self._heart is not None:
+            self._heart.join()
+
+    def __enter__(self) -> Ownership:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def claim(storage: Storage, clock: Clock, *, stale_after_ms: float = STALE_AFTER_MS) -> Ownership:
+    """Become the engine of the workspace, with an epoch that was never there before.
+
+    EngineRunningError if another engine is alive. One that holds its lock but gave no sign of life for `stale_after_ms`
+    is left behind: once this returns, nothing that it still tries can be committed.
+    """
+    storage.make_dirs(layout.FOLDER)
+    while True:
+        epoch = current_epoch(storage)
+        if epoch and (alive := _alive(storage, clock, epoch, stale_after_ms)):
+            raise _running(alive)
+        ownership = _take(storage, clock, epoch + 1)
+        if ownership is not None:
+            _clear(storage, epoch + 1)
+            return ownership
+
+
+def owner(storage: Storage) -> Owner | None:
+    """The engine that runs on the workspace; None if none does. A frozen one is told by its old heartbeat."""
+    found = _look(storage, current_epoch(storage))
+    return found[0] if found else None
+
+
+def alive(storage: Storage, clock: Clock, *, stale_after_ms: float = STALE_AFTER_MS) -> Owner | None:
+    """The engine that runs on the workspace; None if none does, or if it is frozen: then `claim` would succeed."""
+    return _alive(storage, clock, current_epoch(storage), stale_after_ms)
+
+
+def current_epoch(storage: Storage) -> int:
+    """The epoch of the newest engine; 0 if there was none yet."""
+    epochs = map(layout.lock_epoch, storage.list(layout.FOLDER))
+    return max((epoch for epoch in epochs if epoch is not None), default=0)
+
+
+def fenced(epoch: int, newer: int) -> FencedError:
+    """The error for an engine that was left behind."""
+    if newer <= epoch:
+        return FencedError(
+            f"the state of the workspace was deleted while its engine ran (epoch {epoch})",
+            detail="nothing of the tick under way was committed",
+            hint="start the engine again: it makes the views anew from the log",
+            epoch=epoch,
+            newest=newer,
+        )
+    return FencedError(
+        f"another engine has taken over: this one has epoch {epoch}, the newest is {newer}",
+        detail="nothing of the tick under way was committed",
+        hint="stop this engine; the other goes on from the last committed tick",
+        epoch=epoch,
+        newest=newer,
+    )
+
+
+def _take(storage: Storage, clock: Clock, epoch: int) -> Ownership | None:
+    """Become the engine of that epoch; None if another was faster."""
+    about = {"epoch": epoch, "pid": os.getpid(), "host": platform.node(), "started_at": clock.now_us()}
+    text = orjson.dumps(about) + b"\n"
+    temporary = layout.lock_temporary(epoch, uuid.uuid4().hex)
+    lock = storage.open(temporary, exclusive=True)
+    try:
+        lock.write_at(0, text + _beat(clock))
+        lock.sync()
+        if not lock.try_lock():
+            raise AssertionError("nobody else knows the name of this file")
+        storage.link(temporary, layout.lock_name(epoch))
+        lock.name = layout.lock_name(epoch)
+        storage.remove(temporary)
+        storage.sync_dir(layout.FOLDER)
+    except (FileExistsError, WorkspaceMissingError):  # taken; or taken, and the winner has cleared up
+        lock.close()
+        storage.remove(temporary)
+        return None
+    except HeadwaterError:
+        lock.close()
+        raise
+    return Ownership(storage, clock, epoch, lock, len(text))
+
+
+def _clear(storage: Storage, epoch: int) -> None:
+    """Take from older engines what they need to commit: a manifest is committed by linking its temporary file, so one
+    that was checked before this claim and is linked after it is not there any more."""
+    for file in storage.list(layout.MANIFESTS):
+        origin = layout.temporary_origin(file)
+        if origin is not None and origin.epoch < epoch:
+            storage.remove(f"{layout.MANIFESTS}/{file}")
+    for file in storage.list(layout.FOLDER):
+        older = layout.lock_epoch(file)
+        if layout.is_lock_temporary(file) or (older is not None and older < epoch):
+            storage.remove(f"{layout.FOLDER}/{file}")
+
+
+def _alive(storage: Storage, clock: Clock, epoch: int, stale_after_ms: float) -> Owner | None:
+    """The engine of an epoch, if it runs and is not frozen."""
+    found = _look(storage, epoch)
+    if found is None:
+        return None
+    # The lock is held, so the machine has not started anew since: its steady clock is that of the heartbeat.
+    return found[0] if clock.steady_ms() - found[1] <= stale_after_ms else None
+
+
+def _look(storage: Storage, epoch: int) -> tuple[Owner, float] | None:
+    """The engine of an epoch and its last heartbeat on the steady clock, if it holds its lock."""
+    name = layout.lock_name(epoch)
+    try:
+        lock = storage.open(name, read_only=True)
+    except WorkspaceMissingError:
+        return None
+    with contextlib.closing(lock):
+        if not lock.locked():
+            return None
+        lines = lock.read_at(0, lock.size()).splitlines()
+    try:
+        about, beaten = map(orjson.loads, lines)
+        who = Owner(epoch, about["pid"], about["host"], about["started_at"], beaten["at"])
+        return who, float(beaten["steady_ms"])
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise CorruptionError(
+            f"{name} is damaged at byte 0",
+            detail="it says which engine runs; views and the log are not touched by this",
+            hint="stop that engine, and start another",
+            file=name,
+            offset=0,
+        ) from error
+
+
+def _beat(clock: Clock) -> bytes:
+    """A line that always has the same length, so that it can be written over."""
+    text = orjson.dumps({"at": clock.now_us(), "steady_ms": round(clock.steady_ms(), 3)})
+    return text.ljust(79) + b"\n"
+
+
+def _running(who: Owner) -> EngineRunningError:
+    since = from_us(who.started_at)
+    return EngineRunningError(
+        f"an engine runs on this workspace already: process {who.pid} on {who.host}, "
+        f"since {since:%Y-%m-%d %H:%M:%S} UTC",
+        hint="its ticks can be read and followed from here; to run another, stop that one first",
+        pid=who.pid,
+        host=who.host,
+        since=since,
+        epoch=who.epoch,
+    )

@@ -1,0 +1,74 @@
+"""A reference to one run on disk: everything that a manifest says of it. The bytes themselves are in `segments`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+Json = bytes
+
+
+@dataclass(frozen=True)
+class RunRef:
+    """Where a run lies and what it holds.
+
+    `file` is within `state/runs`; the Arrow stream takes `length` bytes from `offset`. Its hashes are in [low, high),
+    with `high` up to 2**64. `ticks` are the first and the last tick (both included) whose changes are in it.
+    `checksum` is the XXH3-64 of the stream; `bytes` is what its columns take in memory.
+    """
+
+    file: str
+    offset: int
+    length: int
+    rows: int
+    low: int
+    high: int
+    ticks: tuple[int, int]
+    checksum: str
+    bytes: int
+
+    @property
+    def end(self) -> int:
+        """The byte of the file after its last."""
+        return self.offset + self.length
+
+    @cached_property
+    def json(self) -> Json:
+        """Its text in a manifest, made once: unchanged runs cost next to nothing in the manifests that follow."""
+        # The last hash in place of the bound, which may be 2**64 and then is no 64-bit number.
+        return orjson.dumps(
+            (
+                self.file,
+                self.offset,
+                self.length,
+                self.rows,
+                self.low,
+                self.high - 1,
+                *self.ticks,
+                self.checksum,
+                self.bytes,
+            )
+        )
+
+    @classmethod
+    def from_json(cls, row: Sequence[Any]) -> RunRef:
+        """The reference that a row of a manifest is."""
+        file, offset, length, rows, low, last, first_tick, last_tick, checksum, size = row
+        made = cls.__new__(cls)
+        # There are thousands of them, and the constructor of a frozen class takes four times as long.
+        made.__dict__.update(
+            file=file,
+            offset=offset,
+            length=length,
+            rows=rows,
+            low=low,
+            high=last + 1,
+            ticks=(first_tick, last_tick),
+            checksum=checksum,
+            bytes=size,
+        )
+        return made

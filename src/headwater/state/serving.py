@@ -1,0 +1,159 @@
+"""What a view holds and how it changed, read from committed ticks alone: no engine, no JVM. SQL over it is elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.errors import CorruptionError, TickNotKeptError, ViewUnavailableError
+from headwater.operators.delta import Delta, concat_rows, consolidate, take_rows
+from headwater.operators.runs import Key, contents, key_hashes, probe
+from headwater.state.errors import tick_not_kept
+from headwater.state.manifest import Manifest, ViewState
+from headwater.state.refs import RunRef
+from headwater.state.store import StateStore
+
+
+def view_contents(store: StateStore, manifest: Manifest, view: str) -> pa.Table:
+    """The rows of a view at a tick, each as often as it is there, in no promised order.
+
+    ViewUnavailableError if the view is no part of the tick, TickNotKeptError if the tick was collected.
+    """
+    state = view_state(manifest, view)
+    found = contents(store.runs(manifest, state.contents), state.arrow_schema)
+    return _expanded(found, state.arrow_schema, view)
+
+
+def view_lookup(store: StateStore, manifest: Manifest, view: str, key: Key, keys: pa.RecordBatch) -> pa.Table:
+    """The rows of a view whose columns `key` (places) have one of the values that `keys` has.
+
+    `key` must be the columns that the view's contents are arranged by, in that order, and `keys` has no row twice. The
+    cost follows the rows that are found.
+    """
+    state = view_state(manifest, view)
+    hashes = key_hashes(keys, range(keys.num_columns))
+    refs = [ref for ref in manifest.arrangements[state.contents] if _may_have(ref, hashes)]
+    schema = state.arrow_schema
+    found = probe(store.open_runs(manifest, refs), key, keys, hashes, schema=schema)
+    rows = concat_rows([found.rows], schema)
+    return _expanded(consolidate(Delta(rows, found.weights)), schema, view)
+
+
+def view_changes(store: StateStore, view: str, since: int) -> pa.Table:
+    """What changed in a view after tick `since`, up to the newest: its columns, `_weight` and `_tick`, oldest first.
+
+    TickNotKeptError names the first tick that is available if one of those is not kept, or if the view was built anew
+    after `since`: then what a follower has is not what these changes are changes of, and it starts from the contents.
+    """
+    latest = store.latest()
+    if latest is None:
+        raise tick_not_kept(since, [])
+    state = view_state(latest, view)
+    schema = state.arrow_schema
+    kept = _kept_after(store, since, latest.tick)
+    batches = []
+    for tick in (since, *kept):
+        try:
+            manifest = store.manifest(tick)
+        except TickNotKeptError:
+            if tick != since:
+                raise
+            if 0 < since < state.built:  # nobody knows whether there was another history then
+                raise _rebuilt(store, state, since, latest) from None
+            continue
+        then = manifest.views.get(view)
+        if then is None:
+            continue
+        if then.history != state.history and (then.status == "live" or then.last_tick is not None):
+            raise _rebuilt(store, state, since, latest)
+        if tick > since and then.change is not None:
+            batches.append(_change(store, manifest, then.change, schema))
+    full = schema.append(pa.field("_weight", pa.int64())).append(pa.field("_tick", pa.int64()))
+    return pa.Table.from_batches(batches, schema=full)
+
+
+def view_state(manifest: Manifest, view: str) -> ViewState:
+    """A view that is part of a tick; ViewUnavailableError if it is not."""
+    state = manifest.views.get(view)
+    if state is None:
+        raise ViewUnavailableError(
+            f"there is no view {view!r} at tick {manifest.tick}",
+            hint="`headwater views` lists those that are there",
+            view=view,
+            status="missing",
+            tick=manifest.tick,
+            last_tick=None,
+        )
+    if state.status == "live":
+        return state
+    was = "it has not been part of any yet" if state.last_tick is None else f"the last was {state.last_tick}"
+    hint = "`headwater status` says how far it is"
+    if state.last_tick is not None:
+        hint += f"; as_of={state.last_tick} reads its last contents"
+    raise ViewUnavailableError(
+        f"view {view!r} is {state.status} and no part of tick {manifest.tick}: {was}",
+        detail=state.reason,
+        hint=hint,
+        view=view,
+        status=state.status,
+        tick=manifest.tick,
+        last_tick=state.last_tick,
+    )
+
+
+def _may_have(ref: RunRef, hashes: npt.NDArray[np.uint64]) -> bool:
+    if ref.rows == 0:
+        return False
+    return bool(((hashes >= np.uint64(ref.low)) & (hashes <= np.uint64(ref.high - 1))).any())
+
+
+def _expanded(found: Delta, schema: pa.Schema, view: str) -> pa.Table:
+    """A row of weight n as n rows."""
+    if (found.weights < 0).any():
+        raise CorruptionError(
+            f"view {view!r} holds a row fewer than zero times",
+            hint=f"`headwater verify` shows where it differs from its SELECT, `headwater rebuild {view}` mends it",
+            view=view,
+        )
+    rows = found.rows
+    if (found.weights != 1).any():
+        rows = take_rows(rows, np.repeat(np.arange(len(found.weights)), found.weights))
+    return pa.Table.from_batches([rows], schema=schema)
+
+
+def _change(store: StateStore, manifest: Manifest, ref: RunRef, schema: pa.Schema) -> pa.RecordBatch:
+    (run,) = store.open_runs(manifest, [ref])
+    columns = [*run.rows.columns, pa.array(run.weights), pa.repeat(pa.scalar(manifest.tick), len(run))]
+    full = schema.append(pa.field("_weight", pa.int64())).append(pa.field("_tick", pa.int64()))
+    return pa.RecordBatch.from_arrays(columns, schema=full)
+
+
+def _kept_after(store: StateStore, since: int, latest: int) -> range:
+    """The ticks after `since`, if all are kept."""
+    ticks = store.ticks()
+    kept = set(ticks)
+    first = latest + 1
+    while first - 1 in kept:
+        first -= 1
+    if since + 1 < first:
+        raise tick_not_kept(since + 1, [tick for tick in ticks if tick >= first])
+    return range(since + 1, latest + 1)
+
+
+def _rebuilt(store: StateStore, state: ViewState, since: int, latest: Manifest) -> TickNotKeptError:
+    """The view was another one at `since`: from where on can it be read as this one?"""
+    first = latest.tick
+    while first - 1 > since:
+        before = store.manifest(first - 1).views.get(state.name)
+        if before is None or before.history != state.history or before.status != "live":
+            break
+        first -= 1
+    return TickNotKeptError(
+        f"view {state.name!r} was built anew at tick {first}: changes before it are of another history",
+        hint=f"read the contents at tick {first} or later, and follow the changes from there",
+        tick=since,
+        first_available=first,
+        last_available=latest.tick,
+        rebuilt_at=first,
+    )

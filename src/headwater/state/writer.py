@@ -1,0 +1,142 @@
+"""The files of runs that one attempt at a tick writes: many small runs in one file, large ones in files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headwater.errors import StorageError
+from headwater.operators.runs import Run
+from headwater.state.layout import RUNS, Origin, runs_name
+from headwater.state.refs import RunRef
+from headwater.state.segments import Segment, encode
+from headwater.storage import File, Storage
+
+LARGE_BYTES = 64 << 20
+"""A run of this size has a file of its own, so that merging it away frees its space at once."""
+PENDING_BYTES_MAX = 16 << 20
+"""What is collected in memory before it is handed to the file."""
+_GATHER_BYTES = 1 << 20
+"""Pieces below this size share a call."""
+
+
+class Writer:
+    """Runs on their way to disk. A run may be named by a manifest once `flush` has returned.
+
+    Nobody sees the files before, and no two writers share one. After an error the writer is of no more use: what it
+    wrote is garbage, and the tick is done again with another. Made by `StateStore.begin`; not for several threads.
+    """
+
+    def __init__(self, storage: Storage, origin: Origin) -> None:
+        self.origin = origin
+        self.files: set[str] = set()
+        """Names, within the folder of runs, of the files that it has made or will make."""
+        self._storage = storage
+        self._shared: _Growing | None = None
+        self._unsynced: list[_Growing] = []
+        self._failure: StorageError | None = None
+
+    def add(self, run: Run, *, ticks: tuple[int, int]) -> RunRef:
+        """Take a run that holds the changes of these ticks (first and last, both included).
+
+        The reference is good once `flush` has returned.
+        """
+        self._refuse_after_failure()
+        segment = encode(run, ticks)
+        if segment.size > LARGE_BYTES:
+            own = self._grow()
+            ref = own.add(segment)
+            self._guarded(own.write)
+            return ref
+        if self._shared is None:
+            self._shared = self._grow()
+        ref = self._shared.add(segment)
+        if self._shared.pending_bytes > PENDING_BYTES_MAX:
+            self._guarded(self._shared.write)
+        return ref
+
+    def flush(self) -> None:
+        """Make every run that was added durable; again without new runs it does nothing."""
+        self._refuse_after_failure()
+        if self._unsynced:
+            self._guarded(self._flush)
+
+    @property
+    def flushed(self) -> bool:
+        """Whether every run that was added is durable."""
+        return not self._unsynced
+
+    def _flush(self) -> None:
+        self._shared = None
+        for growing in self._unsynced:
+            growing.finish()
+        self._storage.sync_dir(RUNS)
+        self._unsynced.clear()
+
+    def _grow(self) -> _Growing:
+        name = runs_name(self.origin, len(self.files))
+        self.files.add(name)
+        growing = _Growing(self._storage, name)
+        self._unsynced.append(growing)
+        return growing
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except StorageError as error:
+            self._failure = error
+            for growing in self._unsynced:
+                growing.close()
+            raise
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+class _Growing:
+    """A file that is being written."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self.name = name
+        self.pending_bytes = 0
+        self._storage = storage
+        self._pending: list[Segment] = []
+        self._written = 0
+        self._file: File | None = None
+
+    def add(self, segment: Segment) -> RunRef:
+        ref = segment.at(self.name, self._written + self.pending_bytes)
+        self._pending.append(segment)
+        self.pending_bytes += segment.size
+        return ref
+
+    def write(self) -> None:
+        if self._file is None:
+            self._storage.make_dirs(RUNS)
+            self._file = self._storage.open(f"{RUNS}/{self.name}", exclusive=True)
+        at, gathered = self._written, bytearray()
+        for segment in self._pending:
+            for part in (*segment.parts, bytes(segment.padding)):
+                if len(part) < _GATHER_BYTES:
+                    gathered += part
+                    continue
+                self._file.write_at(at, gathered)
+                at += len(gathered)
+                gathered.clear()
+                self._file.write_at(at, part)
+                at += len(part)
+        self._file.write_at(at, gathered)
+        self._written += self.pending_bytes
+        self._pending.clear()
+        self.pending_bytes = 0
+
+    def finish(self) -> None:
+        self.write()
+        assert self._file is not None
+        self._file.sync()
+        self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,71 @@
+"""Runs stay few and rows are rewritten few times, whatever sizes come."""
+
+import itertools
+import math
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headwater.state.merging import NOW_ROWS_MAX, Merge, to_merge
+from tests.state.ticks import some_ref
+
+
+def merges(*sizes: int) -> list[Merge]:
+    return to_merge([some_ref(size) for size in sizes])
+
+
+def apply(sizes: list[int]) -> tuple[list[int], int]:
+    """The sizes after the merges, and the rows that were rewritten."""
+    found = merges(*sizes)
+    for merge in reversed(found):
+        sizes[merge.slice] = [merge.rows]
+    return sizes, sum(merge.rows for merge in found)
+
+
+def test_a_run_joins_older_neighbours_that_it_is_at_least_half_of() -> None:
+    assert merges() == merges(7) == merges(100, 49) == []
+    assert merges(100, 50) == [Merge(0, 2, 150, True)]
+    assert merges(1000, 100, 30, 15) == [Merge(2, 4, 45, True)]
+    assert merges(180, 100, 80, 60) == [Merge(0, 4, 420, True)]
+
+
+def test_several_merges_may_be_called_for_at_once() -> None:
+    assert merges(400, 300, 10, 8) == [Merge(0, 2, 700, True), Merge(2, 4, 18, True)]
+
+
+def test_large_merges_are_for_the_background() -> None:
+    small, large = merges(NOW_ROWS_MAX, NOW_ROWS_MAX, 10, 8)[::-1]
+    assert (small.now, large.now) == (True, False)
+
+
+def test_empty_runs_go_with_the_next_merge() -> None:
+    assert merges(0, 0) == [Merge(0, 2, 0, True)]
+    assert merges(10, 0) == []
+    assert merges(10, 0, 1) == [Merge(1, 3, 1, True)]
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=200))
+@example([1] * 1_000)
+@example([2**n for n in range(20)])
+@example([2**n for n in reversed(range(20))])
+def test_runs_stay_few_and_the_work_is_n_log_n(sizes: list[int]) -> None:
+    runs: list[int] = []
+    work = total = 0
+    for size in sizes:
+        runs, rewritten = apply([*runs, size])
+        work += rewritten
+        total += size
+        assert sum(runs) == total
+        assert len(runs) <= 2 * math.log2(total / min(sizes)) + 4
+        assert all(older > 2 * newer for older, newer in itertools.pairwise(runs))
+        assert merges(*runs) == []
+    assert work <= total * (math.log(total, 1.5) + 2)
+
+
+@given(st.lists(st.integers(0, 1_000_000), max_size=40))
+def test_merges_are_in_order_and_do_not_overlap(sizes: list[int]) -> None:
+    found = merges(*sizes)
+    ends = [0, *(place for merge in found for place in (merge.start, merge.stop)), len(sizes)]
+    assert ends == sorted(ends)
+    assert all(merge.stop - merge.start > 1 for merge in found)
+    assert [merge.rows for merge in found] == [sum(sizes[merge.slice]) for merge in found]
