@@ -14,7 +14,17 @@ from rich.console import Console
 from benchmarks import machine, report
 from benchmarks.harness import Bench
 
-SUBJECTS = ("appending", "writers", "reading", "seeking", "opening", "upkeep", "following")
+SUBJECTS = (
+    "appending",
+    "writers",
+    "reading",
+    "seeking",
+    "opening",
+    "upkeep",
+    "following",
+    "views",
+    "ticks",
+)
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "latest.json"
 PAGE = HERE.parent / "docs" / "benchmarks.md"

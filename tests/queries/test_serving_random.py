@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headwater.queries.serving import decline_reason, serve
+from tests.conftest import LONG
 from tests.queries.test_serving_spark import Held, assert_same
 
 if TYPE_CHECKING:

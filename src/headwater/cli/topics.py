@@ -11,8 +11,8 @@ from headwater.cli.output import print_json, print_listing, shown_bytes
 from headwater.cli.results import print_facts, print_rows
 from headwater.cli.session import Session, json_option, pass_session, views_of
 
-_WITHOUT_VIEWS = {"CreateTopic", "ShowTopics", "ShowCursors", "Describe"}
-"""Statements that have nothing to do with views: not even the modules are loaded."""
+_OF_VIEWS = {"CreateView", "DropView", "ShowViews", "Query", "ExplainQuery"}
+"""Statements that need the modules of the runtime even where there is no view yet; the others do not load them."""
 
 
 @click.command()
@@ -64,7 +64,7 @@ def sql(session: Session, statements: str, as_json: bool) -> None:
     text = sys.stdin.read() if statements == "-" else statements
     with session.open() as ws:
         asked = _kinds(text)
-        if not _WITHOUT_VIEWS.issuperset(asked):
+        if ws.log.entries("view") or not _OF_VIEWS.isdisjoint(asked):
             from headwater.cli.watching import Quiet
 
             views_of(ws).listener = Quiet()

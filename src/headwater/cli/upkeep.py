@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.cli.output import plain, print_json, print_listing, shown_bytes
+from headwater.cli.output import plain, print_json, print_listing, progress, shown_bytes
 from headwater.cli.session import Session, complete_topic, json_option, pass_session, views_of
 
 if TYPE_CHECKING:
@@ -87,18 +87,19 @@ def verify(session: Session, topics: tuple[str, ...], as_json: bool) -> None:
     it in batch over the log. With TOPICS given, the bytes of those alone.
     """
     with session.open() as ws:
-        from headwater.cli.standing import standings
-        from headwater.cli.watching import Verifying
-
         chosen = topics or [t.name for t in ws.topics()]
         total = sum(i.size_bytes for t in chosen for i in ws.topic(t).partitions().values())
-        listener = Verifying()
         views: list[dict[str, Any]] = []
-        if not topics and ws.log.entries("view"):
-            views_of(ws).listener = listener
-        with listener.shown(total):
-            result = ws.verify(topics or None, progress=listener.checked)
-        if not topics and ws.log.entries("view"):
+        if topics or not ws.log.entries("view"):
+            with progress("checking bytes", total) as advance:
+                result = ws.verify(topics or None, progress=lambda done: advance(done, ""))
+        else:
+            from headwater.cli.standing import standings
+            from headwater.cli.watching import Verifying
+
+            listener = views_of(ws).listener = Verifying()
+            with listener.shown(total):
+                result = ws.verify(progress=listener.checked)
             stand = standings(ws.log, views_of(ws).store.latest())
             views = [_view(standing, listener.compared) for standing in stand]
     if as_json:

@@ -9,13 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.hashing import Hashes, equal_rows, identities
-from headwater.operators.delta import take_rows
+from headwater.operators.delta import stable_order, take_rows
 from headwater.operators.lanes import normal
 from headwater.operators.runs import key_hashes
 from headwater.operators.sums import Ints
-
-_SMALL = 4_096
-"""Below it, numpy's own argsort is the faster one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +42,7 @@ def group(rows: pa.RecordBatch, count: int, key: Sequence[int]) -> Groups:
         return Groups(None, np.zeros(1, dtype=np.int64), np.array([count]), keys, constant)
     keys = rows.select(list(key))
     hashes = key_hashes(keys, range(len(key)))
-    order = sorting(hashes)
+    order = stable_order(hashes)
     ascending = hashes[order]
     same = ascending[1:] == ascending[:-1]
     if same.any():
@@ -60,25 +57,6 @@ def group(rows: pa.RecordBatch, count: int, key: Sequence[int]) -> Groups:
     firsts = take_rows(keys, order[starts])
     keys = pa.RecordBatch.from_arrays([normal(column) for column in firsts.columns], schema=keys.schema)
     return Groups(order, starts, np.diff(starts, append=count), keys, ascending[starts])
-
-
-def sorting(hashes: Hashes) -> Ints:
-    """The order that sorts hashes, ascending and stable.
-
-    For many rows it sorts the upper bits of each hash together with its place, as plain numbers, which is several times
-    as fast as an argsort; hashes that differ in their lower bits alone are too rare to matter for that.
-    """
-    count = len(hashes)
-    if count < _SMALL:
-        return np.argsort(hashes, kind="stable")
-    bits = np.uint64((count - 1).bit_length())
-    packed = (hashes >> bits << bits) | np.arange(count, dtype=np.uint64)
-    packed.sort()
-    order = (packed & ((np.uint64(1) << bits) - np.uint64(1))).view(np.int64)
-    ascending = hashes[order]
-    if (ascending[1:] < ascending[:-1]).any():
-        return np.argsort(hashes, kind="stable")
-    return order
 
 
 _ANY_ROW = pa.RecordBatch.from_arrays([pa.array([0])], names=["any"])

@@ -103,7 +103,8 @@ def step(
     join = _Join(spec, sides, spec.output(d_left.rows.schema, d_right.rows.schema), condition)
     parts, distinct = _by_pairs(join) if spec.shows_pairs or condition is not None else _by_counts(join)
     output = concat(parts, join.schema)
-    return Step(output if distinct else consolidate(output), sides[0].delta, sides[1].delta)
+    known = Delta(output.rows, output.weights, distinct) if distinct else consolidate(output)
+    return Step(known, sides[0].delta, sides[1].delta)
 
 
 @dataclass(frozen=True, eq=False)

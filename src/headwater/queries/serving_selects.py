@@ -7,7 +7,6 @@ name means. Groups are computed in a query of their own, inside the one that mak
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import exp
@@ -15,13 +14,13 @@ from sqlglot import exp
 from headwater.queries.serving_aggregates import Grouping, Groups, Rows, is_aggregate, normalized, parts_of
 from headwater.queries.serving_names import Column, star
 from headwater.queries.serving_operators import boolean, only
+from headwater.queries.serving_results import Item, having, limit, order_by
 from headwater.queries.serving_sources import Context, Output, Query, Shared, Sources, column_value
 from headwater.queries.serving_values import (
     BOOLEAN,
     DATE,
     STRING,
     VOID,
-    Declined,
     Value,
     common_type,
     converted,
@@ -37,14 +36,6 @@ from headwater.types import TIMESTAMP
 
 _SET_WORDS = {exp.Union: "UNION", exp.Intersect: "INTERSECT", exp.Except: "EXCEPT"}
 _CLAUSES = ("order", "limit", "offset")
-
-
-@dataclass(frozen=True)
-class Item:
-    """A column of a SELECT: its name and its value."""
-
-    name: str
-    value: Value
 
 
 class Statement:
@@ -105,9 +96,9 @@ class Statement:
         label = self.context.label()
         columns = Query(sql, outputs).columns(label, None)
         items = [Item(c.name, column_value(c)) for c in columns]
-        order = _order(node, items, Rows(columns), distinct=False)
+        order = order_by(node, items, Rows(columns), distinct=False)
         listed = ", ".join(f"{i.value.sql} AS c{n}" for n, i in enumerate(items))
-        return Query(f"SELECT {listed} FROM ({sql}) AS {label}{order}{_limit(node)}", outputs)
+        return Query(f"SELECT {listed} FROM ({sql}) AS {label}{order}{limit(node)}", outputs)
 
     def _select(self, node: exp.Select, shared: Shared) -> Query:
         only(
@@ -131,17 +122,17 @@ class Statement:
             if item.value.kind != VOID and not is_known(item.value.kind):
                 decline(f"a column of type {item.value.kind}")
         distinct = _distinct(node, items)
-        having = _having(node, binder, items)
-        order = _order(node, items, binder, distinct=distinct)
+        kept = having(node, binder, items)
+        order = order_by(node, items, binder, distinct=distinct)
         if isinstance(binder, Groups):
             if not grouping.keys and not grouping.calls:
                 decline("HAVING without groups")
-            from_, where = f" FROM ({_grouped(grouping, from_, where)}) AS {grouping.label}", having
+            from_, where = f" FROM ({_grouped(grouping, from_, where)}) AS {grouping.label}", kept
         listed = ", ".join(
             f"{normalized(i.value.sql, i.value.kind) if distinct else i.value.sql} AS c{n}"
             for n, i in enumerate(items)
         )
-        sql = f"SELECT {'DISTINCT ' if distinct else ''}{listed}{from_}{where}{order}{_limit(node)}"
+        sql = f"SELECT {'DISTINCT ' if distinct else ''}{listed}{from_}{where}{order}{limit(node)}"
         return Query(sql, tuple(Output(i.name, i.value.kind) for i in items))
 
     def _scalar(self, node: exp.Expr, shared: Shared) -> Value:
@@ -187,43 +178,6 @@ class Statement:
         listed = f"SELECT {member.sql} FROM ({query.sql}) AS {label}"
         sql = f"({converted(value, kind).sql} {word}IN ({listed}))"
         return Value(sql, BOOLEAN, fallible=value.fallible)
-
-
-class _Sorted(Rows):
-    """Binds an expression of ORDER BY: names mean columns of the result first, then of what is below."""
-
-    def __init__(self, items: Sequence[Item], below: Rows) -> None:
-        super().__init__(below.columns)
-        self._items = items
-        self._below = below
-
-    def bind(self, node: exp.Expr) -> Value:
-        if isinstance(node, exp.Column):
-            return self.column(parts_of(node))
-        if not any(self._shadowed(parts_of(column)) for column in node.find_all(exp.Column)):
-            return self._below.bind(node)
-        if is_aggregate(node):
-            decline("an aggregate in ORDER BY over a name that the result has too")
-        return super().bind(node)
-
-    def column(self, parts: Sequence[str]) -> Value:
-        found = _titled(self._items, parts[0])
-        if not found or not self._shadowed(parts):
-            return self._below.column(parts)
-        if len(found) > 1 or len(parts) > 1:
-            decline(f"ORDER BY {'.'.join(parts)!r}, which may mean several things")
-        return found[0].value
-
-    def _shadowed(self, parts: Sequence[str]) -> bool:
-        """Whether a name means one thing in the result and another, or nothing, below."""
-        found = _titled(self._items, parts[0])
-        if not found:
-            return False
-        try:
-            below = self._below.column(parts[:1])
-        except Declined:
-            return True
-        return any(item.value.sql != below.sql for item in found)
 
 
 def conjuncts(node: exp.Expr) -> list[exp.Expr]:
@@ -359,85 +313,3 @@ def _grouped(grouping: Grouping, from_: str, where: str) -> str:
     calls = [f"{call} AS a{i}" for i, call in enumerate(grouping.calls)]
     group = f" GROUP BY {', '.join(str(i + 1) for i in range(len(keys)))}" if keys else ""
     return f"SELECT {', '.join([*keys, *calls])}{from_}{where}{group}"
-
-
-def _having(node: exp.Select, binder: Rows, items: Sequence[Item]) -> str:
-    having = node.args.get("having")
-    if having is None:
-        return ""
-    if not isinstance(binder, Groups):
-        decline("HAVING without groups")
-    condition = boolean(_Having(items, binder).bind(having.this))
-    return f" WHERE {condition.sql}"
-
-
-class _Having(Rows):
-    """Binds HAVING: names mean keys first, then columns of the result."""
-
-    def __init__(self, items: Sequence[Item], groups: Groups) -> None:
-        super().__init__(groups.columns)
-        self._items = items
-        self._groups = groups
-
-    def bind(self, node: exp.Expr) -> Value:
-        try:
-            return self._groups.bind(node)
-        except Declined:
-            if isinstance(node, exp.Filter | exp.Subquery):
-                raise
-        return super().bind(node)
-
-    def column(self, parts: Sequence[str]) -> Value:
-        found = _titled(self._items, parts[0])
-        if len(parts) == 1 and len(found) == 1 and not any(c.is_(parts[0]) for c in self.columns):
-            return found[0].value
-        return self._groups.column(parts)
-
-
-def _titled(items: Sequence[Item], name: str) -> list[Item]:
-    return [i for i in items if i.name.lower() == name.lower()]
-
-
-def _order(node: exp.Expr, items: Sequence[Item], binder: Rows, *, distinct: bool) -> str:
-    order = node.args.get("order")
-    if order is None:
-        return ""
-    only(order, "expressions")
-    terms = []
-    for term in order.expressions:
-        only(term, "this", "desc", "nulls_first")
-        direction = "DESC" if term.args.get("desc") else "ASC"
-        nulls = "FIRST" if term.args.get("nulls_first") else "LAST"
-        terms.append(f"{_order_key(term.this, items, binder, distinct)} {direction} NULLS {nulls}")
-    return f" ORDER BY {', '.join(terms)}"
-
-
-def _order_key(node: exp.Expr, items: Sequence[Item], binder: Rows, distinct: bool) -> str:
-    if isinstance(node, exp.Literal) and not node.is_string:
-        if not node.name.isdecimal() or not 1 <= int(node.name) <= len(items):
-            decline("ORDER BY a position that is not there")
-        value = items[int(node.name) - 1].value
-    else:
-        value = _Sorted(items, binder).bind(node)
-    if value.literal or not is_atomic(value.kind):
-        decline(f"ORDER BY {'a constant' if value.literal else value.kind}")
-    for position, item in enumerate(items):
-        if item.value.sql == value.sql:
-            return str(position + 1)
-    if distinct:
-        decline("ORDER BY something that DISTINCT does not have")
-    return value.sql
-
-
-def _limit(node: exp.Expr) -> str:
-    sql = ""
-    for clause in ("limit", "offset"):
-        found = node.args.get(clause)
-        if found is None:
-            continue
-        only(found, "expression")
-        number = found.expression
-        if not isinstance(number, exp.Literal) or not number.name.isdecimal() or int(number.name) >= 2**31:
-            decline(f"{clause.upper()} of something else than a number")
-        sql += f" {clause.upper()} {int(number.name)}"
-    return sql

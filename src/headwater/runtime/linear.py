@@ -37,7 +37,7 @@ def compile_map(node: g.Map, evaluator: Evaluator) -> LinearStep:
             delta = step(delta)
         if not len(delta):
             return Delta.empty(node.schema)
-        return delta.with_rows(renamed(delta.rows, node.schema))
+        return delta.renamed(renamed(delta.rows, node.schema))
 
     return run
 
@@ -74,6 +74,7 @@ def _values(expressions: Sequence[g.Expression], evaluator: Evaluator) -> Values
     """Several expressions over the same rows: columns and native ones in Arrow, the rest in one trip to the JVM."""
     natives: dict[int, Native] = {}
     handles: list[tuple[int, Any]] = []
+    spare: dict[int, Bound] = {}
     attributes: Sequence[Any] = ()
     for place, expression in enumerate(expressions):
         if expression.column is not None:
@@ -85,6 +86,7 @@ def _values(expressions: Sequence[g.Expression], evaluator: Evaluator) -> Values
             made = native(bound.expression, bound.attributes, expression.type)
             if made is not None:
                 natives[place] = made
+                spare[place] = bound
             else:
                 handles.append((place, bound.expression))
                 attributes = bound.attributes
@@ -92,8 +94,16 @@ def _values(expressions: Sequence[g.Expression], evaluator: Evaluator) -> Values
     if handles:
         compiled = evaluator.compile([h for _, h in handles], attributes)
 
+    def one(place: int, rows: pa.RecordBatch, count: int) -> pa.Array:
+        try:
+            return natives[place](rows, count)
+        except pa.ArrowInvalid:
+            # Spark is asked too, for it to say what is wrong, or that nothing is
+            bound = spare[place]
+            return evaluator.compile([bound.expression], bound.attributes)(rows, count)[0]
+
     def values(rows: pa.RecordBatch, count: int) -> list[pa.Array]:
-        found: dict[int, pa.Array] = {place: make(rows, count) for place, make in natives.items()}
+        found: dict[int, pa.Array] = {place: one(place, rows, count) for place in natives}
         if compiled is not None:
             results = compiled(rows, count)
             found.update((place, r) for (place, _), r in zip(handles, results, strict=True))

@@ -107,9 +107,7 @@ class Pipeline:
             if first and (initial := operator.initial()) is not None:
                 output = concat([initial, output], node.schema)
             made.append(
-                output.with_rows(renamed(output.rows, node.schema))
-                if len(output)
-                else Delta.empty(node.schema)
+                output.renamed(renamed(output.rows, node.schema)) if len(output) else Delta.empty(node.schema)
             )
         return Outcome(consolidate(made[-1]), runs)
 
@@ -166,7 +164,7 @@ class _Union(Operator):
         self._schema = node.schema
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
-        same = [d.with_rows(renamed(d.rows, self._schema)) for d in inputs if len(d)]
+        same = [d.renamed(renamed(d.rows, self._schema)) for d in inputs if len(d)]
         return concat(same, self._schema), ()
 
 

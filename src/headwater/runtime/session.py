@@ -90,7 +90,7 @@ def _start() -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAll(list(configuration().items()))
     quiet = resources.files("headwater.runtime").joinpath("log4j2.properties")
     conf.setIfMissing("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{quiet}")
-    said = tempfile.TemporaryFile()  # noqa: SIM115 - the JVM's for as long as it lives; what the JVM prints on its way up is of interest only if it fails
+    said = tempfile.TemporaryFile()  # noqa: SIM115 - it is the JVM's for as long as that lives
     # Python workers are started with the interpreter that the environment names when the context is made.
     wanted = {"JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     with _environment(wanted):

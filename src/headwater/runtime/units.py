@@ -91,7 +91,7 @@ class ViewUnit:
         change = outcome.change
         runs = dict(outcome.runs)
         if len(change):
-            change = change.with_rows(pa.RecordBatch.from_arrays(change.rows.columns, schema=self.schema))
+            change = change.renamed(pa.RecordBatch.from_arrays(change.rows.columns, schema=self.schema))
             runs[self.contents] = arrange(change, self.key)
         return Done(change, runs)
 

@@ -1,13 +1,16 @@
 """When runs are merged: geometrically, so that there are few and each row is rewritten few times. Pure.
 
-A run is merged with its older neighbours as long as what is merged so far has at least half the rows of the next. So
-what stays apart more than halves from run to run: n rows in at most log2(n) + 1 runs. And a row that is merged finds
-itself in a run at least half as large again, but for those of the newest run: a row is rewritten O(log n) times.
+Small runs: a run is merged with its older neighbours as long as what is merged so far has at least half the rows of
+the next. So what stays apart more than halves from run to run, and a row that is merged finds itself in a run at least
+half as large again, but for those of the newest run: a row is rewritten O(log n) times.
+
+Large runs cost real time to rewrite, so they wait for company: runs are of one size class if they are within a factor of
+`fan` of each other, and `fan` neighbours of a class become one of the next, with what is smaller beside them. Probes then meet up to `fan` runs
+per class, and a row is rewritten once per class.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +18,10 @@ from headwater.state.refs import RunRef
 
 NOW_ROWS_MAX = 200_000
 """Merges of fewer rows take milliseconds, and are done within the tick; larger ones are left to the background."""
+
+
+FAN = 4
+"""How many large runs of a size are let stand before they are merged."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +39,48 @@ class Merge:
         return slice(self.start, self.stop)
 
 
-def to_merge(refs: Sequence[RunRef], now_rows_max: int = NOW_ROWS_MAX) -> list[Merge]:
+def to_merge(refs: Sequence[RunRef], now_rows_max: int = NOW_ROWS_MAX, fan: int = FAN) -> list[Merge]:
     """The merges that runs of one arrangement and one range of hashes, oldest first, call for; they do not overlap.
 
     Runs that a background merge is at work on are left out by the caller, together with all that are older.
     """
+    small = len(refs)
+    while small and refs[small - 1].rows < now_rows_max:
+        small -= 1
+    found = _halving([ref.rows for ref in refs[small:]], small, now_rows_max)
+    classes = [_size_class(ref.rows, now_rows_max, fan) for ref in refs[:small]]
+    if small:
+        start = small
+        for size in range(max(classes) + 1):
+            while start and classes[start - 1] <= size:
+                start -= 1
+            if classes[start:small].count(size) >= fan:
+                rows = sum(ref.rows for ref in refs[start:small])
+                return [Merge(start, small, rows, now=False), *found]
+    return found
+
+
+def _halving(sizes: Sequence[int], offset: int, now_rows_max: int) -> list[Merge]:
     groups: list[tuple[int, int]] = []  # where each begins, and its rows
-    for place, ref in enumerate(refs):
-        start, rows = place, ref.rows
+    for place, size in enumerate(sizes):
+        start, rows = place, size
         while groups and 2 * rows >= groups[-1][1]:
             start, more = groups.pop()
             rows += more
         groups.append((start, rows))
-    groups.append((len(refs), 0))
+    if not groups:
+        return []
+    stops = [start for start, _ in groups[1:]] + [len(sizes)]
     return [
-        Merge(start, stop, rows, rows < now_rows_max)
-        for (start, rows), (stop, _) in itertools.pairwise(groups)
+        Merge(offset + start, offset + stop, rows, rows < now_rows_max)
+        for (start, rows), stop in zip(groups, stops, strict=True)
         if stop - start > 1
     ]
+
+
+def _size_class(rows: int, least: int, fan: int) -> int:
+    found = 0
+    while rows >= least * fan:
+        rows //= fan
+        found += 1
+    return found

@@ -35,6 +35,7 @@ class Catalyst:
         self.expressions: Jvm = sql.catalyst.expressions
         self.plans: Jvm = sql.catalyst.plans.logical
         self._datasets = module(sql.classic, "Dataset")
+        self._data_types = module(sql.types, "DataType")
         self._types: dict[str, pa.DataType] = {}
 
     def seq(self, items: Iterable[Jvm]) -> Jvm:
@@ -90,8 +91,8 @@ class Catalyst:
         return self.expressions.Alias(expression, name, identity, empty, self.none(), empty)
 
     def cast(self, expression: Jvm, data_type: Jvm) -> Jvm:
-        """The expression as another type; itself where it has that type."""
-        if expression.dataType().equals(data_type):
+        """The expression as another type; itself where it has that type, whatever each says of nulls inside values."""
+        if self._data_types.equalsIgnoreNullability(expression.dataType(), data_type):
             return expression
         ansi = module(self.expressions, "EvalMode").fromBoolean(True)
         return self.expressions.Cast(expression, data_type, self.none(), ansi)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, identity, items, kind
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, identity, items, kind, module, option
 
 Refuse = Callable[..., NoReturn]
 """refuse(node, reason, hint=...): raises, underlining the part of the SQL that a Catalyst node came from."""
@@ -69,8 +69,10 @@ class Determinism:
             return plan.copy(
                 self._total(plan.order(), plan.child()), True, plan.child(), self._catalyst.none()
             )
-        if name == "Aggregate" and "collect_set(" in plan.toString():
-            return self._sorted_sets(plan)
+        if name == "GlobalLimit":
+            return self._limit_next_to_sort(plan)
+        if name == "Aggregate" and any(f in plan.toString() for f in ("collect_set(", "listagg(")):
+            return self._ordered_aggregates(plan)
         return plan
 
     def _wanted_below(self, plan: Jvm, wanted: set[int] | None) -> set[int] | None:
@@ -91,11 +93,11 @@ class Determinism:
 
     def _expressions_rewritten(self, plan: Jvm, change: Callable[[Jvm], Jvm | None]) -> Jvm:
         c = self._catalyst
-        if kind(plan) not in ("Filter", "Project", "Aggregate"):
+        if kind(plan) not in ("Filter", "Project", "Aggregate", "LateralJoin"):
             self._refuse(
                 plan,
                 f"a subquery inside {kind(plan).lower()} is not kept in views",
-                hint="join with it instead",
+                hint="use it in WHERE, or join with it",
             )
 
         def each(expressions: Jvm) -> Jvm:
@@ -105,6 +107,13 @@ class Determinism:
             return plan.copy(c.rewritten(plan.condition(), change), plan.child())
         if kind(plan) == "Project":
             return plan.copy(each(plan.projectList()), plan.child())
+        if kind(plan) == "LateralJoin":
+            condition = option(plan.condition())
+            if condition is not None and find(condition, _is_subquery) is not None:
+                self._refuse(plan, "a subquery inside the condition of a lateral join is not kept in views")
+            return plan.copy(
+                plan.left(), c.rewritten(plan.right(), change), plan.joinType(), plan.condition()
+            )
         return plan.copy(
             each(plan.groupingExpressions()), each(plan.aggregateExpressions()), plan.child(), c.none()
         )
@@ -116,7 +125,7 @@ class Determinism:
             self._refuse(
                 expression,
                 f"{_called(expression)} depends on {_CLOCKS[name]}, so the view would change without any new record",
-                hint="use a column, such as the topic's time column or `_appended_at`",
+                hint="use a column, such as the topic's time column",
             )
         if name in _ANY_VALUE and not inside_sort:
             self._refuse(
@@ -145,7 +154,8 @@ class Determinism:
                 f"{_called(expression)} gives another value each time it is evaluated",
                 hint="compute it before the row is appended, and keep it in a column",
             )
-        sorts = name in ("SortArray", "ArraySort")
+        # what a window function makes of the order of rows is judged with its window, by `_window`
+        sorts = name in ("SortArray", "ArraySort", "WindowExpression")
         for child in children:
             self._check(
                 child, inside_sort=sorts or (inside_sort and name in ("AggregateExpression", "Alias"))
@@ -154,6 +164,7 @@ class Determinism:
     def _window(self, plan: Jvm) -> Jvm:
         """Order rows fully for the functions that count rows; leave alone those for which ties are one."""
         c = self._catalyst
+        plan = self._sorted_window_sets(plan)
         by_rows, by_peers = [], []
         for named in items(plan.windowExpressions()):
             window: Jvm = _window_expression(named)
@@ -189,7 +200,11 @@ class Determinism:
             fixed = window.copy(
                 window.windowFunction(), spec.copy(spec.partitionSpec(), order, spec.frameSpecification())
             )
-            retold.append(c.alias(fixed, named.name(), like=named))
+
+            def ordered(e: Jvm, fixed: Jvm = fixed) -> Jvm | None:
+                return fixed if kind(e) == "WindowExpression" else None
+
+            retold.append(c.alias(c.rewritten(named.child(), ordered), named.name(), like=named))
         result = plan.copy(c.seq(retold), plan.partitionSpec(), order, plan.child(), c.none())
         if by_peers:
             output = [
@@ -205,34 +220,68 @@ class Determinism:
         c = self._catalyst
         given = items(order)
         named = {identity(o.child()) for o in given if kind(o.child()) == "AttributeReference"}
-        assert c.jvm is not None
-        ordering = c.jvm.org.apache.spark.sql.catalyst.expressions
-        ascending = getattr(getattr(ordering, "Ascending$"), "MODULE$")
-        nulls_first = getattr(getattr(ordering, "NullsFirst$"), "MODULE$")
         rest = [
-            ordering.SortOrder(a, ascending, nulls_first, c.seq([]))
-            for a in items(child.output())
-            if identity(a) not in named and _orderable(a)
+            self._ascending(a) for a in items(child.output()) if identity(a) not in named and _orderable(a)
         ]
         return c.seq([*given, *rest])
 
-    def _sorted_sets(self, plan: Jvm) -> Jvm:
+    def _limit_next_to_sort(self, plan: Jvm) -> Jvm:
+        """LIMIT over a projection of a sort, as a projection of LIMIT over the sort.
+
+        Spark makes a correlated LIMIT a rank by the order of the sort right below it, and by none if that is hidden.
+        """
+        c = self._catalyst
+        local = plan.child()
+        if kind(local) != "LocalLimit" or kind(local.child()) != "Project":
+            return plan
+        project = local.child()
+        if kind(project.child()) != "Sort":
+            return plan
+        limited = plan.withNewChildren(c.seq([local.withNewChildren(c.seq([project.child()]))]))
+        return project.withNewChildren(c.seq([limited]))
+
+    def _ordered_aggregates(self, plan: Jvm) -> Jvm:
+        c = self._catalyst
+
+        def ordered(e: Jvm) -> Jvm | None:
+            return self._total_list(e) if kind(e) == "ListAgg" else self._sorted_set(e)
+
+        outputs = [c.rewritten(e, ordered) for e in items(plan.aggregateExpressions())]
+        return plan.copy(plan.groupingExpressions(), c.seq(outputs), plan.child(), c.none())
+
+    def _sorted_window_sets(self, plan: Jvm) -> Jvm:
+        """`collect_set(...) OVER (...)` sorted too."""
+        if "collect_set(" not in plan.toString():
+            return plan
         c = self._catalyst
 
         def sorted_set(e: Jvm) -> Jvm | None:
-            if kind(e) == "AggregateExpression" and kind(e.aggregateFunction()) == "CollectSet":
-                if not _orderable(e.aggregateFunction().child()):
-                    self._refuse(
-                        e, "maps have no order, so a set of them has none", hint="collect their entries"
-                    )
-                return c.expressions.SortArray(e)
-            return None
+            if kind(e) != "WindowExpression" or self._sorted_set(e.windowFunction()) is None:
+                return None
+            return c.expressions.SortArray(e)
 
-        outputs = []
-        for e in items(plan.aggregateExpressions()):
-            fixed = c.rewritten(e, sorted_set)
-            outputs.append(fixed)
-        return plan.copy(plan.groupingExpressions(), c.seq(outputs), plan.child(), c.none())
+        functions = [c.rewritten(e, sorted_set) for e in items(plan.windowExpressions())]
+        return plan.copy(c.seq(functions), plan.partitionSpec(), plan.orderSpec(), plan.child(), c.none())
+
+    def _total_list(self, e: Jvm) -> Jvm:
+        """A list whose order leaves ties, with equal ones ordered by the value that is listed."""
+        order, value = items(e.orderExpressions()), e.child()
+        if any(o.child().canonicalized().equals(value.canonicalized()) for o in order):
+            return e
+        total = self._catalyst.seq([*order, self._ascending(value)])
+        return e.copy(value, e.delimiter(), total, e.mutableAggBufferOffset(), e.inputAggBufferOffset())
+
+    def _ascending(self, e: Jvm) -> Jvm:
+        expressions = self._catalyst.expressions
+        ascending, nulls_first = module(expressions, "Ascending"), module(expressions, "NullsFirst")
+        return expressions.SortOrder(e, ascending, nulls_first, self._catalyst.seq([]))
+
+    def _sorted_set(self, e: Jvm) -> Jvm | None:
+        if kind(e) != "AggregateExpression" or kind(e.aggregateFunction()) != "CollectSet":
+            return None
+        if not _orderable(e.aggregateFunction().child()):
+            self._refuse(e, "maps have no order, so a set of them has none", hint="collect their entries")
+        return self._catalyst.expressions.SortArray(e)
 
 
 def _unsorted(expression: Jvm) -> set[int]:

@@ -33,6 +33,12 @@ class JoinReader(Reader):
     def _join(self, plan: Jvm) -> Lowered:
         join_type = plan.joinType()
         join_kind = _JOINS.get(kind(join_type))
+        if kind(join_type) == "LeftSingle":
+            self._refuse(
+                plan,
+                "this subquery may give several rows where one value is needed",
+                hint="aggregate it, such as max(...), or ORDER BY ... LIMIT 1",
+            )
         if join_kind is None:
             self._refuse(plan, f"a {join_type.sql().lower()} join has no incremental form")
         left, right = self.lower(plan.left()), self.lower(plan.right())
@@ -84,6 +90,12 @@ class JoinReader(Reader):
             return  # EXISTS of an uncorrelated subquery: one flag for all rows
         if any(_single(side) or _static(side) for side in (left, right)):
             return
+        if join_kind == "anti" and "isnull" in plan.condition().toString():
+            self._refuse(
+                plan,
+                "NOT IN over several columns has no incremental form",
+                hint="NOT EXISTS (SELECT 1 ... WHERE a.x = b.x AND a.y = b.y), if no null is among them",
+            )
         self._refuse(
             plan,
             "the join has no equality between the two sides, so every row would meet every other",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MENTIONED = re.compile(r"View \(`([^`]+)`")
+_POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
 _RULES = "org.apache.spark.sql.catalyst.optimizer."
 _EXCLUDED = (
     # They look at the (empty) data that stands in for a source while planning.
@@ -79,7 +80,7 @@ class Planner:
         optimized = self.catalyst.dataset(pinned).queryExecution().optimizedPlan()
         lowering = Lowering(self.catalyst, relations, refuser(query))
         root, attributes = lowering.lower(optimized)
-        schema = self._schema(pinned, attributes)
+        schema = self._schema(query, pinned, attributes)
         if isinstance(root, g.Map):
             root = replace(root, schema=schema)
         shape = f"{root!r}\n{schema}"
@@ -109,12 +110,13 @@ class Planner:
             frame.createOrReplaceTempView(name)
             self._registered[name] = relation
 
-    def _schema(self, pinned: Jvm, attributes: list[Jvm]) -> pa.Schema:
+    def _schema(self, query: Query, pinned: Jvm, attributes: list[Jvm]) -> pa.Schema:
         names = [a.name() for a in items(pinned.output())]
         seen: dict[str, str] = {}
         for name in names:
             if name.lower() in seen:
-                raise StatementError(
+                refuser(query)(
+                    pinned,
                     f"the view would have two columns named {name!r}",
                     hint="give one of them another name with AS",
                 )
@@ -178,4 +180,7 @@ def statement_error(query: Query, error: Exception) -> HeadwaterError:
         start, stop = context.startIndex(), context.stopIndex()
         if 0 <= start <= stop < len(query.text):
             return _pointing(query, start, stop + 1, f"Spark: {first}", None)
+    if (at := _POSITION.search(str(error))) is not None:
+        start = sum(len(line) + 1 for line in query.text.split("\n")[: int(at[1]) - 1]) + int(at[2])
+        return _pointing(query, start, start + 1, f"Spark: {first}", None)
     return StatementError(f"Spark: {first}", detail="\n".join(message.strip().splitlines()[1:8]) or None)

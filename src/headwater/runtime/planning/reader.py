@@ -18,6 +18,9 @@ from headwater.runtime.planning.catalyst import (
 from headwater.runtime.planning.determinism import Refuse
 from headwater.runtime.planning.handles import Bound, Lowered, Relation
 
+_NAMES = {"UnionLoop": "WITH RECURSIVE", "LogicalRelation": "reading files"}
+"""Plan nodes as a user knows them."""
+
 
 class Reader:
     """One query's way from plan to graph; each kind of node is read by a class derived from this."""
@@ -27,16 +30,15 @@ class Reader:
         self._relations = relations
         self._refuse = refuse
 
-        self._refuse = refuse
-
     def lower(self, plan: Jvm) -> Lowered:
         """The graph of a plan."""
         name = kind(plan)
         method = getattr(self, f"_{name.lower()}", None)
         if method is None:
+            known = _NAMES.get(name, f"Spark's {name}")
             self._refuse(
                 plan,
-                f"Spark's {name} has no incremental form",
+                f"{known} has no incremental form",
                 hint="docs/sql.md lists what works in views",
             )
         lowered: Lowered = method(plan)

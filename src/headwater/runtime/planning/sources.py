@@ -94,16 +94,33 @@ class LinearReader(Reader):
             count, *columns = [self._expression(e, child.attributes) for e in items(generator.children())]
             everything = tuple(self._expression(a, child.attributes) for a in kept)
             return self._mapped(child, g.Replicate(count, everything + tuple(columns)), [*kept, *outputs])
+        if name == "Stack":
+            return self._stacked(child, generator, keep, [*kept, *outputs])
         kinds = {"Explode": "explode", "PosExplode": "posexplode", "Inline": "inline"}
         if name not in kinds:
             self._refuse(
                 generator,
                 f"{generator.prettyName()} has no incremental form yet",
-                hint="explode, posexplode and inline work",
+                hint="explode, posexplode, inline and stack work",
             )
         argument = self._expression(generator.children().head(), child.attributes)
         step = g.Generate(readable(generator), kinds[name], argument, plan.outer(), keep)  # type: ignore[arg-type]
         return self._mapped(child, step, [*kept, *outputs])
+
+    def _stacked(
+        self, child: Lowered, generator: Jvm, keep: tuple[int, ...], attributes: list[Jvm]
+    ) -> Lowered:
+        """`stack(n, ...)`: every row n times, each time with the next of its values; null where they end."""
+        count, *values = items(generator.children())
+        outputs = attributes[len(keep) :]
+        projections = []
+        for row in range(int(count.eval(None))):
+            own = values[row * len(outputs) : (row + 1) * len(outputs)]
+            columns = [child.attributes[i] for i in keep]
+            columns += [self._c.cast(v, a.dataType()) for v, a in zip(own, outputs, strict=False)]
+            columns += [self._null(a.dataType()) for a in outputs[len(own) :]]
+            projections.append(tuple(self._expression(e, child.attributes) for e in columns))
+        return self._mapped(child, g.Expand(tuple(projections)), attributes)
 
     def _union(self, plan: Jvm) -> Lowered:
         children = [self.lower(c) for c in items(plan.children())]

@@ -21,6 +21,7 @@ class WindowReader(Reader):
     """Reads OVER, QUALIFY and LIMIT."""
 
     def _window(self, plan: Jvm) -> Lowered:
+        self._refuse_unordered(plan)
         child = self.lower(plan.child())
         below, key = self._keyed(child, items(plan.partitionSpec()))
         attributes = items(plan.output())
@@ -32,6 +33,17 @@ class WindowReader(Reader):
             self._c.arrow_schema(attributes),
         )
         return Lowered(node, attributes)
+
+    def _refuse_unordered(self, plan: Jvm) -> None:
+        """A user's window of this kind was refused before: this one is what became of a correlated LIMIT."""
+        if plan.orderSpec().size() == 0 and any(
+            find(e, lambda e: kind(e) == "RowNumber") is not None for e in items(plan.windowExpressions())
+        ):
+            self._refuse(
+                plan,
+                "LIMIT without ORDER BY takes any rows, and another choice would be as good",
+                hint="say which: ORDER BY ... LIMIT",
+            )
 
     def filtered(self, plan: Jvm) -> Lowered:
         """What a filter filters: of a window whose ranks it bounds, the first rows alone."""
@@ -48,7 +60,7 @@ class WindowReader(Reader):
         function = _RANKS.get(kind(found.windowFunction())) if found is not None else None
         limit = self._limit_in(plan.condition(), named.toAttribute())
         if function is None or limit is None or window.orderSpec().size() == 0:
-            return None
+            return None  # `_window` says what is wrong with a rank without an order
         child = self.lower(window.child())
         below, key = self._keyed(child, items(window.partitionSpec()))
         below, order = self._ordered(below, window.orderSpec())

@@ -1,0 +1,144 @@
+"""Views kept up to date, beside Spark's own Structured Streaming on the same files, in one run.
+
+Both sides read the same Parquet files, a file per tick, and end in durable, readable results: Headwater reads the file,
+appends it to its log and makes a tick; Spark makes a micro-batch with RocksDB state and changelog checkpointing, in
+update mode where it aggregates, and writes what changed as Parquet. Spark's own results still need to be merged by who
+reads them, and its join does not follow changes of the table; neither is held against it here.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+import headwater as hw
+from benchmarks import events
+from benchmarks.harness import Bench
+from headwater.runtime.session import session
+from headwater.settings import LogSettings
+
+TITLE = "Views, beside Structured Streaming"
+
+QUERIES: dict[str, tuple[str, float]] = {
+    "filter": ("SELECT id, amount FROM ev WHERE v > 50 AND k % 2 = 0", 1.0),
+    "group by, 100 keys": (
+        "SELECT k % 100 AS g, count(*) AS n, sum(amount) AS s, avg(v) AS a FROM ev GROUP BY k % 100",
+        1.5,
+    ),
+    "group by, 100,000 keys": (
+        "SELECT k, count(*) AS n, sum(amount) AS s, avg(v) AS a FROM ev GROUP BY k",
+        1.5,
+    ),
+    "group by, 5,000,000 keys": ("SELECT big, count(*) AS n, sum(amount) AS s FROM ev GROUP BY big", 1.5),
+    "tumbling window": (
+        "SELECT window(at, '1 minute') AS w, count(*) AS n, sum(amount) AS s FROM ev GROUP BY window(at, '1 minute')",
+        1.5,
+    ),
+    "join with 1,000,000 rows": ("SELECT e.id, e.amount, i.name FROM ev e JOIN item i ON e.d = i.id", 1.5),
+}
+TOP_K = (
+    "SELECT k, id, amount FROM ev QUALIFY row_number() OVER (PARTITION BY k ORDER BY amount DESC, id) <= 3"
+)
+CHAIN = (
+    "SELECT k, d, amount FROM ev WHERE v > 10",
+    "SELECT k, sum(amount) AS s, count(*) AS n FROM c1 GROUP BY k",
+    "SELECT k % 1000 AS g, sum(s) AS s, max(n) AS m FROM c2 GROUP BY k % 1000",
+    "SELECT g, s, m FROM c3 ORDER BY s DESC LIMIT 10",
+)
+
+
+def run(bench: Bench) -> None:
+    """Every query on both sides, then what Spark cannot express."""
+    ticks, rows, table = bench.size(10, 3), bench.size(1_000_000, 2_000), bench.size(1_000_000, 1_000)
+    with bench.space() as space:
+        made = events.files(space / "events", ticks, rows, table)
+        pq.write_table(events.items(table), space / "items.parquet")
+        spark = session()
+        _warm(spark, space)
+        for name, (query, goal) in QUERIES.items():
+            theirs = _structured_streaming(spark, space, query, rows)
+            ours = _headwater(space, {"result": query}, made, rows)
+            group = f"{name}, {ticks} ticks of {rows:,} rows"
+            bench.note(group, "Structured Streaming", "records/s", theirs)
+            ratio = _middle(ours) / _middle(theirs)
+            bench.note(group, "Headwater", "records/s", ours, goal=goal * _middle(theirs), ratio=ratio)
+        alone = {
+            "top 3 per key, 100,000 keys": {"result": TOP_K},
+            "chain of four views": {f"c{i}": q for i, q in enumerate(CHAIN, 1)},
+        }
+        for name, views in alone.items():
+            bench.note(
+                f"{name}, {ticks} ticks of {rows:,} rows",
+                "Headwater",
+                "records/s",
+                _headwater(space, views, made, rows),
+            )
+
+
+def _middle(figures: list[float]) -> float:
+    return sorted(figures)[len(figures) // 2]
+
+
+def _headwater(space: Path, views: dict[str, str], made: list[Path], rows: int) -> list[float]:
+    """Rows a second of each tick: read the file, append it, make the tick."""
+    figures = []
+    path = space / "ws"
+    with hw.open(path, settings=LogSettings(maintenance_every_ms=0)) as ws:
+        ws.sql(f"CREATE TOPIC ev ({events.EVENT}) WITH (partitions = 2); CREATE TOPIC item ({events.ITEM})")
+        ws.topic("item").append(pq.read_table(space / "items.parquet"))
+        for name, query in views.items():
+            ws.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+        ws.run()
+        for file in made:
+            started = time.perf_counter()
+            ws.topic("ev").append(pq.read_table(file))
+            ws.run()
+            figures.append(rows / (time.perf_counter() - started))
+    _remove(path)
+    return figures[1:]
+
+
+def _structured_streaming(spark: Any, space: Path, query: str, rows: int) -> list[float]:
+    """Rows a second of each micro-batch, by Spark's own account of its duration."""
+    beside = spark.newSession()
+    conf = {
+        "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    for name, value in conf.items():
+        beside.conf.set(name, value)
+    source = space / "events"
+    schema = beside.read.parquet(str(source)).schema
+    stream = beside.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(source))
+    stream.createOrReplaceTempView("ev")
+    beside.read.parquet(str(space / "items.parquet")).createOrReplaceTempView("item")
+    result, checkpoint = space / "spark-result", space / "spark-checkpoint"
+
+    def write(frame: Any, number: int) -> None:
+        frame.write.mode("append").parquet(str(result))
+
+    writer = beside.sql(query).writeStream.option("checkpointLocation", str(checkpoint))
+    mode = "update" if "GROUP BY" in query else "append"
+    running = writer.outputMode(mode).foreachBatch(write).trigger(availableNow=True).start()
+    running.awaitTermination()
+    durations = [p["durationMs"]["triggerExecution"] for p in running.recentProgress if p["numInputRows"]]
+    for path in (result, checkpoint):
+        _remove(path)
+    return [rows / (ms / 1000) for ms in durations[1:]]
+
+
+def _warm(spark: Any, space: Path) -> None:
+    """Nobody is measured on a cold JVM."""
+    frame = spark.read.parquet(str(space / "events"))
+    frame.groupBy("k").count().write.mode("overwrite").parquet(str(space / "warm"))
+    _remove(space / "warm")
+
+
+def _remove(path: Path) -> None:
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
