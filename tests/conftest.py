@@ -3,12 +3,16 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import headwater as hw
 from headwater.clock import ManualClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LONG = os.environ.get("HEADWATER_LONG") == "1"
 
@@ -26,6 +30,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = Path(item.path).relative_to(Path(__file__).parent).parts
         if any(name.removeprefix("test_").startswith("crash") for name in names):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """The worker's Spark session, with two cores, in which a task may fail three times."""
+    from tests.spark import make_session
+
+    session = make_session()
+    yield session
+    session.stop()
 
 
 @pytest.fixture

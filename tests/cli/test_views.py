@@ -26,7 +26,7 @@ from headwater.runtime.engine import Engine, TickReport
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import claim
 from headwater.storage import Storage
-from tests.engine.conftest import make_session
+from tests.spark import make_session
 
 Run = Callable[..., Result]
 

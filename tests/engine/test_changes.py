@@ -97,7 +97,9 @@ class Follower(Player):
         pass
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "seed", [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 4, 5, 8))]
+)
 def test_changes_add_up_to_the_contents_at_every_tick(
     seed: int, tmp_path: Path, spark: Any, oracle: Oracle
 ) -> None:
@@ -108,6 +110,7 @@ def test_changes_add_up_to_the_contents_at_every_tick(
     assert follower.checked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 6])
 def test_changes_of_views_that_join_in_chunks_add_up(
     seed: int, tmp_path: Path, spark: Any, oracle: Oracle, monkeypatch: pytest.MonkeyPatch

@@ -149,7 +149,8 @@ def followed(store: StateStore, view: str) -> Counter[str]:
     return total
 
 
-@pytest.mark.parametrize("power", [None, 1, 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("power", [None, 1, 2, 3])
 def test_an_engine_that_dies_at_any_call_is_finished_by_the_next(
     ws: Workspace, tmp_path: Path, power: int | None
 ) -> None:
@@ -179,6 +180,7 @@ def _folder(call: Call) -> str:
     return "/".join(call.name.split("/")[:2]) if call.name.count("/") > 1 else "state"
 
 
+@pytest.mark.slow
 def test_an_engine_whose_disk_fails_at_any_call_is_finished_by_the_next(
     ws: Workspace, tmp_path: Path
 ) -> None:
@@ -198,6 +200,7 @@ def test_an_engine_whose_disk_fails_at_any_call_is_finished_by_the_next(
             bench.judge(storage.restart(), told, f"{operation} in {folder} failed after {skip}")
 
 
+@pytest.mark.slow
 def test_an_engine_goes_on_when_the_disk_has_space_again(ws: Workspace, tmp_path: Path) -> None:
     """The same engine, not the next one."""
     bench = Bench(ws)
@@ -257,6 +260,18 @@ def reopened(ws: Workspace, spark: Any) -> Workspace:
     return hw.open(ws.path, spark=spark, settings=SETTINGS)
 
 
+def test_an_engine_that_starts_again_builds_nothing_anew(ws: Workspace, spark: Any) -> None:
+    first = ws.run(tick_rows=TICK_ROWS)
+    with reopened(ws, spark) as again:
+        assert again.run().ticks == 0
+        append(again, random.Random(1), 1)
+        report = again.run()
+        assert (report.tick, report.ticks) == (first.tick + 1, 1)
+        latest = again._views.store.latest()
+        assert latest is not None
+        assert {view.built for view in latest.views.values()} == {1}
+
+
 def test_state_that_was_deleted_is_made_again_under_new_tick_numbers(ws: Workspace, spark: Any) -> None:
     first = ws.run(tick_rows=TICK_ROWS)
     before = held(ws._views.store, ws._views.store.manifest(first.tick))
@@ -312,7 +327,9 @@ def read(store: StateStore, manifest: Manifest, view: str) -> Counter[str] | Cor
         return error
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "delete"])
+@pytest.mark.parametrize(
+    "damage", ["flip", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("truncate", "delete"))]
+)
 def test_runs_that_are_damaged_are_noticed_and_their_views_made_anew(
     ws: Workspace, tmp_path: Path, damage: str
 ) -> None:
@@ -375,6 +392,7 @@ def test_damage_is_mended_when_the_views_are_rebuilt(ws: Workspace, spark: Any) 
         assert again.verify().ok
 
 
+@pytest.mark.slow
 def test_a_damaged_manifest_is_left_out_and_its_tick_never_made_again(ws: Workspace, spark: Any) -> None:
     first = ws.run(tick_rows=TICK_ROWS)
     assert first.ticks > 1

@@ -162,7 +162,7 @@ def test_every_example_that_works_equals_its_select_in_batch(tmp_path: Path, spa
             report = step()
             if report is not None:
                 assert {names[n][0]: why for n, why in report.stopped.items()} == {}
-        found = [f"{d.problem}" for d in ws.verify().differences]
+        found = [d.message for d in ws.verify().differences]
         assert [re.sub(r"example_\d+", lambda m: names[m[0]][1], problem) for problem in found] == []
         for name, (feature, example, kept, _) in names.items():
             assert kept == ", ".join(kinds(ws, name)), f"{feature}: {example} is not kept as the page says"

@@ -104,7 +104,7 @@ def _closed() -> threading.Event:
 
 def run_engine(folder: str) -> None:
     """A running engine: says each tick, and what ended it."""
-    from tests.engine.conftest import make_session
+    from tests.spark import make_session
 
     done = _closed()
     with hw.open(folder, settings=SETTINGS, spark=make_session()) as ws:

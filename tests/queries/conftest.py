@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import sys
-from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
-from headwater.runtime.java import find_java
 from headwater.types import TIMESTAMP
 
 if TYPE_CHECKING:
@@ -23,26 +18,10 @@ NAN, INF = float("nan"), float("inf")
 
 
 @pytest.fixture(scope="session")
-def spark(
-    tmp_path_factory: pytest.TempPathFactory, served_tables: dict[str, pa.Table]
-) -> Iterator[SparkSession]:
-    """A local session with our semantics that knows the tables; tuned for many small queries."""
-    from pyspark.sql import SparkSession
-
-    place = tmp_path_factory.mktemp("spark")
-    before = {name: os.environ.get(name) for name in ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")}
-    os.environ.update(
-        JAVA_HOME=str(find_java().home), PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"
-    )
-    builder = SparkSession.builder.master("local[2]")
+def serving_spark(spark: SparkSession, served_tables: dict[str, pa.Table]) -> SparkSession:
+    """A session of its own that knows the tables; tuned for many small queries."""
+    session = spark.newSession()
     settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        # A short life of many small plans: the first compiler is enough.
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile=file:{_quiet(place)}",
-        "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.crossJoin.enabled": "true",
@@ -50,27 +29,12 @@ def spark(
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.warehouse.dir": str(place / "warehouse"),
-        "spark.local.dir": str(place / "local"),
     }
     for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+        session.conf.set(name, value)
     for name, table in served_tables.items():
         session.createDataFrame(table).createOrReplaceTempView(name)
-    yield session
-    session.stop()
-    for name, value in before.items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
-
-
-def _quiet(place: Path) -> Path:
-    """Spark's own log of what tests provoke is of no use: the errors reach the tests."""
-    file = place / "log4j2.properties"
-    file.write_text("rootLogger.level = off\n", encoding="utf-8")
-    return file
+    return session
 
 
 @pytest.fixture(scope="session")

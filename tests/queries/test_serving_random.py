@@ -206,13 +206,13 @@ def relations(served_tables: dict[str, pa.Table]) -> dict[str, Held]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_query_is_answered_as_spark_does(
-    seed: int, spark: SparkSession, relations: dict[str, Held]
+    seed: int, serving_spark: SparkSession, relations: dict[str, Held]
 ) -> None:
     grammar = Grammar(random.Random(seed))
     query = next(q for q in iter(grammar.query, None) if decline_reason(q, relations) is None)
     actual = serve(query, relations)
     if actual is not None:
-        assert_same(actual, spark.sql(query).toArrow())
+        assert_same(actual, serving_spark.sql(query).toArrow())
 
 
 def test_most_random_queries_are_served(relations: dict[str, Held]) -> None:

@@ -298,32 +298,34 @@ def relations(served_tables: dict[str, pa.Table]) -> dict[str, Held]:
 
 
 @pytest.mark.parametrize("query", SELECTS)
-def test_a_served_answer_is_sparks(query: str, spark: SparkSession, relations: dict[str, Held]) -> None:
+def test_a_served_answer_is_sparks(
+    query: str, serving_spark: SparkSession, relations: dict[str, Held]
+) -> None:
     assert decline_reason(query, relations) is None
-    expected = spark.sql(query).toArrow()
+    expected = serving_spark.sql(query).toArrow()
     actual = serve(query, relations)
     assert actual is not None
     assert_same(actual, expected)
 
 
 @pytest.mark.parametrize("query", ORDERED)
-def test_the_order_is_sparks(query: str, spark: SparkSession, relations: dict[str, Held]) -> None:
+def test_the_order_is_sparks(query: str, serving_spark: SparkSession, relations: dict[str, Held]) -> None:
     assert decline_reason(query, relations) is None
     actual = serve(query, relations)
     assert actual is not None
-    expected = spark.sql(query).toArrow()
+    expected = serving_spark.sql(query).toArrow()
     assert_same(actual, expected)
     assert rows(actual) == rows(expected)
 
 
 @pytest.mark.parametrize("query", FAILING)
 def test_what_fails_in_spark_is_left_to_spark(
-    query: str, spark: SparkSession, relations: dict[str, Held]
+    query: str, serving_spark: SparkSession, relations: dict[str, Held]
 ) -> None:
     assert decline_reason(query, relations) is None
     assert serve(query, relations) is None
     with pytest.raises(Exception, match=r"\["):
-        spark.sql(query).toArrow()
+        serving_spark.sql(query).toArrow()
 
 
 def assert_same(actual: pa.Table, expected: pa.Table) -> None:

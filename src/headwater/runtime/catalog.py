@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ class Catalog:
         self._planner = planner
         self._evaluator = evaluator
         self._made: dict[str, tuple[object, Unit]] = {}
+        self._guard = threading.RLock()
 
     def plan(self, query: Query, inputs: Mapping[str, Sequence[str]] | None = None) -> Plan:
         """Plan a query over the topics and views that are there; `inputs` says which columns it knew when it was made."""
@@ -33,6 +35,10 @@ class Catalog:
 
     def units(self) -> Sequence[Unit]:
         """Every unit, sources first."""
+        with self._guard:
+            return self._units()
+
+    def _units(self) -> Sequence[Unit]:
         views = definitions(self._log)
         topics = self._log.topics()
         units: dict[str, Unit] = {}

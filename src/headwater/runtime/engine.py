@@ -36,8 +36,10 @@ from headwater.state.writer import Writer
 
 BACKFILL_ROWS = 500_000
 """Rows that a view which is behind takes per tick: enough to be fast, few enough not to hold up the others."""
+TICK_ROWS_MAX = 1_000_000
+"""Rows of a tick unless told otherwise: what bounds the memory that a long history takes."""
 TICKS_KEPT = 100
-"""Past ticks that can be read at once; older ones are computed from the log."""
+"""Past ticks that can be read; older ones are collected."""
 COLLECT_EVERY_TICKS = 16
 TICKS_RESERVED = 10_000
 LET_GO_EVERY_MS = 5_000.0
@@ -98,6 +100,7 @@ class Engine:
 
     def tick(self, rows_max: int | None = None) -> TickReport | None:
         """Move every view on, by `rows_max` rows of the log at most; None if there is nothing to do."""
+        rows_max = rows_max or TICK_ROWS_MAX
         started = self._clock.steady_ms()
         self._ownership.beat()
         units = self._catalog.units()

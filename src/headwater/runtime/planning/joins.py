@@ -49,7 +49,9 @@ class JoinReader(Reader):
             left_keys, right_keys, condition = [], [], option(plan.condition())
             if join_kind == "anti" and (pair := self._null_aware(plan)) is not None:
                 return self._not_in(left, right, *pair)
-            if join_kind in ("semi", "anti", "existence") and condition is not None:
+            # a condition that Spark found to be never true matches nothing, whatever the kind of join
+            never = condition is not None and kind(condition) == "Literal" and condition.value() is not True
+            if condition is not None and (never or join_kind in ("semi", "anti", "existence")):
                 left_keys, right_keys, condition = self._one_sided(condition, left, right)
             if not left_keys:
                 self._refuse_cross(plan, left.node, right.node, join_kind)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _MENTIONED = re.compile(r"View \(`([^`]+)`")
 _POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
+_COUNTED = re.compile(r"(?<=_common_expr)_\d+")
+"""Names that Spark numbers anew in each process."""
 _RULES = "org.apache.spark.sql.catalyst.optimizer."
 _EXCLUDED = (
     # They look at the (empty) data that stands in for a source while planning.
@@ -72,9 +75,14 @@ class Planner:
         self._spark.conf.set("spark.sql.optimizer.excludedRules", ",".join(_RULES + r for r in _EXCLUDED))
         self.catalyst = Catalyst(self._spark)
         self._registered: dict[str, Relation] = {}
+        self._guard = threading.RLock()
 
     def plan(self, query: Query, relations: Mapping[str, Relation]) -> Plan:
         """The operator graph of a query; StatementError, underlining, if it cannot be read or kept."""
+        with self._guard:  # the names that are known belong to one plan at a time
+            return self._plan(query, relations)
+
+    def _plan(self, query: Query, relations: Mapping[str, Relation]) -> Plan:
         self._register(relations)
         pinned = pin(self.catalyst, query)
         optimized = self.catalyst.dataset(pinned).queryExecution().optimizedPlan()
@@ -83,7 +91,7 @@ class Planner:
         schema = self._schema(query, pinned, attributes)
         if isinstance(root, g.Map):
             root = replace(root, schema=schema)
-        shape = f"{root!r}\n{schema}"
+        shape = _COUNTED.sub("", f"{root!r}\n{schema}")
         return Plan(
             root=root,
             schema=schema,
