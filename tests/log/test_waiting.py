@@ -1,8 +1,12 @@
 """Waiting for a file to be written, without looking at it."""
 
+import os
+import resource
 import threading
 import time
 from pathlib import Path
+
+import pytest
 
 from headwater.log.embedded.waiting import Notifier, mechanism
 
@@ -63,3 +67,24 @@ def test_a_file_that_is_not_there_is_looked_at_now_and_then(tmp_path: Path) -> N
     notifier.wait(str(tmp_path / "missing"), count, 60_000)
     assert time.monotonic() - began < 5
     notifier.close()
+
+
+def test_a_process_with_thousands_of_open_files_waits_too(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2_000:
+        pytest.fail("this machine lets a process open too few files to try")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_000), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    try:
+        notifier = Notifier()
+        file = tmp_path / "wake"
+        file.write_bytes(b"")
+        count = notifier.count(str(file))
+        file.write_bytes(b"x")
+        notifier.wait(str(file), count, 5_000)
+        assert notifier.count(str(file)) > count
+        notifier.close()
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

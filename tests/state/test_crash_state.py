@@ -88,10 +88,11 @@ def _judge(storage: FaultyStorage, told: int) -> None:
         cut = engine.store.cut_of(old)
         assert (cut.positions["clicks"], cut.sequence) == ({0: old, 1: 2 * old}, 10 * old)
         assert engine.store.tick_at(cut.committed_at) == old
-    engine.epoch = claim(storage, clock).epoch
-    engine.tick({1000: 1})
-    engine.tick({1001: 1})
-    engine.store.collect(1)
+    with claim(storage, clock) as ownership:
+        engine.epoch = ownership.epoch
+        engine.tick({1000: 1})
+        engine.tick({1001: 1})
+        engine.store.collect(1)
     latest = engine.store.latest()
     assert latest is not None
     assert held(engine, latest) == sorted([*TRUTH[tick], 1000, 1001])

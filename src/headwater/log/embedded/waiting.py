@@ -31,13 +31,16 @@ class _Inotify:
         self._inotify = inotify_simple.INotify()
         self._mask = inotify_simple.flags.MODIFY | inotify_simple.flags.DELETE_SELF
         self._stop_read, self._stop_write = os.pipe()
+        # not select(), which takes no file beyond the 1,024th of a process
+        self._ready = select.poll()
+        for fd in (self._inotify.fileno(), self._stop_read):
+            self._ready.register(fd, select.POLLIN)
 
     def add(self, path: str) -> int:
         return int(self._inotify.add_watch(path, self._mask))
 
     def drain(self) -> list[int]:
-        ready, _, _ = select.select([self._inotify.fileno(), self._stop_read], [], [])
-        if self._stop_read in ready:
+        if any(fd == self._stop_read for fd, _ in self._ready.poll()):
             return []
         return [event.wd for event in self._inotify.read(timeout=0)]
 
