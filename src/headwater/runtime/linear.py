@@ -167,7 +167,6 @@ def _generate(kind: str, values: Values, outer: bool, keep: tuple[int, ...], sch
     def generate(delta: Delta) -> Delta:
         (argument,) = values(delta.rows, len(delta))
         elements, parents, positions = _elements(argument)
-        kept = len(keep)
         if outer:
             # a row whose list is empty or NULL stays, with NULLs for the element
             bare = np.setdiff1d(np.arange(len(delta)), parents)
@@ -182,7 +181,6 @@ def _generate(kind: str, values: Values, outer: bool, keep: tuple[int, ...], sch
         taken = delta.take(parents)
         columns = [taken.rows.column(i) for i in keep] + elements
         typed = [conformed(c, f.type) for c, f in zip(columns, schema, strict=True)]
-        assert len(typed) >= kept
         return taken.with_rows(pa.RecordBatch.from_arrays(typed, schema=schema))
 
     return generate

@@ -26,7 +26,7 @@ from headwater.runtime.session import ui_address
 from headwater.runtime.tools import Tools
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import Owner, owner
-from headwater.state.serving import view_changes, view_contents, view_state
+from headwater.state.serving import view_changes, view_contents
 from headwater.state.store import StateStore
 from headwater.storage import Storage
 
@@ -349,13 +349,6 @@ class Views:
     def describe(self, name: str) -> ViewDefinition:
         """The definition of a view."""
         return definitions(self._log)[self.spelled(name)]
-
-    def state_of(self, name: str) -> Any:
-        """A view's standing at the newest tick; ViewUnavailableError if it is no part of it."""
-        manifest = self.store.latest()
-        if manifest is None:
-            raise self._never_run(name)
-        return view_state(manifest, self.spelled(name))
 
 
 def view_not_found(name: str, views: Mapping[str, Any]) -> ViewNotFoundError:

@@ -426,8 +426,3 @@ def group_from_json(plain: dict[str, Any]) -> GroupInfo:
     return GroupInfo(
         plain["topic"], plain["name"], plain["generation"], tuple(plain["members"]), owners, wanted
     )
-
-
-def unknown_kinds(records: Iterable[Record]) -> set[str]:
-    """Kinds of record that this version cannot fold."""
-    return {r["k"] for r in records if not hasattr(State, f"_{r['k']}")}
