@@ -15,7 +15,7 @@ import pytest
 import headwater as hw
 from headwater import Workspace
 from headwater.errors import TickNotKeptError, ViewUnavailableError
-from headwater.runtime import engine
+from headwater.runtime import attempt
 from headwater.runtime.running import Listener
 from tests.engine.generator import FEATURES, CreateView, Size, generate
 from tests.engine.oracle import Oracle
@@ -115,7 +115,7 @@ def test_changes_add_up_to_the_contents_at_every_tick(
 def test_changes_of_views_that_join_in_chunks_add_up(
     seed: int, tmp_path: Path, spark: Any, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "BACKFILL_ROWS", 3)
+    monkeypatch.setattr(attempt, "BACKFILL_ROWS", 3)
     size = Size(topics=2, views=4, steps=14, rows=6, depth=0)
     case = generate(seed, size, FEATURES - {"retention", "drop_view", "compaction"})
     assert any(isinstance(step, CreateView) for step in case.steps)
@@ -153,7 +153,7 @@ CREATE MATERIALIZED VIEW latest AS SELECT l.n AS n, t.b AS b FROM later l JOIN t
 def test_a_view_that_is_created_midway_begins_with_all_that_it_holds(
     ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "BACKFILL_ROWS", 3)
+    monkeypatch.setattr(attempt, "BACKFILL_ROWS", 3)
     ws.sql(LATER)
     ws._views.listener = OneTick()
     for i in range(12):
@@ -174,7 +174,7 @@ def test_a_view_above_one_that_is_replaced_is_built_anew_with_it(
 ) -> None:
     ws.sql(LATER)
     ws.run()
-    monkeypatch.setattr(engine, "BACKFILL_ROWS", 3)
+    monkeypatch.setattr(attempt, "BACKFILL_ROWS", 3)
     ws.sql(
         "CREATE OR REPLACE MATERIALIZED VIEW late AS SELECT a, count(*) AS n, min(b) AS b FROM t GROUP BY a"
     )

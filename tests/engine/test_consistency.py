@@ -18,7 +18,7 @@ import pytest
 import headwater as hw
 from headwater import Workspace
 from headwater.errors import TickNotKeptError, ViewUnavailableError
-from headwater.runtime import engine
+from headwater.runtime import attempt
 from headwater.settings import LogSettings
 
 SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
@@ -186,7 +186,7 @@ def test_bounded_ticks_never_show_half_a_transfer(ws: Workspace) -> None:
 def test_a_view_that_joins_on_the_way_agrees_from_its_first_tick(
     ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "BACKFILL_ROWS", 20)
+    monkeypatch.setattr(attempt, "BACKFILL_ROWS", 20)
     rng = random.Random(3)
     for _ in range(20):
         transfer(ws, rng)

@@ -21,7 +21,7 @@ import headwater as hw
 from headwater import Workspace
 from headwater.clock import ManualClock
 from headwater.errors import CorruptionError, FencedError, StorageError, TickNotKeptError
-from headwater.runtime import engine
+from headwater.runtime import attempt
 from headwater.runtime.engine import Engine
 from headwater.runtime.running import Listener
 from headwater.state.manifest import Manifest
@@ -442,7 +442,7 @@ def test_records_are_kept_for_a_view_that_waits_for_another(
 ) -> None:
     """It has read nothing of the topic yet, which others have read to the end."""
     clock = ManualClock()
-    monkeypatch.setattr(engine, "BACKFILL_ROWS", 2)
+    monkeypatch.setattr(attempt, "BACKFILL_ROWS", 2)
     with hw.open(tmp_path / "ws", spark=spark, settings=SETTINGS, clock=clock) as ws:
         ws.sql("CREATE TOPIC t (a BIGINT) WITH (retention = '1 hour'); CREATE TOPIC long (a BIGINT)")
         ws.sql("CREATE MATERIALIZED VIEW n AS SELECT count(*) AS n FROM t")
