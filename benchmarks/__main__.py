@@ -24,6 +24,7 @@ SUBJECTS = (
     "following",
     "views",
     "ticks",
+    "pacing",
 )
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "latest.json"

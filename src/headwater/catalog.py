@@ -448,6 +448,7 @@ def _check_versioned(topic: TopicDefinition) -> None:
 
 Late = Literal["correct", "divert", "drop"]
 OnError = Literal["stop", "divert"]
+StateBound = Literal["any", "bounded"]
 VIEW_HIDDEN = ("_weight", "_tick")
 """Columns that a view's changes have besides its own."""
 VIEW_FORMAT = 1
@@ -463,17 +464,19 @@ class ViewOptions:
     """How far behind the watermark a late row may still change a result; None is without limit."""
     on_error: OnError = "stop"
     """What becomes of a row whose expressions fail: it stops the view, or goes to `<view>.errors`."""
+    state: StateBound = "any"
+    """Whether its state may grow for as long as there are records, or must be bounded by the tables that it reads."""
 
     def shown(self) -> dict[str, str]:
         """The options that differ from the default, as SQL literals."""
-        shown = {name: f"'{getattr(self, name)}'" for name in ("late", "on_error")}
+        shown = {name: f"'{getattr(self, name)}'" for name in ("late", "on_error", "state")}
         if self.correct_for_us is not None:
             shown["correct_for"] = f"'{format_span(self.correct_for_us)}'"
-        usual = {"late": "'correct'", "on_error": "'stop'"}
+        usual = {"late": "'correct'", "on_error": "'stop'", "state": "'any'"}
         return {name: value for name, value in shown.items() if usual.get(name) != value}
 
 
-VIEW_OPTION_NAMES = ("late", "correct_for", "on_error")
+VIEW_OPTION_NAMES = ("late", "correct_for", "on_error", "state")
 
 
 def view_options(options: Mapping[str, Any]) -> ViewOptions:
@@ -489,7 +492,7 @@ def view_options(options: Mapping[str, Any]) -> ViewOptions:
         if name == "correct_for":
             values["correct_for_us"] = span_us(value, name)
             continue
-        known = get_args(Late if name == "late" else OnError)
+        known = get_args({"late": Late, "on_error": OnError, "state": StateBound}[name])
         if value not in known:
             choice = " or ".join(repr(one) for one in known)
             raise UsageError(f"{name} is {choice}, not {value!r}", hint=f"write {name} = '{known[0]}'")

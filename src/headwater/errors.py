@@ -10,8 +10,12 @@ HeadwaterError
 ├── ViewExistsError            a view of that name is there already
 ├── ViewUnavailableError       a view that is no part of the tick asked for: behind, stopped, or not there then
 ├── TickNotKeptError           a tick that can no longer, or not yet, be read
+├── RowNotFoundError           no row of a view has the key asked for
+├── SubscriptionTooLargeError  a subscription that would hold more rows than it may
 ├── EngineRunningError         another engine runs on this workspace
 ├── EvaluationError            an expression of a view failed on a row
+├── SparkJobError              Spark gave up on a step of the engine (retryable)
+├── FunctionMissingError       a view needs a user's function that this process has no code for
 ├── ArithmeticOverflowError    a sum does not fit its type
 ├── BadRowError                a row does not fit its topic's schema; nothing of the append was written
 ├── ConflictError              someone else was first: the expected position has passed (retryable)
@@ -111,12 +115,31 @@ class TickNotKeptError(HeadwaterError):
     no tick at all)."""
 
 
+class SubscriptionTooLargeError(HeadwaterError):
+    """A subscription holds more rows than it may; facts: rows, rows_max."""
+
+
+class RowNotFoundError(HeadwaterError):
+    """No row of the view has the key; facts: view, key, tick."""
+
+
 class EngineRunningError(HeadwaterError):
     """Another engine runs on this workspace; facts: pid, host, since (a datetime), epoch."""
 
 
 class EvaluationError(HeadwaterError):
-    """An expression failed on a row, as ANSI SQL demands: a bad cast, an overflow, a division by zero."""
+    """An expression failed on a row, as ANSI SQL demands: a bad cast, an overflow, a division by zero. Or a user's
+    function did; then facts: row, number (its place in the batch, None if unknown), and `__cause__` is the user's."""
+
+
+class SparkJobError(HeadwaterError):
+    """Spark gave up on a step that was to run in its tasks; nothing of it is seen, and it can be done again."""
+
+    retryable = True
+
+
+class FunctionMissingError(HeadwaterError):
+    """This process has no code for a declared function; facts: function, version."""
 
 
 class ArithmeticOverflowError(HeadwaterError):

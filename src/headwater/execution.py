@@ -5,7 +5,9 @@ Each statement is one change of the log or none; a statement that fails leaves e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,9 +15,10 @@ import pyarrow as pa
 from headwater import catalog
 from headwater.catalog import TopicDefinition
 from headwater.clock import Clock, format_span, from_us
-from headwater.errors import ConflictError, TopicExistsError, UsageError
+from headwater.errors import ConflictError, TopicExistsError, TopicNotFoundError, UsageError
+from headwater.log.appending import stage_rows
 from headwater.log.cursor import lag_of
-from headwater.log.protocol import Log
+from headwater.log.protocol import Log, Producer
 from headwater.queries import statements as s
 from headwater.types import TIMESTAMP, format_type, quote
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS_MAX = 100
 """How often an ALTER is done again because someone else changed the topic meanwhile."""
+COPY = "copy"
+"""The kind of the entries that name the topics which are being filled."""
 
 
 def execute(log: Log, statement: s.Statement, clock: Clock, views: Callable[[], Views]) -> pa.Table | None:
@@ -31,6 +36,8 @@ def execute(log: Log, statement: s.Statement, clock: Clock, views: Callable[[], 
     match statement:
         case s.CreateTopic():
             _create(log, statement)
+        case s.CreateTopicAs():
+            _create_as(log, statement, views)
         case s.DropTopic():
             _drop(log, statement, views)
         case s.CreateView():
@@ -44,28 +51,26 @@ def execute(log: Log, statement: s.Statement, clock: Clock, views: Callable[[], 
         case s.AddColumn(topic, column):
             alter(log, topic, lambda t: catalog.add_column(t, column))
         case s.WidenColumn(topic, column, kind):
-            alter(log, topic, lambda t: catalog.widen_column(t, column, kind))
+            _widen(log, topic, lambda t: catalog.widen_column(t, column, kind), views)
         case s.DropNotNull(topic, column):
             alter(log, topic, lambda t: catalog.drop_not_null(t, column))
         case s.SetOptions(topic, options):
+            if log.entries("view"):
+                views().hold(topic)
             alter(log, topic, lambda t: catalog.alter_options(t, s.resolve(options)))
         case s.ShowTopics():
             return show_topics(log)
         case s.ShowCursors():
             return show_cursors(log, clock)
         case s.Describe(name):
-            if name in log.entries("view"):
-                return describe_columns(views().describe(name).columns)
+            if name in log.entries("view") or "." in name:
+                return describe_columns(views().columns(name))
             return describe(log.topic(name))
         case s.Explain(name):
-            return views().explain(name) if name in log.entries("view") else explain(log, name)
+            is_view = name in log.entries("view") or "." in name
+            return views().explain(name) if is_view else explain(log, name)
         case s.ExplainQuery(query):
             return views().explain_query(query)
-        case _:
-            raise UsageError(
-                "this version of Headwater does not have CREATE TOPIC ... AS SELECT",
-                hint="create the topic, then append ws.query(...) to it",
-            )
     return None
 
 
@@ -99,6 +104,20 @@ def alter(log: Log, topic: str, change: Callable[[TopicDefinition], TopicDefinit
                 raise
 
 
+def _widen(
+    log: Log,
+    topic: str,
+    change: Callable[[TopicDefinition], TopicDefinition],
+    views: Callable[[], Views],
+) -> None:
+    now = log.topic(topic)
+    wider = change(now)
+    if wider == now or not log.entries("view"):
+        alter(log, topic, change)
+    else:
+        views().widen(now, wider, lambda: alter(log, topic, change))
+
+
 def _create(log: Log, statement: s.CreateTopic) -> None:
     definition = statement.definition()
     existing = log.topics().get(definition.name)
@@ -111,14 +130,84 @@ def _create(log: Log, statement: s.CreateTopic) -> None:
     if not statement.or_replace:
         hint = f"CREATE TOPIC IF NOT EXISTS {quote(definition.name)} leaves it as it is"
         raise _exists(existing.name, changes, hint)
-    if any(info.rows for info in log.partitions(definition.name).values()):
+    _refuse_replacing(log, existing, changes)
+    log.replace_topic(existing, definition)
+
+
+def _refuse_replacing(log: Log, existing: TopicDefinition, changes: list[str]) -> None:
+    if any(info.rows for info in log.partitions(existing.name).values()):
         raise _exists(
             existing.name,
             changes,
             "only a topic without records is replaced; ALTER TOPIC changes one that has some",
         )
-    _refuse_while_read(log, definition.name, "replaced")
-    log.replace_topic(existing, definition)
+    _refuse_while_read(log, existing.name, "replaced")
+
+
+def _create_as(log: Log, statement: s.CreateTopicAs, views: Callable[[], Views]) -> None:
+    """Make a topic and append the rows of a query, which become visible together.
+
+    The topic has to be there before rows can be staged for it. So an entry of the catalog says that it is being filled:
+    should this process die before the rows are committed, the same statement, run again, finds the topic empty and the
+    entry beside it, and goes on. The append has the topic's incarnation as producer: it is written once at most.
+    """
+    name = statement.name
+    unfinished = log.entries(COPY).get(name)
+    existing = log.topics().get(name)
+    if existing is not None and unfinished is None and statement.if_not_exists:
+        return
+    rows = views().rows(statement.query)
+    definition = statement.definition(rows.schema)
+    changes = catalog.difference(existing, definition) if existing is not None else []
+    if existing is not None and unfinished is None and not statement.or_replace:
+        raise _exists(existing.name, changes, f"CREATE TOPIC IF NOT EXISTS {quote(name)} leaves it as it is")
+    if existing is not None and (changes or unfinished is None):
+        _refuse_replacing(log, existing, changes)
+    if unfinished is None:
+        log.put_entry(COPY, name, {}, expect=None)
+    made: TopicDefinition | None = None
+    try:
+        if existing is None:
+            log.create_topic(definition)
+        elif changes or unfinished is None:
+            log.replace_topic(existing, definition)
+        made = log.topic(name)
+        _fill(log, made, rows.batches)
+    except BaseException:
+        _undo(log, made, existing if unfinished is None else None)
+        _finish(log, name)
+        raise
+    _finish(log, name)
+
+
+def _fill(log: Log, topic: TopicDefinition, batches: Iterator[pa.RecordBatch]) -> None:
+    first = next(batches, None)
+    if first is None:
+        return
+    stage = log.stage()
+    try:
+        stage_rows(stage, itertools.chain([first], batches), topic)
+        stage.commit(producer=Producer(f"{COPY}:{topic.name}:{topic.incarnation}", 0))
+    except BaseException:
+        stage.abort()
+        raise
+
+
+def _undo(log: Log, made: TopicDefinition | None, before: TopicDefinition | None) -> None:
+    """Take a topic away that could not be filled, unless someone else has written to it or reads it meanwhile."""
+    if made is None:
+        return
+    with contextlib.suppress(ConflictError, TopicNotFoundError):
+        if before is not None:
+            log.replace_topic(made, before)
+        elif not any(info.end for info in log.partitions(made.name).values()) and not log.cursors(made.name):
+            log.drop_topic(made.name)
+
+
+def _finish(log: Log, name: str) -> None:
+    """A topic is no longer being filled."""
+    with contextlib.suppress(ConflictError):  # whoever ran the same statement at the same time was first
+        log.drop_entry(COPY, name)
 
 
 def _exists(name: str, changes: list[str], hint: str) -> TopicExistsError:
@@ -142,6 +231,8 @@ def _drop(log: Log, statement: s.DropTopic, views: Callable[[], Views]) -> None:
     if not statement.cascade:
         _refuse_while_read(log, statement.name, "dropped", f"DROP TOPIC {quote(statement.name)} CASCADE")
     log.drop_topic(statement.name)
+    if topic.name in log.entries(COPY):
+        _finish(log, topic.name)
 
 
 def _refuse_while_read(log: Log, topic: str, what: str, hint: str | None = None) -> None:
@@ -229,6 +320,8 @@ def explain(log: Log, name: str) -> pa.Table:
     """EXPLAIN: what a topic is, and what it holds."""
     topic = log.topic(name)
     facts = {"topic": topic.name, "statement": topic.to_sql(), "schema version": str(topic.schema_version)}
+    if name in log.entries(COPY):
+        facts["unfinished"] = "CREATE TOPIC ... AS did not end: run it again, or DROP TOPIC"
     for partition, info in log.partitions(name).items():
         watermark = "none" if info.watermark is None else from_us(info.watermark).isoformat()
         facts[f"partition {partition}"] = (

@@ -28,7 +28,7 @@ from headwater.log.topic import Topic
 from headwater.log.transaction import Transaction, append_moving
 from headwater.positions import Receipt
 from headwater.queries.parsing import parse, parse_columns
-from headwater.queries.statements import Columns
+from headwater.queries.statements import Columns, Query
 from headwater.settings import DURABILITIES, Durability, LogSettings
 from headwater.storage import Storage
 from headwater.types import normalize_schema
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from headwater.log.cursor import Consumer
     from headwater.runtime.running import Runner, RunReport
+    from headwater.runtime.subscribing import Subscription
     from headwater.runtime.view import View
     from headwater.runtime.views import Views
 
@@ -66,6 +67,7 @@ def open(
     settings: LogSettings | None = None,
     clock: Clock | None = None,
     spark: SparkSession | None = None,
+    keep_ticks: int | None = None,
 ) -> Workspace:
     """Open the workspace in a folder, made if it is not there; `"memory:"` is one that is kept nowhere.
 
@@ -73,25 +75,27 @@ def open(
     (as safe, concurrent appends share a sync) or 'os' (safe against the death of a process alone); left out, it
     is as the workspace was made. The other `settings` belong to the process that opens, not to the workspace:
     nothing of them is kept, and each process that has it open may have its own. `spark` is a session to run views
-    in; without one, Spark is started when a view first needs it.
+    in; without one, Spark is started when a view first needs it. `keep_ticks` is how many past ticks an engine of
+    this process leaves to be read at once (100 if not said); older ones are computed from the log when they are asked for.
     """
     clock = clock or SystemClock()
     if durability is not None:
         if durability not in DURABILITIES:
             raise UsageError(f"durability is one of {', '.join(DURABILITIES)}, not {durability!r}")
         settings = dataclasses.replace(settings or LogSettings(), durability=durability)
+    kept = None if keep_ticks is None else whole_number(keep_ticks, "keep_ticks", least=1)
     place = _place(path)
     if place == MEMORY:
         from headwater.log.memory import MemoryLog
 
-        return Workspace(MemoryLog(clock), clock, None, spark)
+        return Workspace(MemoryLog(clock), clock, None, spark, kept)
     from headwater.log.embedded.log import EmbeddedLog
 
     folder = Path(place)
     _refuse_file(folder)
     log = EmbeddedLog.open(folder, settings=settings, clock=clock, create=create)
     log.start_upkeep()
-    return Workspace(log, clock, folder, spark)
+    return Workspace(log, clock, folder, spark, kept)
 
 
 def _place(path: Any) -> str:
@@ -118,11 +122,19 @@ def _refuse_file(folder: Path) -> None:
 class Workspace:
     """Made by `hw.open`; a context manager that closes it."""
 
-    def __init__(self, log: Log, clock: Clock, path: Path | None, spark: SparkSession | None = None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        path: Path | None,
+        spark: SparkSession | None = None,
+        keep_ticks: int | None = None,
+    ) -> None:
         self.log = log
         self.path = path
         self._clock = clock
         self._spark = spark
+        self._keep_ticks = keep_ticks
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._made: Views | None = None
 
@@ -135,7 +147,7 @@ class Workspace:
                 self._scratch = tempfile.TemporaryDirectory(prefix="headwater-")
             root = self._scratch.name if self._scratch is not None else self.path
             assert root is not None
-            self._made = Views(self.log, Storage(root), self._clock, self._spark)
+            self._made = Views(self.log, Storage(root), self._clock, self._spark, self._keep_ticks)
         return self._made
 
     def __repr__(self) -> str:
@@ -170,14 +182,16 @@ class Workspace:
         """
         return self._views.run(_tick_rows(tick_rows))
 
-    def start(self, *, every: str | timedelta | None = None, tick_rows: int | None = None) -> Runner:
+    def start(self, *, every: str | timedelta = "auto", tick_rows: int | None = None) -> Runner:
         """Keep every view up to date in the background, until `stop()`.
 
-        `every` is the time between ticks: longer is more throughput, 'auto' (the default) is as soon as there is
-        something new.
+        `every` is the time from one tick to the next, such as '200 ms': longer is more throughput. 'auto' (the default)
+        is at once when something is new, with short rests while little is. A tick takes all that is new, at most
+        `tick_rows` records: under load ticks grow, and one that leaves something is followed at once.
         """
-        every_us = None if every is None or every == "auto" else span_us(every, "every")
-        return self._views.start(None if every_us is None else every_us / 1000, _tick_rows(tick_rows))
+        from headwater.runtime.pacing import pace_of
+
+        return self._views.start(pace_of(every), _tick_rows(tick_rows))
 
     def query(
         self,
@@ -194,6 +208,107 @@ class Workspace:
         """
         query = text_of(text, "a query", hint='ws.query("SELECT * FROM revenue")')
         return self._views.query(query, as_of=as_of, after=after, timeout_ms=timeout * 1000)
+
+    def subscribe(
+        self,
+        text: str,
+        *,
+        since: int | None = None,
+        timeout: float | None = None,
+        rows_max: int | None = None,
+    ) -> Subscription:
+        """Follow a SELECT over views and topics that could be a view: its rows at the newest tick, then every tick's changes.
+
+        An iterator of `Change(tick, rows, snapshot)` that waits for more; it ends at `close()`, or after `timeout` seconds
+        of silence. It makes no ticks: `ws.start()`, here or elsewhere, does. Its `tick` is the token to go on from:
+        with `since=tick` only later changes are given. `snapshot` says that `rows` are all there are and what came
+        before is void: at the beginning, and when it cannot go on, because ticks between are no longer kept or a view
+        was built anew. What joins and aggregates need is held in memory, `rows_max` rows at most.
+        """
+        from headwater.log.reader import wait_ms
+        from headwater.runtime.subscribing import ROWS_MAX
+
+        hint = 'ws.subscribe("SELECT * FROM revenue")'
+        found = list(parse(text_of(text, "a query", hint=hint)))
+        if len(found) != 1 or not isinstance(found[0], Query):
+            raise UsageError("a subscription is to one SELECT", hint=hint)
+        return self._views.subscribe(
+            found[0],
+            None if since is None else whole_number(since, "since"),
+            wait_ms(timeout),
+            ROWS_MAX if rows_max is None else whole_number(rows_max, "rows_max", least=1),
+        )
+
+    def function(
+        self, name: str, fn: Callable[..., Any], *, returns: Any, per_row: bool = False, version: Any = 1
+    ) -> None:
+        """Declare a scalar function for views and queries: deterministic, a value for each row.
+
+        `fn` gets a pyarrow Array per argument and returns as many values, as an Array or what `pa.array` takes; with
+        `per_row` it gets and returns single Python values. `returns` is a type as in SQL. Code lives in the process:
+        every process that runs views declares it. Another `version` or type builds the views that use it anew.
+        """
+        self._views.declare(name, lambda d: d.function(name, fn, returns, per_row, version))
+
+    def table_function(
+        self, name: str, fn: Callable[..., Any], *, returns: Any, per_row: bool = False, version: Any = 1
+    ) -> None:
+        """Declare a function for LATERAL: deterministic, a list of rows for each row. `returns` are its columns.
+
+        `fn` gets a pyarrow Array per argument and returns a list of rows for each of their values, as an Array or what
+        `pa.array` takes; with `per_row` it gets single Python values and yields rows, as tuples or dicts.
+        """
+        self._views.declare(name, lambda d: d.table_function(name, fn, returns, per_row, version))
+
+    def aggregate(
+        self,
+        name: str,
+        *,
+        zero: Any,
+        add: Callable[..., Any],
+        merge: Callable[[Any, Any], Any],
+        remove: Callable[..., Any] | None = None,
+        result: Callable[[Any], Any] | None = None,
+        returns: Any,
+        state: Any = None,
+        version: Any = 1,
+    ) -> None:
+        """Declare an aggregate function: deterministic, and independent of the order of rows.
+
+        `add(state, *arrays)` gives the state with some rows of a group in it, a pyarrow Array per argument;
+        `merge(a, b)` that of two states' rows; `remove(state, *arrays)` takes rows back. Without `remove`, groups that
+        lose rows are computed again. `result(state)` is the value shown, the state itself without it. `state` is the
+        type of a state as in SQL (that of `returns` if left out), and `zero` the state of no rows.
+        """
+        parts = {"zero": zero, "add": add, "merge": merge, "remove": remove, "result": result}
+        self._views.declare(name, lambda d: d.aggregate(name, parts, state, returns, version))
+
+    def fold(
+        self,
+        name: str,
+        *,
+        topic: str,
+        key: str | Sequence[str],
+        zero: Any,
+        step: Callable[[Any, Any], Any],
+        returns: Any,
+        per_row: bool = True,
+        version: Any = 1,
+    ) -> View:
+        """Declare a view of every key's current state: `step(state, event)` over the key's records in their order.
+
+        The topic is partitioned by the key, or has one partition. `returns` are the columns of a state, which come after
+        the key's in the view; `zero`, and what `step` returns, is a dict or a tuple of them. Without `per_row`, `step`
+        gets a pyarrow RecordBatch of a key's next records at once.
+        """
+        text_of(topic, "the name of a topic")
+        columns = _key(key)
+        if not columns:
+            raise UsageError(f"fold {name!r} has no key", hint='key="account"')
+        self._views.declare(
+            name, lambda d: d.fold(name, topic, columns, zero, step, returns, per_row, version)
+        )
+        return self.view(name)
 
     def spark(self, name: str) -> DataFrame:
         """A view or topic at the newest tick as a Spark DataFrame."""
@@ -286,6 +401,8 @@ class Workspace:
 
     def maintain(self, *, force: bool = True, override_holds: bool = False) -> MaintenanceReport:
         """Seal, apply retention and compact, now. `override_holds` removes even what holding cursors have not read."""
+        if self.log.entries("view"):
+            self._views.let_go()
         return self.log.maintain(force=force, override_holds=override_holds)
 
     def verify(

@@ -21,7 +21,7 @@ import headwater as hw
 from headwater.cli import results
 from headwater.cli.program import cli
 from headwater.clock import SystemClock
-from headwater.runtime import views as runtime_views
+from headwater.runtime import verification
 from headwater.runtime.engine import Engine, TickReport
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import claim
@@ -159,7 +159,7 @@ def test_options_that_make_no_sense_are_wrong_usage(run: Run) -> None:
     assert (
         "--every is for an engine that keeps going" in run("run", "--once", "--every", "1 s", status=2).stderr
     )
-    assert "'soon' is not a span of time" in run("run", "--every", "soon", status=2).stderr
+    assert "every is 'auto' or a span of time, not 'soon'" in run("run", "--every", "soon", status=2).stderr
     run("run", "--once", "--tick-rows", "0", status=2)
     run("run", "nowhere.sql", status=2)
 
@@ -340,9 +340,9 @@ def test_verify_compares_views(run: Run) -> None:
 
 
 def test_verify_fails_if_a_view_differs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = runtime_views.difference
+    real = verification.difference
     monkeypatch.setattr(
-        runtime_views,
+        verification,
         "difference",
         lambda has, wanted: "1 rows too many" if "average" in has.column_names else real(has, wanted),
     )

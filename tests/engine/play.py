@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 import headwater as hw
 from headwater import Workspace
+from headwater.clock import ManualClock
 from headwater.settings import LogSettings
 from tests.engine.generator import (
     Append,
@@ -45,16 +46,23 @@ class Player:
     folder: Path
     oracle: Oracle
     spark: Any
+    every_tick: bool = False
+    """Hold every tick of a bounded run against the oracle, not only one of them and the last."""
     history: History = field(init=False)
     ws: Workspace = field(init=False)
+    clock: ManualClock = field(default_factory=ManualClock)
     checked: int = 0
+    removed: bool = False
+    """Whether retention has removed something."""
+    records: dict[tuple[str, int], list[pa.RecordBatch]] = field(default_factory=dict)
+    """Everything that was ever in the log, by topic and partition."""
 
     def __post_init__(self) -> None:
         self.history = History.of(self.case, 0)
         self.ws = self._open()
 
     def _open(self) -> Workspace:
-        return hw.open(self.folder, settings=SETTINGS, spark=self.spark)
+        return hw.open(self.folder, settings=SETTINGS, spark=self.spark, clock=self.clock)
 
     def play(self) -> None:
         """Every step, then a last tick. AssertionError, with the script, at the first view that differs."""
@@ -68,6 +76,7 @@ class Player:
                 place += 1
                 self._take(step)
                 self.history.apply(step)
+                self._record()
                 if isinstance(step, Tick):
                     self._check_all()
         except Exception as error:
@@ -95,8 +104,21 @@ class Player:
                 self.ws.sql(view.ddl)
             case DropView(name):
                 self.ws.sql(f"DROP VIEW {name}")
-            case Compact() | Retention():
+            case Compact():
                 self.ws.maintain()
+            case Retention(topic):
+                self.clock.advance("2 hours")
+                self.ws.sql(f"ALTER TOPIC {topic} SET (retention = '1 hour')")
+                self.ws.maintain()
+                self.removed |= any(info.first for info in self.ws.log.partitions(topic).values())
+
+    def _record(self) -> None:
+        for topic in self.history.topics:
+            for partition, info in self.ws.log.partitions(topic).items():
+                known = self.records.setdefault((topic, partition), [])
+                start = int(known[-1].column("_offset")[-1].as_py()) + 1 if known else 0
+                if start < info.end:
+                    known += self.ws.log.read(topic, partition, max(start, info.first), info.end)
 
     def _last_tick(self) -> int:
         latest = self.ws._views.store.latest()
@@ -108,10 +130,15 @@ class Player:
             self._compare(name, self.ws.view(name).read(), want, "at the newest tick")
 
     def _check_between(self, first: int, last: int) -> None:
-        """One of the ticks that a bounded run made on its way, by the positions of its own cut."""
-        if last - first < 2:
-            return
-        manifest = self.ws._views.store.manifest(first + 1 + (self.checked % (last - first - 1)))
+        """The ticks that a bounded run made on its way, by the positions of their own cuts: all, or one of them."""
+        between = range(first + 1, last)
+        if between and not self.every_tick:
+            between = between[self.checked % len(between) :][:1]
+        for tick in between:
+            self._check_tick(tick)
+
+    def _check_tick(self, tick: int) -> None:
+        manifest = self.ws._views.store.manifest(tick)
         live = [
             v
             for n, v in self.history.views.items()
@@ -124,12 +151,14 @@ class Player:
 
     def _table(self, topic: str, cut: Mapping[int, int]) -> pa.Table:
         definition = self.history.topics[topic]
-        batches = []
+        pieces = [definition.schema.empty_table()]
         for partition, end in cut.items():
-            batches += self.ws.log.read(topic, partition, 0, end)
-        if not batches:
+            if known := self.records.get((topic, partition)):
+                table = pa.Table.from_batches(known)
+                pieces.append(table.filter(pc.less(table.column("_offset"), end)))
+        table = pa.concat_tables(pieces[1:]) if len(pieces) > 1 else pieces[0]
+        if not table.num_rows:
             return definition.schema.empty_table()
-        table = pa.Table.from_batches(batches)
         if definition.key:
             latest: dict[Any, int] = {}
             for i, key in enumerate(zip(*(table.column(k).to_pylist() for k in definition.key), strict=True)):

@@ -416,8 +416,9 @@ def test_a_damaged_manifest_is_left_out_and_its_tick_never_made_again(ws: Worksp
         assert again.verify().ok
 
 
-def test_a_damaged_view_whose_history_was_removed_is_stopped_and_not_made_anew_from_less(
-    tmp_path: Path, spark: Any
+@pytest.mark.parametrize("base", ["whole", "damaged"])
+def test_a_damaged_view_whose_history_was_removed_is_made_from_its_base_or_not_at_all(
+    base: str, tmp_path: Path, spark: Any
 ) -> None:
     clock = ManualClock()
     with hw.open(tmp_path / "ws", spark=spark, settings=SETTINGS, clock=clock) as ws:
@@ -431,10 +432,15 @@ def test_a_damaged_view_whose_history_was_removed_is_stopped_and_not_made_anew_f
         assert ws.path is not None
         (file,) = {file for file, _ in _every_place(ws._views.store)}
         (ws.path / "state" / "runs" / file).unlink()
+        if base == "damaged":
+            (ws.path / "bases" / "runs" / file).unlink()
     with hw.open(tmp_path / "ws", spark=spark, settings=SETTINGS, clock=clock) as ws:
         ws.topic("t").append([{"a": 3}])
         report = ws.run()
-        assert "is missing, and records that it was made from were removed since" in report.stopped["n"]
+        if base == "damaged":
+            assert report.stopped["n"].startswith("its base at tick 1 is damaged")
+        else:
+            assert ws.view("n").read().to_pylist() == [{"n": 3}]
 
 
 def test_records_are_kept_for_a_view_that_waits_for_another(

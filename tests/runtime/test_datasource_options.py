@@ -54,7 +54,7 @@ def test_a_read_begins_where_it_is_told_to(text: str, start: object) -> None:
         ({"topic": "clicks"}, "option workspace is missing"),
         ({"workspace": "shop"}, "option topic is missing"),
         ({"workspace": "memory:", "topic": "clicks"}, "in memory cannot be reached"),
-        ({**PLACE, "view": "revenue"}, "views cannot be reached"),
+        ({**PLACE, "view": "revenue"}, "exclude each other"),
         ({**PLACE, "maxRowsPerTriger": "5"}, "did you mean maxRowsPerTrigger"),
         ({**PLACE, "zzz": "5"}, "the options are workspace, topic, starting"),
         ({**PLACE, "maxRowsPerTrigger": "0"}, "maxRowsPerTrigger is a whole number from 1 up, not '0'"),

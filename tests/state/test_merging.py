@@ -7,11 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headwater.state.merging import FAN, NOW_ROWS_MAX, Merge, to_merge
-from tests.state.ticks import some_ref
 
 
 def merges(*sizes: int) -> list[Merge]:
-    return to_merge([some_ref(size) for size in sizes])
+    return to_merge(sizes)
 
 
 def apply(sizes: list[int]) -> tuple[list[int], int]:

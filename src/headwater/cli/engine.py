@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headwater.runtime.running import RunReport
     from headwater.runtime.views import Views
 
-_CREATES = {"CreateTopic": "topic", "CreateView": "view"}
+_CREATES = {"CreateTopic": "topic", "CreateTopicAs": "topic", "CreateView": "view"}
 
 
 @click.command()
@@ -33,12 +33,26 @@ _CREATES = {"CreateTopic": "topic", "CreateView": "view"}
 @click.option("--once", is_flag=True, help="Bring every view up to what the log holds now, and end.")
 @click.option("--tick-rows", type=click.IntRange(1), metavar="N", help="At most so many records in a tick.")
 @click.option(
-    "--every", metavar="SPAN", help="Time between ticks, such as '200 ms'. Default: no longer than needed."
+    "--every",
+    metavar="SPAN",
+    help="Time from one tick to the next, such as '200 ms', or auto: as soon as something is new.",
+)
+@click.option(
+    "--keep-ticks",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Past ticks that can be read at once; 100 if not said.",
 )
 @json_option
 @pass_session
 def run(
-    session: Session, file: str | None, once: bool, tick_rows: int | None, every: str | None, as_json: bool
+    session: Session,
+    file: str | None,
+    once: bool,
+    tick_rows: int | None,
+    every: str | None,
+    keep_ticks: int | None,
+    as_json: bool,
 ) -> None:
     """Keep the views up to date, until Ctrl-C.
 
@@ -47,12 +61,12 @@ def run(
     a view is stopped.
     """
     if every is not None:
-        from headwater.arguments import span_us
+        from headwater.runtime.pacing import pace_of
 
         if once:
             raise UsageError("--every is for an engine that keeps going", hint="leave --once or --every out")
-        span_us(every, "every")
-    with session.open() as ws:
+        pace_of(every)
+    with session.open(keep_ticks=keep_ticks) as ws:
         views = views_of(ws)
         if not once:
             _refuse_second(views)
@@ -184,7 +198,7 @@ def _keep_going(ws: Workspace, tick_rows: int | None, every: str | None, as_json
     assert isinstance(listener, Ticks)
     start_spark(views)
     with asked_to_stop() as asked:
-        runner = ws.start(every=every, tick_rows=tick_rows)
+        runner = ws.start(every=every or "auto", tick_rows=tick_rows)
         count = len(ws.log.entries("view"))
         click.echo(f"running {count} views; Ctrl-C stops", err=True)
         listener.follow(runner, asked)

@@ -144,8 +144,8 @@ def _bar(what: str, total: int | None, unit: str) -> Iterator[Advance]:
         DownloadColumn()
         if unit == "bytes"
         else TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit),
-        TextColumn("{task.fields[note]}", markup=False),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", markup=False),  # last: what a narrow terminal cuts off
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total, note="")

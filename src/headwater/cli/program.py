@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from headwater import __version__
-from headwater.cli import INTERRUPTED, append, doctor, engine, tail, topics, upkeep, views
+from headwater.cli import INTERRUPTED, append, doctor, engine, tail, topics, upkeep, views, why
 from headwater.cli.output import print_error
 from headwater.cli.session import VARIABLE, Session
 from headwater.errors import HeadwaterError, UsageError
@@ -101,6 +101,7 @@ for command in (
     engine.run,
     views.views,
     views.status,
+    why.why,
     upkeep.cursors,
     upkeep.lag,
     upkeep.maintain,

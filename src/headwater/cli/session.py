@@ -38,10 +38,10 @@ class Session:
         return bool(self.workspace or os.environ.get(VARIABLE))
 
     @contextmanager
-    def open(self) -> Iterator[Workspace]:
+    def open(self, *, keep_ticks: int | None = None) -> Iterator[Workspace]:
         """The workspace; an error with the way out if there is none."""
         try:
-            workspace = hw.open(self.path, create=False)
+            workspace = hw.open(self.path, create=False, keep_ticks=keep_ticks)
         except (hw.NotAWorkspaceError, hw.WorkspaceMissingError) as error:
             if self.chosen:
                 raise

@@ -22,17 +22,20 @@ class Standing:
     """Records of the log that it has not taken in."""
     last_tick: int | None
     reason: str | None
+    ledger: Mapping[str, int]
+    """What became of the rows that it has taken in: read, and of those used, diverted, dropped, failed."""
 
 
 def standings(log: Log, manifest: Manifest | None) -> list[Standing]:
     """Every view that is declared, by name."""
-    from headwater.runtime.catalog import definitions
+    from headwater.runtime.catalog import definitions, state_of
+    from headwater.runtime.units import balanced, total
 
     views = definitions(log)
     counts = _Counts(log)
     found = []
     for name, view in sorted(views.items()):
-        state = _state(view, manifest)
+        state = state_of(log, view, manifest)
         behind = {topic: counts.after(topic, at) for topic, at in _reads(view, views, manifest)}
         found.append(
             Standing(
@@ -41,6 +44,7 @@ def standings(log: Log, manifest: Manifest | None) -> list[Standing]:
                 sum(behind.values()),
                 state.last_tick if state else None,
                 state.reason if state else None,
+                total(balanced(state.extra.get("ledger", {}) if state else {})),
             )
         )
     return found
@@ -59,6 +63,18 @@ def remaining_rows(log: Log, manifest: Manifest | None) -> int:
             for topic, at in _reads(view, views, manifest):
                 left[topic, tuple(sorted(at.items()))] = counts.after(topic, at)
     return sum(left.values())
+
+
+def backfills(log: Log, manifest: Manifest) -> list[tuple[str, float]]:
+    """The views that are being filled, each with how much of its topics it has taken in, from 0 to 1."""
+    found = []
+    counts = _Counts(log)
+    for state in manifest.views.values():
+        if state.status == "backfilling" and state.positions and "derived" not in state.extra:
+            left = sum(counts.after(topic, at) for topic, at in state.positions.items())
+            total = sum(counts.after(topic, {}) for topic in state.positions)
+            found.append((state.name, 1.0 - left / total if total else 1.0))
+    return found
 
 
 def waiting_rows(log: Log, manifest: Manifest | None) -> dict[str, int | None]:
@@ -84,14 +100,18 @@ def _reads(
     view: ViewDefinition, views: Mapping[str, ViewDefinition], manifest: Manifest | None
 ) -> Iterator[tuple[str, Mapping[int, int]]]:
     """The topics under a view, each with the positions up to which it has them."""
+    from headwater.runtime.hidden import table_with_hidden
+    from headwater.runtime.units import view_of
+
     state = _state(view, manifest)
     for name in view.reads:
-        if name in views:
-            yield from _reads(views[name], views, manifest)
+        if view_of(name) in views:
+            yield from _reads(views[view_of(name)], views, manifest)
         elif state is not None and name in state.positions:
             yield name, state.positions[name]
         else:  # a keyed topic is read once for all views, as a table with a place of its own
-            table = manifest.views.get(name) if manifest else None
+            kept = manifest.views if manifest else {}
+            table = kept.get(name) or kept.get(table_with_hidden(name))
             yield name, table.positions.get(name, {}) if table is not None else {}
 
 

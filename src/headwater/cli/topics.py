@@ -11,7 +11,7 @@ from headwater.cli.output import print_json, print_listing, shown_bytes
 from headwater.cli.results import print_facts, print_rows
 from headwater.cli.session import Session, json_option, pass_session, views_of
 
-_OF_VIEWS = {"CreateView", "DropView", "ShowViews", "Query", "ExplainQuery"}
+_OF_VIEWS = {"CreateView", "CreateTopicAs", "DropView", "ShowViews", "Query", "ExplainQuery"}
 """Statements that need the modules of the runtime even where there is no view yet; the others do not load them."""
 
 

@@ -12,6 +12,7 @@ from headwater.cli.session import Session, complete_topic, json_option, pass_ses
 
 if TYPE_CHECKING:
     from headwater.cli.standing import Standing
+    from headwater.cli.watching import Verifying
     from headwater.workspace import Verification
 
 
@@ -101,7 +102,7 @@ def verify(session: Session, topics: tuple[str, ...], as_json: bool) -> None:
             with listener.shown(total):
                 result = ws.verify(progress=listener.checked)
             stand = standings(ws.log, views_of(ws).store.latest())
-            views = [_view(standing, listener.compared) for standing in stand]
+            views = [_view(standing, listener) for standing in stand]
     if as_json:
         found = [dataclasses.asdict(f) for f in result.differences]
         checked = {"bytes_checked": result.bytes_checked, "views": views}
@@ -112,18 +113,20 @@ def verify(session: Session, topics: tuple[str, ...], as_json: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def _view(standing: Standing, compared: dict[str, str | None]) -> dict[str, Any]:
-    """What was found of a view; `equal` is None if it was not compared."""
-    name = standing.view
-    if name in compared:
-        return {"view": name, "equal": compared[name] is None, "detail": compared[name]}
+def _view(standing: Standing, found: Verifying) -> dict[str, Any]:
+    """What was found of a view; `equal` is None if it was not compared, `on_base` says that records were removed."""
+    name, on_base = standing.view, standing.view in found.on_base
+    if name in found.compared:
+        told = found.compared[name]
+        return {"view": name, "equal": told is None, "detail": told, "on_base": on_base}
     detail = f"not compared: it is {standing.status}" + (f", {standing.reason}" if standing.reason else "")
-    return {"view": name, "equal": None, "detail": detail}
+    return {"view": name, "equal": None, "detail": detail, "on_base": False}
 
 
 def _print_verified(result: Verification, views: list[dict[str, Any]]) -> None:
     for view in views:
-        click.echo(f"view {view['view']}: {view['detail'] or 'equal'}")
+        well = "equal, from its base and the log" if view["on_base"] else "equal"
+        click.echo(f"view {view['view']}: {view['detail'] or well}")
     told = {f"view {view['view']}" for view in views}
     for finding in result.differences:
         if finding.file not in told:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from headwater.log.protocol import Log
 
 NO_VIEWS = 'no views yet; make one with: headwater sql "CREATE MATERIALIZED VIEW ..."'
+
+_LEFT_OUT = ("diverted", "dropped", "failed")
 
 
 @click.command()
@@ -36,6 +39,7 @@ def views(session: Session, as_json: bool) -> None:
                 "columns": row["columns"],
                 "state": shown_bytes(row["state_bytes"]),
                 "last tick": row["last_tick"],
+                **({"failed": row["failed"]} if any(r["failed"] for r in rows) else {}),
                 **({"reason": row["reason"]} if any(r["reason"] for r in rows) else {}),
             }
             for row in rows
@@ -59,11 +63,13 @@ def status(session: Session, as_json: bool) -> None:
     disk = about["disk"]
     click.echo(
         f"disk       topics {shown_bytes(disk['topics_bytes'])}, state {shown_bytes(disk['state_bytes'])}, "
-        f"{shown_bytes(disk['free_bytes'])} free"
+        + (f"bases {shown_bytes(disk['bases_bytes'])}, " if disk["bases_bytes"] else "")
+        + f"{shown_bytes(disk['free_bytes'])} free"
     )
     for kind, empty in (("topics", "no topics yet"), ("views", NO_VIEWS)):
         click.echo()
-        rows = [_row(row) for row in about[kind]]
+        left_out = [w for w in _LEFT_OUT if any(row["ledger"][w] for row in about[kind] if "ledger" in row)]
+        rows = [_row(row, left_out) for row in about[kind]]
         if not any(row.get("reason") for row in rows):
             rows = [{k: v for k, v in row.items() if k != "reason"} for row in rows]
         print_listing(rows, as_json=False, empty=empty)
@@ -72,7 +78,8 @@ def status(session: Session, as_json: bool) -> None:
 def _about(ws: Workspace) -> dict[str, Any]:
     from headwater.cli.standing import standings, waiting_rows
     from headwater.clock import SystemClock, from_us
-    from headwater.state import layout
+    from headwater.state import bases, layout
+    from headwater.state.bases import Bases
 
     assert ws.path is not None
     now = SystemClock().now_us()
@@ -94,12 +101,15 @@ def _about(ws: Workspace) -> dict[str, Any]:
             "tick": manifest.tick,
             "committed_at": from_us(manifest.committed_at),
             "age_seconds": max(0, now - manifest.committed_at) / 1e6,
+            "first_kept": made.store.ticks()[0],
+            "base": base.tick if (base := Bases(made.store.storage).newest()) is not None else None,
         },
         "topics": _topics(ws.log, waiting_rows(ws.log, manifest)),
         "views": [asdict(standing) for standing in standings(ws.log, manifest)],
         "disk": {
             "topics_bytes": _size(ws.path / "topics"),
             "state_bytes": _size(ws.path / layout.FOLDER),
+            "bases_bytes": _size(ws.path / bases.FOLDER),
             "free_bytes": shutil.disk_usage(ws.path).free,
         },
     }
@@ -120,15 +130,18 @@ def _topics(log: Log, waiting: dict[str, int | None]) -> list[dict[str, Any]]:
     return found
 
 
-def _row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the listings as people read it."""
+def _row(row: dict[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
+    """A row of the listings as people read it; `left_out` are the kinds of rows that some view has left out."""
     named = {
         "size_bytes": "size",
         "waiting_rows": "not in a tick",
         "behind_rows": "rows behind",
         "last_tick": "last tick",
     }
-    return {named.get(k, k): shown_bytes(v) if k == "size_bytes" else v for k, v in row.items()}
+    facts = {k: v for k, v in row.items() if k not in ("ledger", "reason")}
+    shown = {named.get(k, k): shown_bytes(v) if k == "size_bytes" else v for k, v in facts.items()}
+    shown |= {what: row["ledger"][what] for what in left_out if "ledger" in row}
+    return shown | ({"reason": row["reason"]} if "reason" in row else {})
 
 
 def _engine_line(engine: dict[str, Any] | None) -> str:
@@ -146,7 +159,8 @@ def _engine_line(engine: dict[str, Any] | None) -> str:
 def _tick_line(tick: dict[str, Any] | None) -> str:
     if tick is None:
         return "none yet; make one with: headwater run --once"
-    return f"{tick['tick']:,}, {shown_seconds(tick['age_seconds'])} ago"
+    said = f"{tick['tick']:,}, {shown_seconds(tick['age_seconds'])} ago; kept since {tick['first_kept']:,}"
+    return said if tick["base"] is None else f"{said}; base at {tick['base']:,}"
 
 
 def shown_seconds(seconds: float) -> str:

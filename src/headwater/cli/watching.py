@@ -7,14 +7,14 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwater.cli import INTERRUPTED
 from headwater.cli.output import PLAIN_LINE_SECONDS, progress
-from headwater.cli.standing import remaining_rows
+from headwater.cli.standing import backfills, remaining_rows
 from headwater.clock import SystemClock
 from headwater.runtime.engine import TickReport
 from headwater.runtime.running import Listener, Runner
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from headwater.runtime.views import Views
 
 LIVE_LINE_SECONDS = 1.0
+BAR_WIDTH = 20
 
 
 class Quiet(Listener):
     """Says that Spark starts, to someone who sits at a terminal and waits."""
 
-    def starting_spark(self) -> None:
-        """A line on a terminal, nothing for a script."""
-        if sys.stderr.isatty():
-            click.echo("starting Spark ...", err=True)
+    def starting_spark(self) -> AbstractContextManager[None]:
+        """Something that moves on a terminal, nothing for a script."""
+        return _moving("starting Spark ...") if sys.stderr.isatty() else nullcontext()
 
 
 class Ticks(Listener):
@@ -46,9 +46,12 @@ class Ticks(Listener):
         self._rows = self._rows_shown = 0
         self._advance: Any = None
 
-    def starting_spark(self) -> None:
+    def starting_spark(self) -> AbstractContextManager[None]:
         """Always said: it takes seconds."""
+        if sys.stderr.isatty():
+            return _moving("starting Spark ...")
         click.echo("starting Spark ...", err=True)
+        return nullcontext()
 
     def ticked(self, report: TickReport, manifest: Manifest) -> None:
         """Called by the engine's thread when it keeps going, by our own otherwise."""
@@ -102,7 +105,8 @@ class Ticks(Listener):
             (report, manifest), rows = self._last, self._rows - self._rows_shown
             self._last, self._rows_shown = None, self._rows
         lag = remaining_rows(self._log, manifest)
-        return f"tick {report.tick:,}: {rows:,} rows, {report.seconds * 1_000:,.0f} ms, lag {lag:,} rows"
+        line = f"tick {report.tick:,}: {rows:,} rows, {report.seconds * 1_000:,.0f} ms, lag {lag:,} rows"
+        return "; ".join([line, *(_backfill(view, share) for view, share in backfills(self._log, manifest))])
 
 
 class Verifying(Listener):
@@ -111,6 +115,8 @@ class Verifying(Listener):
     def __init__(self) -> None:
         self.compared: dict[str, str | None] = {}
         """View -> the difference, None if it is equal."""
+        self.on_base: set[str] = set()
+        """Those for which the log was not enough, since records were removed."""
         self._stack = ExitStack()
         self._advance: Any = None
 
@@ -135,10 +141,26 @@ class Verifying(Listener):
             self._advance = self._stack.enter_context(progress(what, len(views), unit="views"))
             self._advance(0, "starting Spark")
 
-    def verified(self, view: str, difference: str | None) -> None:
+    def verified(self, view: str, difference: str | None, *, on_base: bool = False) -> None:
         """One is compared."""
         self.compared[view] = difference
+        if on_base:
+            self.on_base.add(view)
         self._advance(len(self.compared), view)
+
+
+def _backfill(view: str, share: float) -> str:
+    done = int(share * BAR_WIDTH)
+    return f"backfilling {view} {'━' * done}{'┄' * (BAR_WIDTH - done)} {share:.0%}"
+
+
+@contextmanager
+def _moving(what: str) -> Iterator[None]:
+    """Something that moves on a terminal while the block runs; nothing of it stays."""
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
 
 
 def start_spark(views: Views) -> None:

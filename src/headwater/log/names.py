@@ -30,6 +30,12 @@ def entry_key(kind: str, name: str) -> EntryKey:
 
 def no_topic(name: str, topics: Collection[str]) -> TopicNotFoundError:
     """The error for a topic that is not there."""
+    if "." in name:
+        return TopicNotFoundError(
+            f"there is no topic {name!r}",
+            hint="no topic has a dot in its name; what a view gives beside its rows is read as a view, and nobody else writes it",
+            topic=name,
+        )
     alike = sorted(spellings(topics, name))
     known = ", ".join(sorted(topics)) or "none yet"
     return TopicNotFoundError(

@@ -90,6 +90,9 @@ class PartitionInfo:
     oldest_appended_at: Microseconds | None
     ahead: int = 0
     """Rows so far ahead of their append time (`max_ahead`) that they did not raise the watermark."""
+    compacted_to: int = 0
+    """Below this offset compaction may have removed records that later ones replaced: what the topic held at a position
+    before it can no longer be told."""
 
 
 @dataclass(frozen=True)

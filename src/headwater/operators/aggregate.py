@@ -10,6 +10,8 @@ row over empty input, to be emitted once, and `step` replaces it from then on.
 
 Minima and maxima whose input can be taken back have, beside that, an ordered multiset of their values
 (`AggregateSpec.arrangements`), which is read only where a value was taken back.
+
+Custom functions, whose code is the caller's, come after all others in the state and in the output.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from headwater.errors import ArithmeticOverflowError, HeadwaterError
 from headwater.operators import functions, lanes
 from headwater.operators.accumulators import Accumulator, Batch, Count, Lanes
 from headwater.operators.collation import Order
+from headwater.operators.custom import Custom
 from headwater.operators.delta import Delta, take_rows
 from headwater.operators.extremes import Extreme, take
 from headwater.operators.functions import Function
@@ -72,6 +75,7 @@ class AggregateSpec:
     schema: pa.Schema
     width: int
     functions: tuple[Function, ...]
+    customs: tuple[Custom, ...] = ()
 
     @cached_property
     def accumulators(self) -> tuple[Accumulator, ...]:
@@ -96,7 +100,7 @@ class AggregateSpec:
     @property
     def combinable(self) -> bool:
         """Whether deltas may be combined before they are applied: no value that is picked can be taken back."""
-        return not self.arrangements
+        return not self.arrangements and not self.customs
 
     def arrangement(self, extreme: Extreme) -> Arrangement:
         """The ordered multiset of one value that is picked."""
@@ -112,13 +116,15 @@ class AggregateSpec:
         for number, function in enumerate(self.functions):
             kinds = functions.fields(function, self.schema)
             fields += [pa.field(f"{function.kind}_{number}_{i}", kind) for i, kind in enumerate(kinds)]
+        fields += [pa.field(f"custom_{i}", custom.result) for i, custom in enumerate(self.customs)]
         return pa.schema(fields)
 
     @cached_property
     def state(self) -> pa.Schema:
-        """The key, then the lanes of the accumulators, then the values that are picked."""
+        """The key, then the lanes of the accumulators, then the values that are picked, then custom states."""
         kinds = [kind for accumulator in self.accumulators for kind in accumulator.kinds]
         kinds += [self.schema.field(i).type for extreme in self.extremes for i in extreme.columns]
+        kinds += [custom.state for custom in self.customs]
         fields = [self.schema.field(i) for i in range(self.width)]
         return pa.schema([*fields, *(pa.field(f"lane_{i}", kind) for i, kind in enumerate(kinds))])
 
@@ -134,14 +140,15 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """What is known of each of some groups: lanes of numbers, and values that were picked."""
+    """What is known of each of some groups: lanes of numbers, values that were picked, custom states."""
 
     lanes: dict[Accumulator, Lanes]
     picks: _Picks
+    customs: list[pa.Array]
 
     def columns(self) -> list[pa.Array]:
         numbers = [pa.array(lane) for some in self.lanes.values() for lane in some]
-        return [*numbers, *(column for some in self.picks.values() for column in some)]
+        return [*numbers, *(column for some in self.picks.values() for column in some), *self.customs]
 
 
 def initial(spec: AggregateSpec) -> Delta:
@@ -149,7 +156,8 @@ def initial(spec: AggregateSpec) -> Delta:
     if spec.width:
         return Delta.empty(spec.output)
     nothing = _read(spec, np.full(1, -1, dtype=np.int64), None)
-    return Delta.of(pa.RecordBatch.from_arrays(_finish(spec, nothing, None), schema=spec.output))
+    always = np.ones(1, dtype=np.bool_)
+    return Delta.of(pa.RecordBatch.from_arrays(_finish(spec, nothing, None, always), schema=spec.output))
 
 
 def step(spec: AggregateSpec, state: Sequence[Run], arranged: Sequence[Sequence[Run]], delta: Delta) -> Step:
@@ -168,7 +176,7 @@ def step(spec: AggregateSpec, state: Sequence[Run], arranged: Sequence[Sequence[
         for arrangement, old, new in zip(spec.arrangements, arranged, runs, strict=True)
     }
     output, kept = _apply(
-        spec, state, batch.groups, fresh, lambda picks: _pick_again(spec, after, batch, picks)
+        spec, state, batch.groups, fresh, lambda picks: _pick_again(spec, after, batch, picks), batch
     )
     return Step(output, kept, runs)
 
@@ -204,13 +212,13 @@ def step_combined(spec: AggregateSpec, state: Sequence[Run], combined: pa.Record
         parts = combined.columns[column : column + len(extreme.columns)]
         column += len(extreme.columns)
         picks[extreme] = extreme.pick(parts, order, groups.starts, groups.sizes)
-    output, kept = _apply(spec, state, groups, _Kept(sums, picks), lambda picks: picks)
+    output, kept = _apply(spec, state, groups, _Kept(sums, picks, []), lambda picks: picks, None)
     return Step(output, kept, ())
 
 
 def _collect(spec: AggregateSpec, batch: Batch) -> _Kept:
     sums = {accumulator: accumulator.collect(batch) for accumulator in spec.accumulators}
-    return _Kept(sums, {extreme: extreme.collect(batch) for extreme in spec.extremes})
+    return _Kept(sums, {extreme: extreme.collect(batch) for extreme in spec.extremes}, [])
 
 
 def _apply(
@@ -219,8 +227,12 @@ def _apply(
     groups: Groups,
     fresh: _Kept,
     repick: Callable[[_Picks], _Picks],
+    batch: Batch | None,
 ) -> tuple[Delta, Run]:
-    """The change of the output and the run of the state, given what a delta brings to each of its groups."""
+    """The change of the output and the run of the state, given what a delta brings to each of its groups.
+
+    `batch` is the delta itself, which custom functions need.
+    """
     found, rows = lookup(state, range(spec.width), groups.keys, groups.hashes, schema=spec.state)
     known = found >= 0
     old: _Kept | None = None
@@ -228,19 +240,20 @@ def _apply(
     if known.any():
         old = _read(spec, found, rows)
         sums = {name: name.add(old.lanes[name], fresh.lanes[name]) for name in spec.accumulators}
-        new = _Kept(sums, {name: name.better(old.picks[name], fresh.picks[name]) for name in spec.extremes})
+        picks = {name: name.better(old.picks[name], fresh.picks[name]) for name in spec.extremes}
+        new = _Kept(sums, picks, [])
     elif not spec.width:
         old = _read(spec, found, None)
     settled = {name: name.settled(new.lanes[name], new.lanes[name.count][0]) for name in spec.accumulators}
-    new = _Kept(settled, repick(new.picks))
+    there = settled[_ROWS][0] != 0
+    new = _Kept(settled, repick(new.picks), _customs(spec, old, batch, there))
 
-    there = new.lanes[_ROWS][0] != 0
-    values = _finish(spec, new, groups.keys)
-    previous = None if old is None else _finish(spec, old, None)
+    always = np.ones(len(there), dtype=np.bool_)
+    values = _finish(spec, new, groups.keys, there if spec.width else always)
+    previous = None if old is None else _finish(spec, old, None, known if spec.width else always)
     if spec.width:
         output = _changes(spec, groups.keys, previous, values, known, there)
     else:
-        always = np.ones(1, dtype=np.bool_)
         output = _changes(spec, groups.keys, previous, values, always, always)
 
     columns = [*groups.keys.columns, *new.columns()]
@@ -279,10 +292,27 @@ def _read(spec: AggregateSpec, found: Ints, rows: pa.RecordBatch | None) -> _Kep
             else:
                 picks[extreme].append(take(rows.column(column), found))
             column += 1
-    return _Kept(numbers, picks)
+    customs = []
+    for custom in spec.customs:
+        states = custom.zeros(len(found))
+        if rows is not None:
+            both = pa.concat_arrays([rows.column(column), states])
+            states = both.take(pa.array(np.where(missing, rows.num_rows, found)))
+        customs.append(states)
+        column += 1
+    return _Kept(numbers, picks, customs)
 
 
-def _finish(spec: AggregateSpec, kept: _Kept, keys: pa.RecordBatch | None) -> list[pa.Array]:
+def _customs(spec: AggregateSpec, old: _Kept | None, batch: Batch | None, there: Bools) -> list[pa.Array]:
+    """The states of custom functions after a delta."""
+    if not spec.customs:
+        return []
+    assert batch is not None
+    before = [c.zeros(len(there)) for c in spec.customs] if old is None else old.customs
+    return [c.applied(states, batch, there) for c, states in zip(spec.customs, before, strict=True)]
+
+
+def _finish(spec: AggregateSpec, kept: _Kept, keys: pa.RecordBatch | None, there: Bools) -> list[pa.Array]:
     """The buffer columns of all functions; `keys` are to name a group that overflows, None if none can."""
 
     def overflow(function: Function, fits: Bools) -> None:
@@ -295,6 +325,7 @@ def _finish(spec: AggregateSpec, kept: _Kept, keys: pa.RecordBatch | None) -> li
             columns.append(kept.picks[Extreme.of(function)][0])
         else:
             columns += functions.finish(function, spec.schema, kept.lanes, overflow)
+    columns += [c.finished(states, there) for c, states in zip(spec.customs, kept.customs, strict=True)]
     return columns
 
 

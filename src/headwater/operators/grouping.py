@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +43,19 @@ def group(rows: pa.RecordBatch, count: int, key: Sequence[int]) -> Groups:
         constant = key_hashes(_ANY_ROW, ())
         keys = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
         return Groups(None, np.zeros(1, dtype=np.int64), np.array([count]), keys, constant)
-    keys = rows.select(list(key))
+    columns = [rows.column(i) for i in key]
+    if any(
+        pa.types.is_nested(column.type) for column in columns
+    ):  # where their elements begin cannot be told
+        return _grouped(rows.select(list(key)), count, key)
+    known = _KNOWN.get(columns)
+    if known is None:
+        known = _grouped(rows.select(list(key)), count, key)
+        _KNOWN.put(columns, known, count)
+    return known
+
+
+def _grouped(keys: pa.RecordBatch, count: int, key: Sequence[int]) -> Groups:
     hashes = key_hashes(keys, range(len(key)))
     order = stable_order(hashes)
     ascending = hashes[order]
@@ -57,6 +72,47 @@ def group(rows: pa.RecordBatch, count: int, key: Sequence[int]) -> Groups:
     firsts = take_rows(keys, order[starts])
     keys = pa.RecordBatch.from_arrays([normal(column) for column in firsts.columns], schema=keys.schema)
     return Groups(order, starts, np.diff(starts, append=count), keys, ascending[starts])
+
+
+class _Known:
+    """Groups that were made of columns which are still the same ones: views that group a change by the same key share
+    the work. Columns are known by where their values lie in memory, which is theirs as long as they are held here."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._held: OrderedDict[tuple[Any, ...], tuple[Sequence[pa.Array], Groups, int]] = OrderedDict()
+        self._rows = 0
+
+    def get(self, columns: Sequence[pa.Array]) -> Groups | None:
+        with self._guard:
+            found = self._held.get(_where(columns))
+        return None if found is None else found[1]
+
+    def put(self, columns: Sequence[pa.Array], groups: Groups, count: int) -> None:
+        if count > _HELD_ROWS_MAX:
+            return
+        with self._guard:
+            self._held[_where(columns)] = (columns, groups, count)
+            self._rows = sum(rows for _, _, rows in self._held.values())
+            while self._rows > _HELD_ROWS_MAX or len(self._held) > _HELD_MAX:
+                self._rows -= self._held.popitem(last=False)[1][2]
+
+
+def _where(columns: Sequence[pa.Array]) -> tuple[Any, ...]:
+    return tuple(
+        (
+            column.type,
+            column.offset,
+            len(column),
+            *(b.address if b is not None else 0 for b in column.buffers()),
+        )
+        for column in columns
+    )
+
+
+_HELD_MAX = 8
+_HELD_ROWS_MAX = 1_000_000
+_KNOWN = _Known()
 
 
 _ANY_ROW = pa.RecordBatch.from_arrays([pa.array([0])], names=["any"])

@@ -228,11 +228,28 @@ def contents(runs: Sequence[Run], schema: pa.Schema) -> Delta:
     return Delta(concat_rows([run.rows], schema), run.weights)
 
 
+def evolved(run: Run, schema: pa.Schema) -> Run:
+    """A run that was written when its columns were fewer or narrower, as it reads now: what is new is NULL.
+
+    The hashes stay: those of a key are the same in a wider type.
+    """
+    if run.rows.schema.equals(schema):
+        return run
+    known = run.rows.schema.names
+    columns = [
+        run.rows.column(known.index(field.name)).cast(field.type)
+        if field.name in known
+        else pa.nulls(len(run), field.type)
+        for field in schema
+    ]
+    return Run(run.hashes, pa.RecordBatch.from_arrays(columns, schema=schema), run.weights)
+
+
 def contents_latest(runs: Sequence[Run], schema: pa.Schema, key: Key) -> Delta:
     """All rows that a map holds."""
     if not runs:
         return Delta.empty(schema)
-    run = merge_latest(runs, key, bottom=True)
+    run = merge_latest([evolved(each, schema) for each in runs], key, bottom=True)
     return Delta(concat_rows([run.rows], schema), run.weights)
 
 

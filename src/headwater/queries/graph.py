@@ -70,7 +70,21 @@ class Replicate:
     keep: tuple[Expression, ...]
 
 
-Step = Filter | Project | Expand | Generate | Replicate
+@dataclass(frozen=True)
+class Call:
+    """The input's columns, then one more: what a user's function makes of its arguments."""
+
+    name: str
+    signature: str
+    text: str
+    args: tuple[Expression, ...]
+    place: int
+    """The column that it adds."""
+    type: pa.DataType
+    handle: Any = field(compare=False, repr=False)
+
+
+Step = Filter | Project | Expand | Generate | Replicate | Call
 
 
 @dataclass(frozen=True)
@@ -95,6 +109,17 @@ class Function:
 
 
 @dataclass(frozen=True)
+class Custom:
+    """A user's aggregate function, by the columns of the input that it reads."""
+
+    name: str
+    signature: str
+    text: str
+    args: tuple[int, ...]
+    handle: Any = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
 class Source:
     """A topic, or another view, by the columns that are read of it."""
 
@@ -103,6 +128,8 @@ class Source:
     schema: pa.Schema
     append_only: bool
     inputs: tuple[Node, ...] = ()
+    hidden: tuple[str, ...] = field(default=(), repr=False)
+    """Those that come after the columns: of a topic's records, by name."""
 
 
 @dataclass(frozen=True)
@@ -149,13 +176,15 @@ class Union:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """A row per group: `keys` columns, then each function's buffer, from which Spark computes the result."""
+    """A row per group: `keys` columns, then each function's buffer, from which Spark computes the result, then the
+    values of users' functions."""
 
     input: Node
     keys: int
     functions: tuple[Function, ...]
     schema: pa.Schema
     append_only: bool = False
+    customs: tuple[Custom, ...] = ()
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -227,7 +256,25 @@ class Regroup:
         return (self.input,)
 
 
-Node = Source | Constant | Map | Union | Aggregate | Join | Rank | Regroup
+@dataclass(frozen=True)
+class Fold:
+    """A row per key: the state that a user's step has made of the key's rows, in the order in which they came."""
+
+    input: Node
+    key: tuple[int, ...]
+    name: str
+    signature: str
+    schema: pa.Schema
+    handle: Any = field(compare=False, repr=False)
+    append_only: bool = False
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it reads."""
+        return (self.input,)
+
+
+Node = Source | Constant | Map | Union | Aggregate | Join | Rank | Regroup | Fold
 
 
 def walk(node: Node) -> Iterator[Node]:

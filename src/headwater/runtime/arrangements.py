@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from headwater.operators.runs import Run
+from headwater.runtime.background import Merging
 from headwater.runtime.compaction import compacted
 from headwater.runtime.pipeline import Slot
+from headwater.runtime.placement import Parts
 from headwater.runtime.units import Unit
+from headwater.state.exchange import Exchange
+from headwater.state.layout import Origin
 from headwater.state.manifest import Manifest
 from headwater.state.refs import RunRef
 from headwater.state.store import StateStore
@@ -17,10 +21,14 @@ from headwater.state.writer import Writer
 class Arrangements:
     """What the next manifest names. Runs are opened when they are asked for; added ones are written with the tick."""
 
-    def __init__(self, store: StateStore, writer: Writer, tick: int) -> None:
+    def __init__(self, store: StateStore, writer: Writer, tick: int, merging: Merging | None = None) -> None:
+        """`merging`: whom large merges are left to; without one they are done at once."""
         self._store = store
         self._writer = writer
         self._tick = tick
+        self._merging = merging
+        self._later: dict[str, tuple[Slot, tuple[RunRef, ...], bool]] = {}
+        self._exchanges = 0
         self._runs: dict[str, list[Run]] = {}
         self.refs: dict[str, tuple[RunRef, ...]] = {}
 
@@ -29,7 +37,8 @@ class Arrangements:
         for slot in unit.slots:
             name = arrangement_id(unit, slot)
             self._runs.pop(name, None)
-            self.refs[name] = tuple(before.arrangements.get(name, ()))
+            refs = tuple(before.arrangements.get(name, ()))
+            self.refs[name] = refs if self._merging is None else self._merging.adopted(name, refs)
 
     def clear(self, unit: Unit) -> None:
         """Begin with nothing."""
@@ -37,6 +46,18 @@ class Arrangements:
             name = arrangement_id(unit, slot)
             self._runs.pop(name, None)
             self.refs[name] = ()
+
+    def drop(self, unit: Unit) -> None:
+        """Name them no more."""
+        for slot in unit.slots:
+            self._runs.pop(arrangement_id(unit, slot), None)
+            self.refs.pop(arrangement_id(unit, slot), None)
+
+    def put(self, unit: Unit, refs: Mapping[str, Sequence[RunRef]]) -> None:
+        """Begin with runs that are there already, by the names of slots."""
+        self.clear(unit)
+        for slot in unit.slots:
+            self.refs[arrangement_id(unit, slot)] = tuple(refs[slot.name])
 
     def runs(self, unit: Unit, slot: Slot) -> list[Run]:
         """The runs of an arrangement, oldest first."""
@@ -54,9 +75,55 @@ class Arrangements:
         name = arrangement_id(unit, slot)
         runs = self.runs(unit, slot)
         ref = self._written(run)
-        refs = (*self.refs.get(name, ()), ref)
-        self.refs[name], self._runs[name] = compacted(slot, refs, [*runs, run], self._writer, self._store)
+        self._compact(name, slot, (*self.refs.get(name, ()), ref), [*runs, run])
         return ref
+
+    def add_parts(self, unit: Unit, slot: Slot, parts: Parts) -> None:
+        """Add a run that tasks have written, and merge what is due."""
+        name = arrangement_id(unit, slot)
+        refs = (*self.refs.get(name, ()), *parts.refs)
+        self._compact(name, slot, refs, [*self.runs(unit, slot), *self.opened(parts.refs)])
+
+    def _compact(self, name: str, slot: Slot, refs: tuple[RunRef, ...], runs: list[Run]) -> None:
+        merging = self._merging
+        leave = merging.busy(name, refs) if merging is not None else 0
+        done = compacted(slot, refs, runs, self._writer, self._store, leave=leave, large=merging is None)
+        self.refs[name], self._runs[name] = done.refs, done.runs
+        if done.later is not None:
+            self._later[name] = (slot, done.refs[done.later], done.later.start == 0)
+
+    def committed(self, manifest: Manifest) -> None:
+        """The tick was made: have the large merges done that it calls for."""
+        if self._merging is not None:
+            self._merging.committed(manifest)
+            for name, (slot, parts, bottom) in self._later.items():
+                self._merging.ask(name, slot, parts, bottom=bottom, tick=self._tick + 1)
+
+    def durable(self, unit: Unit, slot: Slot) -> tuple[RunRef, ...]:
+        """The references of an arrangement, all of which can be read by other processes."""
+        refs = self.refs.get(arrangement_id(unit, slot), ())
+        if any(ref.file in self._writer.files for ref in refs):
+            self._writer.flush()
+        return refs
+
+    def exchange(self) -> Exchange:
+        """A folder for a step that is divided among tasks."""
+        self._exchanges += 1
+        return self._store.exchange(self._writer, self._exchanges)
+
+    def of(self, unit: Unit) -> Held:
+        """The arrangements of one unit."""
+        return Held(self, unit)
+
+    @property
+    def root(self) -> str:
+        """The folder of the workspace."""
+        return str(self._store.storage.root.absolute())
+
+    @property
+    def origin(self) -> Origin:
+        """Who writes the tick."""
+        return self._writer.origin
 
     def replace(self, unit: Unit, slot: Slot, run: Run) -> RunRef:
         """Put one run in the place of all."""
@@ -69,6 +136,28 @@ class Arrangements:
         ref = self._writer.add(run, ticks=(self._tick, self._tick))
         self._store.remember(ref, run)
         return ref
+
+
+class Held:
+    """The arrangements of a unit in a tick under way, as its step is given them."""
+
+    def __init__(self, arrangements: Arrangements, unit: Unit) -> None:
+        self._all = arrangements
+        self._unit = unit
+        self.root = arrangements.root
+        self.origin = arrangements.origin
+
+    def __call__(self, slot: Slot) -> list[Run]:
+        """The runs of an arrangement, oldest first."""
+        return self._all.runs(self._unit, slot)
+
+    def refs(self, slot: Slot) -> tuple[RunRef, ...]:
+        """The same, on disk and durable."""
+        return self._all.durable(self._unit, slot)
+
+    def exchange(self) -> Exchange:
+        """A new folder for one step."""
+        return self._all.exchange()
 
 
 def arrangement_id(unit: Unit, slot: Slot) -> str:

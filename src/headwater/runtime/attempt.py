@@ -6,20 +6,34 @@ manifest before, so that it can be given up at any point and done again.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from headwater.errors import ClosedError, FencedError, HeadwaterError, StorageError
+from headwater.errors import (
+    ClosedError,
+    CorruptionError,
+    FencedError,
+    HeadwaterError,
+    StorageError,
+    TickNotKeptError,
+    WorkspaceMissingError,
+)
 from headwater.log.cuts import next_cut
 from headwater.log.protocol import Log
 from headwater.operators.delta import Delta, concat, consolidate
 from headwater.positions import Ends
 from headwater.runtime.arrangements import Arrangements, arrangement_id
+from headwater.runtime.background import Merging
+from headwater.runtime.catalog import Broken, Workload
 from headwater.runtime.compaction import merged_run
+from headwater.runtime.history import base_of, base_slot, first_offsets, hold_from_start, removed
 from headwater.runtime.inputs import Inputs
-from headwater.runtime.units import Done, Unit, ViewUnit
+from headwater.runtime.placement import Parts
+from headwater.runtime.units import BESIDE, Derived, Done, Ledger, Unit, ViewUnit, added
+from headwater.state.bases import Bases
 from headwater.state.damage import is_of_state
 from headwater.state.manifest import Manifest, ViewState, encode_schema
 from headwater.state.refs import RunRef
@@ -61,6 +75,16 @@ class _Standing:
     """The tick at which it began."""
     begins: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """topic -> its partitions' first offsets then: what was removed since cannot be read again."""
+    base: Manifest | None = None
+    """While it is built on a base: that base, whose contents of other units it has read."""
+    ledger: Ledger = field(default_factory=dict)
+    """By topic, what became of the rows that it has read so far."""
+    beside: dict[str, Delta] = field(default_factory=dict)
+    """By arrangement, what this tick changes in what it gives beside its rows."""
+    beside_refs: dict[str, RunRef] = field(default_factory=dict)
+    """The runs that have it."""
+    is_blocked: bool = False
+    """Stopped for no other reason than that one below it is."""
 
 
 class Attempt:
@@ -70,14 +94,18 @@ class Attempt:
         self,
         log: Log,
         store: StateStore,
-        units: Sequence[Unit],
+        workload: Workload,
         before: Manifest | None,
         damaged: Mapping[str, str],
+        bases: Bases,
         target: Target,
+        merging: Merging | None = None,
     ) -> None:
         self._log = log
         self._store = store
-        self._units = units
+        self._bases = bases
+        self._units = list(workload.units)
+        self._broken = workload.broken
         self._before = before
         self._damaged = damaged
         self._cut = target.positions
@@ -88,9 +116,14 @@ class Attempt:
         self.writer: Writer = store.begin(self._tick, self._epoch)
         self._inputs = Inputs(log)
         self._standing: dict[str, _Standing] = {}
-        self._arrangements = Arrangements(store, self.writer, self._tick)
+        self._derived: dict[str, Derived] = {}
+        """What the views that have moved give beside their rows, by name."""
+        self._arrangements = Arrangements(store, self.writer, self._tick, merging)
         self._changes: dict[str, RunRef] = {}
         self.newly_stopped: dict[str, str] = {}
+        self.errors: dict[str, HeadwaterError] = {}
+        self._reshaped: set[str] = set()
+        """Views that have other columns from this tick on: those who read them are planned anew for the next."""
 
     @property
     def rows(self) -> int:
@@ -101,7 +134,8 @@ class Attempt:
 
     def run(self) -> None:
         """Move every unit, sources first."""
-        for unit in self._units:
+        for unit in list(self._units):
+            self._derive()
             standing = self._standing[unit.name] = self._stand(unit)
             if standing.status == "stopped":
                 continue
@@ -109,6 +143,7 @@ class Attempt:
             if blocked is not None:
                 status, reason = blocked
                 if status == "stopped":
+                    standing.is_blocked = True
                     self._stop(unit, standing, reason)
                 elif standing.status == "live":
                     self._standing[unit.name] = self._anew(unit, standing.state, reason)
@@ -121,11 +156,55 @@ class Attempt:
                 if error.retryable or is_of_state(error):
                     raise
                 self._stop(unit, standing, str(error.message))
+                self.errors[unit.name] = error
+            if isinstance(unit, ViewUnit) and unit.replaces is not None and standing.status == "live":
+                self._switch(unit, unit.replaces)
+        self._derive()
+        for name, broken in self._broken.items():
+            state = self._before.views.get(name) if self._before else None
+            if state is None or state.status != "stopped":
+                self.newly_stopped[name] = broken.reason
+
+    def _derive(self) -> None:
+        """What views give beside their rows stands where they stand, and goes with a view that is replaced."""
+        for name in self._derived:
+            self._standing.pop(name)
+        self._derived = {
+            derived.name: derived
+            for unit in self._units
+            if isinstance(unit, ViewUnit) and unit.replaces is None and unit.name in self._standing
+            for derived in unit.derived
+        }
+        for name, derived in self._derived.items():
+            view = self._standing[derived.view]
+            change = view.beside.get(derived.contents.name) if view.status == "live" else None
+            self._standing[name] = dataclasses.replace(view, change=change)
+
+    def _switch(self, unit: ViewUnit, name: str) -> None:
+        """A view that was built beside another takes its place, for all who read it, in this very tick."""
+        old = self._unit(name)
+        self._arrangements.drop(old)
+        place = self._units.index(unit)
+        self._units[place] = unit.in_place()
+        self._units.remove(old)
+        self._standing[name] = self._standing.pop(unit.name)
+        if unit.name in self._changes:
+            self._changes[name] = self._changes.pop(unit.name)
+        else:
+            self._changes.pop(name, None)
+        if not unit.schema.equals(old.schema):
+            self._reshaped.add(name)
 
     def _stand(self, unit: Unit) -> _Standing:
         state = self._before.views.get(unit.name) if self._before else None
+        if self._before is not None and (state is None or state.extra.get("identity") != unit.identity):
+            state = self._before.views.get(f"{unit.name}{BESIDE}")  # what it was to replace is gone
         if state is None or state.extra.get("identity") != unit.identity:
             return self._anew(unit, None, "")
+        if "unplanned" in state.extra:
+            return self._anew(unit, state, state.reason or "")
+        if "blocked" in state.extra and state.status == "stopped" and self._blocked(unit) is None:
+            return self._anew(unit, state, "what it reads was built anew")
         wrong = self._damage(unit)
         if wrong is not None and state.status != "stopped":
             return self._anew(unit, state, f"its state is damaged: {wrong}")
@@ -140,6 +219,9 @@ class Attempt:
             begun=bool(state.extra["begun"]),
             built=state.built,
             begins=state.extra["begins"],
+            base=self._bases.newest() if "base" in state.extra else None,
+            ledger=state.extra.get("ledger", {}),
+            is_blocked="blocked" in state.extra,
         )
 
     def _damage(self, unit: Unit) -> str | None:
@@ -157,33 +239,59 @@ class Attempt:
     def _anew(self, unit: Unit, state: ViewState | None, reason: str) -> _Standing:
         """Begin to build a unit; `state` is what it loses thereby, if something, and `reason` why.
 
-        If records that it was built from were removed, it would not be the same again: then it is stopped instead.
+        If records that it was built from were removed, it goes on from its base. Without one it would not be the same
+        again: then it is stopped instead.
         """
-        begins = {t: [p.first for _, p in sorted(self._log.partitions(t).items())] for t in unit.topics}
-        if state is not None:
-            then: Mapping[str, Sequence[int]] = state.extra["begins"]
-            if any(self._removed(t, begins[t], then[t]) for t in unit.topics):
-                assert self._before is not None
-                self._arrangements.take_over(unit, self._before)
-                standing = _Standing(state, None, built=state.built, begins=then, begun=True)
-                standing.positions, standing.sequence = state.positions, int(state.extra["sequence"])
-                self._stop(unit, standing, f"{reason}, and records that it was made from were removed since")
-                return standing
+        hold_from_start(self._log, unit.topics)
+        begins = {topic: first_offsets(self._log, topic) for topic in unit.topics}
+        based = base_of(unit, self._bases.newest())
+        if based is not None and removed(self._log, unit, based.extra["begins"]):
+            return self._from_base(unit, based, state)
+        if state is not None and removed(self._log, unit, state.extra["begins"]):
+            return self._stopped_at(
+                unit, state, f"{reason}, and records that it was made from were removed since"
+            )
         self._arrangements.clear(unit)
         return _Standing(None, built=self._tick, begins=begins)
 
-    def _removed(self, topic: str, now: Sequence[int], then: Sequence[int]) -> bool:
-        """Whether records were removed that are of consequence: compaction takes only those that others replace."""
-        definition = self._log.topic(topic)
-        if definition.retention_us is None and definition.retention_bytes is None:
-            return False
-        return any(a > b for a, b in zip(now, then, strict=True))
+    def _from_base(self, unit: Unit, based: ViewState, state: ViewState | None) -> _Standing:
+        base = self._bases.newest()
+        assert base is not None
+        refs = {slot.name: base.arrangements.get(base_slot(based, slot), ()) for slot in unit.slots}
+        try:
+            self._bases.restore(ref.file for each in refs.values() for ref in each)
+            for each in refs.values():
+                for ref in each:
+                    self._store.verify(ref)
+        except (CorruptionError, TickNotKeptError, WorkspaceMissingError) as error:
+            return self._stopped_at(unit, state or based, f"its base at tick {base.tick} is damaged: {error}")
+        self._arrangements.put(unit, refs)
+        return _Standing(
+            None,
+            built=self._tick,
+            begins=based.extra["begins"],
+            positions=based.positions,
+            sequence=int(based.extra["sequence"]),
+            begun=True,
+            base=base,
+            ledger=based.extra.get("ledger", {}),
+        )
+
+    def _stopped_at(self, unit: Unit, state: ViewState, reason: str) -> _Standing:
+        if self._before is not None:
+            self._arrangements.take_over(unit, self._before)
+        standing = _Standing(state, None, built=state.built, begins=state.extra["begins"], begun=True)
+        standing.positions, standing.sequence = state.positions, int(state.extra["sequence"])
+        self._stop(unit, standing, reason)
+        return standing
 
     def _blocked(self, unit: Unit) -> tuple[str, str] | None:
         for name in unit.units:
             below = self._standing.get(name)
             if below is None:
                 return "stopped", f"{name} is not there any more"
+            if name in self._reshaped:
+                return "backfilling", f"{name} has other columns now"
             if below.status != "live":
                 return below.status, f"it reads {name}, which is {below.status}"
         return None
@@ -203,16 +311,28 @@ class Attempt:
         joins = sequence >= self._sequence
         changes = {t: self._inputs.read(unit, t, standing.positions, target) for t in unit.topics}
         if joins:
-            changes |= {n: self._contents(n) for n in unit.units}
+            changes |= {n: self._since(n, standing.base) for n in unit.units}
         self._apply(unit, standing, changes, first=first)
         standing.positions, standing.sequence, standing.begun = self._own_cut(unit, target), sequence, True
         if joins:
-            standing.status, standing.joined = "live", True
+            standing.status, standing.joined, standing.base = "live", True, None
             if not first:
                 self._change_is_all(unit)
+                standing.beside_refs |= self._beside_is_all(unit)
+
+    def _since(self, name: str, base: Manifest | None) -> Delta:
+        """What a unit that is built anew has yet to read of one below it: all, or what is not in its base."""
+        now = self._contents(name)
+        if base is None:
+            return now
+        unit = self._relation(name)
+        then = base.arrangements.get(base.views[name].contents, ())
+        self._bases.restore(ref.file for ref in then)
+        old = unit.rows(self._arrangements.opened(then))
+        return consolidate(concat([now, old.negated()], unit.schema))
 
     def _nothing(self, name: str) -> Delta:
-        return Delta.empty(self._unit(name).schema)
+        return Delta.empty(self._relation(name).schema)
 
     def _replaced(self, name: str) -> Delta:
         """What a view that was built anew and joins in this tick changes for those who read the one before it."""
@@ -221,8 +341,8 @@ class Attempt:
         if then is None or self._before is None or then.status != "live":
             return now
         runs = self._arrangements.opened(self._before.arrangements.get(then.contents, ()))
-        old = self._unit(name).rows(runs)
-        return consolidate(concat([now, old.negated()], self._unit(name).schema))
+        old = self._relation(name).rows(runs)
+        return consolidate(concat([now, old.negated()], self._relation(name).schema))
 
     def _chunk(self, unit: Unit, standing: _Standing) -> tuple[Ends, int]:
         """How far a unit that is behind goes in this tick."""
@@ -250,12 +370,19 @@ class Attempt:
         if nothing:
             standing.change = None
             return
-        done: Done = unit.step(changes, lambda slot: self._arrangements.runs(unit, slot), first=first)
+        done: Done = unit.step(changes, self._arrangements.of(unit), first=first)
         for slot, run in done.runs.items():
+            if isinstance(run, Parts):
+                self._arrangements.add_parts(unit, slot, run)
+                continue
             ref = self._arrangements.add(unit, slot, run)
             if slot is unit.contents and not unit.is_table:
                 self._changes[unit.name] = ref
+            if slot in done.beside:
+                standing.beside_refs[slot.name] = ref
         standing.change = done.change
+        standing.beside = {slot.name: change for slot, change in done.beside.items()}
+        standing.ledger = added(standing.ledger, done.counted)
 
     def _stop(self, unit: Unit, standing: _Standing, reason: str) -> None:
         # what it did in this tick is undone by not being named: its arrangements are those of the last tick
@@ -265,15 +392,22 @@ class Attempt:
         if standing.status != "stopped":
             self.newly_stopped[unit.name] = reason
         standing.status, standing.reason, standing.change = "stopped", reason, None
+        standing.ledger = standing.state.extra.get("ledger", {}) if standing.state is not None else {}
 
     # --- state -----------------------------------------------------------------------------------------------------
 
     def _unit(self, name: str) -> Unit:
+        """A unit, by its name or that of what it gives beside its rows."""
+        name = self._derived[name].view if name in self._derived else name
         return next(u for u in self._units if u.name == name)
 
+    def _relation(self, name: str) -> Unit | Derived:
+        """What a view reads."""
+        return self._derived[name] if name in self._derived else self._unit(name)
+
     def _contents(self, name: str) -> Delta:
-        unit = self._unit(name)
-        return unit.rows(self._arrangements.runs(unit, unit.contents))
+        relation = self._relation(name)
+        return relation.rows(self._arrangements.runs(self._unit(name), relation.contents))
 
     def _change_is_all(self, unit: Unit) -> None:
         """A view that joins after several chunks: to those who follow it, the change is all that it holds."""
@@ -282,6 +416,15 @@ class Attempt:
             return
         whole = merged_run(unit.contents, runs, bottom=True)
         self._changes[unit.name] = self._arrangements.replace(unit, unit.contents, whole)
+
+    def _beside_is_all(self, unit: Unit) -> dict[str, RunRef]:
+        """The same for what it gives beside its rows."""
+        refs = {}
+        for derived in unit.derived if isinstance(unit, ViewUnit) else ():
+            if runs := self._arrangements.runs(unit, derived.contents):
+                whole = merged_run(derived.contents, runs, bottom=True)
+                refs[derived.contents.name] = self._arrangements.replace(unit, derived.contents, whole)
+        return refs
 
     # --- committing ------------------------------------------------------------------------------------------------
 
@@ -294,7 +437,8 @@ class Attempt:
         live = {t for u in self._units if self._standing[u.name].status == "live" for t in u.topics}
         if any(self._cut[t] != self._before.positions.get(t) for t in live):
             return True  # offsets that hold no record were passed
-        now = {u.name: (u.identity, self._standing[u.name].status) for u in self._units}
+        moved = (*self._units, *self._derived.values())
+        now = {u.name: (u.identity, self._standing[u.name].status) for u in moved}
         then = {n: (v.extra.get("identity"), v.status) for n, v in self._before.views.items()}
         if now != then:
             return True
@@ -303,20 +447,59 @@ class Attempt:
 
     def commit(self) -> Manifest:
         """Write the tick."""
-        live = [u for u in self._units if self._standing[u.name].status == "live"]
-        topics = {t for u in live for t in u.topics}
+        live = [self._standing[u.name] for u in self._units if self._standing[u.name].status == "live"]
+        # a topic that nobody read before is not in the cut: one that joins has its position by itself
+        own = {topic: dict(ends) for standing in live for topic, ends in standing.positions.items()}
         manifest = Manifest(
             tick=self._tick,
             epoch=self._epoch,
             committed_at=self._store.commit_time(),
             sequence=self._sequence,
-            positions={t: dict(self._cut[t]) for t in sorted(topics) if t in self._cut}
+            positions={t: own[t] for t in sorted(own)}
             or dict(self._before.positions if self._before else {}),
             arrangements=self._arrangements.refs,
-            views={u.name: self._view_state(u) for u in self._units},
+            views={u.name: self._view_state(u) for u in self._units}
+            | {name: self._derived_state(derived) for name, derived in self._derived.items()}
+            | {name: self._broken_state(name, broken) for name, broken in self._broken.items()},
         )
         self._store.commit(manifest)
+        self._arrangements.committed(manifest)
         return manifest
+
+    def _broken_state(self, name: str, broken: Broken) -> ViewState:
+        """A view that cannot be planned stays where it was: what it held can be read at the last tick that it was in."""
+        state = self._before.views.get(name) if self._before else None
+        if state is not None and state.incarnation == broken.definition.incarnation:
+            extra = {**state.extra, "unplanned": True}
+            return dataclasses.replace(
+                state, status="stopped", reason=broken.reason, change=None, extra=extra
+            )
+        return ViewState(
+            name=name,
+            incarnation=broken.definition.incarnation,
+            status="stopped",
+            contents="",
+            schema=encode_schema(broken.definition.columns),
+            reason=broken.reason,
+            built=self._tick,
+            extra={"unplanned": True, "begins": {}, "key": []},
+        )
+
+    def _derived_state(self, derived: Derived) -> ViewState:
+        """What a view gives beside its rows is as the view is."""
+        unit = self._unit(derived.view)
+        state, then = self._view_state(unit), self._before.views.get(derived.name) if self._before else None
+        live = state.status == "live"
+        return dataclasses.replace(
+            state,
+            name=derived.name,
+            contents=arrangement_id(unit, derived.contents),
+            schema=encode_schema(derived.schema),
+            last_tick=self._tick if live else (then.last_tick if then else None),
+            change=self._standing[derived.view].beside_refs.get(derived.contents.name) if live else None,
+            extra={k: v for k, v in state.extra.items() if k != "ledger"}
+            | {"key": list(derived.contents.key), "derived": True},
+        )
 
     def _view_state(self, unit: Unit) -> ViewState:
         standing = self._standing[unit.name]
@@ -324,7 +507,7 @@ class Attempt:
         live = standing.status == "live"
         return ViewState(
             name=unit.name,
-            incarnation=unit.definition.incarnation if isinstance(unit, ViewUnit) else 0,
+            incarnation=unit.incarnation,
             status=standing.status,  # type: ignore[arg-type]
             contents=arrangement_id(unit, unit.contents),
             schema=encode_schema(unit.schema),
@@ -335,12 +518,16 @@ class Attempt:
             built=standing.built,
             extra={
                 "identity": unit.identity,
+                "fingerprint": unit.fingerprint,
                 "sequence": standing.sequence,
                 "begun": standing.begun,
                 "begins": standing.begins,
                 "table": unit.is_table,
                 "key": list(unit.key),
-            },
+            }
+            | ({"base": standing.base.tick} if standing.base is not None else {})
+            | ({"blocked": True} if standing.is_blocked else {})
+            | ({"ledger": standing.ledger} if isinstance(unit, ViewUnit) else {}),
         )
 
 

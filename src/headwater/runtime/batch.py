@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +21,15 @@ from headwater.log.protocol import Log
 from headwater.operators.delta import concat_rows
 from headwater.positions import Ends
 from headwater.queries import statements as s
-from headwater.runtime.catalog import in_order
 from headwater.runtime.expressions import conformed, evaluation_error
+from headwater.runtime.functions.calls import worker_failure
+from headwater.runtime.functions.folds import parse_fold
+from headwater.runtime.functions.registry import Functions
+from headwater.runtime.hidden import hidden_in, read_records, topic_schema, visible
 from headwater.runtime.planning.catalyst import Catalyst, plain_type
-from headwater.runtime.planning.planner import pin, statement_error
+from headwater.runtime.planning.names import Names, Opened
+from headwater.runtime.planning.planner import analyse, pin
+from headwater.runtime.planning.registration import SessionFunctions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,38 +41,34 @@ LOCAL_ROWS_MAX = 200_000
 class Batch:
     """A session in which the topics are what they were at a cut."""
 
-    def __init__(self, spark: SparkSession, log: Log | None, cut: Ends) -> None:
+    def __init__(
+        self, spark: SparkSession, log: Log | None, cut: Ends, functions: Functions | None = None
+    ) -> None:
         from headwater.runtime.session import SEMANTICS
 
         self._spark = spark.newSession()
         for name, value in SEMANTICS.items():
             self._spark.conf.set(name, value)
         self._catalyst = Catalyst(self._spark)
+        self._functions = (
+            None if functions is None else SessionFunctions(self._catalyst, functions, runs=True)
+        )
         self._log = log
         self._cut = cut
         self._scratch = tempfile.TemporaryDirectory(prefix="headwater-")
         self._known: set[str] = set()
+        self._tables: dict[str, pa.Table] = {}
+        self._opened: dict[str, Opened] = {}
 
     def close(self) -> None:
         """Remove what was written for Spark to read."""
         self._scratch.cleanup()
 
-    def views(self, definitions: Mapping[str, ViewDefinition], wanted: Sequence[str]) -> dict[str, pa.Table]:
-        """The contents of views, computed from the log alone."""
-        needed = _below(definitions, wanted)
-        contents: dict[str, pa.Table] = {}
-        for definition in in_order(definitions):
-            if definition.name in needed:
-                frame = self.view(definition)
-                if definition.name in wanted:
-                    contents[definition.name] = as_table(frame, definition.columns)
-        return contents
-
     def view(self, definition: ViewDefinition) -> DataFrame:
         """A view as a DataFrame, and as a name for those above it. Those that it reads must be there."""
         for name in definition.reads:
             if name not in self._known:
-                self.topic(name, definition.inputs[name])
+                self.topic(name, definition.inputs[name], hidden_in(definition.query))
         frame = self.query(definition.query).toDF(*definition.columns.names)
         frame.createOrReplaceTempView(definition.name)
         self._known.add(definition.name)
@@ -75,55 +76,76 @@ class Batch:
 
     def query(self, text: str, *, pinned: bool = True) -> DataFrame:
         """A query over what is there; `pinned`: with the choices that Spark leaves open made as in views."""
-        from pyspark.errors import PySparkException
         from pyspark.sql.classic.dataframe import DataFrame as Classic
 
+        known = self._functions
+        if known is not None and (fold := parse_fold(text)) is not None:
+            return self._frame(known.folded(fold, self._tables[fold.topic]))
+        query = s.Query(text)
+        dotted = [name for name in self._known if "." in name]
+        names = Names(self._catalyst, self._opened if hidden_in(text) else {}, dotted)
         if pinned:
-            return Classic(self._catalyst.dataset(pin(self._catalyst, s.Query(text))), self._spark)
-        try:
-            return self._spark.sql(text)
-        except PySparkException as error:
-            raise statement_error(s.Query(text), error) from None
+            plan = pin(self._catalyst, query, known, names)
+        else:
+            plan = analyse(self._catalyst, query, known, names).queryExecution().analyzed()
+        return Classic(self._catalyst.dataset(plan if known is None else known.collected(plan)), self._spark)
 
-    def topic(self, name: str, columns: Sequence[str] | None = None) -> None:
-        """Make a topic's rows at the cut known under its name; those of a keyed one are its current rows."""
+    def topic(self, name: str, columns: Sequence[str] | None = None, hidden: Sequence[str] = ()) -> None:
+        """Make a topic's rows at the cut known under its name; those of a keyed one are its current rows.
+
+        With those of its hidden columns that are asked for, which can then be named.
+        """
         assert self._log is not None
         topic = self._log.topic(name)
-        rows = current_rows(self._log, topic, self._cut.get(topic.name))
+        rows = current_rows(self._log, topic, self._cut.get(topic.name), hidden)
         if columns is not None:
-            rows = rows.select(list(columns))
+            known = visible(rows.schema)
+            rows = rows.select([*columns, *(n for n in rows.schema.names if n not in known)])
         self.register(name, rows)
 
     def register(self, name: str, rows: pa.Table) -> None:
-        """Make a table known under a name."""
+        """Make a table known under a name; columns that are marked as hidden are its last."""
+        frame, shown = self._frame(rows), visible(rows.schema)
+        self._opened.pop(name, None)
+        if len(shown) < len(rows.schema):
+            self._opened[name] = Opened(frame._jdf.queryExecution().analyzed(), len(shown))
+            frame = frame.select(*(f"`{column}`" for column in shown))
+        frame.createOrReplaceTempView(f"`{name}`")
+        self._known.add(name)
+        self._tables[name] = rows
+
+    def _frame(self, rows: pa.Table) -> DataFrame:
         if rows.num_rows <= LOCAL_ROWS_MAX:
             schema = pa.schema([pa.field(f.name, plain_type(f.type)) for f in rows.schema])
             typed = [conformed(rows.column(i), f.type) for i, f in enumerate(schema)]
-            frame: Any = self._spark.createDataFrame(pa.Table.from_arrays(typed, schema=schema))
-        else:
-            path = Path(self._scratch.name) / f"{len(self._known)}.parquet"
-            pq.write_table(rows, path, row_group_size=1 << 18)
-            frame = self._spark.read.parquet(str(path))
-        frame.createOrReplaceTempView(name)
-        self._known.add(name)
+            return self._spark.createDataFrame(pa.Table.from_arrays(typed, schema=schema))
+        path = Path(self._scratch.name) / f"{len(self._known)}.parquet"
+        pq.write_table(rows, path, row_group_size=1 << 18)
+        return self._spark.read.parquet(str(path))
 
 
-def current_rows(log: Log, topic: TopicDefinition, ends: Mapping[int, int] | None) -> pa.Table:
-    """What a topic holds at a cut: all rows, or of a keyed topic the last of each key that is not a tombstone."""
+def current_rows(
+    log: Log, topic: TopicDefinition, ends: Mapping[int, int] | None, hidden: Sequence[str] = ()
+) -> pa.Table:
+    """What a topic holds at a cut: all rows, or of a keyed topic the last of each key that is not a tombstone.
+
+    With these hidden columns, as far as the topic has them.
+    """
     infos = log.partitions(topic.name)
-    columns = [*topic.schema.names, "_op"] if topic.key else list(topic.schema.names)
+    schema = topic_schema(topic, hidden)
+    columns = list(dict.fromkeys([*schema.names, "_op"])) if topic.key else schema.names
     tables: list[pa.Table] = []
     for partition, info in sorted(infos.items()):
         end = info.end if ends is None else ends.get(partition, info.first)
         if info.first >= end:
             continue
-        batches = list(log.read(topic.name, partition, info.first, end, columns))
+        batches = list(read_records(log, topic.name, partition, (info.first, end), columns))
         if batches:
             rows = concat_rows(batches, batches[0].schema)
             tables.append(_latest(rows, topic) if topic.key else pa.Table.from_batches([rows]))
     if not tables:
-        return topic.schema.empty_table()
-    return pa.concat_tables(tables).select(topic.schema.names).cast(topic.schema)
+        return schema.empty_table()
+    return pa.concat_tables(tables).select(schema.names).cast(schema)
 
 
 def _latest(rows: pa.RecordBatch, topic: TopicDefinition) -> pa.Table:
@@ -132,37 +154,30 @@ def _latest(rows: pa.RecordBatch, topic: TopicDefinition) -> pa.Table:
     keys = list(topic.key)
     last = numbered.group_by(keys).aggregate([("_n", "max")]).column("_n_max")
     kept = numbered.take(last)
-    return kept.filter(pc.not_equal(kept.column("_op"), "delete")).drop_columns(["_n", "_op"])
+    return kept.filter(pc.not_equal(kept.column("_op"), "delete"))
 
 
 def as_table(frame: DataFrame, schema: pa.Schema) -> pa.Table:
     """A DataFrame as an Arrow table of exactly this schema."""
-    table = frame.toArrow()
+    table = _run(frame)
     columns = [conformed(table.column(i), f.type) for i, f in enumerate(schema)]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
 def free_table(frame: DataFrame) -> pa.Table:
     """A DataFrame as an Arrow table of the types that Headwater has for Spark's; errors of its run as ours."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    try:
-        table = frame.toArrow()
-    except (PySparkException, Py4JJavaError) as error:
-        raise evaluation_error(error) from error
+    table = _run(frame)
     schema = pa.schema([pa.field(f.name, plain_type(f.type)) for f in table.schema])
     return pa.Table.from_arrays(
         [conformed(table.column(i), f.type) for i, f in enumerate(schema)], schema=schema
     )
 
 
-def _below(definitions: Mapping[str, ViewDefinition], wanted: Sequence[str]) -> set[str]:
-    needed: set[str] = set()
-    left = list(wanted)
-    while left:
-        name = left.pop()
-        if name in definitions and name not in needed:
-            needed.add(name)
-            left += definitions[name].reads
-    return needed
+def _run(frame: DataFrame) -> pa.Table:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        return frame.toArrow()
+    except (PySparkException, Py4JJavaError) as error:
+        raise worker_failure(str(error)) or evaluation_error(error) from error

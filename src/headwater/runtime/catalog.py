@@ -3,29 +3,57 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
 from headwater.catalog import TopicDefinition, ViewDefinition
-from headwater.log.protocol import Log
+from headwater.errors import HeadwaterError, UsageError
+from headwater.log.protocol import Entry, Log
 from headwater.queries.statements import Query
+from headwater.runtime.admission import ERRORS, Admission
 from headwater.runtime.expressions import Evaluator
+from headwater.runtime.hidden import hidden_schema, table_with_hidden
 from headwater.runtime.pipeline import Pipeline
+from headwater.runtime.placement import Placement
 from headwater.runtime.planning.handles import Relation
 from headwater.runtime.planning.planner import Plan, Planner
-from headwater.runtime.units import TableUnit, Unit, ViewUnit
+from headwater.runtime.units import BESIDE, ERRORS_NAME, Derived, TableUnit, Unit, ViewUnit, view_of
+from headwater.state.manifest import Manifest, ViewState, decode_schema, encode_schema
 
 VIEW = "view"
+PAST = "past view"
+"""Definitions that others have taken the place of, by name and incarnation: old ticks were made by them."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A view that cannot be planned as things are now: what it reads has changed or gone."""
+
+    definition: ViewDefinition
+    reason: str
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a tick moves, sources first, and the views that it has to leave where they are."""
+
+    units: Sequence[Unit]
+    broken: Mapping[str, Broken]
 
 
 class Catalog:
     """The definitions that the log holds, made ready to run. Planned once each, and again when they change."""
 
-    def __init__(self, log: Log, planner: Planner, evaluator: Evaluator) -> None:
+    def __init__(
+        self, log: Log, planner: Planner, evaluator: Evaluator, placement: Placement | None = None
+    ) -> None:
         self._log = log
         self._planner = planner
         self._evaluator = evaluator
+        self._placement = placement
         self._made: dict[str, tuple[object, Unit]] = {}
         self._guard = threading.RLock()
 
@@ -33,84 +61,249 @@ class Catalog:
         """Plan a query over the topics and views that are there; `inputs` says which columns it knew when it was made."""
         return self._planner.plan(query, self._relations(inputs))
 
+    def plan_with(self, reader: ViewDefinition, other: ViewDefinition) -> Plan:
+        """Plan a view as if another one that it reads were defined otherwise."""
+        relations = self._relations(reader.inputs)
+        columns = _chosen(other.columns, reader.inputs.get(other.name))
+        relations[other.name] = Relation(other.name, columns, append_only=False)
+        return self._planner.plan(Query(reader.query), relations)
+
+    def widened(self, topic: TopicDefinition) -> dict[str, ViewDefinition]:
+        """The views that mean something else once a topic is widened so, as they are to be declared then."""
+        now = {unit.name: unit for unit in self.units() if isinstance(unit, ViewUnit)}
+        topics = {**self._log.topics(), topic.name: topic}
+        changed: dict[str, ViewDefinition] = {}
+        for view in in_order(definitions(self._log)):
+            if view.name not in now:
+                continue
+            relations = {
+                n: self._relation(n, view.inputs.get(n), now, topics)
+                for n in view.reads
+                if n in topics or n in now
+            }
+            for name in relations.keys() & changed.keys():
+                chosen = _chosen(changed[name].columns, view.inputs.get(name))
+                relations[name] = replace(relations[name], schema=chosen)
+            plan = self._planner.plan(Query(view.query), relations)
+            if plan.fingerprint != now[view.name].plan.fingerprint:
+                fields = zip(view.columns.names, plan.schema.types, strict=True)
+                changed[view.name] = replace(view, columns=pa.schema(list(fields)))
+        return changed
+
     def units(self) -> Sequence[Unit]:
         """Every unit, sources first."""
-        with self._guard:
-            return self._units()
+        return self.workload({}).units
 
-    def _units(self) -> Sequence[Unit]:
+    def workload(self, served: Mapping[str, int]) -> Workload:
+        """Everything that a tick moves; `served` has the incarnations of the views that are part of the last tick.
+
+        A view that was declared anew since then is built beside the one that is served, which goes on until then.
+        """
+        with self._guard:
+            return self._workload(served)
+
+    def _workload(self, served: Mapping[str, int]) -> Workload:
         views = definitions(self._log)
+        old = {
+            name: past
+            for name, view in views.items()
+            if (past := replaced(self._log, view, served.get(name))) is not None
+        }
         topics = self._log.topics()
         units: dict[str, Unit] = {}
-        for definition in in_order(views):
-            for name in definition.reads:
-                if name in topics and topics[name].key and name not in units:
-                    units[name] = self._table(topics[name])
-            units[definition.name] = self._view(definition, units, topics)
-        for name in [n for n in self._made if n not in units]:
+        beside: dict[str, Derived] = {}
+        broken: dict[str, Broken] = {}
+        used: set[str] = set()
+        for definition in in_order(views, {name: past.definition for name, past in old.items()}):
+            before = old.get(definition.name)
+            for each in (before.definition if before else None, definition):
+                if each is None:
+                    continue
+                types = before.types if before is not None and each is not definition else {}
+                try:
+                    unit = self._view(each, {**units, **beside}, topics, types)
+                except HeadwaterError as error:
+                    if each is definition and definition.name not in old:
+                        broken[definition.name] = Broken(definition, str(error.message))
+                    continue
+                used.add(_made_name(each))
+                for source, name in unit.sources.items():
+                    if source in topics and name not in units:
+                        units[name] = self._table(topics[source], with_hidden=name != source)
+                        used.add(name)
+                if each is definition and definition.name in units:
+                    unit = unit.beside()
+                units[unit.name] = unit
+                if unit.replaces is None:
+                    beside |= {derived.name: derived for derived in unit.derived}
+        for name in [n for n in self._made if n not in used]:
             del self._made[name]
-        return list(units.values())
+        return Workload(list(units.values()), broken)
 
-    def _table(self, topic: TopicDefinition) -> Unit:
+    def _table(self, topic: TopicDefinition, *, with_hidden: bool) -> Unit:
         known = (topic.incarnation, topic.schema_version)
-        if topic.name not in self._made or self._made[topic.name][0] != known:
-            self._made[topic.name] = (known, TableUnit(topic))
-        return self._made[topic.name][1]
+        name = table_with_hidden(topic.name) if with_hidden else topic.name
+        if name not in self._made or self._made[name][0] != known:
+            self._made[name] = (known, TableUnit(topic, with_hidden=with_hidden))
+        return self._made[name][1]
 
     def _view(
-        self, definition: ViewDefinition, units: Mapping[str, Unit], topics: Mapping[str, TopicDefinition]
-    ) -> Unit:
-        below = tuple(units[n].identity if n in units else _shape(topics[n]) for n in definition.reads)
-        known = (definition.incarnation, below)
-        if definition.name not in self._made or self._made[definition.name][0] != known:
+        self,
+        definition: ViewDefinition,
+        units: Mapping[str, Unit | Derived],
+        topics: Mapping[str, TopicDefinition],
+        types: Mapping[str, pa.Schema],
+    ) -> ViewUnit:
+        """`types`: how it knows the columns of topics, where they are wider now."""
+        for name in definition.reads:
+            if name not in topics and name not in units:
+                raise UsageError(f"it reads {name}, which is not there or cannot be kept")
+        below = tuple(_shape(topics[n]) if n in topics else units[n].identity for n in definition.reads)
+        known = (definition.incarnation, below, self._planner.signatures(definition.query))
+        made_name = _made_name(definition)
+        if made_name not in self._made or self._made[made_name][0] != known:
             relations = {
                 n: self._relation(n, definition.inputs.get(n), units, topics) for n in definition.reads
             }
+            for name, schema in types.items():
+                relations[name] = replace(relations[name], schema=schema)
             plan = self._planner.plan(Query(definition.query), relations)
-            pipeline = Pipeline(plan.root, self._evaluator)
-            unit = ViewUnit(definition, plan, pipeline, [n for n in definition.reads if n in units])
-            self._made[definition.name] = (known, unit)
-        return self._made[definition.name][1]
+            if plan.schema.types != definition.columns.types:
+                raise UsageError("a column that it reads has another type than when it was declared")
+            pipeline = Pipeline(plan.root, self._evaluator, self._placement)
+            read = {n: topics[n] for n in definition.reads if n in topics}
+            admission = admission_of(definition, plan, topics, self._evaluator)
+            self._made[made_name] = (known, ViewUnit(definition, plan, pipeline, read, admission))
+        made = self._made[made_name][1]
+        assert isinstance(made, ViewUnit)
+        return made
 
     def _relation(
         self,
         name: str,
         columns: Sequence[str] | None,
-        units: Mapping[str, Unit],
+        units: Mapping[str, Unit | Derived],
         topics: Mapping[str, TopicDefinition],
     ) -> Relation:
-        if name in units:
-            unit = units[name]
-            return Relation(name, _chosen(unit.schema, columns), unit.append_only)
-        return Relation(name, _chosen(topics[name].schema, columns), append_only=True)
+        if name in topics:
+            return _topic_relation(topics[name], columns)
+        unit = units[name]
+        chosen = _chosen(unit.schema, columns)
+        places = tuple(unit.schema.names.index(column) for column in chosen.names)
+        return Relation(name, chosen, unit.append_only, places=places)
 
     def _relations(self, inputs: Mapping[str, Sequence[str]] | None) -> dict[str, Relation]:
         known = inputs or {}
         relations = {
-            name: Relation(name, _chosen(topic.schema, known.get(name)), append_only=not topic.key)
-            for name, topic in self._log.topics().items()
+            name: _topic_relation(topic, known.get(name)) for name, topic in self._log.topics().items()
         }
         for name, view in definitions(self._log).items():
             relations[name] = Relation(name, view.columns, append_only=False)
+            for beside, columns in derived_of(view).items():
+                relations[beside] = Relation(beside, columns, append_only=False)
         return relations
 
 
 def definitions(log: Log) -> dict[str, ViewDefinition]:
     """Every view that is declared, by name."""
-    return {
-        name: ViewDefinition.from_document(entry.document, entry.sequence)
-        for name, entry in log.entries(VIEW).items()
-    }
+    return {name: _definition(entry) for name, entry in log.entries(VIEW).items()}
 
 
-def in_order(views: Mapping[str, ViewDefinition]) -> list[ViewDefinition]:
-    """Views with those that they read before them."""
+def _definition(entry: Entry) -> ViewDefinition:
+    """What an entry says, read once: every tick asks for all of them."""
+    known = _READ.get((entry.name, entry.sequence))
+    if known is None or known[0] != entry.document:  # of another workspace
+        known = (entry.document, ViewDefinition.from_document(entry.document, entry.sequence))
+        if len(_READ) >= _READ_MAX:
+            _READ.clear()
+        _READ[entry.name, entry.sequence] = known
+    return known[1]
+
+
+_READ: dict[tuple[str, int], tuple[Mapping[str, Any], ViewDefinition]] = {}
+_READ_MAX = 4_096
+
+
+def derived_of(view: ViewDefinition) -> dict[str, pa.Schema]:
+    """The relations that a view gives beside its rows, by name, with their columns."""
+    return {f"{view.name}.{ERRORS_NAME}": ERRORS} if view.options.on_error == "divert" else {}
+
+
+def admission_of(
+    view: ViewDefinition, plan: Plan, topics: Container[str], evaluator: Evaluator
+) -> Admission | None:
+    """What takes out the rows that fail, for a view that diverts them."""
+    if view.options.on_error != "divert":
+        return None
+    return Admission(plan.root, {n: view.inputs[n] for n in plan.reads if n in topics}, evaluator)
+
+
+def keep_past(log: Log, name: str, *, served: bool, types: Mapping[str, pa.Schema] | None = None) -> None:
+    """Keep the present definition of a view for the ticks that it makes, before another takes its place or it goes.
+
+    `served`: it is to go on until the other has caught up; `types`: with these columns of topics that are to be widened.
+    """
+    entry = log.entries(VIEW)[name]
+    past = f"{name}@{entry.sequence}"
+    if past not in log.entries(PAST):
+        known = {topic: encode_schema(schema) for topic, schema in (types or {}).items()}
+        log.put_entry(PAST, past, {"view": entry.document, "served": served, "types": known}, expect=None)
+
+
+def definition_at(log: Log, name: str, incarnation: int) -> ViewDefinition | None:
+    """The definition of a view, or of one that had its name before."""
+    view = definitions(log).get(name)
+    if view is not None and view.incarnation == incarnation:
+        return view
+    entry = log.entries(PAST).get(f"{name}@{incarnation}")
+    return None if entry is None else ViewDefinition.from_document(entry.document["view"], incarnation)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A definition that goes on until another has taken its place."""
+
+    definition: ViewDefinition
+    types: Mapping[str, pa.Schema]
+    """The columns of topics as it knows them, where they were widened since."""
+
+
+def replaced(log: Log, view: ViewDefinition, served: int | None) -> Served | None:
+    """The definition that is served until `view`, which replaces it, is built; None if there is none."""
+    if served is None or served == view.incarnation:
+        return None
+    entry = log.entries(PAST).get(f"{view.name}@{served}")
+    if entry is None or not entry.document["served"]:
+        return None
+    types = {topic: decode_schema(text) for topic, text in entry.document["types"].items()}
+    return Served(ViewDefinition.from_document(entry.document["view"], served), types)
+
+
+def state_of(log: Log, view: ViewDefinition, manifest: Manifest | None) -> ViewState | None:
+    """A view at a tick: of its present definition or, while that is built beside it, of the one that is served."""
+    state = manifest.views.get(view.name) if manifest is not None else None
+    if manifest is None or state is None or state.incarnation == view.incarnation:
+        return state
+    if replaced(log, view, state.incarnation) is None:
+        return None
+    beside = manifest.views.get(f"{view.name}{BESIDE}")
+    told = "its new definition is being built beside it"
+    if beside is not None and beside.status == "stopped":
+        told = f"its new definition has stopped, the one before goes on: {beside.reason}"
+    return replace(state, reason=told)
+
+
+def in_order(
+    views: Mapping[str, ViewDefinition], also: Mapping[str, ViewDefinition] | None = None
+) -> list[ViewDefinition]:
+    """Views with those that they read before them, and also those that the second ones of their names read."""
     done: dict[str, ViewDefinition] = {}
 
     def visit(view: ViewDefinition) -> None:
         if view.name in done:
             return
-        for name in view.reads:
+        second = (also or {}).get(view.name)
+        for name in map(view_of, (*view.reads, *(second.reads if second is not None else ()))):
             if name in views:
                 visit(views[name])
         done[view.name] = view
@@ -120,10 +313,23 @@ def in_order(views: Mapping[str, ViewDefinition]) -> list[ViewDefinition]:
     return list(done.values())
 
 
+def _made_name(definition: ViewDefinition) -> str:
+    return f"{definition.name}@{definition.incarnation}"
+
+
+def _topic_relation(topic: TopicDefinition, columns: Sequence[str] | None) -> Relation:
+    return Relation(
+        topic.name, _chosen(topic.schema, columns), append_only=not topic.key, hidden=hidden_schema(topic)
+    )
+
+
 def _chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     """The columns that were there when the view was made: one that is added later changes nothing."""
     if columns is None:
         return schema
+    for name in columns:
+        if name not in schema.names:
+            raise UsageError(f"column {name!r}, which it reads, is not there any more")
     return pa.schema([schema.field(name) for name in columns])
 
 

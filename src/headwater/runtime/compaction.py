@@ -3,37 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from headwater.operators.ordered import merge_ordered
-from headwater.operators.runs import Run, merge, merge_latest
+from headwater.operators.runs import Run, evolved, merge, merge_latest
 from headwater.runtime.pipeline import Slot
+from headwater.state.cache import CHECK_BYTES_MAX
 from headwater.state.merging import to_merge
 from headwater.state.refs import RunRef
 from headwater.state.store import StateStore
 from headwater.state.writer import Writer
 
 
+@dataclass(frozen=True)
+class Compacted:
+    """An arrangement after the merges that were due."""
+
+    refs: tuple[RunRef, ...]
+    runs: list[Run]
+    later: slice | None
+    """Large runs whose merge was left to the background."""
+
+
 def compacted(
-    slot: Slot, refs: Sequence[RunRef], runs: Sequence[Run], writer: Writer, store: StateStore
-) -> tuple[tuple[RunRef, ...], list[Run]]:
-    """The arrangement after the merges that are due, with the merged runs written."""
+    slot: Slot,
+    refs: Sequence[RunRef],
+    runs: Sequence[Run],
+    writer: Writer,
+    store: StateStore,
+    *,
+    leave: int = 0,
+    large: bool = True,
+) -> Compacted:
+    """Do the merges that are due, and write what they make. The oldest `leave` runs are left alone; so are the `large`
+    ones, if that is not asked for."""
     kept_refs, kept_runs = list(refs), list(runs)
-    for due in reversed(to_merge(kept_refs)):
-        part = due.slice
+    wholes = [slice(leave + w.start, leave + w.stop) for w in _wholes(kept_refs[leave:])]
+    sizes = [sum(ref.rows for ref in refs[whole]) for whole in wholes]
+    later: slice | None = None
+    for due in reversed(to_merge(sizes)):
+        part = slice(wholes[due.start].start, wholes[due.stop - 1].stop)
+        if not (due.now or large):
+            later = part
+            continue
+        check_parts(store, kept_refs[part], writer)
         chosen = kept_runs[part]
-        merged = merged_run(slot, chosen, bottom=due.start == 0)
+        merged = merged_run(slot, chosen, bottom=part.start == 0)
         ticks = (kept_refs[part][0].ticks[0], kept_refs[part][-1].ticks[1])
         ref = writer.add(merged, ticks=ticks)
         store.remember(ref, merged)
         kept_refs[part] = [ref]
         kept_runs[part] = [merged]
-    return tuple(kept_refs), kept_runs
+    return Compacted(tuple(kept_refs), kept_runs, later)
+
+
+def check_parts(store: StateStore, refs: Sequence[RunRef], writer: Writer) -> None:
+    """Runs that are large are not checked when they are opened; damage must not pass into what takes their place."""
+    for ref in refs:
+        if ref.length >= CHECK_BYTES_MAX and ref.file not in writer.files:
+            store.verify(ref)
+
+
+def _wholes(refs: Sequence[RunRef]) -> list[slice]:
+    """The runs, with those taken together that are parts of one: of the same ticks, in ranges of hashes that ascend."""
+    starts = [
+        i
+        for i, ref in enumerate(refs)
+        if i == 0 or refs[i - 1].ticks != ref.ticks or refs[i - 1].high > ref.low
+    ]
+    return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(refs)], strict=True)]
 
 
 def merged_run(slot: Slot, runs: Sequence[Run], *, bottom: bool) -> Run:
     """One run in the place of several."""
     if slot.discipline == "latest":
-        return merge_latest(runs, slot.key, bottom)
+        return merge_latest([evolved(run, slot.schema) for run in runs], slot.key, bottom)
     if slot.discipline == "ordered":
         return merge_ordered(runs, slot.key, slot.order)
     return merge(runs, slot.key)

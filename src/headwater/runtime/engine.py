@@ -13,14 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headwater.clock import Clock
-from headwater.errors import CorruptionError
+from headwater.clock import Clock, parse_span_us
+from headwater.errors import CorruptionError, HeadwaterError
 from headwater.log.cuts import next_cut
-from headwater.log.protocol import CursorMove, Log
+from headwater.log.protocol import Log
 from headwater.positions import Ends
 from headwater.runtime.attempt import Attempt, Target
-from headwater.runtime.catalog import Catalog
+from headwater.runtime.background import Merging
+from headwater.runtime.catalog import Catalog, Workload
+from headwater.runtime.history import let_go
 from headwater.runtime.units import Unit
+from headwater.state.bases import Bases
 from headwater.state.damage import damaged, is_of_state, lost
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import Ownership
@@ -29,12 +32,13 @@ from headwater.state.store import StateStore
 TICK_ROWS_MAX = 1_000_000
 """Rows of a tick unless told otherwise: what bounds the memory that a long history takes."""
 TICKS_KEPT = 100
-"""Past ticks that can be read; older ones are collected."""
+"""Past ticks that can be read at once, unless told otherwise; older ones are collected."""
+TICKS_KEPT_US = parse_span_us("5 minutes")
+TICKS_KEPT_MAX = 2_000
+"""Unless told otherwise, ticks of the last minutes are kept too, up to so many: who follows changes may restart."""
 COLLECT_EVERY_TICKS = 16
 TICKS_RESERVED = 10_000
 LET_GO_EVERY_MS = 5_000.0
-HOLD = "headwater_views"
-"""The cursor that keeps a topic's records until every view has read them."""
 
 _ENGINE, _TICKS = "engine", "ticks"
 
@@ -47,20 +51,36 @@ class TickReport:
     rows: int
     seconds: float
     stopped: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, HeadwaterError] = field(default_factory=dict)
 
 
 class Engine:
     """Makes ticks. One per workspace, by `Ownership`."""
 
     def __init__(
-        self, log: Log, store: StateStore, ownership: Ownership, catalog: Catalog, clock: Clock
+        self,
+        log: Log,
+        store: StateStore,
+        ownership: Ownership,
+        catalog: Catalog,
+        clock: Clock,
+        keep_ticks: int | None = None,
+        *,
+        in_background: bool = False,
     ) -> None:
+        """`keep_ticks`: how many past ticks can be read at once; those before are computed from the log when asked for.
+
+        `in_background`: large merges are left to a thread, for an engine that goes on; it is to be closed.
+        """
         self._log = log
         self._store = store
         self._ownership = ownership
         self._catalog = catalog
         self._clock = clock
-        self.manifest = store.latest_whole()
+        self._keep_ticks = keep_ticks
+        self._merging = Merging(store, ownership.epoch) if in_background else None
+        self._bases = Bases(store.storage)
+        self.manifest, self._is_restored = self._begin()
         self._damaged = {} if self.manifest is None else lost(store, self.manifest)
         entry = log.entries(_ENGINE).get(_TICKS)
         self._let_go_ms = clock.steady_ms()
@@ -72,28 +92,35 @@ class Engine:
         rows_max = rows_max or TICK_ROWS_MAX
         started = self._clock.steady_ms()
         self._ownership.beat()
-        units = self._catalog.units()
         before = self.manifest
-        if before is None and not units:
+        workload = self._catalog.workload(_served(before))
+        if before is None and not workload.units:
             return None
-        attempt = self._attempt(units, before, rows_max)
-        if not attempt.worth_committing():
+        attempt = self._attempt(workload, before, rows_max)
+        if not (attempt.worth_committing() or self._is_restored):
             return None
         self._ownership.check()
         manifest = attempt.commit()
-        self.manifest, self._damaged = manifest, {}
+        self.manifest, self._damaged, self._is_restored = manifest, {}, False
         self._let_go()
         if manifest.tick % COLLECT_EVERY_TICKS == 0:
-            self._store.collect(TICKS_KEPT, ())
+            self._store.collect(self._keep_ticks or self._ticks_to_keep(manifest), ())
         seconds = (self._clock.steady_ms() - started) / 1000
-        return TickReport(manifest.tick, attempt.rows, seconds, attempt.newly_stopped)
+        return TickReport(manifest.tick, attempt.rows, seconds, attempt.newly_stopped, attempt.errors)
 
-    def _attempt(self, units: Sequence[Unit], before: Manifest | None, rows_max: int) -> Attempt:
+    def _ticks_to_keep(self, manifest: Manifest) -> int:
+        before = self._store.tick_at(manifest.committed_at - TICKS_KEPT_US)
+        recent = manifest.tick - before if before is not None else TICKS_KEPT_MAX
+        return max(TICKS_KEPT, min(recent, TICKS_KEPT_MAX))
+
+    def _attempt(self, workload: Workload, before: Manifest | None, rows_max: int) -> Attempt:
         """Do a tick's work. Views whose state turns out to be damaged are built anew in it."""
         while True:
-            positions, sequence = self._cut(units, before, rows_max)
+            positions, sequence = self._cut(workload.units, before, rows_max)
             target = Target(self.next_tick(), self._ownership.epoch, positions, sequence, rows_max)
-            attempt = Attempt(self._log, self._store, units, before, self._damaged, target)
+            attempt = Attempt(
+                self._log, self._store, workload, before, self._damaged, self._bases, target, self._merging
+            )
             try:
                 attempt.run()
                 return attempt
@@ -111,24 +138,18 @@ class Engine:
         if not now and self._clock.steady_ms() - self._let_go_ms < LET_GO_EVERY_MS:
             return
         self._let_go_ms = self._clock.steady_ms()
-        units = self._catalog.units()
-        for cursor in self._log.cursors():
-            if cursor.name != HOLD:
-                continue
-            read = [self._position(u).get(cursor.topic, {}) for u in units if cursor.topic in u.topics]
-            least = {p: min((r.get(p, 0) for r in read), default=0) for p in cursor.positions}
-            moved = {p: end for p, end in least.items() if end > cursor.positions[p]}
-            if moved:
-                self._log.move_cursor(CursorMove(cursor.topic, HOLD, moved))
-
-    def _position(self, unit: Unit) -> Ends:
-        state = self.manifest.views.get(unit.name) if self.manifest else None
-        return state.positions if state is not None and state.extra.get("identity") == unit.identity else {}
+        assert self.manifest is not None
+        let_go(self._log, self._bases, self.manifest, self._clock)
 
     def finish(self) -> None:
         """The last act of an engine that stops in good order."""
         if self.manifest is not None:
             self._let_go(now=True)
+
+    def close(self) -> None:
+        """End what goes on in the background."""
+        if self._merging is not None:
+            self._merging.close()
 
     def next_tick(self) -> int:
         """The number of the next tick: never one that was there before, also if all state was deleted since.
@@ -143,12 +164,24 @@ class Engine:
             self._log.put_entry(_ENGINE, _TICKS, document, expect=entry.sequence if entry else None)
         return tick
 
+    def _begin(self) -> tuple[Manifest | None, bool]:
+        """The tick to go on from, and whether it is the base: the state since then is gone, and so are the records that
+        would be needed to make it without the base."""
+        latest, base = self._store.latest_whole(), self._bases.newest()
+        if base is None or (latest is not None and latest.tick >= base.tick):
+            return latest, False
+        self._bases.restore(base.files)
+        return base, True
+
     def _first_tick(self) -> int:
         """This engine's first. After ticks that cannot be read any more a number is left out, so that followers, who
         need every tick, know that they cannot go on from them."""
         if self.manifest is None:
             return self._reserved + 1
-        newest = self._store.ticks()[-1]
+        ticks = self._store.ticks()
+        if not ticks:
+            return self._reserved + 1
+        newest = ticks[-1]
         return newest + 1 if newest == self.manifest.tick else newest + 2
 
     def settled(self) -> bool:
@@ -170,3 +203,8 @@ class Engine:
             return ends, sequence
         cut = next_cut(self._log, topics, before.positions, rows_max)
         return cut.positions, max(cut.sequence, before.sequence)
+
+
+def _served(manifest: Manifest | None) -> dict[str, int]:
+    views = manifest.views.values() if manifest is not None else ()
+    return {view.name: view.incarnation for view in views if view.status == "live"}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from headwater.catalog import ViewDefinition
 from headwater.queries import graph as g
+from headwater.queries.bounds import Extent, told
 from headwater.runtime.expressions import Evaluator
 from headwater.runtime.pipeline import Pipeline, Slot
 from headwater.runtime.planning.planner import Plan
@@ -16,7 +17,9 @@ from headwater.settings import format_bytes
 from headwater.state.manifest import Manifest
 
 
-def explained(view: ViewDefinition, unit: Unit, manifest: Manifest | None) -> pa.Table:
+def explained(
+    view: ViewDefinition, unit: Unit, manifest: Manifest | None, extents: Mapping[str, Extent]
+) -> pa.Table:
     """Everything that is known about a view, a line per fact."""
     assert isinstance(unit, ViewUnit)
     state = manifest.views.get(view.name) if manifest else None
@@ -26,19 +29,34 @@ def explained(view: ViewDefinition, unit: Unit, manifest: Manifest | None) -> pa
         "columns": ", ".join(f"{f.name} {f.type}" for f in view.columns),
         "status": state.status if state else "backfilling",
         "arranged by": ", ".join(unit.schema.field(k).name for k in unit.key) or "one group",
+        "state": told(unit.plan.root, extents),
     }
     if state is not None and state.reason:
         facts["reason"] = state.reason
+    if state is not None and (begins := begins_late(state.extra["begins"])) is not None:
+        facts["begins"] = begins
     facts["graph"] = "\n".join(describe(unit.pipeline, unit.identity, manifest))
     facts["picture"] = "\n".join(picture(unit.pipeline, unit.name))
     return pa.table({"property": list(facts), "value": list(facts.values())})
 
 
-def sketched(plan: Plan, evaluator: Evaluator) -> pa.Table:
+def begins_late(begins: Mapping[str, Sequence[int]]) -> str | None:
+    """Where a view began to read, by the first offsets of its topics' partitions; None if that was where they begin."""
+    late = {topic: offsets for topic, offsets in begins.items() if any(offsets)}
+    if not late:
+        return None
+    places = [
+        f"partition {p} of {t} at offset {o}" for t, offsets in late.items() for p, o in enumerate(offsets)
+    ]
+    return f"{', '.join(places)}: what was before had been removed"
+
+
+def sketched(plan: Plan, evaluator: Evaluator, extents: Mapping[str, Extent]) -> pa.Table:
     """How a query would be kept, were it a view."""
     pipeline = Pipeline(plan.root, evaluator)
     facts = {
         "columns": ", ".join(f"{f.name} {f.type}" for f in plan.schema),
+        "state": told(plan.root, extents),
         "graph": "\n".join(describe(pipeline, "", None)),
         "picture": "\n".join(picture(pipeline, "view")),
     }
@@ -95,7 +113,8 @@ def title(node: g.Node) -> str:
         case g.Union():
             return f"union of {len(node.inputs)}"
         case g.Aggregate():
-            functions = ", ".join(f.text for f in node.functions) or "distinct"
+            texts = [*(f.text for f in node.functions), *(c.text for c in node.customs)]
+            functions = ", ".join(texts) or "distinct"
             return f"aggregate {functions} by ({_names(node.input.schema, range(node.keys))})"
         case g.Join():
             pairs = zip(
@@ -108,6 +127,8 @@ def title(node: g.Node) -> str:
             return f"{node.function} <= {node.limit} by ({_names(node.input.schema, node.key)})"
         case g.Regroup():
             return f"recompute whole groups by ({_names(node.input.schema, node.key)}): {node.text}"
+        case g.Fold():
+            return f"fold {node.name} by ({_names(node.input.schema, node.key)}), in the order of the log"
 
 
 def _step(step: g.Step) -> str:
@@ -122,6 +143,8 @@ def _step(step: g.Step) -> str:
             return text
         case g.Replicate(count):
             return f"repeat {count.text} times"
+        case g.Call(text=text):
+            return f"call {text}"
 
 
 def _kept(identity: str, slot: Slot, manifest: Manifest | None) -> str:

@@ -61,7 +61,24 @@ class Evaluator:
         output = self._c.plans.Project(self._c.seq(named), leaf).schema()
         types = tuple(self._c.arrow_type(e.dataType()) for e in expressions)
         input_schema = self._c.arrow_schema(inputs)
-        return Compiled(self, projection, leaf.schema(), input_schema, output, columns, types)
+        # Spark's rows over Arrow give no NULL for an element that is one: expressions expect its own form of rows.
+        nested = any(pa.types.is_nested(kind) for kind in input_schema.types)
+        unpack = unsafe.create(leaf.schema()) if nested else None
+        return Compiled(self, projection, unpack, leaf.schema(), input_schema, output, columns, types)
+
+    def compile_failing(self, expressions: Sequence[Jvm], attributes: Sequence[Jvm]) -> Compiled:
+        """Whether any of the expressions fails on a row: one column that is true for such rows, and itself never fails."""
+        e = self._c.expressions
+        literal = module(e, "Literal")
+        fields = [x for i, each in enumerate(expressions) for x in (literal.apply(f"c{i}"), each)]
+        failing = e.IsNull(e.TryEval(e.CreateNamedStruct(self._c.seq(fields))))
+        compiled = self.compile([failing], attributes)
+        # Common subexpressions are computed before all others, where nothing would catch what they throw.
+        inputs = self._c.seq([attributes[i].withNullability(True) for i in compiled.columns])
+        named = self._c.seq([self._c.alias(failing, "failing")])
+        bound = module(e, "BindReferences").bindReferences(named, getattr(e, "package$AttributeSeq")(inputs))
+        compiled.projection = module(e.codegen, "GenerateUnsafeProjection").generate(bound, False)
+        return compiled
 
     def run(self, compiled: Compiled, rows: pa.RecordBatch) -> list[pa.Array]:
         """The value of each expression for each row."""
@@ -81,7 +98,8 @@ class Evaluator:
             try:
                 batches = self._converters.getBatchesFromStream(channel)
                 read = self._converters.fromBatchIterator(batches, compiled.reads, "UTC", False, False, None)
-                made = read.map(compiled.projection)
+                given = read if compiled.unpack is None else read.map(compiled.unpack)
+                made = given.map(compiled.projection)
                 writer = self._writer(compiled.writes, out, "UTC", False, False)
                 writer.writeBatches(
                     self._converters.toBatchIterator(
@@ -101,6 +119,41 @@ class Evaluator:
             target.unlink(missing_ok=True)
         return [conformed(table.column(i), kind) for i, kind in enumerate(compiled.types)]
 
+    def reasons(self, compiled: Compiled, rows: pa.RecordBatch) -> list[str | None]:
+        """Why the expressions fail on each row, None where they do not: a call for every row, so for few of them.
+
+        Spark's own way of telling of an error costs some thirty calls; the message alone is one.
+        """
+        from py4j.protocol import CALL_COMMAND_NAME, END_COMMAND_PART, Py4JJavaError, get_return_value
+
+        source = self._folder / f"{next(self._numbers)}.in"
+        found: list[str | None] = []
+        try:
+            with (
+                pa.OSFile(str(source), "wb") as sink,
+                pa.ipc.new_stream(sink, compiled.input_schema) as stream,
+            ):
+                stream.write_batch(rows, None)
+            channel = self._io.FileInputStream(str(source)).getChannel()
+            try:
+                batches = self._converters.getBatchesFromStream(channel)
+                read = self._converters.fromBatchIterator(batches, compiled.reads, "UTC", False, False, None)
+                made = read.map(compiled.projection)
+                client, target = made._gateway_client, made._target_id
+                command = f"{CALL_COMMAND_NAME}{target}\nnext\n{END_COMMAND_PART}"
+                for _ in range(rows.num_rows):
+                    answer = client.send_command(command)
+                    try:
+                        get_return_value(answer, client, target, "next")
+                        found.append(None)
+                    except Py4JJavaError as error:
+                        found.append(str(evaluation_error(error).facts["reason"]))
+            finally:
+                channel.close()
+        finally:
+            source.unlink(missing_ok=True)
+        return found
+
 
 class Compiled:
     """Expressions that are ready to run over rows of fixed columns."""
@@ -109,6 +162,7 @@ class Compiled:
         self,
         evaluator: Evaluator,
         projection: Jvm,
+        unpack: Jvm | None,
         reads: Jvm,
         input_schema: pa.Schema,
         writes: Jvm,
@@ -118,6 +172,7 @@ class Compiled:
         self._evaluator = evaluator
         self._lock = threading.Lock()  # a projection reuses its row buffer
         self.projection = projection
+        self.unpack = unpack
         self.reads = reads
         self.input_schema = input_schema
         self.writes = writes
@@ -128,13 +183,19 @@ class Compiled:
         """The values for `count` rows; `rows` has all columns of the input."""
         if not count:
             return [pa.array([], kind) for kind in self.types]
-        if not self.columns:
-            given = pa.RecordBatch.from_arrays([pa.nulls(count, pa.int32())], schema=self.input_schema)
-        else:
-            arrays = [rows.column(i) for i in self.columns]
-            given = pa.RecordBatch.from_arrays(arrays, schema=self.input_schema)
         with self._lock:
-            return self._evaluator.run(self, given)
+            return self._evaluator.run(self, self._given(rows, count))
+
+    def reasons(self, rows: pa.RecordBatch, count: int) -> list[str | None]:
+        """Why the expressions fail on each row, None where they do not."""
+        with self._lock:
+            return self._evaluator.reasons(self, self._given(rows, count))
+
+    def _given(self, rows: pa.RecordBatch, count: int) -> pa.RecordBatch:
+        if not self.columns:
+            return pa.RecordBatch.from_arrays([pa.nulls(count, pa.int32())], schema=self.input_schema)
+        arrays = [rows.column(i) for i in self.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.input_schema)
 
 
 def conformed(column: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> pa.Array:

@@ -10,6 +10,9 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from headwater.operators import aggregate
+from headwater.operators.delta import Delta
+from headwater.operators.functions import Function
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator, conformed, evaluation_error
 from headwater.runtime.planning.catalyst import items
@@ -18,6 +21,8 @@ from headwater.runtime.planning.handles import Evaluation
 
 def compile_groups(node: g.Regroup, evaluator: Evaluator) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """The function of a group's rows, for many groups at once."""
+    if isinstance(node.evaluate, g.Aggregate):
+        return _aggregated(node.evaluate)
     evaluation: Evaluation = node.evaluate
     catalyst = evaluator.catalyst
     # the node's input may have more columns than its plan knows: the keys that were computed for it
@@ -44,5 +49,22 @@ def compile_groups(node: g.Regroup, evaluator: Evaluator) -> Callable[[pa.Record
             raise evaluation_error(error) from error
         columns = [conformed(result.column(i), f.type) for i, f in enumerate(node.schema)]
         return pa.RecordBatch.from_arrays(columns, schema=node.schema)
+
+    return evaluate
+
+
+def _aggregated(node: g.Aggregate) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Users' aggregates that cannot take rows back: the aggregation kernel, from nothing."""
+    functions = tuple(Function(f.kind, f.args, f.filter, append_only=True) for f in node.functions)  # type: ignore[arg-type]
+    customs = tuple(c.handle for c in node.customs)
+    spec = aggregate.AggregateSpec(node.input.schema, node.keys, functions, customs)
+
+    def evaluate(rows: pa.RecordBatch) -> pa.RecordBatch:
+        if not rows.num_rows:
+            made = aggregate.initial(spec).rows
+        else:
+            change = aggregate.step(spec, (), (), Delta.of(rows)).output
+            made = change.filter(change.weights > 0).rows
+        return pa.RecordBatch.from_arrays(made.columns, schema=node.schema)
 
     return evaluate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +10,11 @@ import pyarrow as pa
 from headwater.log.protocol import Log
 from headwater.operators.delta import Delta, concat_rows
 from headwater.positions import Ends
-from headwater.runtime.units import Unit
+from headwater.runtime.hidden import READABLE, read_records
+from headwater.runtime.units import TableUnit, Unit
+
+Span = tuple[str, str]
+"""A topic, and where in it."""
 
 
 class Inputs:
@@ -18,21 +22,27 @@ class Inputs:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._read: dict[tuple[str, str], pa.RecordBatch] = {}
+        self._read: dict[Span, list[pa.RecordBatch]] = {}
 
     @property
     def rows(self) -> int:
         """Records that were taken in."""
-        return sum(batch.num_rows for batch in self._read.values())
+        return sum(batches[0].num_rows for batches in self._read.values())
 
     def read(self, unit: Unit, topic: str, start: Ends, end: Ends) -> Delta | pa.RecordBatch:
-        """The records of a topic between two cuts: in the order of the log for a table, as a change for a view."""
+        """The records of a topic between two cuts: in the order of the log for a table, as a change for a view.
+
+        They have the topic's columns, and then the hidden ones that the unit needs.
+        """
         begins, stops = start.get(topic, {}), end[topic]
-        known = (topic, f"{unit.is_table}{sorted(begins.items())}{sorted(stops.items())}")
-        if known not in self._read:
-            self._read[known] = self._records(unit, topic, begins, stops)
-        records = self._read[known]
-        return records if unit.is_table else Delta.of(records)
+        columns = self._columns(unit, topic)
+        known = self._read.setdefault((topic, f"{sorted(begins.items())}{sorted(stops.items())}"), [])
+        found = next((batch for batch in known if set(columns) <= set(batch.schema.names)), None)
+        if found is None:
+            found = self._records(topic, columns, begins, stops)
+            known.append(found)
+        records = found.select(columns)
+        return records if isinstance(unit, TableUnit) else Delta.of(records)
 
     def clip(self, topic: str, start: Ends, end: Ends, sequence: int) -> dict[int, int]:
         """Positions of a topic at a commit of the log, where a cut went beyond it."""
@@ -49,19 +59,24 @@ class Inputs:
                     break
         return clipped
 
+    def _columns(self, unit: Unit, topic: str) -> list[str]:
+        own = self._log.topic(topic).schema.names
+        if isinstance(unit, TableUnit):
+            return [*own, *(name for name in READABLE.names if name in unit.schema.names or name == "_op")]
+        return [*own, *unit.hidden.get(topic, ())]
+
     def _records(
-        self, unit: Unit, topic: str, begins: Mapping[int, int], stops: Mapping[int, int]
+        self, topic: str, columns: Sequence[str], begins: Mapping[int, int], stops: Mapping[int, int]
     ) -> pa.RecordBatch:
-        schema = self._log.topic(topic).schema
-        columns = [*schema.names, "_op"] if unit.is_table else list(schema.names)
+        own = self._log.topic(topic).schema
         batches: list[pa.RecordBatch] = []
         for partition, stop in sorted(stops.items()):
             begin = begins.get(partition)
             if begin is None:
                 begin = self._log.partitions(topic)[partition].first
             if begin < stop:
-                batches += self._log.read(topic, partition, begin, stop, columns)
+                batches += read_records(self._log, topic, partition, (begin, stop), columns)
         if not batches:
-            full = pa.schema([*schema, pa.field("_op", pa.string())]) if unit.is_table else schema
-            return Delta.empty(full).rows
+            known = {field.name: field for field in (*own, *READABLE)}
+            return Delta.empty(pa.schema([known[name] for name in columns])).rows
         return concat_rows(batches, batches[0].schema)

@@ -27,8 +27,7 @@ LinearStep = Callable[[Delta], Delta]
 
 def compile_map(node: g.Map, evaluator: Evaluator) -> LinearStep:
     """All steps of a Map as one function of a change."""
-    schemas = _schemas(node)
-    steps = [_step(step, schema, evaluator) for step, schema in zip(node.steps, schemas, strict=True)]
+    steps = compile_steps(node, evaluator)
 
     def run(delta: Delta) -> Delta:
         for step in steps:
@@ -40,6 +39,11 @@ def compile_map(node: g.Map, evaluator: Evaluator) -> LinearStep:
         return delta.renamed(renamed(delta.rows, node.schema))
 
     return run
+
+
+def compile_steps(node: g.Map, evaluator: Evaluator) -> list[LinearStep]:
+    """Each step of a Map as a function of a change; they are not to be given an empty one."""
+    return [_step(step, schema, evaluator) for step, schema in zip(node.steps, _schemas(node), strict=True)]
 
 
 def compile_condition(condition: g.Expression, evaluator: Evaluator) -> Callable[[pa.RecordBatch], Mask]:
@@ -138,6 +142,8 @@ def _step(step: g.Step, schema: pa.Schema, evaluator: Evaluator) -> LinearStep:
             return _replicate(_values([count, *keep], evaluator), schema)
         case g.Generate(_, kind, argument, outer, keep):
             return _generate(kind, _values([argument], evaluator), outer, keep, schema)
+        case g.Call():
+            return _call(step, _values(step.args, evaluator), schema)
 
 
 def _filter(values: Values) -> LinearStep:
@@ -186,6 +192,14 @@ def _generate(kind: str, values: Values, outer: bool, keep: tuple[int, ...], sch
     return generate
 
 
+def _call(step: g.Call, values: Values, schema: pa.Schema) -> LinearStep:
+    def call(delta: Delta) -> Delta:
+        made = conformed(step.handle(values(delta.rows, len(delta))), step.type)
+        return delta.with_rows(pa.RecordBatch.from_arrays([*delta.rows.columns, made], schema=schema))
+
+    return call
+
+
 def _elements(argument: pa.Array) -> tuple[list[pa.Array], npt.NDArray[np.int64], pa.Array]:
     """The elements of lists or maps, the row that each comes from, and its position in it."""
     if pa.types.is_map(argument.type):
@@ -222,6 +236,8 @@ def _schemas(node: g.Map) -> list[pa.Schema]:
                 current = _positional(
                     [*(current.field(i).type for i in keep), *_generated(kind, argument.type)]
                 )
+            case g.Call():
+                current = _positional([*current.types, step.type])
         schemas.append(current)
     return schemas
 

@@ -6,16 +6,17 @@ writes files, so the same step runs in the driver and, by hash range, in tasks, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from headwater.errors import EvaluationError
 from headwater.operators import aggregate, join, ranking
-from headwater.operators.delta import Delta, concat, consolidate
+from headwater.operators.delta import Delta, concat, consolidate, take_rows
+from headwater.operators.fold import fold
 from headwater.operators.functions import Function
 from headwater.operators.ordered import Order
 from headwater.operators.regroup import regroup
@@ -24,9 +25,13 @@ from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator
 from headwater.runtime.groups import compile_groups
 from headwater.runtime.linear import compile_condition, compile_map, renamed
+from headwater.runtime.native import native
+from headwater.runtime.placement import Parts, Place, Placement
+from headwater.runtime.planning.handles import Bound
+from headwater.runtime.tasks import AggregateKernel, ArrowCondition, JoinKernel, Kernel, RankKernel
+from headwater.state.refs import RunRef
 
 Runs = Sequence[Run]
-State = Callable[["Slot"], Runs]
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,24 @@ class Slot:
     schema: pa.Schema
 
 
+class State(Place, Protocol):
+    """The arrangements that a step may look into, in memory or as files, and the tick that it is part of."""
+
+    def __call__(self, slot: Slot) -> Runs:
+        """The runs of an arrangement, oldest first."""
+
+    def refs(self, slot: Slot) -> Sequence[RunRef]:
+        """The same, on disk and durable."""
+
+
 class Operator:
-    """A node that is ready to run. `slots` are its arrangements; `step` gets their runs in that order."""
+    """A node that is ready to run. `slots` are its arrangements; `step` gets their runs in that order.
+
+    `kernel` is the same step where it can be divided by key among tasks.
+    """
 
     slots: tuple[Slot, ...] = ()
+    kernel: Kernel | None = None
 
     def initial(self) -> Delta | None:
         """What it puts out before any change reaches it."""
@@ -59,13 +78,14 @@ class Outcome:
     """What a step of a view gave: the change of its rows, and the runs to add, by slot."""
 
     change: Delta
-    runs: Mapping[Slot, Run]
+    runs: Mapping[Slot, Run | Parts]
 
 
 class Pipeline:
     """All operators of a view, inputs first. An operator that two others read runs once."""
 
-    def __init__(self, root: g.Node, evaluator: Evaluator) -> None:
+    def __init__(self, root: g.Node, evaluator: Evaluator, placement: Placement | None = None) -> None:
+        self._placement = placement
         self.schema = root.schema
         self.root = root
         self._nodes: list[g.Node] = []
@@ -94,15 +114,15 @@ class Pipeline:
     def step(self, changes: Mapping[str, Delta], state: State, *, first: bool) -> Outcome:
         """Apply a change of the sources. `first`: there is no state yet, so constants and empty aggregates come in."""
         made: list[Delta] = []
-        runs: dict[Slot, Run] = {}
+        runs: dict[Slot, Run | Parts] = {}
         for node, operator, inputs in zip(self._nodes, self._operators, self._inputs, strict=True):
             if isinstance(node, g.Source):
-                made.append(_source(node, changes.get(node.name)))
+                made.append(source_change(node, changes.get(node.name)))
                 continue
             given = [made[i] for i in inputs]
             output = Delta.empty(node.schema)
             if any(len(d) for d in given):
-                output, added = operator.step(given, [state(slot) for slot in operator.slots])
+                output, added = self._step(operator, given, state)
                 runs.update((s, r) for s, r in zip(operator.slots, added, strict=True) if len(r))
             if first and (initial := operator.initial()) is not None:
                 output = concat([initial, output], node.schema)
@@ -111,12 +131,38 @@ class Pipeline:
             )
         return Outcome(consolidate(made[-1]), runs)
 
+    def _step(
+        self, operator: Operator, inputs: Sequence[Delta], state: State
+    ) -> tuple[Delta, Sequence[Run | Parts]]:
+        """One operator's step, by tasks or here."""
+        kernel = operator.kernel
+        if self._placement is not None and kernel is not None and self._placement.wants(kernel, inputs):
+            refs = [state.refs(slot) for slot in operator.slots]
+            if (placed := self._placement.step(kernel, inputs, refs, state)) is not None:
+                return placed
+        return operator.step(inputs, [state(slot) for slot in operator.slots])
 
-def _source(node: g.Source, change: Delta | None) -> Delta:
+
+def source_change(node: g.Source, change: Delta | None) -> Delta:
+    """A change of a topic or view, by the columns that a source reads of it."""
     if change is None or not len(change):
         return Delta.empty(node.schema)
-    columns = [change.rows.column(i) for i in node.columns]
-    return change.with_rows(renamed(_batch(columns, change.rows.schema, node.columns), node.schema))
+    if (
+        not node.hidden
+        and node.columns == tuple(range(len(node.schema)))
+        and change.rows.schema.equals(node.schema)
+    ):
+        return change
+    hidden = (change.rows.schema.names.index(name) for name in node.hidden)
+    places = [*node.columns, *hidden]
+    columns = [change.rows.column(i) for i in places]
+    try:
+        return change.with_rows(renamed(_batch(columns, change.rows.schema, places), node.schema))
+    except pa.ArrowInvalid as error:  # a column was widened since the view was planned
+        raise EvaluationError(
+            f"a value of {node.name} does not fit the type that its column had: {error}",
+            hint="the view is being built anew with the wider type",
+        ) from error
 
 
 def _batch(columns: Sequence[pa.Array], schema: pa.Schema, places: Sequence[int]) -> pa.RecordBatch:
@@ -141,6 +187,8 @@ def _operator(node: g.Node, name: str, evaluator: Evaluator) -> Operator:
             return _Rank(node, name)
         case g.Regroup():
             return _Regroup(node, name, evaluator)
+        case g.Fold():
+            return _Fold(node, name)
 
 
 class _Constant(Operator):
@@ -171,7 +219,10 @@ class _Union(Operator):
 class _Aggregate(Operator):
     def __init__(self, node: g.Aggregate, name: str) -> None:
         functions = tuple(Function(f.kind, f.args, f.filter, not f.ordered) for f in node.functions)  # type: ignore[arg-type]
-        self._spec = aggregate.AggregateSpec(node.input.schema, node.keys, functions)
+        customs = tuple(c.handle for c in node.customs)
+        self._spec = aggregate.AggregateSpec(node.input.schema, node.keys, functions, customs)
+        self._step = AggregateKernel(self._spec)
+        self.kernel = None if customs else self._step  # the code of users is in this process alone
         key = tuple(range(node.keys))
         self.slots = (
             Slot(f"{name}.groups", "latest", key, (), self._spec.state),
@@ -185,8 +236,7 @@ class _Aggregate(Operator):
         return aggregate.initial(self._spec) if not self._spec.width else None
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
-        done = aggregate.step(self._spec, state[0], state[1:], inputs[0])
-        return done.output, (done.state, *done.ordered)
+        return self._step(inputs, state)
 
 
 class _Join(Operator):
@@ -194,6 +244,8 @@ class _Join(Operator):
         self._spec = join.JoinSpec(node.kind, node.left_key, node.right_key)
         self._node = node
         self._condition = None if node.condition is None else compile_condition(node.condition, evaluator)
+        if not node.at_most_one:
+            self.kernel = _join_kernel(self._spec, node.condition)
         self.slots = (
             Slot(f"{name}.left", "multiset", node.left_key, (), node.left.schema),
             Slot(f"{name}.right", "multiset", node.right_key, (), node.right.schema),
@@ -212,16 +264,39 @@ class _Join(Operator):
         return done.output, (done.left, done.right)
 
 
+def _join_kernel(spec: join.JoinSpec, condition: g.Expression | None) -> JoinKernel | None:
+    """The join for tasks, which have no JVM: None if its condition is Spark's to evaluate."""
+    if condition is None:
+        return JoinKernel(spec)
+    bound = condition.handle
+    made = native(bound.expression, bound.attributes, condition.type) if isinstance(bound, Bound) else None
+    return None if made is None else JoinKernel(spec, ArrowCondition(made))
+
+
 class _Rank(Operator):
     def __init__(self, node: g.Rank, name: str) -> None:
         order = tuple(Order(o.column, o.descending, o.nulls_first) for o in node.order)
         self._spec = ranking.RankSpec(
             node.key, order, node.function, node.limit, node.offset, numbered=node.shows_rank
         )
+        self.kernel: Kernel = RankKernel(self._spec)
         self.slots = (Slot(f"{name}.rows", "ordered", node.key, order, node.input.schema),)
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
-        output, run = ranking.step(self._spec, state[0], inputs[0])
+        return self.kernel(inputs, state)
+
+
+class _Fold(Operator):
+    def __init__(self, node: g.Fold, name: str) -> None:
+        self._node = node
+        self.slots = (Slot(f"{name}.states", "latest", tuple(range(len(node.key))), (), node.schema),)
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        (given,) = inputs
+        if (given.weights < 0).any():
+            raise EvaluationError(f"records were taken back under fold {self._node.name!r}")
+        rows = take_rows(given.rows, np.repeat(np.arange(len(given)), given.weights))
+        output, run = fold(state[0], self._node.key, rows, self._node.handle, self._node.schema)
         return output, (run,)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ from headwater.catalog import TopicDefinition
 from headwater.errors import ViewUnavailableError
 from headwater.log.protocol import Log
 from headwater.operators.runs import contents_latest
-from headwater.runtime.catalog import definitions
+from headwater.runtime.catalog import definitions, derived_of
+from headwater.runtime.hidden import hidden_among, table_with_hidden, topic_schema
 from headwater.state.manifest import Manifest
 from headwater.state.serving import view_contents, view_lookup, view_state
 from headwater.state.store import StateStore
@@ -42,11 +43,23 @@ def relations(
     found: dict[str, Relation] = {}
     for name, view in definitions(log).items():
         if names is None or name.lower() in names:
-            found[name.lower()] = Relation(name, view.columns, _view_loader(store, manifest, name))
+            # while another definition is built beside it, it has the columns that it had
+            state = manifest.views.get(name) if manifest is not None else None
+            columns = state.arrow_schema if state is not None else view.columns
+            found[name.lower()] = Relation(name, columns, _view_loader(store, manifest, name))
+        for beside, shown in derived_of(view).items():
+            if names is None or is_named(beside, names):
+                found[beside.lower()] = Relation(beside, shown, _view_loader(store, manifest, beside))
     for name, topic in log.topics().items():
         if names is None or name.lower() in names:
-            found[name.lower()] = Relation(name, topic.schema, _topic_loader(log, store, manifest, topic))
+            schema = topic_schema(topic, hidden_among(names or ()))
+            found[name.lower()] = Relation(name, schema, _topic_loader(log, store, manifest, topic, schema))
     return found
+
+
+def is_named(relation: str, names: Collection[str]) -> bool:
+    """Whether a relation with a name of several parts may be among these names (in lower case)."""
+    return relation.lower() in names or all(part in names for part in relation.lower().split("."))
 
 
 def answer(text: str, found: Mapping[str, Relation], tools: Callable[[], Tools]) -> pa.Table:
@@ -59,7 +72,7 @@ def answer(text: str, found: Mapping[str, Relation], tools: Callable[[], Tools])
     from headwater.runtime.batch import Batch, free_table
 
     made = tools()
-    batch = Batch(made.spark, None, {})
+    batch = Batch(made.spark, None, {}, made.functions)
     try:
         for relation in found.values():
             batch.register(relation.name, relation.read(None, None))
@@ -100,18 +113,21 @@ def _view_loader(
 
 
 def _topic_loader(
-    log: Log, store: StateStore, manifest: Manifest | None, topic: TopicDefinition
+    log: Log, store: StateStore, manifest: Manifest | None, topic: TopicDefinition, schema: pa.Schema
 ) -> Callable[[Mapping[str, Any] | None], pa.Table]:
     def load(equal: Mapping[str, Any] | None) -> pa.Table:
         from headwater.runtime.batch import current_rows
 
         del equal
-        state = manifest.views.get(topic.name) if manifest else None
+        has_hidden = len(schema) > len(topic.schema)
+        unit = table_with_hidden(topic.name) if has_hidden else topic.name
+        state = manifest.views.get(unit) if manifest else None
         if manifest is not None and state is not None and state.status == "live" and topic.key:
             runs = store.runs(manifest, state.contents) if state.contents in manifest.arrangements else []
             rows = contents_latest(runs, state.arrow_schema, state.extra["key"]).rows
-            return pa.Table.from_batches([rows])
+            table = pa.Table.from_batches([rows])
+            return table.select(schema.names).cast(schema) if has_hidden else table
         cut = manifest.positions.get(topic.name) if manifest else None
-        return current_rows(log, topic, cut)
+        return current_rows(log, topic, cut, schema.names)
 
     return load

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from headwater.clock import Clock
-from headwater.errors import EngineRunningError, LogTimeoutError
+from headwater.errors import EngineRunningError, HeadwaterError, LogTimeoutError
 from headwater.log.protocol import Log
 from headwater.runtime.catalog import definitions
 from headwater.runtime.engine import Engine, TickReport
+from headwater.runtime.pacing import Pace
 from headwater.runtime.tools import Tools
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import STALE_AFTER_MS, Ownership, alive, claim
@@ -31,6 +33,8 @@ class RunReport:
     ticks: int = 0
     stopped: Mapping[str, str] = field(default_factory=dict)
     """Views that stopped, with the reason."""
+    errors: Mapping[str, HeadwaterError] = field(default_factory=dict)
+    """What stopped them, where it was an error: the cause of a user's function's is the user's own exception."""
 
 
 class Listener:
@@ -42,8 +46,12 @@ class Listener:
     enough: bool = False
     """Set it to end `run` after the tick under way; the rest is left to the next."""
 
-    def starting_spark(self) -> None:
-        """Spark is needed for the first time in this workspace: it starts now, unless one is up in the process."""
+    def starting_spark(self) -> AbstractContextManager[None]:
+        """Spark is needed for the first time in this workspace: it starts within the block, unless one is up already."""
+        return nullcontext()
+
+    def began_late(self, view: str, where: str) -> None:
+        """A view was created over topics whose first records had been removed."""
 
     def ticked(self, report: TickReport, manifest: Manifest) -> None:
         """A tick was committed."""
@@ -51,8 +59,9 @@ class Listener:
     def verifying(self, views: Sequence[str]) -> None:
         """These views are about to be computed in batch and compared."""
 
-    def verified(self, view: str, difference: str | None) -> None:
-        """A view was compared with what its SELECT gives in batch; None if it is equal."""
+    def verified(self, view: str, difference: str | None, *, on_base: bool = False) -> None:
+        """A view was compared with what its SELECT gives in batch; None if it is equal. `on_base`: records that it was
+        made from were removed, so that it was computed from its base and the log after it."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,7 @@ class EngineRoom:
     tools: Callable[[], Tools]
     listener: Callable[[], Listener] = Listener
     stale_after_ms: float = STALE_AFTER_MS
+    keep_ticks: int | None = None
 
     def claim(self) -> Ownership:
         """Become the engine of the workspace; EngineRunningError if another is alive."""
@@ -86,12 +96,14 @@ def run(room: EngineRoom, tick_rows: int | None = None) -> RunReport:
             if (reached := wait_for(room, caught_up, None)) is not None:
                 return RunReport(reached.tick, 0, (room.clock.steady_ms() - started) / 1000)
     with ownership:
-        engine = Engine(room.log, room.store, ownership, room.tools().catalog, room.clock)
+        engine = Engine(room.log, room.store, ownership, room.tools().catalog, room.clock, room.keep_ticks)
         rows = ticks = 0
         stopped: dict[str, str] = {}
+        errors: dict[str, HeadwaterError] = {}
         while (report := engine.tick(tick_rows)) is not None:
             rows, ticks = rows + report.rows, ticks + 1
             stopped |= report.stopped
+            errors |= report.errors
             assert engine.manifest is not None
             listener = room.listener()
             listener.ticked(report, engine.manifest)
@@ -99,7 +111,7 @@ def run(room: EngineRoom, tick_rows: int | None = None) -> RunReport:
                 break
         engine.finish()
     tick = engine.manifest.tick if engine.manifest else 0
-    return RunReport(tick, rows, (room.clock.steady_ms() - started) / 1000, ticks, stopped)
+    return RunReport(tick, rows, (room.clock.steady_ms() - started) / 1000, ticks, stopped, errors)
 
 
 def _caught_up(room: EngineRoom) -> Callable[[Manifest], bool]:
@@ -149,19 +161,28 @@ def wait_for(
 class Runner:
     """An engine that keeps going in a thread of its own. Made by `ws.start()`; a context manager that stops it."""
 
-    def __init__(self, room: EngineRoom, every_ms: float | None, tick_rows: int | None) -> None:
+    def __init__(self, room: EngineRoom, pace: Pace, tick_rows: int | None) -> None:
         self._room = room
-        self._every_ms = every_ms
+        self._pace = pace
         self._tick_rows = tick_rows
         self._stop = threading.Event()
         self._started_ms = room.clock.steady_ms()
         self._rows = self._ticks = 0
         self._stopped: dict[str, str] = {}
+        self._errors: dict[str, HeadwaterError] = {}
         self._error: BaseException | None = None
         self._ownership = room.claim()
         try:
             catalog = room.tools().catalog
-            self._engine = Engine(room.log, room.store, self._ownership, catalog, room.clock)
+            self._engine = Engine(
+                room.log,
+                room.store,
+                self._ownership,
+                catalog,
+                room.clock,
+                room.keep_ticks,
+                in_background=True,
+            )
         except BaseException:
             self._ownership.release()
             raise
@@ -176,7 +197,7 @@ class Runner:
             raise self._error
         tick = self._engine.manifest.tick if self._engine.manifest else 0
         seconds = (self._room.clock.steady_ms() - self._started_ms) / 1000
-        return RunReport(tick, self._rows, seconds, self._ticks, self._stopped)
+        return RunReport(tick, self._rows, seconds, self._ticks, self._stopped, self._errors)
 
     @property
     def running(self) -> bool:
@@ -197,6 +218,8 @@ class Runner:
                 self._engine.finish()
         except Exception as error:  # noqa: BLE001 - whatever it is, `stop` raises it where it is seen
             self._error = error
+        finally:
+            self._engine.close()
 
     def _turn(self) -> None:
         began = self._room.clock.steady_ms()
@@ -208,7 +231,11 @@ class Runner:
             return
         self._rows, self._ticks = self._rows + report.rows, self._ticks + 1
         self._stopped |= report.stopped
+        self._errors |= report.errors
         assert self._engine.manifest is not None
         self._room.listener().ticked(report, self._engine.manifest)
-        if self._every_ms is not None:
-            self._stop.wait(max(0.0, self._every_ms - (self._room.clock.steady_ms() - began)) / 1000)
+        behind = self._engine.manifest.sequence < seen or not self._engine.settled()
+        cost_ms = self._room.clock.steady_ms() - began
+        rest_ms = self._pace.rest_ms(cost_ms, report.rows, behind=behind)
+        if rest_ms > 0:
+            self._stop.wait(rest_ms / 1_000)

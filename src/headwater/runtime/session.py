@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -35,17 +36,24 @@ SEMANTICS: Mapping[str, str] = {
 }
 """What the meaning of a query depends on: the same in every session that we evaluate in, whatever the user's own says."""
 
-_LOCAL: Mapping[str, str] = {
+_DEFAULTS: Mapping[str, str] = {
     "spark.master": f"local[{os.cpu_count() or 2},4]",  # the second number: a task may fail three times
     "spark.app.name": "headwater",
     "spark.driver.memory": "2g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.port.maxRetries": "100",
+    "spark.python.daemon.module": "headwater.runtime.daemon",
+    "spark.pyspark.python": sys.executable,
 }
+_HERE: Mapping[str, str] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+}
+"""Unless the master is on another machine, whose executors must find their way to the driver."""
+
+_IS_HERE = re.compile(r"local(\[|$)|spark://(127\.0\.0\.1|localhost):\d+$")
 
 _lock = threading.Lock()
 _started: SparkSession | None = None
@@ -71,14 +79,18 @@ def ui_address(spark: SparkSession) -> str | None:
 
 def configuration(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What Spark is started with: our defaults, then the environment's."""
-    conf = dict(_LOCAL)
-    for name, value in environ.items():
-        if name.startswith(ENVIRONMENT_PREFIX):
-            conf["spark." + name[len(ENVIRONMENT_PREFIX) :].lower().replace("_", ".")] = value
-    conf.update(SEMANTICS)
-    conf["spark.pyspark.python"] = sys.executable
-    conf["spark.pyspark.driver.python"] = sys.executable
-    return conf
+    given = {
+        "spark." + name[len(ENVIRONMENT_PREFIX) :].lower().replace("_", "."): value
+        for name, value in environ.items()
+        if name.startswith(ENVIRONMENT_PREFIX)
+    }
+    here = _HERE if _is_here(given.get("spark.master", _DEFAULTS["spark.master"])) else {}
+    return {**_DEFAULTS, **here, **given, **SEMANTICS, "spark.pyspark.driver.python": sys.executable}
+
+
+def _is_here(master: str) -> bool:
+    """Whether everything runs on this machine, and need not listen beyond it."""
+    return _IS_HERE.match(master) is not None
 
 
 def _start() -> SparkSession:
@@ -87,12 +99,15 @@ def _start() -> SparkSession:
     from pyspark.sql import SparkSession
 
     java = find_java()
-    conf = SparkConf(loadDefaults=False).setAll(list(configuration().items()))
+    settings = configuration()
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     quiet = resources.files("headwater.runtime").joinpath("log4j2.properties")
     conf.setIfMissing("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{quiet}")
     said = tempfile.TemporaryFile()  # noqa: SIM115 - it is the JVM's for as long as that lives
     # Python workers are started with the interpreter that the environment names when the context is made.
-    wanted = {"JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    wanted = {"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": settings["spark.pyspark.python"]}
+    if _is_here(settings["spark.master"]):
+        wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
     with _environment(wanted):
         try:
             gateway = launch_gateway(conf, {"stderr": said})  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Topics as a data source of any PySpark program: `format("headwater")` for batch and streaming, read and write.
+"""Topics and views as a data source of any PySpark program: `format("headwater")` for batch and streaming.
 
 Spark finds it by itself where Headwater is installed (through the package `pyspark_headwater`); `register` does the same
 by hand. The engine of this package does not use it: it reads the log itself.
@@ -12,10 +12,11 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from headwater.errors import UsageError
-from headwater.runtime.datasource.conversion import spark_schema
-from headwater.runtime.datasource.options import read_settings, write_settings
+from headwater.runtime.datasource.conversion import spark_schema, view_schema
+from headwater.runtime.datasource.options import read_settings, reads_view, view_settings, write_settings
 from headwater.runtime.datasource.reading import TopicBatchReader
 from headwater.runtime.datasource.streaming import TopicStreamReader
+from headwater.runtime.datasource.views import ViewBatchReader, ViewStreamReader
 from headwater.runtime.datasource.writing import TopicBatchWriter, TopicStreamWriter
 
 if TYPE_CHECKING:
@@ -25,9 +26,10 @@ FORMAT = "headwater"
 
 
 class HeadwaterDataSource(DataSource):
-    """One topic of one workspace. The workspace's folder must be where every task can reach it by the same path.
+    """One topic or view of one workspace. The workspace's folder must be where every task can reach it by the same path.
 
-    Options to read: `workspace`, `topic`, `starting`, `columns`, `metadata`, `maxRowsPerTrigger`, `onGap`,
+    Options to read a topic: `workspace`, `topic`, `starting`, `columns`, `metadata`, `maxRowsPerTrigger`, `onGap`,
+    `rowsPerTask`; a view: `workspace`, `view`, `as_of`, `changes`, `starting`, `columns`, `maxTicksPerTrigger`,
     `rowsPerTask`. Options to write: `workspace`, `topic`, and for batches `producer`, `sequence`, `epoch`.
     """
 
@@ -38,15 +40,21 @@ class HeadwaterDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that a read with these options shows."""
+        if reads_view(self.options):
+            return view_schema(view_settings(self.options))
         settings = read_settings(self.options)
         return spark_schema(settings.place.log().topic(settings.place.topic), settings)
 
-    def reader(self, schema: StructType) -> TopicBatchReader:
+    def reader(self, schema: StructType) -> TopicBatchReader | ViewBatchReader:
         """For `spark.read`."""
+        if reads_view(self.options):
+            return ViewBatchReader(view_settings(self.options), schema)
         return TopicBatchReader(read_settings(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> TopicStreamReader:
+    def streamReader(self, schema: StructType) -> TopicStreamReader | ViewStreamReader:
         """For `spark.readStream`."""
+        if reads_view(self.options):
+            return ViewStreamReader(view_settings(self.options), schema)
         return TopicStreamReader(read_settings(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicBatchWriter:

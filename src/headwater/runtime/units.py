@@ -6,22 +6,36 @@ reads it. A view's unit is its pipeline. Both keep their contents as an arrangem
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.catalog import TopicDefinition, ViewDefinition
+from headwater.errors import EvaluationError
 from headwater.operators.delta import Delta, consolidate
-from headwater.operators.runs import Run, arrange, contents, contents_latest
+from headwater.operators.runs import Run, arrange, contents, contents_latest, evolved
 from headwater.operators.upsert import upsert
 from headwater.queries import graph as g
+from headwater.runtime.admission import ERRORS, Admission, no_single_row
+from headwater.runtime.hidden import POSITION, hidden_among, hidden_schema, table_with_hidden
 from headwater.runtime.pipeline import Pipeline, Slot, State
+from headwater.runtime.placement import Parts
 from headwater.runtime.planning.planner import Plan
 
 CONTENTS = "contents"
+ERRORS_NAME = "errors"
+BESIDE = "~next"
+"""Follows the name of a view while it is built beside the one that it is to replace."""
+
+
+ACCOUNT = ("read", "used", "diverted", "dropped", "failed")
+Ledger = Mapping[str, Mapping[str, int]]
+"""By topic: how many of its rows were read, and how many of those failed."""
 
 
 @dataclass(frozen=True)
@@ -29,34 +43,53 @@ class Done:
     """What a unit made of a change: the change of its contents, and the runs to add to its arrangements."""
 
     change: Delta
-    runs: Mapping[Slot, Run]
+    runs: Mapping[Slot, Run | Parts]
+    beside: Mapping[Slot, Delta] = field(default_factory=dict)
+    """The change of what a view gives beside its rows, by its arrangement."""
+    counted: Ledger = field(default_factory=dict)
+    """What became of the rows of topics."""
 
 
 class TableUnit:
     """A keyed topic as its current table."""
 
     is_table = True
+    incarnation = 0
 
-    def __init__(self, topic: TopicDefinition) -> None:
-        self.name = topic.name
-        self.identity = f"{topic.name}@{topic.incarnation}"
-        self.fingerprint = f"{topic.incarnation}:{topic.schema_version}"
-        self.schema = topic.schema
+    def __init__(self, topic: TopicDefinition, *, with_hidden: bool = False) -> None:
+        """`with_hidden`: with the hidden columns of each key's record, for the views that need them."""
+        self.name = table_with_hidden(topic.name) if with_hidden else topic.name
+        self.topic = topic.name
+        # What it holds reads as well when columns are added or widened, unless that changes the hash of a key.
+        decimals = [str(f.type) for f in topic.schema if f.name in topic.key and pa.types.is_decimal(f.type)]
+        self.identity = "@".join([self.name, str(topic.incarnation), *decimals])
+        self.fingerprint = self.identity
+        self.schema = pa.schema([*topic.schema, *hidden_schema(topic)]) if with_hidden else topic.schema
         self.key = tuple(topic.schema.get_field_index(name) for name in topic.key)
         self.topics: tuple[str, ...] = (topic.name,)
         self.units: tuple[str, ...] = ()
         self.append_only = False
-        self.contents = Slot(CONTENTS, "latest", self.key, (), topic.schema)
+        self.contents = Slot(CONTENTS, "latest", self.key, (), self.schema)
         self.slots: tuple[Slot, ...] = (self.contents,)
+        self._older: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()
+        """Runs from before a change of the columns, as they read now."""
 
     def step(self, changes: Mapping[str, Delta | pa.RecordBatch], state: State, *, first: bool) -> Done:
         """Apply records of the topic, in the order of the log."""
-        records = changes[self.name]
+        records = changes[self.topic]
         assert isinstance(records, pa.RecordBatch)
         deleted = pc.equal(records.column("_op"), "delete").to_numpy(zero_copy_only=False)
         rows = records.select(self.schema.names)
-        change, run = upsert(state(self.contents), self.key, rows, np.asarray(deleted, dtype=np.bool_))
+        runs = [self._evolved(run) for run in state(self.contents)]
+        change, run = upsert(runs, self.key, rows, np.asarray(deleted, dtype=np.bool_))
         return Done(consolidate(change), {self.contents: run} if len(run) else {})
+
+    def _evolved(self, run: Run) -> Run:
+        if run.rows.schema.equals(self.schema):
+            return run
+        if run not in self._older:
+            self._older[run] = evolved(run, self.schema)
+        return self._older[run]
 
     def rows(self, runs: Sequence[Run]) -> Delta:
         """The table itself."""
@@ -69,38 +102,147 @@ class ViewUnit:
     is_table = False
 
     def __init__(
-        self, definition: ViewDefinition, plan: Plan, pipeline: Pipeline, tables: Sequence[str]
+        self,
+        definition: ViewDefinition,
+        plan: Plan,
+        pipeline: Pipeline,
+        topics: Mapping[str, TopicDefinition],
+        admission: Admission | None = None,
     ) -> None:
+        """`topics`: those that it names; `admission` takes out the rows that fail, for a view that diverts them."""
         self.name = definition.name
         self.definition = definition
         self.identity = f"{definition.name}@{definition.incarnation}.{plan.fingerprint[:8]}"
-        self.fingerprint = plan.fingerprint
+        self.incarnation = definition.incarnation
+        self.fingerprint = plan.fingerprint + ("" if admission is None else ".divert")
         self.schema = definition.columns
         self.plan = plan
         self.pipeline = pipeline
         self.key = contents_key(plan.root)
-        self.units = tuple(name for name in plan.reads if name in tables)
-        self.topics = tuple(name for name in plan.reads if name not in tables)
+        self._topics = tuple(name for name in plan.reads if name in topics)
+        self._admission = admission
+        self.hidden: Mapping[str, tuple[str, ...]] = plan.hidden
+        if admission is not None:
+            self.hidden = {t: hidden_among((*plan.hidden.get(t, ()), *POSITION)) for t in self._topics}
+        self.topics = tuple(name for name in plan.reads if name in topics and not topics[name].key)
+        self.sources: Mapping[str, str] = {
+            name: table_with_hidden(name) if name in topics and name in self.hidden else name
+            for name in plan.reads
+            if name not in self.topics
+        }
+        """The units that it reads, by the names that its graph has for them."""
+        self.units = tuple(self.sources.values())
         self.append_only = plan.root.append_only
         self.contents = Slot(CONTENTS, "multiset", self.key, (), self.schema)
-        self.slots: tuple[Slot, ...] = (*pipeline.slots, self.contents)
+        self.derived: tuple[Derived, ...] = ()
+        if admission is not None:
+            self.derived = (Derived(self, Slot(ERRORS_NAME, "multiset", (0, 1, 2), (), ERRORS)),)
+        self.slots: tuple[Slot, ...] = (*pipeline.slots, self.contents, *(d.contents for d in self.derived))
+        self.replaces: str | None = None
+        """The view whose place it takes once it has caught up."""
+
+    def beside(self) -> ViewUnit:
+        """The same, to be built while another one of its name is served."""
+        made = copy.copy(self)
+        made.name, made.replaces = f"{self.definition.name}{BESIDE}", self.definition.name
+        return made
+
+    def in_place(self) -> ViewUnit:
+        """The same, under the view's own name."""
+        made = copy.copy(self)
+        made.name, made.replaces = self.definition.name, None
+        return made
 
     def step(self, changes: Mapping[str, Delta], state: State, *, first: bool) -> Done:
         """Apply a change of the sources."""
-        outcome = self.pipeline.step(changes, state, first=first)
+        given = self._by_source(changes)
+        counted = {t: {"read": int(given[t].weights.sum())} for t in self._topics if t in given}
+        beside: dict[Slot, Delta] = {}
+        try:
+            outcome = self.pipeline.step(given, state, first=first)
+        except EvaluationError as error:
+            if self._admission is None:
+                raise
+            done = self._admission.sorted_out(given)
+            if not len(done.errors):
+                raise no_single_row(error) from error
+            try:
+                outcome = self.pipeline.step(done.admitted, state, first=first)
+            except EvaluationError as another:
+                raise no_single_row(another) from another
+            beside = {self.derived[0].contents: consolidate(done.errors)}
+            for topic, failed in done.failed.items():
+                counted[topic]["failed"] = failed
         change = outcome.change
         runs = dict(outcome.runs)
+        runs |= {slot: arrange(told, slot.key) for slot, told in beside.items() if len(told)}
         if len(change):
             change = change.renamed(pa.RecordBatch.from_arrays(change.rows.columns, schema=self.schema))
             runs[self.contents] = arrange(change, self.key)
-        return Done(change, runs)
+        return Done(change, runs, beside, counted)
+
+    def admitted(self, changes: Mapping[str, Delta]) -> Mapping[str, Delta]:
+        """Changes of its sources, topics with their positions, without the rows that it diverts."""
+        return changes if self._admission is None else self._admission.sorted_out(changes).admitted
+
+    def _by_source(self, changes: Mapping[str, Delta]) -> dict[str, Delta]:
+        named = {source: changes[unit] for source, unit in self.sources.items() if unit in changes}
+        return named | {topic: changes[topic] for topic in self.topics if topic in changes}
 
     def rows(self, runs: Sequence[Run]) -> Delta:
         """The view itself."""
         return contents(runs, self.schema)
 
 
+class Derived:
+    """What a view gives beside its rows: a relation that the view's own unit keeps and moves."""
+
+    def __init__(self, view: ViewUnit, slot: Slot) -> None:
+        self.view = view.name
+        self.name = f"{view.name}.{slot.name}"
+        self.identity = view.identity
+        self.schema = slot.schema
+        self.append_only = not view.sources
+        self.contents = slot
+
+    def rows(self, runs: Sequence[Run]) -> Delta:
+        """The relation itself."""
+        return contents(runs, self.schema)
+
+
 Unit = TableUnit | ViewUnit
+
+
+def added(ledger: Ledger, more: Ledger) -> Ledger:
+    """The sum of two ledgers."""
+    return {
+        topic: {
+            what: ledger.get(topic, {}).get(what, 0) + more.get(topic, {}).get(what, 0)
+            for what in dict.fromkeys((*ledger.get(topic, {}), *more.get(topic, {})))
+        }
+        for topic in dict.fromkeys((*ledger, *more))
+    }
+
+
+def total(accounts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """One account of all topics."""
+    return {what: sum(account[what] for account in accounts.values()) for what in ACCOUNT}
+
+
+def balanced(ledger: Ledger, topics: Iterable[str] = ()) -> dict[str, dict[str, int]]:
+    """A full account by topic: every row that was read was used, diverted or dropped as late, or has failed."""
+    accounts = {}
+    for topic in dict.fromkeys((*topics, *ledger)):
+        counted = ledger.get(topic, {})
+        left_out = {what: counted.get(what, 0) for what in ("diverted", "dropped", "failed")}
+        read = counted.get("read", 0)
+        accounts[topic] = {"read": read, "used": read - sum(left_out.values()), **left_out}
+    return accounts
+
+
+def view_of(name: str) -> str:
+    """The view that gives a relation beside its rows, as in `revenue.errors`; of any other name that itself."""
+    return name.partition(".")[0]
 
 
 def contents_key(root: g.Node) -> tuple[int, ...]:
@@ -114,9 +256,15 @@ def contents_key(root: g.Node) -> tuple[int, ...]:
         for step in reversed(node.steps):
             if isinstance(step, g.Project):
                 origins = [None if c is None else step.expressions[c].column for c in origins]
+            elif isinstance(step, g.Call):
+                origins = [None if c == step.place else c for c in origins]
             elif not isinstance(step, g.Filter):
                 return everything
         node = node.input
+    if isinstance(node, g.Regroup) and isinstance(node.evaluate, g.Aggregate):
+        node = node.evaluate
     if isinstance(node, g.Aggregate) and node.keys and all(k in origins for k in range(node.keys)):
         return tuple(origins.index(k) for k in range(node.keys))
+    if node is root and isinstance(node, g.Fold):
+        return tuple(range(len(node.key)))
     return everything

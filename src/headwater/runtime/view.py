@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
 
 from headwater.arguments import whole_number
 from headwater.catalog import ViewDefinition
+from headwater.errors import UsageError
+from headwater.log.reader import wait_ms
+from headwater.runtime.units import total
 
 if TYPE_CHECKING:
+    from headwater.runtime.following import Changes
     from headwater.runtime.views import Views
+    from headwater.runtime.why import Why
 
 
 class View:
@@ -32,15 +37,67 @@ class View:
     @property
     def schema(self) -> pa.Schema:
         """Its columns."""
-        return self.definition.columns
+        return self._views.columns(self.name)
 
     def read(self, *, as_of: int | datetime | None = None) -> pa.Table:
         """Its rows at the newest tick, or at an earlier one."""
         return self._views.contents(self.name, as_of)
 
-    def changes(self, since: int = 0) -> pa.Table:
-        """What changed after tick `since`: its columns with `_weight` (+n, -n) and `_tick`, netted per tick."""
-        return self._views.changes(self.name, whole_number(since, "since", least=0))
+    @overload
+    def changes(self, since: int | None = None, *, follow: Literal[False] = False) -> pa.Table: ...
+
+    @overload
+    def changes(
+        self,
+        since: int | None = None,
+        *,
+        follow: Literal[True],
+        timeout: float | None = None,
+        resync: bool = False,
+    ) -> Changes: ...
+
+    def changes(
+        self,
+        since: int | None = None,
+        *,
+        follow: bool = False,
+        timeout: float | None = None,
+        resync: bool = False,
+    ) -> pa.Table | Changes:
+        """What changed after tick `since`: its columns with `_weight` (+n, -n) and `_tick`, netted per tick.
+
+        Up to the newest tick, from the first if `since` is left out. With `follow` an iterator instead, of a table for
+        every tick that changed it: of the kept ticks after `since`, or, if that is left out, first all rows as they are;
+        then of every tick to come. It ends at `close()`, or after `timeout` seconds of silence, and its `tick` is
+        where to go on from. If it cannot go on, TickNotKeptError; with `resync` it begins again with all rows
+        instead, for which its `snapshot` is true.
+        """
+        after = None if since is None else whole_number(since, "since")
+        if follow:
+            return self._views.follow(self.name, after, wait_ms(timeout), resync=resync)
+        if timeout is not None or resync:
+            raise UsageError("timeout and resync are for following", hint="changes(..., follow=True)")
+        return self._views.changes(self.name, after or 0)
+
+    def why(self, key: Any, *, as_of: int | datetime | None = None) -> Why:
+        """The log records from which a row comes, through every view in between, and the tick that last changed it.
+
+        `key` is a mapping of columns to values, any columns, or the value (of several, a tuple) of the columns that the
+        view is arranged by, such as those of its GROUP BY. If it finds several rows, the answer is for all of them.
+        RowNotFoundError if it finds none.
+        """
+        return self._views.why(self.name, key, as_of)
+
+    def ledger(self, *, by_input: bool = False) -> dict[str, Any]:
+        """What became of the rows of topics that it has read up to the newest tick: `read`, `used`, `diverted`,
+        `dropped` and `failed`, where the last four add up to the first; with `by_input` that for each topic.
+
+        Of a topic with a primary key, the rows are those of its current table.
+        """
+        accounts = self._views.ledger(self.name)
+        if by_input:
+            return accounts
+        return total(accounts)
 
     def rebuild(self) -> list[str]:
         """Have it built anew from the log by the next run, and every view above it with it; says which."""

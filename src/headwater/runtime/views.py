@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headwater.catalog import ViewDefinition
+from headwater.catalog import TopicDefinition, ViewDefinition
 from headwater.clock import Clock, from_us
-from headwater.errors import TickNotKeptError, UsageError, ViewExistsError, ViewNotFoundError
+from headwater.errors import (
+    EngineRunningError,
+    HeadwaterError,
+    TickNotKeptError,
+    UsageError,
+    ViewExistsError,
+    ViewNotFoundError,
+)
 from headwater.log.protocol import Finding, Log
 from headwater.positions import Receipt
 from headwater.queries import statements as s
 from headwater.queries.dialect import words_of
 from headwater.runtime import reading
-from headwater.runtime.catalog import VIEW, definitions, in_order
-from headwater.runtime.comparison import difference
-from headwater.runtime.engine import HOLD
-from headwater.runtime.explain import explained, sketched
+from headwater.runtime.catalog import VIEW, definitions, derived_of, in_order, keep_past, state_of
+from headwater.runtime.declaring import Declarations, stopped_for
+from headwater.runtime.explain import begins_late, explained, sketched
+from headwater.runtime.following import Arrivals, Changes, FollowedView
+from headwater.runtime.functions.registry import Functions
+from headwater.runtime.growth import BOUNDED, extents, refuse_growth, refuse_growth_above
+from headwater.runtime.history import HOLD, first_offsets, hold_from_start, let_go
+from headwater.runtime.pacing import Pace
 from headwater.runtime.running import EngineRoom, Listener, Runner, RunReport, run, wait_for
 from headwater.runtime.session import ui_address
+from headwater.runtime.subscribing import FollowedQuery, Subscription
 from headwater.runtime.tools import Tools
+from headwater.runtime.units import Ledger, balanced, view_of
+from headwater.state.bases import Bases
+from headwater.state.cuts import Cut
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import Owner, owner
+from headwater.state.refs import RunRef
 from headwater.state.serving import view_changes, view_contents
 from headwater.state.store import StateStore
 from headwater.storage import Storage
@@ -33,26 +50,42 @@ from headwater.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headwater.runtime.copying import Rows
+    from headwater.runtime.past import Past
+    from headwater.runtime.why import Why
+
 
 class Views:
     """Everything about views. Spark starts when something first needs it: a CREATE, a run, a query it must answer."""
 
-    def __init__(self, log: Log, storage: Storage, clock: Clock, spark: SparkSession | None = None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        storage: Storage,
+        clock: Clock,
+        spark: SparkSession | None = None,
+        keep_ticks: int | None = None,
+    ) -> None:
         self._log = log
         self._clock = clock
         self._given = spark
         self._made: Tools | None = None
+        self.functions = Functions(log)
+        self._declarations = Declarations(log, self.functions, self._tools)
         self._guard = threading.RLock()
         self.store = StateStore(storage, clock)
         self.listener = Listener()
-        self._room = EngineRoom(log, storage, self.store, clock, self._tools, lambda: self.listener)
+        self._arrivals = Arrivals(storage)
+        self._room = EngineRoom(
+            log, storage, self.store, clock, self._tools, lambda: self.listener, keep_ticks=keep_ticks
+        )
         self._runners: list[Runner] = []
 
     def _tools(self) -> Tools:
         with self._guard:
             if self._made is None:
-                self.listener.starting_spark()
-                self._made = Tools(self._log, self._given)
+                with self.listener.starting_spark():
+                    self._made = Tools(self._log, self._given, self.functions)
             return self._made
 
     def close(self) -> None:
@@ -61,6 +94,7 @@ class Views:
             if runner.running:
                 runner.stop()
         self._runners.clear()
+        self._arrivals.close()
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
@@ -77,17 +111,31 @@ class Views:
             if statement.or_replace:
                 if same:
                     return
-                self._refuse_cycle(made)
+                self._refuse_breaking(made)
             else:
                 raise _exists(then, made, same)
-        self._hold(made)
+        hold_from_start(self._log, made.reads)
+        if existing is not None:
+            keep_past(self._log, existing.name, served=True)
         expect = existing.sequence if existing is not None else None
         self._log.put_entry(VIEW, made.name, made.to_document(), expect=expect)
+        topics = self._log.topics()
+        begins = {t: first_offsets(self._log, t) for t in made.reads if t in topics}
+        if (where := begins_late(begins)) is not None:
+            self.listener.began_late(made.name, where)
 
     def define(self, statement: s.CreateView) -> ViewDefinition:
         """The definition that a statement makes; StatementError if its query cannot be kept."""
-        plan = self._tools().catalog.plan(statement.query)
-        return statement.definition(plan.schema, plan.inputs)
+        self.functions.require(statement.query.text)
+        catalog = self._tools().catalog
+        plan = catalog.plan(statement.query)
+        made = statement.definition(plan.schema, plan.inputs)
+        if made.options.state == BOUNDED:
+            refuse_growth(plan, extents(catalog.units(), self._log.topics()))
+        if made.name in definitions(self._log):
+            self._refuse_cycle(made)
+            refuse_growth_above(made.name, plan, catalog.units(), self._log.topics())
+        return made
 
     def drop(self, statement: s.DropView) -> None:
         """DROP VIEW: refused while another view reads it, unless CASCADE."""
@@ -98,12 +146,13 @@ class Views:
                 return
             raise view_not_found(statement.name, views)
         self.drop_readers(name, statement.cascade, "view")
+        keep_past(self._log, name, served=False)
         self._log.drop_entry(VIEW, name)
         self._release()
 
     def drop_readers(self, name: str, cascade: bool, what: str) -> None:
         """Drop the views that read a topic or view, or refuse to."""
-        readers = [v.name for v in definitions(self._log).values() if name in v.reads]
+        readers = [v.name for v in definitions(self._log).values() if name in map(view_of, v.reads)]
         if readers and not cascade:
             raise UsageError(
                 f"{what} {name!r} cannot be dropped: it is read by {', '.join(readers)}",
@@ -116,7 +165,7 @@ class Views:
     def _refuse_unsupported(self, statement: s.CreateView) -> None:
         options = s.resolve(statement.options)
         for name, value in options.items():
-            if name in ("late", "correct_for", "on_error") and value not in ("correct", "stop", None):
+            if name in ("late", "correct_for") and value not in ("correct", None):
                 raise UsageError(
                     f"this version of Headwater does not have {name} = {value!r}", hint="leave the option out"
                 )
@@ -130,20 +179,42 @@ class Views:
         views = definitions(self._log)
         left, seen = list(made.reads), set()
         while left:
-            name = left.pop()
+            name = view_of(left.pop())
             if name == made.name:
                 raise UsageError(f"view {made.name!r} would read itself")
             if name in views and name not in seen:
                 seen.add(name)
                 left += views[name].reads
 
-    def _hold(self, definition: ViewDefinition) -> None:
-        """Keep the records that the view has yet to read from being removed."""
-        topics = self._log.topics()
-        for name in definition.reads:
-            if name in topics and self._log.cursor(name, HOLD) is None:
-                starts = {p: info.first for p, info in self._log.partitions(name).items()}
-                self._log.create_cursor(name, HOLD, starts, hold=True)
+    def _refuse_breaking(self, made: ViewDefinition) -> None:
+        """Views that read this one must go on meaning what they mean."""
+        for reader in definitions(self._log).values():
+            gone = [
+                n for n in reader.reads if view_of(n) == made.name and n not in (made.name, *derived_of(made))
+            ]
+            if gone:
+                raise UsageError(
+                    f"view {made.name!r} cannot be replaced so: {reader.name} reads {gone[0]}, which it would not have",
+                    hint=f"DROP VIEW {reader.name} first, or keep on_error = 'divert'",
+                    view=made.name,
+                    reader=reader.name,
+                )
+            if made.name not in reader.reads:
+                continue
+            try:
+                plan = self._tools().catalog.plan_with(reader, made)
+                told = (
+                    None if plan.schema.types == reader.columns.types else "would have columns of other types"
+                )
+            except HeadwaterError as error:
+                told = f"would not work any more: {error.message}"
+            if told is not None:
+                raise UsageError(
+                    f"view {made.name!r} cannot be replaced so: {reader.name}, which reads it, {told}",
+                    hint=f"DROP VIEW {reader.name} first, or make the new one under another name",
+                    view=made.name,
+                    reader=reader.name,
+                )
 
     def _release(self) -> None:
         read = {name for v in definitions(self._log).values() for name in v.reads}
@@ -151,17 +222,63 @@ class Views:
             if cursor.name == HOLD and cursor.topic not in read:
                 self._log.drop_cursor(cursor.topic, HOLD)
 
+    def declare(self, name: str, declare: Callable[[Declarations], list[str]]) -> None:
+        """Declare a user's function; views that it changes, or that stopped for want of it, are built anew by the next
+        run."""
+        for view in declare(self._declarations):
+            self.rebuild(view)
+        self._resume([name])
+
+    def _resume(self, functions: Sequence[str]) -> None:
+        """Have the views that stopped for want of a function built anew."""
+        if not functions:
+            return
+        views = definitions(self._log)
+        for view in stopped_for(self.store.latest(), functions):
+            if view in views:
+                self.rebuild(view)
+
     # --- running ---------------------------------------------------------------------------------------------------
 
     def run(self, tick_rows: int | None = None) -> RunReport:
         """Bring every view up to what the log holds now."""
+        if self.engine() is None:
+            self._resume(self.functions.here())
         return run(self._room, tick_rows)
 
-    def start(self, every_ms: float | None, tick_rows: int | None) -> Runner:
+    def start(self, pace: Pace, tick_rows: int | None) -> Runner:
         """Keep every view up to date in the background."""
-        runner = Runner(self._room, every_ms, tick_rows)
+        self._resume(self.functions.here())
+        runner = Runner(self._room, pace, tick_rows)
         self._runners.append(runner)
         return runner
+
+    def hold(self, topic: str) -> None:
+        """Keep every record of a topic that views read until the next tick lets go of it: what is removed from then on
+        may be another matter than it was."""
+        name = self._log.topic(topic).name
+        if any(name in view.reads for view in definitions(self._log).values()):
+            hold_from_start(self._log, [name])
+
+    def widen(self, now: TopicDefinition, wider: TopicDefinition, alter: Callable[[], None]) -> None:
+        """Have a topic altered so that columns are wider, and the views that use them built anew, beside."""
+        changed = self._tools().catalog.widened(wider)
+        for name, view in changed.items():
+            columns = view.inputs.get(now.name)
+            types = {now.name: pa.schema([now.schema.field(c) for c in columns])} if columns else {}
+            keep_past(self._log, name, served=True, types=types)
+        alter()
+        for name, view in changed.items():
+            hold_from_start(self._log, view.reads)
+            entry = self._log.entries(VIEW)[name]
+            self._log.put_entry(VIEW, name, view.to_document(), expect=entry.sequence)
+
+    def let_go(self) -> None:
+        """Let the log remove what every view has read. Beside a running engine nothing is done: it sees to it itself."""
+        with suppress(EngineRunningError), self._room.claim():
+            latest = self.store.latest_whole()
+            if latest is not None:
+                let_go(self._log, Bases(self.store.storage), latest, self._clock)
 
     def engine(self) -> Owner | None:
         """Who runs an engine on this workspace; None if nobody does."""
@@ -174,13 +291,15 @@ class Views:
     def rebuild(self, name: str) -> list[str]:
         """Have a view, and those that read it, built anew from the log by the next run; their names, sources first."""
         views = definitions(self._log)
-        wanted = {self.spelled(name)}
+        wanted = {view_of(self.spelled(name))}
         for view in in_order(views):
-            if wanted & set(view.reads):
+            if wanted & set(map(view_of, view.reads)):
                 wanted.add(view.name)
         again = [view.name for view in in_order(views) if view.name in wanted]
         for each in again:
             entry = self._log.entries(VIEW)[each]
+            keep_past(self._log, each, served=False)
+            hold_from_start(self._log, views[each].reads)
             self._log.put_entry(VIEW, each, entry.document, expect=entry.sequence)
         return again
 
@@ -197,21 +316,48 @@ class Views:
         """A SELECT over views and topics as they are at one tick."""
         if after is not None:
             self._reach(after, timeout_ms)
-        manifest = self.at(as_of)
         names = {w.text.lower() for w in words_of(text) if w.is_name}
-        relations = reading.relations(self._log, self.store, manifest, names)
+        tick = self._tick_of(as_of)
+        if tick is not None and (cut := self._collected(tick)) is not None:
+            with closing(self._past(cut)) as past:
+                return reading.answer(text, past.relations(names), lambda: self._tools())
+        relations = reading.relations(self._log, self.store, self.at(tick), names)
         return reading.answer(text, relations, lambda: self._tools())
+
+    def rows(self, query: s.Query) -> Rows:
+        """The columns and rows of a query, as a stream where it can be one."""
+        from headwater.runtime.copying import rows_of
+
+        return rows_of(query, self._log, self._tools, self.query)
 
     def at(self, as_of: int | datetime | None) -> Manifest | None:
         """The manifest of a tick; the newest without one."""
-        if as_of is None:
-            return self.store.latest()
-        if isinstance(as_of, datetime):
-            tick = self.store.tick_at(as_of)
-            if tick is None:
-                raise TickNotKeptError(f"no tick was committed at or before {as_of.isoformat()}")
-            return self.store.manifest(tick)
-        return self.store.manifest(as_of)
+        tick = self._tick_of(as_of)
+        return self.store.latest() if tick is None else self.store.manifest(tick)
+
+    def _tick_of(self, as_of: int | datetime | None) -> int | None:
+        if not isinstance(as_of, datetime):
+            return as_of
+        tick = self.store.tick_at(as_of)
+        if tick is None:
+            raise TickNotKeptError(f"no tick was committed at or before {as_of.isoformat()}")
+        return tick
+
+    def _collected(self, tick: int) -> Cut | None:
+        """The cut of a tick whose state is kept no more; None if it is kept, or never was."""
+        try:
+            self.store.manifest(tick)
+        except TickNotKeptError as not_kept:
+            try:
+                return self.store.cut_of(tick)
+            except TickNotKeptError:
+                raise not_kept from None
+        return None
+
+    def _past(self, cut: Cut) -> Past:
+        from headwater.runtime.past import Moment, Past
+
+        return Past(self._log, self.store, self._tools(), Moment(cut.tick, cut.positions, cut.views))
 
     def _reach(self, receipt: Receipt, timeout_ms: float) -> None:
         reached = self._reached(receipt)
@@ -237,7 +383,11 @@ class Views:
 
     def contents(self, name: str, as_of: int | datetime | None = None) -> pa.Table:
         """The rows of a view at a tick."""
-        manifest = self.at(as_of)
+        tick = self._tick_of(as_of)
+        if tick is not None and (cut := self._collected(tick)) is not None:
+            with closing(self._past(cut)) as past:
+                return past.view(self.spelled(name))
+        manifest = self.at(tick)
         if manifest is None:
             raise self._never_run(name)
         return view_contents(self.store, manifest, self.spelled(name))
@@ -247,6 +397,37 @@ class Views:
         if self.store.latest() is None:
             raise self._never_run(name)
         return view_changes(self.store, self.spelled(name), since)
+
+    def follow(self, name: str, since: int | None, timeout_ms: float | None, *, resync: bool) -> Changes:
+        """What is in a view, or changed after a tick, then what every tick changes."""
+        followed = FollowedView(self.store, self.spelled(name), self.spelled)
+        return Changes(
+            followed,
+            self.store,
+            self._arrivals,
+            self._clock,
+            since=since,
+            timeout_ms=timeout_ms,
+            resync=resync,
+        )
+
+    def subscribe(
+        self, query: s.Query, since: int | None, timeout_ms: float | None, rows_max: int
+    ) -> Subscription:
+        """The rows of a query, then what every tick changes in them; StatementError if it cannot be kept."""
+        followed = FollowedQuery(self._log, self.store, self._tools, query, rows_max)
+        return Subscription(
+            followed, self.store, self._arrivals, self._clock, since=since, timeout_ms=timeout_ms
+        )
+
+    def why(self, name: str, key: Any, as_of: int | datetime | None = None) -> Why:
+        """The records that the rows of a view which a key finds come from."""
+        from headwater.runtime.why import why
+
+        manifest = self.at(as_of)
+        if manifest is None:
+            raise self._never_run(name)
+        return why(self._log, self.store, self._tools, manifest, self.spelled(name), key)
 
     def frame(self, name: str) -> DataFrame:
         """A view, or a topic, as a Spark DataFrame at the newest tick."""
@@ -260,7 +441,8 @@ class Views:
     def spelled(self, name: str) -> str:
         """A view's name as it was declared; ViewNotFoundError."""
         views = definitions(self._log)
-        found = next((n for n in views if n.lower() == name.lower()), None)
+        known = (n for view in views.values() for n in (view.name, *derived_of(view)))
+        found = next((n for n in known if n.lower() == name.lower()), None)
         if found is None:
             raise view_not_found(name, views)
         return found
@@ -276,79 +458,67 @@ class Views:
         manifest = self.store.latest()
         rows = []
         for name, view in sorted(definitions(self._log).items()):
-            state = manifest.views.get(name) if manifest else None
-            fresh = state is not None and state.incarnation == view.incarnation
-            assert state is not None or not fresh
-            refs = manifest.arrangements.get(state.contents, ()) if manifest and state and fresh else ()
+            state = state_of(self._log, view, manifest)
+            refs: Sequence[RunRef] = ()
             size = 0
-            if manifest and state and fresh:
+            if manifest is not None and state is not None:
+                refs = manifest.arrangements.get(state.contents, ())
                 prefix = state.contents.rsplit("/", 1)[0] + "/"
-                size = sum(
-                    r.length
-                    for n in manifest.arrangements
-                    if n.startswith(prefix)
-                    for r in manifest.arrangements[n]
-                )
+                kept = (manifest.arrangements[n] for n in manifest.arrangements if n.startswith(prefix))
+                size = sum(ref.length for each in kept for ref in each)
             rows.append(
                 {
                     "view": name,
-                    "status": state.status if state is not None and fresh else "backfilling",
+                    "status": state.status if state is not None else "backfilling",
                     "reads": ", ".join(view.reads),
                     "columns": len(view.columns),
                     "runs": len(refs),
                     "state_bytes": size,
-                    "last_tick": state.last_tick if state is not None and fresh else None,
+                    "last_tick": state.last_tick if state is not None else None,
                     "committed_at": from_us(manifest.committed_at) if manifest else None,
-                    "reason": state.reason if state is not None and fresh else None,
+                    "reason": state.reason if state is not None else None,
+                    "failed": sum(each["failed"] for each in self.ledger(name).values()),
                 }
             )
         return pa.Table.from_pylist(rows, schema=_VIEWS)
 
     def explain(self, name: str) -> pa.Table:
         """EXPLAIN view: its statement, its graph, and what it keeps."""
-        view = definitions(self._log)[self.spelled(name)]
+        view = self.describe(name)
         units = {u.name: u for u in self._tools().catalog.units()}
-        return explained(view, units[view.name], self.store.latest())
+        known = extents(list(units.values()), self._log.topics())
+        return explained(view, units[view.name], self.store.latest(), known)
 
     def explain_query(self, query: s.Query) -> pa.Table:
         """EXPLAIN query: how it would be kept as a view."""
         tools = self._tools()
-        return sketched(tools.catalog.plan(query), tools.evaluator)
+        known = extents(tools.catalog.units(), self._log.topics())
+        return sketched(tools.catalog.plan(query), tools.evaluator, known)
 
     def verify(self) -> list[Finding]:
         """Recompute every live view in batch from the log at the newest tick's cut, and compare."""
-        from headwater.runtime.batch import Batch
+        from headwater.runtime.verification import verify_views
 
         manifest = self.store.latest()
         if manifest is None:
             return []
-        views = {
-            n: v
-            for n, v in definitions(self._log).items()
-            if n in manifest.views and manifest.views[n].incarnation == v.incarnation
-        }
-        live = [n for n in views if manifest.views[n].status == "live"]
-        self.listener.verifying(live)
-        batch = Batch(self._tools().spark, self._log, manifest.positions)
-        try:
-            wanted = batch.views(views, live)
-        finally:
-            batch.close()
-        findings = []
-        for name in live:
-            told = difference(view_contents(self.store, manifest, name), wanted[name])
-            self.listener.verified(name, told)
-            if told is not None:
-                findings.append(
-                    Finding(
-                        f"view {name}", None, None, None, f"view {name!r} at tick {manifest.tick}: {told}"
-                    )
-                )
-        return findings
+        return verify_views(self._log, self.store, manifest, self._tools(), self.listener)
 
     def describe(self, name: str) -> ViewDefinition:
-        """The definition of a view."""
-        return definitions(self._log)[self.spelled(name)]
+        """The definition of a view; of what it gives beside its rows, that of the view."""
+        return definitions(self._log)[view_of(self.spelled(name))]
+
+    def columns(self, name: str) -> pa.Schema:
+        """The columns of a view, or of what it gives beside its rows."""
+        view, found = self.describe(name), self.spelled(name)
+        return derived_of(view).get(found, view.columns)
+
+    def ledger(self, name: str) -> dict[str, dict[str, int]]:
+        """By topic that a view reads: what became of its rows up to the newest tick."""
+        view = self.describe(name)
+        state = state_of(self._log, view, self.store.latest())
+        counted: Ledger = state.extra.get("ledger", {}) if state is not None else {}
+        return balanced(counted, [topic for topic in view.reads if topic in self._log.topics()])
 
 
 def view_not_found(name: str, views: Mapping[str, Any]) -> ViewNotFoundError:
@@ -386,5 +556,6 @@ _VIEWS = pa.schema(
         ("last_tick", pa.int64()),
         ("committed_at", pa.timestamp("us", tz="UTC")),
         ("reason", pa.string()),
+        ("failed", pa.int64()),
     ]
 )

@@ -10,8 +10,8 @@ import bisect
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -37,6 +37,16 @@ class Cut:
     committed_at: Microseconds
     sequence: int
     positions: Ends
+    views: Mapping[str, Part] = field(default_factory=dict)
+    """The views that are part of the tick."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A view in a tick: which one of its name, and where the topics that it reads began when it was built."""
+
+    incarnation: int
+    begins: Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,8 @@ class _Line:
     committed_at: Microseconds
     sequence: int
     moved: Mapping[str, Any]
+    views: Mapping[str, Any]
+    """What changes: an incarnation and its begins, None for a view that is no part any more."""
 
 
 @dataclass
@@ -62,22 +74,27 @@ class _Page:
         if place == len(self.lines) or self.lines[place].tick != tick:
             return None
         positions: dict[str, dict[int, int]] = {}
+        views: dict[str, Any] = {}
         for line in self.lines[: place + 1]:
             _move(positions, line.moved)
+            views |= line.views
         line = self.lines[place]
-        return Cut(tick, line.committed_at, line.sequence, positions)
+        parts = {name: Part(*part) for name, part in views.items() if part is not None}
+        return Cut(tick, line.committed_at, line.sequence, positions, parts)
 
     def take(self, data: bytes) -> None:
         """Go on with the bytes that follow, up to the first that are not a good line."""
         *whole, _ = data.split(b"\n")
-        before = self.lines[-1] if self.lines else _Line(-1, 0, 0, {})
+        before = self.lines[-1] if self.lines else _Line(-1, 0, 0, {}, {})
         for text in whole:
             body = text[17:]
             checksum = xxhash.xxh3_64_intdigest(body, seed=self.checksum)
             if text[:17] != b"%016x " % checksum:
                 return
-            tick, at, sequence, moved = orjson.loads(body)
-            before = _Line(tick, before.committed_at + at, before.sequence + sequence, moved)
+            tick, at, sequence, moved, *views = orjson.loads(body)
+            before = _Line(
+                tick, before.committed_at + at, before.sequence + sequence, moved, views[0] if views else {}
+            )
             self.lines.append(before)
             self.end += len(text) + 1
             self.checksum = checksum
@@ -86,7 +103,19 @@ class _Page:
         """The line for a cut that follows `before`, or begins the file."""
         since = before or Cut(-1, 0, 0, {})
         moved = _moves(since.positions, cut.positions)
-        line = [cut.tick, cut.committed_at - since.committed_at, cut.sequence - since.sequence, moved]
+        line: list[Any] = [
+            cut.tick,
+            cut.committed_at - since.committed_at,
+            cut.sequence - since.sequence,
+            moved,
+        ]
+        views = {name: None for name in since.views if name not in cut.views} | {
+            name: [part.incarnation, part.begins]
+            for name, part in cut.views.items()
+            if part != since.views.get(name)
+        }
+        if views:
+            line.append(views)
         body = orjson.dumps(line, option=orjson.OPT_NON_STR_KEYS)
         return b"%016x %b\n" % (xxhash.xxh3_64_intdigest(body, seed=self.checksum), body)
 

@@ -9,9 +9,11 @@ FOLDER = "state"
 MANIFESTS = "state/manifests"
 RUNS = "state/runs"
 CUTS = "state/cuts"
+EXCHANGE = "state/exchange"
 
 _MANIFEST = re.compile(r"^(\d{12})\.json$")
 _RUNS = re.compile(r"^(\d{12})-(\d+)-([0-9a-z]+)(?:-\d+)?\.runs$")
+_EXCHANGE = re.compile(r"^(\d{12})-(\d+)-([0-9a-z]+)-\d+$")
 _TEMPORARY = re.compile(r"^(\d{12})\.(\d+)\.tmp$")
 _LOCK = re.compile(r"^engine-(\d+)\.lock$")
 
@@ -63,6 +65,17 @@ def runs_name(origin: Origin, number: int) -> str:
 def runs_origin(file: str) -> Origin | None:
     """Who wrote a file in the folder of runs; None if it is something else."""
     match = _RUNS.match(file)
+    return Origin(int(match[1]), int(match[2]), match[3]) if match else None
+
+
+def exchange_name(origin: Origin, number: int) -> str:
+    """The folder, within that of exchanges, of step number `number` of an attempt."""
+    return f"{origin.tick:012d}-{origin.epoch}-{origin.attempt}-{number}"
+
+
+def exchange_origin(folder: str) -> Origin | None:
+    """Who made a folder of an exchange; None if it is something else."""
+    match = _EXCHANGE.match(folder)
     return Origin(int(match[1]), int(match[2]), match[3]) if match else None
 
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headwater.state.refs import RunRef
-
 NOW_ROWS_MAX = 200_000
 """Merges of fewer rows take milliseconds, and are done within the tick; larger ones are left to the background."""
 
@@ -39,23 +37,23 @@ class Merge:
         return slice(self.start, self.stop)
 
 
-def to_merge(refs: Sequence[RunRef], now_rows_max: int = NOW_ROWS_MAX, fan: int = FAN) -> list[Merge]:
-    """The merges that runs of one arrangement and one range of hashes, oldest first, call for; they do not overlap.
+def to_merge(sizes: Sequence[int], now_rows_max: int = NOW_ROWS_MAX, fan: int = FAN) -> list[Merge]:
+    """The merges that runs of one arrangement call for, by their rows, oldest first; they do not overlap.
 
     Runs that a background merge is at work on are left out by the caller, together with all that are older.
     """
-    small = len(refs)
-    while small and refs[small - 1].rows < now_rows_max:
+    small = len(sizes)
+    while small and sizes[small - 1] < now_rows_max:
         small -= 1
-    found = _halving([ref.rows for ref in refs[small:]], small, now_rows_max)
-    classes = [_size_class(ref.rows, now_rows_max, fan) for ref in refs[:small]]
+    found = _halving(sizes[small:], small, now_rows_max)
+    classes = [_size_class(rows, now_rows_max, fan) for rows in sizes[:small]]
     if small:
         start = small
         for size in range(max(classes) + 1):
             while start and classes[start - 1] <= size:
                 start -= 1
             if classes[start:small].count(size) >= fan:
-                rows = sum(ref.rows for ref in refs[start:small])
+                rows = sum(sizes[start:small])
                 return [Merge(start, small, rows, now=False), *found]
     return found
 

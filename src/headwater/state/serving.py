@@ -22,7 +22,7 @@ def view_contents(store: StateStore, manifest: Manifest, view: str) -> pa.Table:
     """
     state = view_state(manifest, view)
     found = contents(store.runs(manifest, state.contents), state.arrow_schema)
-    return _expanded(found, state.arrow_schema, view)
+    return expanded(found, state.arrow_schema, view)
 
 
 def view_lookup(store: StateStore, manifest: Manifest, view: str, key: Key, keys: pa.RecordBatch) -> pa.Table:
@@ -37,7 +37,7 @@ def view_lookup(store: StateStore, manifest: Manifest, view: str, key: Key, keys
     schema = state.arrow_schema
     found = probe(store.open_runs(manifest, refs), key, keys, hashes, schema=schema)
     rows = concat_rows([found.rows], schema)
-    return _expanded(consolidate(Delta(rows, found.weights)), schema, view)
+    return expanded(consolidate(Delta(rows, found.weights)), schema, view)
 
 
 def view_changes(store: StateStore, view: str, since: int) -> pa.Table:
@@ -51,7 +51,7 @@ def view_changes(store: StateStore, view: str, since: int) -> pa.Table:
         raise tick_not_kept(since, [])
     state = view_state(latest, view)
     schema = state.arrow_schema
-    kept = _kept_after(store, since, latest.tick)
+    kept = kept_after(store, since, latest.tick)
     batches = []
     for tick in (since, *kept):
         try:
@@ -68,9 +68,8 @@ def view_changes(store: StateStore, view: str, since: int) -> pa.Table:
         if then.history != state.history and (then.status == "live" or then.last_tick is not None):
             raise _rebuilt(store, state, since, latest)
         if tick > since and then.change is not None:
-            batches.append(_change(store, manifest, then.change, schema))
-    full = schema.append(pa.field("_weight", pa.int64())).append(pa.field("_tick", pa.int64()))
-    return pa.Table.from_batches(batches, schema=full)
+            batches.append(as_changes(change_run(store, manifest, then.change), schema, tick))
+    return pa.Table.from_batches(batches, schema=changes_schema(schema))
 
 
 def view_state(manifest: Manifest, view: str) -> ViewState:
@@ -108,7 +107,7 @@ def _may_have(ref: RunRef, hashes: npt.NDArray[np.uint64]) -> bool:
     return bool(((hashes >= np.uint64(ref.low)) & (hashes <= np.uint64(ref.high - 1))).any())
 
 
-def _expanded(found: Delta, schema: pa.Schema, view: str) -> pa.Table:
+def expanded(found: Delta, schema: pa.Schema, view: str) -> pa.Table:
     """A row of weight n as n rows."""
     if (found.weights < 0).any():
         raise CorruptionError(
@@ -122,14 +121,24 @@ def _expanded(found: Delta, schema: pa.Schema, view: str) -> pa.Table:
     return pa.Table.from_batches([rows], schema=schema)
 
 
-def _change(store: StateStore, manifest: Manifest, ref: RunRef, schema: pa.Schema) -> pa.RecordBatch:
+def changes_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of a view's changes."""
+    return schema.append(pa.field("_weight", pa.int64())).append(pa.field("_tick", pa.int64()))
+
+
+def as_changes(change: Delta, schema: pa.Schema, tick: int) -> pa.RecordBatch:
+    """A change at a tick as users see it: its rows with `_weight` and `_tick`."""
+    columns = [*change.rows.columns, pa.array(change.weights), pa.repeat(pa.scalar(tick), len(change))]
+    return pa.RecordBatch.from_arrays(columns, schema=changes_schema(schema))
+
+
+def change_run(store: StateStore, manifest: Manifest, ref: RunRef) -> Delta:
+    """What a tick changed in a view, from the run that it names."""
     (run,) = store.open_runs(manifest, [ref])
-    columns = [*run.rows.columns, pa.array(run.weights), pa.repeat(pa.scalar(manifest.tick), len(run))]
-    full = schema.append(pa.field("_weight", pa.int64())).append(pa.field("_tick", pa.int64()))
-    return pa.RecordBatch.from_arrays(columns, schema=full)
+    return Delta(run.rows, run.weights, distinct=True)
 
 
-def _kept_after(store: StateStore, since: int, latest: int) -> range:
+def kept_after(store: StateStore, since: int, latest: int) -> range:
     """The ticks after `since`, if all are kept."""
     ticks = store.ticks()
     kept = set(ticks)

@@ -25,8 +25,9 @@ from headwater.operators.runs import Run
 from headwater.state import layout
 from headwater.state.cache import RunCache
 from headwater.state.collection import Collected, NamedFiles, is_garbage, ticks_to_keep
-from headwater.state.cuts import Cut, Cuts
+from headwater.state.cuts import Cut, Cuts, Part
 from headwater.state.errors import tick_not_kept
+from headwater.state.exchange import Exchange
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import current_epoch, fenced
 from headwater.state.refs import RunRef
@@ -43,7 +44,7 @@ class StateStore:
     `commit` and `collect` are for the engine that has claimed the workspace."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
-        self._storage = storage
+        self.storage = self._storage = storage
         self._clock = clock
         self._cache = RunCache(storage)
         self._cuts = Cuts(storage)
@@ -126,6 +127,14 @@ class StateStore:
         """Spare the writer's files no longer: what no manifest names by the next tick is garbage."""
         with self._guard:
             self._writers.pop(writer.origin.attempt, None)
+
+    def exchange(self, writer: Writer, number: int) -> Exchange:
+        """A folder for what a writer's tick hands to tasks in its step number `number`; not made yet.
+
+        It is spared as the writer's files are. Tasks write runs under the origin of that writer with an attempt of their
+        own, flush them, and say what they wrote: what is not named then is garbage once the tick is made.
+        """
+        return Exchange(self._storage, layout.exchange_name(writer.origin, number))
 
     def commit_time(self) -> Microseconds:
         """The time to give to the next tick: now, but never before the last."""
@@ -279,6 +288,9 @@ class StateStore:
             if not self._named.named(file, kept) and is_garbage(layout.runs_origin(file), latest, spared)
         ]
         removed += self._remove(temporary) + self._remove([f"{layout.RUNS}/{file}" for file in files])
+        for folder in self._storage.list(layout.EXCHANGE):
+            if is_garbage(layout.exchange_origin(folder), latest, spared):
+                Exchange(self._storage, folder).remove()
         gone = set(files)
         self._cache.forget(gone.__contains__)
         self._named.forget(files, dropped)
@@ -315,7 +327,12 @@ class StateStore:
 
 
 def _cut(manifest: Manifest) -> Cut:
-    return Cut(manifest.tick, manifest.committed_at, manifest.sequence, manifest.positions)
+    views = {
+        name: Part(view.incarnation, view.extra.get("begins", {}))
+        for name, view in manifest.views.items()
+        if view.status == "live"
+    }
+    return Cut(manifest.tick, manifest.committed_at, manifest.sequence, manifest.positions, views)
 
 
 def _lost(tick: int) -> FencedError:

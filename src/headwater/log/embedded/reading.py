@@ -54,6 +54,7 @@ class ReadSide(LogPart):
             last_appended_at=segments[-1].at1 if segments else None,
             oldest_appended_at=segments[0].at0 if segments else None,
             ahead=partition.ahead,
+            compacted_to=_compacted_to(segments),
         )
 
     def ends(self, topics: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
@@ -232,6 +233,12 @@ def _columns(topic: TopicDefinition, columns: Sequence[str] | None) -> list[str]
                 hint=f"its columns are {', '.join(everything)}",
             )
     return everything if columns is None else list(columns)
+
+
+def _compacted_to(segments: Sequence[Segment]) -> int:
+    # What replaced a record that was removed lies in some sealed segment, not always in a compacted one.
+    sealed = [s for s in segments if s.kind == "parquet"]
+    return sealed[-1].end if any(s.compacted for s in sealed) else 0
 
 
 def gap(topic: str, partition: int, position: int, first: int) -> GapError:

@@ -29,7 +29,8 @@ class _Inotify:
         import inotify_simple
 
         self._inotify = inotify_simple.INotify()
-        self._mask = inotify_simple.flags.MODIFY | inotify_simple.flags.DELETE_SELF
+        flags = inotify_simple.flags
+        self._mask = flags.MODIFY | flags.CREATE | flags.DELETE_SELF  # CREATE: in a folder that is watched
         self._stop_read, self._stop_write = os.pipe()
         # not select(), which takes no file beyond the 1,024th of a process
         self._ready = select.poll()
@@ -97,7 +98,7 @@ def mechanism(platform: str = sys.platform) -> str:
 
 
 class Notifier:
-    """Counts the writes to files; `wait` blocks until a count has moved on."""
+    """Counts the writes to files, and what is made in folders; `wait` blocks until a count has moved on."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -247,6 +247,7 @@ class MemoryLog:
                     last_appended_at=partition.last_appended_at,
                     oldest_appended_at=partition.segments[0].appended_at if partition.segments else None,
                     ahead=partition.ahead,
+                    compacted_to=partition.compacted_to,
                 )
                 for p, partition in enumerate(self._topic(topic).partitions)
             }

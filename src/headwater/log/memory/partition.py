@@ -46,6 +46,7 @@ class Partition:
     end: int = 0
     segments: list[Segment] = field(default_factory=list)
     ahead: int = 0
+    compacted_to: int = 0
     last_appended_at: Microseconds | None = None
     watermarks: list[tuple[int, Microseconds]] = field(default_factory=lambda: [(0, NONE)])
     """(offset, watermark from that offset on), rising in both."""
@@ -152,6 +153,8 @@ class Partition:
             if any(mask):
                 compacted.append(segment.keep(mask))
         self.segments = compacted
+        if before > self.rows:
+            self.compacted_to = limit
         return before - self.rows
 
     @property

@@ -1,1 +1,1 @@
-"""Topics as a Spark data source, in parts; `headwater.runtime.source` puts them together."""
+"""Topics and views as a Spark data source, in parts; `headwater.runtime.source` puts them together."""

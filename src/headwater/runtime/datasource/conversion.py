@@ -1,4 +1,4 @@
-"""A topic's columns as Spark's, both ways: which there are, their types, and batches made to fit them exactly."""
+"""The columns of a topic or a view as Spark's, both ways: which there are, their types, and batches made to fit them exactly."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from headwater.catalog import HIDDEN, TopicDefinition
+from headwater.catalog import HIDDEN, VIEW_HIDDEN, TopicDefinition
 from headwater.errors import HeadwaterError, SchemaError, UsageError
-from headwater.runtime.datasource.options import ReadSettings
+from headwater.runtime.datasource.options import ReadSettings, ViewSettings
+from headwater.state.serving import changes_schema
 from headwater.types import TIMESTAMP, format_type
 
 METADATA = ("_partition", "_offset", "_appended_at")
@@ -52,6 +53,46 @@ def arrow_schema(schema: StructType, topic: TopicDefinition) -> pa.Schema:
                 hint="leave the schema out, or cast after reading",
             )
     return wanted
+
+
+def view_schema(settings: ViewSettings) -> StructType:
+    """The columns that a read of a view shows; with changes, `_weight` and `_tick` after them."""
+    held = _held(settings)
+    chosen = held.names
+    if settings.columns:
+        extra = [name for name in VIEW_HIDDEN if settings.changes and name not in settings.columns]
+        chosen = [_column(held, name, settings.place.view).name for name in (*settings.columns, *extra)]
+    return StructType([StructField(name, from_arrow_type(held.field(name).type)) for name in chosen])
+
+
+def view_arrow_schema(schema: StructType, settings: ViewSettings) -> pa.Schema:
+    """What batches for Spark must look like; UsageError if the schema is not one that the view can be read by."""
+    held, view = _held(settings), settings.place.view
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    for field in wanted:
+        own = _column(held, field.name, view)
+        known = to_arrow_schema(
+            StructType([StructField(own.name, from_arrow_type(own.type))]), timezone="UTC"
+        )
+        if not known.field(0).equals(field):
+            raise UsageError(
+                f"column {field.name!r} of view {view!r} is read as {own.name} {own.type}, not as {field}",
+                hint="leave the schema out, or cast after reading",
+            )
+    return wanted
+
+
+def _held(settings: ViewSettings) -> pa.Schema:
+    """What the view has, and its changes, if they are to be read."""
+    columns = settings.place.definition().columns
+    return changes_schema(columns) if settings.changes else columns
+
+
+def _column(held: pa.Schema, name: str, view: str) -> pa.Field:
+    for field in held:
+        if field.name.lower() == name.lower():
+            return field
+    raise UsageError(f"view {view!r} has no column {name!r}", hint=f"it has {', '.join(held.names)}")
 
 
 def to_spark(batch: pa.RecordBatch, wanted: pa.Schema, topic: str) -> pa.RecordBatch:

@@ -91,3 +91,71 @@ def _plain(positions: Positions) -> dict[str, int]:
 
 def _positions(plain: Mapping[str, int]) -> dict[int, int]:
     return {int(p): int(at) for p, at in plain.items()}
+
+
+@dataclass(frozen=True)
+class ViewOffset:
+    """A position of a query in the ticks of its view:
+
+        {"view": "revenue", "tick": 41, "history": [7, 3]}
+
+    All ticks up to `tick` were read. `history` tells the view from what it was before it was built anew. As with
+    topics, the end of the first batch carries the beginning, and that may be all rows at its tick (`snapshot`).
+    """
+
+    view: str
+    tick: int
+    history: tuple[int, int] | None = None
+    snapshot: bool = False
+    initial: bool = False
+    began: tuple[int, bool] | None = None
+    """Of the end of a first batch: the tick at which it begins, and whether with all rows at it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The plain form. Equal positions give equal texts, which is how Spark compares them."""
+        plain: dict[str, Any] = {"view": self.view, "tick": self.tick}
+        if self.history is not None:
+            plain["history"] = list(self.history)
+        if self.began is not None:
+            plain["began"] = {"tick": self.began[0], "snapshot": self.began[1]}
+        if self.snapshot:
+            plain["snapshot"] = True
+        if self.initial:
+            plain["initial"] = True
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> ViewOffset:
+        """The offset that `to_json` wrote; UsageError for one that another source wrote."""
+        try:
+            history, began = plain.get("history"), plain.get("began")
+            return cls(
+                plain["view"],
+                int(plain["tick"]),
+                None if history is None else (int(history[0]), int(history[1])),
+                bool(plain.get("snapshot", False)),
+                bool(plain.get("initial", False)),
+                None if began is None else (int(began["tick"]), bool(began["snapshot"])),
+            )
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            raise UsageError(
+                "the checkpoint holds positions of another source",
+                detail=f"found {plain!r}",
+                hint="start the query with a checkpointLocation of its own",
+            ) from None
+
+    def check(self, view: str) -> None:
+        """Refuse to go on in another view than the one in which the query began."""
+        if self.view != view:
+            raise UsageError(
+                f"the checkpoint holds positions of view {self.view!r}, and the query reads view {view!r}",
+                hint="start the query with a checkpointLocation of its own",
+            )
+
+
+def view_batch_start(start: ViewOffset, end: ViewOffset) -> ViewOffset:
+    """Where a batch that ends at `end` begins, also when it is a repetition of the query's first."""
+    if not start.initial or end.began is None:
+        return start
+    tick, snapshot = end.began
+    return ViewOffset(end.view, tick, end.history, snapshot=snapshot, initial=True)

@@ -13,18 +13,32 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from headwater.errors import UsageError
+from headwater.catalog import ViewDefinition
+from headwater.clock import SystemClock
+from headwater.errors import UsageError, ViewNotFoundError
 from headwater.log.appending import make_producer
 from headwater.log.embedded.log import EmbeddedLog
 from headwater.log.protocol import Producer
 from headwater.log.reader import OnGap, Start
 from headwater.runtime.datasource.logs import open_log
+from headwater.state.store import StateStore
+from headwater.storage import Storage
 
 ROWS_PER_TASK = 250_000
 """Some 100 ms of reading: more than it costs to run a task, and few enough rows to keep every core busy."""
 
 _COMMON = ("workspace", "topic")
 _READ = (*_COMMON, "starting", "columns", "metadata", "maxRowsPerTrigger", "onGap", "rowsPerTask")
+_VIEW = (
+    "workspace",
+    "view",
+    "as_of",
+    "changes",
+    "starting",
+    "columns",
+    "maxTicksPerTrigger",
+    "rowsPerTask",
+)
 _WRITE = (*_COMMON, "producer", "sequence", "epoch")
 _OF_SPARK = (
     "path",
@@ -64,6 +78,69 @@ class ReadSettings:
 
 
 @dataclass(frozen=True)
+class ViewPlace:
+    """A view of a workspace, by the absolute path of its folder."""
+
+    workspace: str
+    view: str
+
+    def definition(self) -> ViewDefinition:
+        """What it is declared to be; ViewNotFoundError."""
+        views = open_log(self.workspace).entries("view")
+        if self.view not in views:
+            near = difflib.get_close_matches(self.view, list(views), 1)
+            hint = f"did you mean {near[0]!r}?" if near else "SHOW VIEWS lists those that are there"
+            raise ViewNotFoundError(f"there is no view {self.view!r}", hint=hint, view=self.view)
+        return ViewDefinition.from_document(views[self.view].document)
+
+    def name(self) -> str:
+        """Its name as it was declared."""
+        return self.definition().name
+
+    def store(self) -> StateStore:
+        """The ticks of the workspace; opening it costs nothing."""
+        return StateStore(Storage(self.workspace), SystemClock())
+
+
+@dataclass(frozen=True)
+class ViewSettings:
+    """What a read of a view was asked for."""
+
+    place: ViewPlace
+    as_of: int | datetime | None = None
+    changes: bool = False
+    starting: Literal["earliest", "latest"] | int = "earliest"
+    given_starting: bool = False
+    columns: tuple[str, ...] | None = None
+    ticks_per_trigger: int | None = None
+    rows_per_task: int = ROWS_PER_TASK
+
+    def refuse_for_batch(self) -> None:
+        """UsageError for what only a stream, or only changes, can do."""
+        if self.ticks_per_trigger is not None:
+            raise UsageError("option maxTicksPerTrigger is for streams", hint="leave it out")
+        if self.given_starting and not self.changes:
+            raise UsageError(
+                "option starting says from where on changes are read, and this reads rows",
+                hint='the rows at a tick: .option("as_of", 41); the changes after it: .option("changes", True)',
+            )
+
+    def refuse_for_stream(self) -> None:
+        """UsageError for what only a batch can do."""
+        if self.as_of is not None:
+            raise UsageError(
+                "option as_of is for batch reads: a stream goes on",
+                hint='begin at a tick: .option("starting", 41)',
+            )
+        if not self.changes:
+            raise UsageError(
+                "a stream of a view is a stream of its changes, with _weight and _tick",
+                detail="Spark asks for the columns before it says whether it streams, so this has to be said too",
+                hint='.option("changes", True)',
+            )
+
+
+@dataclass(frozen=True)
 class WriteSettings:
     """What a write was asked for; `producer` makes a batch write idempotent, a stream has its own."""
 
@@ -88,6 +165,34 @@ def read_settings(options: Mapping[str, str]) -> ReadSettings:
     )
 
 
+def reads_view(options: Mapping[str, str]) -> bool:
+    """Whether a read is of a view; UsageError if it is of a topic too."""
+    names = {name.lower() for name in options}
+    if {"view", "topic"} <= names:
+        raise _both()
+    return "view" in names
+
+
+def _both() -> UsageError:
+    return UsageError("option view and option topic exclude each other", hint="leave one of them out")
+
+
+def view_settings(options: Mapping[str, str]) -> ViewSettings:
+    """The settings of a read of a view; UsageError for an option that is missing, unknown or wrong."""
+    given = _Options(options, _VIEW, "read", "view")
+    workspace, view = given.workspace("view", "revenue")
+    return ViewSettings(
+        place=ViewPlace(workspace, view),
+        as_of=_as_of(given.get("as_of")),
+        changes=given.flag("changes"),
+        starting=_starting_tick(given.get("starting", "earliest")),
+        given_starting=bool(given.get("starting")),
+        columns=_columns(given),
+        ticks_per_trigger=given.count("maxTicksPerTrigger"),
+        rows_per_task=given.count("rowsPerTask") or ROWS_PER_TASK,
+    )
+
+
 def write_settings(options: Mapping[str, str], *, stream: bool) -> WriteSettings:
     """The settings of a write; UsageError for an option that is missing, unknown or wrong."""
     given = _Options(options, _WRITE, "write")
@@ -108,19 +213,27 @@ def write_settings(options: Mapping[str, str], *, stream: bool) -> WriteSettings
 class _Options:
     """Options by name, whatever the case."""
 
-    def __init__(self, options: Mapping[str, str], known: tuple[str, ...], verb: Literal["read", "write"]):
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        known: tuple[str, ...],
+        verb: Literal["read", "write"],
+        what: Literal["topic", "view"] = "topic",
+    ) -> None:
         self._given = {name.lower(): value for name, value in options.items()}
-        if "view" in self._given:
+        if what == "topic" and "view" in self._given:
+            if verb == "read":
+                raise _both()
             raise UsageError(
-                "option view: views cannot be reached through Spark's data source yet",
-                hint='read one with ws.query("SELECT * FROM ..."), or name a topic: .option("topic", ...)',
+                "a view is made by its SELECT, and cannot be written to",
+                hint='write to a topic that it reads: .option("topic", ...)',
             )
         names = {name.lower(): name for name in (*known, *_OF_SPARK)}
         for name in self._given:
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
                 raise UsageError(
-                    f"{name!r} is not an option to {verb} a topic with",
+                    f"{name!r} is not an option to {verb} a {what} with",
                     hint=f"did you mean {names[near[0]]}?" if near else f"the options are {', '.join(known)}",
                 )
 
@@ -128,11 +241,15 @@ class _Options:
         return str(self._given.get(name.lower(), default))
 
     def place(self) -> Place:
-        for name in _COMMON:
+        return Place(*self.workspace("topic", "clicks"))
+
+    def workspace(self, what: str, example: str) -> tuple[str, str]:
+        """The folder, and the name of what is in it."""
+        for name in ("workspace", what):
             if not self.get(name).strip():
                 raise UsageError(
                     f"option {name} is missing",
-                    hint='.format("headwater").option("workspace", "shop").option("topic", "clicks")',
+                    hint=f'.format("headwater").option("workspace", "shop").option("{what}", "{example}")',
                 )
         if self.get("workspace") == "memory:":
             raise UsageError(
@@ -140,7 +257,7 @@ class _Options:
                 hint="its tasks are other processes: open a workspace in a folder",
             )
         # A task may have another working folder than the driver, where this is run.
-        return Place(os.path.abspath(self.get("workspace")), self.get("topic").strip())
+        return os.path.abspath(self.get("workspace")), self.get(what).strip()
 
     def flag(self, name: str) -> bool:
         value = self.get(name, "false").strip().lower()
@@ -188,6 +305,32 @@ def _starting(text: str) -> Start:
         raise UsageError(
             f"option starting does not say where to begin: {text!r}",
             hint="'earliest', 'latest', a time such as '2026-01-31T12:00:00Z', or positions as '{\"0\": 17, \"1\": 4}'",
+        ) from None
+
+
+def _starting_tick(text: str) -> Literal["earliest", "latest"] | int:
+    text = text.strip()
+    if text.lower() == "earliest":
+        return "earliest"
+    if text.lower() == "latest":
+        return "latest"
+    if not text.isdecimal():
+        raise UsageError(
+            f"option starting does not say after which tick to begin: {text!r}",
+            hint="'earliest', 'latest', or the number of a tick",
+        )
+    return int(text)
+
+
+def _as_of(text: str) -> int | datetime | None:
+    text = text.strip()
+    if not text:
+        return None
+    try:
+        return int(text) if text.isdecimal() else datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"option as_of names no tick: {text!r}", hint="a number, or a time such as '2026-01-31T12:00:00Z'"
         ) from None
 
 

@@ -37,6 +37,7 @@ class AggregateReader(Reader):
     """Reads GROUP BY."""
 
     def _aggregate(self, plan: Jvm) -> Lowered:
+        plan = self._without_pivots(plan)
         found = option(self._planning("PhysicalAggregation").unapply(plan))
         if found is None:
             self._refuse(plan, "this aggregate has no incremental form")
@@ -57,6 +58,38 @@ class AggregateReader(Reader):
             below, functions = self._arguments(child, grouping, plain)
             ordered_aggregates = plain
         return self._finished(below, grouping, ordered_aggregates, functions, results)
+
+    def _without_pivots(self, plan: Jvm) -> Jvm:
+        """PIVOT puts values that were aggregated before, one for each value of a column, side by side.
+
+        There is one row to take each from, so that the greatest is the one.
+        """
+        c, e = self._c, self._c.expressions
+
+        def change(found: Jvm) -> Jvm | None:
+            if kind(found) != "AggregateExpression" or kind(found.aggregateFunction()) != "PivotFirst":
+                return None
+            pivot = found.aggregateFunction()
+            column, value = pivot.pivotColumn(), pivot.valueColumn()
+            assert c.jvm is not None
+            sql = c.jvm.org.apache.spark.sql
+            listed = sql.catalyst.util.GenericArrayData(pivot.pivotColumnValues())
+            # as one literal: taken one by one, their types would not come back as they were
+            values = e.Literal(listed, sql.types.ArrayType(column.dataType(), True))
+            chosen = [
+                e.If(
+                    e.EqualNullSafe(column, e.GetArrayItem(values, self._literal(i), False)),
+                    value,
+                    self._null(value.dataType()),
+                )
+                for i in range(pivot.pivotColumnValues().size())
+            ]
+            return e.CreateArray(c.seq(e.aggregate.Max(one).toAggregateExpression() for one in chosen), False)
+
+        if "pivotfirst(" not in plan.toString():
+            return plan
+        outputs = [c.rewritten(o, change) for o in items(plan.aggregateExpressions())]
+        return plan.copy(plan.groupingExpressions(), c.seq(outputs), plan.child(), c.none())
 
     def _arguments(
         self, child: Lowered, grouping: Sequence[Jvm], aggregates: Sequence[Jvm]

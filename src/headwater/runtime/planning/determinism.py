@@ -71,7 +71,9 @@ class Determinism:
             )
         if name == "GlobalLimit":
             return self._limit_next_to_sort(plan)
-        if name == "Aggregate" and any(f in plan.toString() for f in ("collect_set(", "listagg(")):
+        if name == "Aggregate" and any(
+            f in plan.toString() for f in ("collect_set(", "listagg(", "array_sort(")
+        ):
             return self._ordered_aggregates(plan)
         return plan
 
@@ -138,7 +140,7 @@ class Determinism:
             self._refuse(
                 expression,
                 f"{_called(expression)} lists values in the order of the rows, and rows have no order in a view",
-                hint="sort it: sort_array(array_agg(x)), or listagg(x) WITHIN GROUP (ORDER BY x)",
+                hint="say which: array_agg(x ORDER BY y), listagg(x) WITHIN GROUP (ORDER BY y), or sort_array(array_agg(x))",
             )
         aggregate = name in (
             "CollectSet",
@@ -244,6 +246,8 @@ class Determinism:
         c = self._catalyst
 
         def ordered(e: Jvm) -> Jvm | None:
+            if kind(e) == "ArraySort":
+                return self._presorted(e)
             return self._total_list(e) if kind(e) == "ListAgg" else self._sorted_set(e)
 
         outputs = [c.rewritten(e, ordered) for e in items(plan.aggregateExpressions())]
@@ -270,6 +274,18 @@ class Determinism:
             return e
         total = self._catalyst.seq([*order, self._ascending(value)])
         return e.copy(value, e.delimiter(), total, e.mutableAggBufferOffset(), e.inputAggBufferOffset())
+
+    def _presorted(self, e: Jvm) -> Jvm | None:
+        """A list that a comparison of the user's sorts, which may find equal what is not: those stay in the order that
+        they have, since the sort is stable, so they are given the order of their values before."""
+        listed, comparison = items(e.children())
+        if kind(listed) != "AggregateExpression" or kind(listed.aggregateFunction()) != "CollectList":
+            return None
+        if not _orderable(listed.aggregateFunction()):
+            self._refuse(e, "maps have no order, so a list of them has none", hint="list their entries")
+        return e.withNewChildren(
+            self._catalyst.seq([self._catalyst.expressions.SortArray(listed), comparison])
+        )
 
     def _ascending(self, e: Jvm) -> Jvm:
         expressions = self._catalyst.expressions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -23,6 +23,10 @@ class Relation:
     name: str
     schema: pa.Schema
     append_only: bool
+    hidden: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    """Columns that can be read by name and are no part of `*`."""
+    places: tuple[int, ...] | None = None
+    """Where its rows have the columns of `schema`, if that is not all of their columns in their order."""
 
 
 class Bound(NamedTuple):

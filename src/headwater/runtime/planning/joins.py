@@ -10,6 +10,7 @@ from headwater.runtime.planning.catalyst import (
     identity,
     items,
     kind,
+    module,
     option,
 )
 from headwater.runtime.planning.handles import Lowered, NotIn
@@ -49,6 +50,8 @@ class JoinReader(Reader):
             left_keys, right_keys, condition = [], [], option(plan.condition())
             if join_kind == "anti" and (pair := self._null_aware(plan)) is not None:
                 return self._not_in(left, right, *pair)
+            if join_kind == "existence" and (pair := self._null_aware(plan)) is not None:
+                return self._in_or_null(left, right, *pair, join_type.exists())
             # a condition that Spark found to be never true matches nothing, whatever the kind of join
             never = condition is not None and kind(condition) == "Literal" and condition.value() is not True
             if condition is not None and (never or join_kind in ("semi", "anti", "existence")):
@@ -92,7 +95,7 @@ class JoinReader(Reader):
             return  # EXISTS of an uncorrelated subquery: one flag for all rows
         if any(_single(side) or _static(side) for side in (left, right)):
             return
-        if join_kind == "anti" and "isnull" in plan.condition().toString():
+        if join_kind in ("anti", "existence") and "isnull" in plan.condition().toString():
             self._refuse(
                 plan,
                 "NOT IN over several columns has no incremental form",
@@ -105,10 +108,54 @@ class JoinReader(Reader):
         )
 
     def _null_aware(self, plan: Jvm) -> tuple[Jvm, Jvm] | None:
+        anti = self._c.jvm.org.apache.spark.sql.catalyst.plans  # type: ignore[union-attr]
+        plan = plan.copy(plan.left(), plan.right(), module(anti, "LeftAnti"), plan.condition(), plan.hint())
         found = option(self._planning("ExtractSingleColumnNullAwareAntiJoin").unapply(plan))
         if found is None:
             return None
         return found._1().head(), found._2().head()
+
+    def _in_or_null(
+        self, left: Lowered, right: Lowered, left_key: Jvm, right_key: Jvm, exists: Jvm
+    ) -> Lowered:
+        """What NOT IN negates where it is a value: some y is equal to x, or, where there is a y, it or x is null."""
+        c, e = self._c, self._c.expressions
+        left_below, left_columns = self._keyed(left, [left_key])
+        right_below, right_columns = self._keyed(right, [right_key])
+        matched = c.alias(self._literal(True), "matched").toAttribute()
+        sides = [*left_below.attributes, matched]
+        found = g.Join(
+            left_below.node,
+            right_below.node,
+            "existence",
+            left_columns,
+            right_columns,
+            None,
+            c.arrow_schema(sides),
+        )
+        zero = c.cast(self._literal(0), self._long())
+        every, filled = (c.alias(zero, name).toAttribute() for name in ("all", "filled"))
+        tally = Lowered(self._tally(right_below, right_columns), [every, filled])
+        # joined as two flags, which hardly ever change, and not as the counts, which change with every row
+        there, null = e.GreaterThan(every, zero), e.LessThan(filled, every)
+        flags = self._projected(tally, [c.alias(there, "there"), c.alias(null, "null")])
+        joined = [*sides, *flags.attributes]
+        node = g.Join(found, flags.node, "inner", (), (), None, c.arrow_schema(joined))
+        there, null = flags.attributes
+        unknown = e.Or(null, e.And(there, e.IsNull(left_below.attributes[left_columns[0]])))
+        shown = c.alias(e.Or(matched, unknown), exists.name(), like=exists)
+        return self._projected(Lowered(node, joined), [*left.attributes, shown])
+
+    def _tally(self, side: Lowered, columns: tuple[int, ...]) -> g.Aggregate:
+        """How many rows there are, and how many that are not null."""
+        count_all = g.Function("count", "count(*)", (), None, ordered=False)
+        count_filled = g.Function("count", "count(y)", columns, None, ordered=False)
+        counts = pa.schema([("all", pa.int64()), ("filled", pa.int64())])
+        return g.Aggregate(side.node, 0, (count_all, count_filled), counts)
+
+    def _long(self) -> Jvm:
+        assert self._c.jvm is not None
+        return module(self._c.jvm.org.apache.spark.sql.types, "LongType")
 
     def _not_in(self, left: Lowered, right: Lowered, left_key: Jvm, right_key: Jvm) -> Lowered:
         """`x NOT IN (SELECT y)`: no y equal to x, and, unless there is no y at all, neither x nor any y is null."""
@@ -124,13 +171,9 @@ class JoinReader(Reader):
             None,
             c.arrow_schema(left_below.attributes),
         )
-        counts = pa.schema([("all", pa.int64()), ("filled", pa.int64())])
-        count_all = g.Function("count", "count(*)", (), None, ordered=False)
-        count_filled = g.Function("count", "count(y)", right_columns, None, ordered=False)
-        tally_input = Lowered(right_below.node, right_below.attributes)
-        tally = g.Aggregate(tally_input.node, 0, (count_all, count_filled), counts)
+        tally = self._tally(right_below, right_columns)
         width = len(left_below.attributes)
-        joined_schema = pa.schema([*unmatched.schema, *counts])
+        joined_schema = pa.schema([*unmatched.schema, *tally.schema])
         joined = g.Join(unmatched, tally, "inner", (), (), None, joined_schema)
         text = "NOT IN: nothing to compare with, or no null on either side"
         condition = g.Expression(

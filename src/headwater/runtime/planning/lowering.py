@@ -7,10 +7,11 @@ columns. Where an operator needs its keys as columns, they are computed below it
 from __future__ import annotations
 
 from headwater.runtime.planning.aggregates import AggregateReader
+from headwater.runtime.planning.functions import FunctionReader
 from headwater.runtime.planning.joins import JoinReader
 from headwater.runtime.planning.sources import LinearReader
 from headwater.runtime.planning.windows import WindowReader
 
 
-class Lowering(WindowReader, LinearReader, AggregateReader, JoinReader):
+class Lowering(FunctionReader, WindowReader, LinearReader, AggregateReader, JoinReader):
     """Reads every kind of node that has an incremental form."""

@@ -10,20 +10,35 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
 from headwater.errors import HeadwaterError, StatementError
 from headwater.queries import graph as g
-from headwater.queries.dialect import pointing
+from headwater.queries.dialect import pointing, words_of
+from headwater.queries.orderings import spelled
 from headwater.queries.statements import Query
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, items, readable, spark_schema_json
+from headwater.runtime.functions.folds import Fold, graph, parse_fold
+from headwater.runtime.functions.registry import Functions
+from headwater.runtime.hidden import hidden_among
+from headwater.runtime.planning.catalyst import (
+    Catalyst,
+    Jvm,
+    items,
+    kind,
+    option,
+    readable,
+    spark_schema_json,
+)
 from headwater.runtime.planning.determinism import Determinism, Refuse
 from headwater.runtime.planning.handles import COLUMN_KEY, SOURCE_KEY, Relation
+from headwater.runtime.planning.lists import with_ordered_lists
 from headwater.runtime.planning.lowering import Lowering
+from headwater.runtime.planning.names import Names, Opened
+from headwater.runtime.planning.registration import SessionFunctions
 from headwater.runtime.session import SEMANTICS
 
 if TYPE_CHECKING:
@@ -63,30 +78,47 @@ class Plan:
     """What its graph reads: less, where the optimizer found that something plays no part."""
     fingerprint: str
     """Changes when the graph does: state of another fingerprint is of another graph."""
+    refuse: Refuse = field(compare=False, repr=False)
+    """refuse(node, reason, hint=...): raises, underlining the part of the SQL that a node of the graph came from."""
+    hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The hidden columns that its graph reads, by the topic that has them."""
 
 
 class Planner:
     """Plans queries over relations that have a schema and, for now, no rows."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, functions: Functions | None = None) -> None:
         self._spark = spark.newSession()
         for name, value in SEMANTICS.items():
             self._spark.conf.set(name, value)
         self._spark.conf.set("spark.sql.optimizer.excludedRules", ",".join(_RULES + r for r in _EXCLUDED))
         self.catalyst = Catalyst(self._spark)
         self._registered: dict[str, Relation] = {}
+        self._functions = functions
+        self._known = None if functions is None else SessionFunctions(self.catalyst, functions, runs=False)
         self._guard = threading.RLock()
 
     def plan(self, query: Query, relations: Mapping[str, Relation]) -> Plan:
         """The operator graph of a query; StatementError, underlining, if it cannot be read or kept."""
+        if (fold := parse_fold(query.text)) is not None and self._functions is not None:
+            return _fold_plan(fold, query, relations, self._functions)
         with self._guard:  # the names that are known belong to one plan at a time
             return self._plan(query, relations)
 
+    def signatures(self, query: str) -> tuple[str, ...]:
+        """The users' functions that a query counts on: its plan is another one when this changes."""
+        return () if self._functions is None else self._functions.signatures(query)
+
     def _plan(self, query: Query, relations: Mapping[str, Relation]) -> Plan:
         self._register(relations)
-        pinned = pin(self.catalyst, query)
+        words = {word.text.lower() for word in words_of(query.text) if word.is_name}
+        dotted = [name for name in relations if "." in name and name.lower().rpartition(".")[2] in words]
+        names = Names(self.catalyst, self._opened(words, relations), dotted)
+        pinned = pin(self.catalyst, query, self._known, names)
         optimized = self.catalyst.dataset(pinned).queryExecution().optimizedPlan()
-        lowering = Lowering(self.catalyst, relations, refuser(query))
+        lowering = Lowering(self.catalyst, relations, refuser(query), self._functions)
+        if names.met:
+            lowering.keep_hidden(optimized)
         root, attributes = lowering.lower(optimized)
         schema = self._schema(query, pinned, attributes)
         if isinstance(root, g.Map):
@@ -98,10 +130,13 @@ class Planner:
             inputs={
                 name: tuple(relation.schema.names)
                 for name, relation in relations.items()
-                if name.lower() in {m.lower() for m in _MENTIONED.findall(pinned.toString())}
+                if name in names.met
+                or name.lower() in {m.lower() for m in _MENTIONED.findall(pinned.toString())}
             },
             reads=tuple(dict.fromkeys(s.name for s in g.sources(root))),
             fingerprint=hashlib.sha256(shape.encode()).hexdigest()[:16],
+            refuse=_node_refuser(query, lowering.origins),
+            hidden=_hidden(root),
         )
 
     def _register(self, relations: Mapping[str, Relation]) -> None:
@@ -115,8 +150,23 @@ class Planner:
             marks = [{SOURCE_KEY: name, COLUMN_KEY: i} for i in range(len(relation.schema))]
             schema = self.catalyst.struct_type(spark_schema_json(relation.schema, marks))
             frame = self.catalyst.session.createDataFrame(empty, schema)
-            frame.createOrReplaceTempView(name)
+            frame.createOrReplaceTempView(f"`{name}`")
             self._registered[name] = relation
+
+    def _opened(self, words: Collection[str], relations: Mapping[str, Relation]) -> dict[str, Opened]:
+        """The relations that a query of these words may read hidden columns of, if it names any."""
+        wanted = set(hidden_among(words))
+        opened = {}
+        for name, relation in relations.items():
+            hidden = [field for field in relation.hidden if field.name in wanted]
+            if hidden and name.lower() in words:
+                full = pa.schema([*relation.schema, *hidden])
+                marks = [{SOURCE_KEY: name, COLUMN_KEY: i} for i in range(len(full))]
+                empty = self._spark.sparkContext._jsc.emptyRDD()
+                schema = self.catalyst.struct_type(spark_schema_json(full, marks))
+                frame = self.catalyst.session.createDataFrame(empty, schema)
+                opened[name] = Opened(frame.queryExecution().analyzed(), len(relation.schema))
+        return opened
 
     def _schema(self, query: Query, pinned: Jvm, attributes: list[Jvm]) -> pa.Schema:
         names = [a.name() for a in items(pinned.output())]
@@ -133,16 +183,56 @@ class Planner:
         return pa.schema([pa.field(n, t) for n, t in zip(names, types, strict=True)])
 
 
-def pin(catalyst: Catalyst, query: Query) -> Jvm:
+def _fold_plan(fold: Fold, query: Query, relations: Mapping[str, Relation], functions: Functions) -> Plan:
+    """The plan of a fold, for which Spark is not needed."""
+    definition = functions.declared().get(fold.name.lower())
+    if definition is None or fold.topic not in relations:
+        raise StatementError(f"there is no fold {fold.name!r} of topic {fold.topic!r}", hint="ws.fold(...)")
+    schema = relations[fold.topic].schema
+    root, shown = graph(fold, schema, definition, functions)
+    return Plan(
+        root=root,
+        schema=shown,
+        inputs={fold.topic: tuple(schema.names)},
+        reads=(fold.topic,),
+        fingerprint=hashlib.sha256(f"{root!r}".encode()).hexdigest()[:16],
+        refuse=refuser(query),
+    )
+
+
+def pin(
+    catalyst: Catalyst,
+    query: Query,
+    functions: SessionFunctions | None = None,
+    names: Names | None = None,
+) -> Jvm:
     """The analysed plan of a query, with every choice that Spark leaves open made."""
+    analysed = analyse(catalyst, query, functions, names).queryExecution().analyzed()
+    return Determinism(catalyst, refuser(query)).pinned(analysed)
+
+
+def analyse(
+    catalyst: Catalyst,
+    query: Query,
+    functions: SessionFunctions | None = None,
+    names: Names | None = None,
+) -> Jvm:
+    """A Dataset of a query in the dialect of views; StatementError, in our form, if Spark refuses it."""
     from pyspark.errors import PySparkException
 
+    if functions is not None:
+        functions.prepare(query.text)
     try:
-        parsed = catalyst.session.sessionState().sqlParser().parsePlan(query.text)
-        analysed = catalyst.dataset(parsed).queryExecution().analyzed()
+        parsed = catalyst.session.sessionState().sqlParser().parsePlan(spelled(query.text).text)
+        parsed = parsed if names is None else names.resolved(parsed)
+        dataset = catalyst.dataset(with_ordered_lists(catalyst, parsed, query.text, refuser(query)))
+        if functions is None:
+            return dataset
+        plan = dataset.queryExecution().analyzed()
+        inlined = functions.inlined(plan, refuser(query))
+        return dataset if inlined is plan else catalyst.dataset(inlined)
     except PySparkException as error:
         raise statement_error(query, error) from None
-    return Determinism(catalyst, refuser(query)).pinned(analysed)
 
 
 def refuser(query: Query) -> Refuse:
@@ -157,8 +247,36 @@ def refuser(query: Query) -> Refuse:
     return refuse
 
 
+def _hidden(root: g.Node) -> dict[str, tuple[str, ...]]:
+    """The hidden columns of every source that has some."""
+    found: dict[str, set[str]] = {}
+    for source in g.sources(root):
+        if source.hidden:
+            found.setdefault(source.name, set()).update(source.hidden)
+    return {name: hidden_among(columns) for name, columns in found.items()}
+
+
+def _node_refuser(query: Query, origins: Mapping[int, tuple[g.Node, Jvm]]) -> Refuse:
+    def refuse(node: g.Node, reason: str, *, hint: str | None = None) -> NoReturn:
+        plan = origins[id(node)][1]
+        match kind(plan):
+            case "Join" | "Filter":
+                told = plan.condition() if kind(plan) == "Filter" else option(plan.condition())
+            case "Window":
+                told = plan.windowExpressions().head()
+            case _:
+                told = plan
+        refuser(query)(plan if told is None else told, reason, hint=hint)
+
+    return refuse
+
+
 def _pointing(query: Query, start: int, end: int, reason: str, hint: str | None) -> StatementError:
-    return pointing(query.source or query.text, query.start + start, query.start + end, reason, hint=hint)
+    """`start` and `end` are places in what Spark was given to read."""
+    at = spelled(query.text).original
+    return pointing(
+        query.source or query.text, query.start + at(start), query.start + at(end), reason, hint=hint
+    )
 
 
 def _place(node: Jvm) -> tuple[int | None, int | None]:
@@ -184,11 +302,24 @@ def statement_error(query: Query, error: Exception) -> HeadwaterError:
     if first.startswith("[") and "] " in first:
         first = first.split("] ", 1)[1]
     first = first.split(" SQLSTATE:")[0].rstrip(".; ")
+    text = spelled(query.text).text
     for context in error.getQueryContext() or []:
         start, stop = context.startIndex(), context.stopIndex()
-        if 0 <= start <= stop < len(query.text):
-            return _pointing(query, start, stop + 1, f"Spark: {first}", None)
+        if 0 <= start <= stop < len(text):
+            return _pointing(query, start, stop + 1, f"Spark: {first}", _hint(first))
     if (at := _POSITION.search(str(error))) is not None:
-        start = sum(len(line) + 1 for line in query.text.split("\n")[: int(at[1]) - 1]) + int(at[2])
-        return _pointing(query, start, start + 1, f"Spark: {first}", None)
+        start = sum(len(line) + 1 for line in text.split("\n")[: int(at[1]) - 1]) + int(at[2])
+        return _pointing(query, start, start + 1, f"Spark: {first}", _hint(first))
     return StatementError(f"Spark: {first}", detail="\n".join(message.strip().splitlines()[1:8]) or None)
+
+
+def _hint(refusal: str) -> str | None:
+    """What to do about a hidden column that is not there, or a function."""
+    if refusal.startswith("Cannot resolve routine"):
+        return "Spark has no such function; ws.function(...) declares one of yours"
+    name = next(iter(hidden_among(re.findall(r"`(\w+)` cannot be resolved", refusal))), None)
+    if name is None:
+        return None
+    if name == "_op":
+        return "_op is a column of topics with a primary key; a view has it if its SELECT names it"
+    return f"{name} is a column of topics; a view has it if its SELECT names it, and USING hides it: join with ON"

@@ -29,6 +29,9 @@ class Reader:
         self._c = catalyst
         self._relations = relations
         self._refuse = refuse
+        self._read: set[int] = set()
+        self.origins: dict[int, tuple[g.Node, Jvm]] = {}
+        """By the identity of a graph's node: the node, and what part of the plan it was made of."""
 
     def lower(self, plan: Jvm) -> Lowered:
         """The graph of a plan."""
@@ -42,7 +45,15 @@ class Reader:
                 hint="docs/sql.md lists what works in views",
             )
         lowered: Lowered = method(plan)
+        self._note(lowered.node, plan)
         return lowered
+
+    def _note(self, node: g.Node, plan: Jvm) -> None:
+        """Remember of what a node was made, and those below it that were made with it."""
+        if id(node) not in self.origins:
+            self.origins[id(node)] = (node, plan)
+            for child in node.inputs:
+                self._note(child, plan)
 
     def _keyed(self, child: Lowered, keys: Sequence[Jvm]) -> tuple[Lowered, tuple[int, ...]]:
         """The input with every key among its columns, and where they are."""

@@ -20,6 +20,10 @@ from headwater.runtime.planning.reader import Reader
 class LinearReader(Reader):
     """Reads what acts on each row alone."""
 
+    def keep_hidden(self, plan: Jvm) -> None:
+        """Have sources give those of their hidden columns that the whole plan reads; without this they give none."""
+        self._read = _read_attributes(plan)
+
     # Sources
 
     def _logicalrdd(self, plan: Jvm) -> Lowered:
@@ -28,9 +32,13 @@ class LinearReader(Reader):
         if not metadata.contains(SOURCE_KEY):
             self._refuse(plan, "a view reads topics and views of its workspace, nothing else")
         relation = self._relations[metadata.getString(SOURCE_KEY)]
-        columns = tuple(range(len(relation.schema)))
+        columns = tuple(range(len(relation.schema))) if relation.places is None else relation.places
+        named = [a for a in attributes[len(columns) :] if identity(a) in self._read]
+        attributes = [*attributes[: len(columns)], *named]
+        hidden = tuple(a.name() for a in named)
         schema = self._c.arrow_schema(attributes)
-        return Lowered(g.Source(relation.name, columns, schema, relation.append_only), attributes)
+        source = g.Source(relation.name, columns, schema, relation.append_only, hidden=hidden)
+        return Lowered(source, attributes)
 
     def _localrelation(self, plan: Jvm) -> Lowered:
         return self._constant(plan)
@@ -169,3 +177,10 @@ class LinearReader(Reader):
                 expression = self._c.rewritten(expression, change)
             changed.append(expression)
         return child, changed
+
+
+def _read_attributes(plan: Jvm) -> set[int]:
+    """The attributes that any node of a plan reads, those in subqueries included."""
+    read = {identity(a) for a in items(plan.references().toSeq())}
+    below = (_read_attributes(p) for p in (*items(plan.children()), *items(plan.subqueries())))
+    return read.union(*below)

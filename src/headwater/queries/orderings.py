@@ -1,0 +1,54 @@
+"""`array_agg(x ORDER BY y)`, as most databases spell a list in a declared order, for a parser that does not know it.
+
+Spark reads an order after the call alone: `array_agg(x) WITHIN GROUP (ORDER BY y)`. Nothing but insertions turns the one
+into the other, so every place of the text that Spark reads is a place of the text that was written.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from headwater.queries.dialect import words_of
+
+LISTS = ("array_agg", "collect_list")
+"""Functions that make a list of a group's values."""
+_ORDERED = (*LISTS, "listagg", "string_agg")
+_CALLED = re.compile(rf"\b({'|'.join(_ORDERED)})\b", re.IGNORECASE)
+_BETWEEN = ") WITHIN GROUP ("
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """A query in Spark's spelling, and where that is longer than what was written."""
+
+    text: str
+    inserted: tuple[int, ...] = ()
+    """The places, in what was written, before which something stands that was not."""
+
+    def original(self, at: int) -> int:
+        """The place in what was written of a place in `text`."""
+        width = len(_BETWEEN)
+        for place in self.inserted:
+            if at < place + width:
+                return min(at, place)
+            at -= width
+        return at
+
+
+def spelled(text: str) -> Spelled:
+    """A query with every order inside a call of a list function moved behind the call."""
+    if _CALLED.search(text) is None:
+        return Spelled(text)
+    words = words_of(text)
+    places: list[int] = []
+    calls: list[bool] = []  # for each parenthesis that is open: whether it is the call of a list function
+    for before, word, after in zip([None, *words], words, words[1:], strict=False):
+        if word.is_("("):
+            calls.append(before is not None and before.is_name and before.text.lower() in _ORDERED)
+        elif word.is_(")") and calls:
+            calls.pop()
+        elif calls and calls[-1] and word.is_("ORDER") and after.is_("BY"):
+            places.append(word.start)
+    parts = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+    return Spelled(_BETWEEN.join(parts), tuple(places))

@@ -1,0 +1,87 @@
+"""The columns that a record of a topic has besides its own: found by their names, and no part of `*`.
+
+What a record is (`_op`) and where and when it came into the log. In a keyed topic's current table they are those of the
+record that is current. They are read from the log only for who names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.catalog import TopicDefinition
+from headwater.log.protocol import Log
+from headwater.queries.dialect import words_of
+from headwater.queries.serving_sources import HIDDEN
+from headwater.types import TIMESTAMP
+
+READABLE = pa.schema(
+    [
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+        ("_appended_at", TIMESTAMP),
+        ("_op", pa.string()),
+    ]
+)
+"""All of them; a topic without a key has no `_op`."""
+_RECORDS = "._records"
+POSITION = ("_partition", "_offset", "_appended_at")
+"""Those that say which record it is."""
+
+
+def hidden_schema(topic: TopicDefinition) -> pa.Schema:
+    """The hidden columns that a topic has."""
+    return READABLE if topic.key else pa.schema([f for f in READABLE if f.name != "_op"])
+
+
+def hidden_among(words: Iterable[str]) -> tuple[str, ...]:
+    """Which hidden columns are among the words of a query, in any case."""
+    folded = {word.lower() for word in words}
+    return tuple(name for name in READABLE.names if name in folded)
+
+
+def hidden_in(query: str) -> tuple[str, ...]:
+    """Which hidden columns a query may mean: the names that stand in its text."""
+    return hidden_among(word.text for word in words_of(query) if word.is_name) if "_" in query else ()
+
+
+def table_with_hidden(topic: str) -> str:
+    """The name of the unit that keeps a keyed topic's table with its hidden columns: a name that no topic can have."""
+    return f"{topic}{_RECORDS}"
+
+
+def table_topic(unit: str) -> str:
+    """The topic whose table a unit keeps, with hidden columns or without."""
+    return unit.removesuffix(_RECORDS)
+
+
+def topic_schema(topic: TopicDefinition, hidden: Sequence[str]) -> pa.Schema:
+    """The columns of a topic, and after them these hidden ones, as far as it has them, marked."""
+    return marked(pa.schema([*topic.schema, *(f for f in hidden_schema(topic) if f.name in hidden)]))
+
+
+def marked(schema: pa.Schema) -> pa.Schema:
+    """A schema whose hidden columns are known as such to those who read its tables."""
+    fields = (f.with_metadata({HIDDEN: b""}) if f.name in READABLE.names else f for f in schema)
+    return pa.schema(list(fields))
+
+
+def visible(schema: pa.Schema) -> list[str]:
+    """The columns of a schema that are not marked as hidden."""
+    return [field.name for field in schema if HIDDEN not in (field.metadata or {})]
+
+
+def read_records(
+    log: Log, topic: str, partition: int, span: tuple[int, int], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The records of a partition in a half-open span of offsets, with these columns, hidden ones among them."""
+    stored = [name for name in columns if name != "_partition"]
+    if len(stored) == len(columns):
+        yield from log.read(topic, partition, *span, stored)
+        return
+    for batch in log.read(topic, partition, *span, stored or ["_offset"]):
+        known = pa.array(np.full(batch.num_rows, partition, np.int32))
+        arrays = [known if name == "_partition" else batch.column(name) for name in columns]
+        yield pa.RecordBatch.from_arrays(arrays, names=list(columns))

@@ -1,0 +1,182 @@
+"""Lists in a declared order, `array_agg(x) WITHIN GROUP (ORDER BY y)`: Spark reads them, and has no function for them.
+
+They are written with functions that it has, in the parsed plan, before names and types are resolved:
+
+    transform(array_sort(array_agg(struct(y, x)), (l, r) -> ...), s -> s.x)
+
+The elements are compared by the keys of the order, one after the other, each with its direction and its place for NULL,
+and then by the value itself, so that the list is one and the same however the rows are met. As with `array_agg` without
+an order, NULL is no part of it unless RESPECT NULLS says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from headwater.queries.orderings import LISTS, Spelled, spelled
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, items, kind, module, option
+from headwater.runtime.planning.determinism import Refuse
+
+_PLANS = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
+_WINDOWS = ("WindowExpression", "UnresolvedWindowExpression")
+_VALUE = "value"
+
+
+def with_ordered_lists(catalyst: Catalyst, plan: Jvm, text: str, refuse: Refuse) -> Jvm:
+    """A parsed plan without lists that have an order; `text` is what was written."""
+    read = spelled(text)
+    if "within" not in read.text.lower():
+        return plan
+    assert catalyst.jvm is not None
+    sql = catalyst.jvm.org.apache.spark.sql.catalyst
+    # the queries of WITH are no part of the tree before they are put in their places
+    plan = module(sql.analysis, "CTESubstitution").apply(plan)
+    lists = _Lists(catalyst, refuse)
+    changes = catalyst.jvm.java.util.HashMap()
+    for expression in _expressions(plan):
+        if kind(expression) in _WINDOWS and (found := find(expression, _is_ordered)) is not None:
+            refuse(
+                found,
+                "a list over a window has the order of the window",
+                hint="leave the order of the list out: array_agg(x) OVER (ORDER BY y ROWS ...)",
+            )
+        if _is_ordered(expression):
+            changes.put(expression, lists.made(expression))
+        elif kind(expression) == "UnresolvedAlias" and find(expression, _is_ordered) is not None:
+            changes.put(expression, _named(catalyst, expression, text, read))
+    if changes.isEmpty():
+        return plan
+    # a map of Scala is a partial function, which is what its trees are transformed by
+    rule = catalyst.jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(changes)
+    return plan.transformAllExpressionsWithSubqueries(rule)
+
+
+def _expressions(plan: Jvm) -> Iterator[Jvm]:
+    """Every expression of a plan and of the subqueries in it, those above first."""
+    for child in items(plan.children()):
+        yield from _expressions(child)
+    for expression in items(plan.expressions()):
+        yield from _within(expression)
+
+
+def _within(expression: Jvm) -> Iterator[Jvm]:
+    yield expression
+    for child in items(expression.children()):
+        yield from _within(child)
+    if kind(expression) in _PLANS:
+        yield from _expressions(expression.plan())
+
+
+def _is_ordered(expression: Jvm) -> bool:
+    return (
+        kind(expression) == "UnresolvedFunction"
+        and expression.orderingWithinGroup().size() > 0
+        and items(expression.nameParts())[-1].lower() in LISTS
+    )
+
+
+def _named(catalyst: Catalyst, alias: Jvm, text: str, read: Spelled) -> Jvm:
+    """A column that was given no name, named as it was written and not as it was rewritten."""
+    origin = alias.child().origin()
+    start, stop = option(origin.startIndex()), option(origin.stopIndex())
+    if start is None or stop is None:
+        return alias
+    return catalyst.alias(alias.child(), text[read.original(start) : read.original(stop + 1)])
+
+
+class _Lists:
+    """Writes one list after the other. Every node that it makes has the place of the call that it is for."""
+
+    def __init__(self, catalyst: Catalyst, refuse: Refuse) -> None:
+        assert catalyst.jvm is not None
+        self._c = catalyst
+        self._refuse = refuse
+        self._analysis = catalyst.jvm.org.apache.spark.sql.catalyst.analysis
+        self._origin = module(catalyst.jvm.org.apache.spark.sql.catalyst.trees, "CurrentOrigin")
+        self._pair = catalyst.jvm.scala.Tuple2
+        self._some = module(catalyst.jvm.scala, "Some")
+
+    def made(self, call: Jvm) -> Jvm:
+        """A list that has an order, by other means."""
+        arguments, order = items(call.arguments()), items(call.orderingWithinGroup())
+        if len(arguments) != 1:
+            self._refuse(call, f"a list is made of one value, not of {len(arguments)}", hint="struct(a, b)")
+        value = arguments[0]
+        if call.isDistinct() and any(not o.child().canonicalized().equals(value) for o in order):
+            self._refuse(
+                call,
+                "a list of DISTINCT values can be ordered by the values alone",
+                hint="order by what is listed: array_agg(DISTINCT x ORDER BY x)",
+            )
+        self._origin.set(call.origin())
+        try:
+            return self._list(call, value, order)
+        finally:
+            self._origin.reset()
+
+    def _list(self, call: Jvm, value: Jvm, order: Sequence[Jvm]) -> Jvm:
+        keys = [f"key{i}" for i in range(len(order))]
+        fields = zip([*keys, _VALUE], [*(o.child() for o in order), value], strict=True)
+        element = self._call("named_struct", [e for name, e in fields for e in (self._literal(name), e)])
+        found = self._c.seq([element])
+        listed = call.copy(
+            call.nameParts(),
+            found,
+            call.isDistinct(),
+            call.filter(),
+            call.ignoreNulls(),
+            self._c.seq([]),
+            False,
+        )
+        if all(_ascends(o) and _nulls_first(o) for o in order):
+            ordered = self._call("sort_array", [listed])  # which is how structs compare
+        else:
+            ordered = self._call("array_sort", [listed, self._comparison(keys, order)])
+        if option(call.ignoreNulls()) is not False:
+            filled = self._c.expressions.IsNotNull(self._of("s", _VALUE))
+            ordered = self._call("filter", [ordered, self._lambda(filled, "s")])
+        return self._call("transform", [ordered, self._lambda(self._of("s", _VALUE), "s")])
+
+    def _comparison(self, keys: Sequence[str], order: Sequence[Jvm]) -> Jvm:
+        """(l, r) -> -1, 0 or 1: by the first key in which they differ, and by the value if by none."""
+        e = self._c.expressions
+        directions = [(k, _ascends(o), _nulls_first(o)) for k, o in zip(keys, order, strict=True)]
+        branches = []
+        for key, ascending, nulls_first in (*directions, (_VALUE, True, True)):
+            left, right = self._of("l", key), self._of("r", key)
+            less, null = (-1 if ascending else 1), (-1 if nulls_first else 1)
+            cases = [
+                (e.IsNull(left), null),
+                (e.IsNull(right), -null),
+                (e.LessThan(left, right), less),
+            ]
+            which = self._case([(when, self._literal(n)) for when, n in cases], self._literal(-less))
+            branches.append((e.Not(e.EqualNullSafe(left, right)), which))
+        return self._lambda(self._case(branches, self._literal(0)), "l", "r")
+
+    def _case(self, branches: Sequence[tuple[Jvm, Jvm]], otherwise: Jvm) -> Jvm:
+        pairs = self._c.seq(self._pair(when, then) for when, then in branches)
+        return self._c.expressions.CaseWhen(pairs, self._some.apply(otherwise))
+
+    def _lambda(self, body: Jvm, *arguments: str) -> Jvm:
+        return self._c.expressions.LambdaFunction(body, self._c.seq(self._of(a) for a in arguments), False)
+
+    def _of(self, *names: str) -> Jvm:
+        return self._c.expressions.UnresolvedNamedLambdaVariable(self._c.seq(names))
+
+    def _call(self, name: str, arguments: Sequence[Jvm]) -> Jvm:
+        none = self._c.none()
+        return self._analysis.UnresolvedFunction(
+            self._c.seq([name]), self._c.seq(arguments), False, none, none, self._c.seq([]), False
+        )
+
+    def _literal(self, value: str | int) -> Jvm:
+        return module(self._c.expressions, "Literal").apply(value)
+
+
+def _ascends(order: Jvm) -> bool:
+    return kind(order.direction()) == "Ascending"
+
+
+def _nulls_first(order: Jvm) -> bool:
+    return kind(order.nullOrdering()) == "NullsFirst"

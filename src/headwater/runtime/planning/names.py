@@ -1,0 +1,123 @@
+"""What relations a query's names stand for, put into the parsed plan where Spark's own catalog cannot say it.
+
+Topics have columns that are found by name and are no part of `*`. Spark has such columns for its own sources, and for the
+keys that USING merges: a projection carries a tag with the attributes that may be named above it. A relation whose hidden
+columns are wanted is put in as such a projection, once for each place that names it. The views that a session has by
+name cannot do this: a view shows the columns of its query and no others.
+
+And what a view gives beside its rows has a name of two parts, `revenue.errors`, which Spark takes for a database and a table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, items, kind, module
+
+_SUBQUERIES = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
+_HIDDEN = "__metadata_col"
+"""What Spark's analyzer knows hidden columns by."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A relation with hidden columns: its analysed plan, whose first `visible` columns are those of `*`."""
+
+    plan: Jvm
+    visible: int
+
+
+class Names:
+    """Puts relations in the place of their names."""
+
+    def __init__(
+        self, catalyst: Catalyst, relations: Mapping[str, Opened], dotted: Iterable[str] = ()
+    ) -> None:
+        """`dotted`: names with a dot that the session has as names of one part."""
+        self._c = catalyst
+        self._relations = {name.lower(): (name, opened) for name, opened in relations.items()}
+        self._dotted = {name.lower(): name for name in dotted}
+        self.met: set[str] = set()
+        """The relations that were found, as they are spelled here."""
+
+    def resolved(self, parsed: Jvm) -> Jvm:
+        """A parsed plan with these relations in it."""
+        if not self._relations and not self._dotted:
+            return parsed
+        assert self._c.jvm is not None
+        # names of WITH come first; what is left after this are relations
+        substitution = module(self._c.jvm.org.apache.spark.sql.catalyst.analysis, "CTESubstitution")
+        return self._plan(substitution.apply(parsed))
+
+    def _plan(self, plan: Jvm) -> Jvm:
+        if kind(plan) == "UnresolvedRelation":
+            return self._mention(plan, None) or self._one_name(plan) or plan
+        named = kind(plan) == "SubqueryAlias" and kind(plan.child()) == "UnresolvedRelation"
+        if named and (mention := self._mention(plan.child(), plan.alias())) is not None:
+            return mention
+        children = items(plan.children())
+        changed = [self._plan(child) for child in children]
+        if any(a is not b for a, b in zip(children, changed, strict=True)):
+            plan = plan.withNewChildren(self._c.seq(changed))
+        return self._subqueries(plan)
+
+    def _subqueries(self, plan: Jvm) -> Jvm:
+        assert self._c.jvm is not None
+        changes = self._c.jvm.java.util.HashMap()
+        for expression in items(plan.expressions()):
+            for subquery in _subqueries_of(expression):
+                changes.put(subquery, subquery.withNewPlan(self._plan(subquery.plan())))
+        if changes.isEmpty():
+            return plan
+        # a map of Scala is a partial function, which is what its trees are transformed by
+        rule = self._c.jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(changes)
+        return plan.transformExpressionsDown(rule)
+
+    def _mention(self, relation: Jvm, alias: str | None) -> Jvm | None:
+        parts = items(relation.multipartIdentifier())
+        found = self._relations.get(parts[0].lower()) if len(parts) == 1 else None
+        if found is None:
+            return None
+        name, opened = found
+        self.met.add(name)
+        c = self._c
+        qualifier = c.seq([alias or name])
+        attributes = items(opened.plan.output())
+        named = [self._renewed(a, hidden=i >= opened.visible) for i, a in enumerate(attributes)]
+        below = c.plans.Project(c.seq(named), opened.plan)
+        shown = [n.toAttribute().withQualifier(qualifier) for n in named]
+        projection = c.plans.Project(c.seq(shown[: opened.visible]), below)
+        tag = module(c.plans, "Project").hiddenOutputTag()
+        projection.setTagValue(tag, c.seq(shown[opened.visible :]))
+        return projection
+
+    def _one_name(self, relation: Jvm) -> Jvm | None:
+        parts = items(relation.multipartIdentifier())
+        name = self._dotted.get(".".join(parts).lower()) if len(parts) > 1 else None
+        if name is None:
+            return None
+        c = self._c
+        assert c.jvm is not None
+        found = relation.copy(c.seq([name]), relation.options(), relation.isStreaming())
+        known_as = c.jvm.org.apache.spark.sql.catalyst.AliasIdentifier(parts[-1], c.seq(parts[:-1]))
+        return c.plans.SubqueryAlias(known_as, found)
+
+    def _renewed(self, attribute: Jvm, *, hidden: bool) -> Jvm:
+        """The same column with an identity of its own, so that every place which names a relation has its columns."""
+        assert self._c.jvm is not None
+        name, none = attribute.name(), self._c.seq([])
+        metadata = self._c.none()
+        if hidden:
+            mark = self._c.jvm.org.apache.spark.sql.types.Metadata.fromJson(json.dumps({_HIDDEN: name}))
+            metadata = module(self._c.jvm.scala, "Some").apply(mark)
+        identity = self._c.expressions.NamedExpression.newExprId()
+        return self._c.expressions.Alias(attribute, name, identity, none, metadata, none)
+
+
+def _subqueries_of(expression: Jvm) -> list[Jvm]:
+    """The subqueries of an expression that stand in no other."""
+    if kind(expression) in _SUBQUERIES:
+        return [expression]
+    return [found for child in items(expression.children()) for found in _subqueries_of(child)]

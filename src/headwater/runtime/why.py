@@ -1,0 +1,287 @@
+"""Why a row of a view is so: `ws.view(v).why(key)`. How the records are found is in `lineage`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.errors import GapError, RowNotFoundError, TickNotKeptError, UsageError, ViewUnavailableError
+from headwater.log.protocol import Log
+from headwater.operators.delta import Delta, concat_rows, empty_rows
+from headwater.runtime.batch import Batch, as_table
+from headwater.runtime.catalog import definitions
+from headwater.runtime.comparison import difference
+from headwater.runtime.hidden import hidden_in, hidden_schema, marked
+from headwater.runtime.lineage.finding import Finder
+from headwater.runtime.lineage.records import Records, records_of
+from headwater.runtime.lineage.slices import EVERYTHING, Slice, Slices, either, of_sources, within
+from headwater.runtime.text import listed
+from headwater.runtime.tools import Tools
+from headwater.runtime.units import ViewUnit, view_of
+from headwater.state.manifest import Manifest, ViewState
+from headwater.state.serving import view_contents, view_lookup, view_state
+from headwater.state.store import StateStore
+from headwater.values import UNFIT, array_of
+
+
+@dataclass(frozen=True, eq=False)
+class Why:
+    """The rows of a view that a key finds at a tick, and what they come from.
+
+    The SELECTs of the views run over exactly these `records` give exactly these rows with that key; `recompute` does so.
+    """
+
+    view: str
+    tick: int
+    rows: pa.Table
+    """What the key finds."""
+    changed_tick: int | None
+    """The last tick that changed what the key finds; None if that is before `kept_from`."""
+    kept_from: int
+    """The first tick whose changes are kept."""
+    records: Mapping[str, pa.Table]
+    """By topic, in the order of partitions and offsets: `_partition`, `_offset`, `_appended_at`, of a keyed topic `_op`,
+    and the topic's columns."""
+    path: Mapping[str, pa.Table]
+    """The rows of the views in between from which the rows come; a view comes after those that it reads."""
+    complete: bool
+    """Whether the records are all there. If not, retention or compaction has removed some since, and what is kept does
+    not give the rows."""
+    _again: Callable[[], pa.Table] = field(repr=False)
+
+    def recompute(self) -> pa.Table:
+        """Run the SELECTs in batch, by Spark, over exactly these records: the rows that the key finds then."""
+        return self._again()
+
+    @property
+    def changed(self) -> str:
+        """When the rows were last changed, in words."""
+        if self.changed_tick is None:
+            return f"last changed before tick {self.kept_from}, the first that is kept"
+        return f"last changed by tick {self.changed_tick}"
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What else there is to say, in words."""
+        said = []
+        if not self.records:
+            said.append("from no record: the SQL itself says it, or it is there because nothing else is")
+        if not self.complete:
+            said.append("records were removed since: what is kept of them does not give the row")
+        return said
+
+    def __str__(self) -> str:
+        parts = [f"{self.view} at tick {self.tick}, {self.changed}", listed(self.rows)]
+        for view, rows in reversed(list(self.path.items())):
+            parts += ["", f"through {_counted(rows, 'row')} of {view}", listed(rows)]
+        for topic, rows in self.records.items():
+            parts += ["", f"from {_counted(rows, 'record')} of {topic}", listed(rows)]
+        for remark in self.remarks:
+            parts += ["", remark]
+        return "\n".join(parts)
+
+
+def why(
+    log: Log, store: StateStore, tools: Callable[[], Tools], manifest: Manifest, view: str, key: Any
+) -> Why:
+    """What the rows of a view that a key finds come from, at a tick.
+
+    ViewUnavailableError if the view is no part of the tick, RowNotFoundError if no row has the key.
+    """
+    state = view_state(manifest, view)
+    wanted = key_slice(state, key)
+    rows = _looked_up(store, manifest, state, wanted)
+    if not rows.num_rows:
+        raise _no_row(state, wanted, manifest.tick)
+    changed, kept_from = _last_change(store, manifest, state, wanted)
+    made = tools()
+    units = _units(made, manifest, view)
+    topics = _records(log, manifest, units, wanted)
+    finder = Finder(units, topics, made.evaluator)
+    computed = finder.rows(wanted)
+    complete = difference(computed, rows) is None
+    if not computed.num_rows:
+        raise GapError(
+            f"the records that this row of view {view!r} comes from were removed",
+            hint="retention and compaction remove records, also those that views are made of",
+            view=view,
+            tick=manifest.tick,
+        )
+    found = finder.find(wanted)
+    return Why(
+        view=view,
+        tick=manifest.tick,
+        rows=rows,
+        changed_tick=changed,
+        kept_from=kept_from,
+        records=found.records,
+        path={name: table for name, table in found.path.items() if name != view},
+        complete=complete,
+        _again=lambda: _recomputed(made, log, units, found.records, wanted),
+    )
+
+
+def key_slice(state: ViewState, key: Any) -> Slice:
+    """A key as users write it: columns with their values, or the values of the view's own key columns in order."""
+    schema = state.arrow_schema
+    if isinstance(key, Mapping):
+        return {_column(state, name): _value(state, _column(state, name), v) for name, v in key.items()}
+    own = [int(c) for c in state.extra["key"]]
+    values = list(key) if isinstance(key, tuple) else [key]
+    if len(values) != len(own):
+        names = [schema.field(c).name for c in own]
+        raise UsageError(
+            f"a row of view {state.name!r} is found by {', '.join(names)}: "
+            f"{len(own)} values, not {len(values)}",
+            hint=f"any columns will do, such as {{{names[0]!r}: ...}}",
+        )
+    return {c: _value(state, c, v) for c, v in zip(own, values, strict=True)}
+
+
+def _column(state: ViewState, name: Any) -> int:
+    names = state.arrow_schema.names
+    found = [c for c, n in enumerate(names) if isinstance(name, str) and n.lower() == name.lower()]
+    if not found:
+        raise UsageError(
+            f"view {state.name!r} has no column {name!r}", hint=f"its columns are {', '.join(names)}"
+        )
+    return found[0]
+
+
+def _value(state: ViewState, column: int, value: Any) -> pa.Array:
+    about = state.arrow_schema.field(column)
+    try:
+        return array_of([value], about.type)
+    except UNFIT:
+        raise UsageError(
+            f"column {about.name!r} of view {state.name!r} is {about.type}, which {value!r} is not"
+        ) from None
+
+
+def _looked_up(store: StateStore, manifest: Manifest, state: ViewState, wanted: Slice) -> pa.Table:
+    own = [int(c) for c in state.extra["key"]]
+    if own and set(own) == set(wanted):
+        keys = pa.RecordBatch.from_arrays([wanted[c] for c in own], names=[str(c) for c in own])
+        return view_lookup(store, manifest, state.name, own, keys)
+    return _having(view_contents(store, manifest, state.name), wanted)
+
+
+def _no_row(state: ViewState, wanted: Slice, tick: int) -> RowNotFoundError:
+    key = {state.arrow_schema.field(c).name: value[0].as_py() for c, value in wanted.items()}
+    told = ", ".join(f"{name} = {value!r}" for name, value in key.items())
+    return RowNotFoundError(
+        f"view {state.name!r} has no row at tick {tick}" + (f" with {told}" if told else ""),
+        hint=f"ws.view({state.name!r}).read(as_of={tick}) is all that it had",
+        view=state.name,
+        key=key,
+        tick=tick,
+    )
+
+
+def _last_change(
+    store: StateStore, manifest: Manifest, state: ViewState, wanted: Slice
+) -> tuple[int | None, int]:
+    """The last tick that changed what a key finds, if it is kept; and the first of the ticks that were looked at."""
+    at, now = manifest, state
+    while True:
+        if now.change is not None:
+            (run,) = store.open_runs(at, [now.change])
+            if within(run.rows.columns, len(run), (wanted,)).any():
+                return at.tick, at.tick
+        try:
+            before = store.manifest(at.tick - 1)
+        except TickNotKeptError:
+            return None, at.tick
+        then = before.views.get(state.name)
+        if then is None or then.history != state.history or then.status != "live":
+            return None, at.tick
+        at, now = before, then
+
+
+def _units(tools: Tools, manifest: Manifest, view: str) -> Sequence[ViewUnit]:
+    """A view and those that it reads, directly or not, sources first, as they were at the tick."""
+    served = {name: state.incarnation for name, state in manifest.views.items() if state.status == "live"}
+    known = {unit.name: unit for unit in tools.catalog.workload(served).units}
+    wanted = {view}
+    found: list[ViewUnit] = []
+    for unit in reversed(known.values()):
+        if unit.name in wanted and isinstance(unit, ViewUnit):
+            found.insert(0, unit)
+            wanted |= set(unit.units)
+    for unit in found:
+        if (beside := next((name for name in unit.sources if view_of(name) != name), None)) is not None:
+            raise UsageError(
+                f"view {unit.name!r} reads {beside}, and what becomes of rows that are left out is not traced",
+                hint=f"{beside} has _topic, _partition and _offset of every record that it tells of",
+            )
+        state = view_state(manifest, unit.name)
+        if state.extra.get("identity") != unit.identity:
+            raise ViewUnavailableError(
+                f"view {unit.name!r} is declared anew since tick {manifest.tick}",
+                detail="what it was made of then is not known any more",
+                hint="a later tick, of what it is now, can be asked for: ws.run() makes one",
+                view=unit.name,
+                status="replaced",
+                tick=manifest.tick,
+                last_tick=state.last_tick,
+            )
+    return found
+
+
+def _records(log: Log, manifest: Manifest, units: Sequence[ViewUnit], wanted: Slice) -> dict[str, Records]:
+    """What the topics under a view hold at the tick, as far as the key tells that it can matter."""
+    slices: dict[str, Slices] = {unit.name: () for unit in units} | {units[-1].name: (wanted,)}
+    for unit in reversed(units):
+        nodes = [node for node, _ in unit.pipeline.nodes]
+        for name, more in of_sources(nodes, slices[unit.name] or EVERYTHING).items():
+            slices[name] = either(slices.get(name, ()), more)
+    # a topic that only views which joined in this very tick read is not in the tick's own positions
+    cut = {t: ends for v in manifest.views.values() if v.status == "live" for t, ends in v.positions.items()}
+    names = slices.keys() - {unit.name for unit in units}
+    return {n: records_of(log, log.topic(n), cut.get(n, {}), slices[n]) for n in sorted(names)}
+
+
+def _recomputed(
+    tools: Tools, log: Log, units: Sequence[ViewUnit], records: Mapping[str, pa.Table], wanted: Slice
+) -> pa.Table:
+    batch = Batch(tools.spark, None, {}, tools.functions)
+    below = {unit.name for unit in units}
+    try:
+        for unit in units:
+            others = [name for name in unit.definition.reads if name not in below]
+            given = unit.admitted({name: Delta.of(_given(log, name, records)) for name in others})
+            for name in others:
+                rows = pa.Table.from_batches([given[name].rows])
+                hidden = (n for n in hidden_in(unit.definition.query) if n in rows.schema.names)
+                rows = rows.select([*unit.definition.inputs[name], *hidden])
+                batch.register(name, rows.cast(marked(rows.schema)))
+            frame = batch.view(unit.definition)
+        table = as_table(frame, units[-1].schema).combine_chunks()
+    finally:
+        batch.close()
+    return _having(table, wanted)
+
+
+def _given(log: Log, name: str, records: Mapping[str, pa.Table]) -> pa.RecordBatch:
+    """The records of a topic: its columns, then the hidden ones. A view that plays no part in what the SQL means has
+    no rows."""
+    views = definitions(log)
+    if name in views:
+        return empty_rows(views[name].columns)
+    topic = log.topic(name)
+    schema = pa.schema([*topic.schema, *hidden_schema(topic)])
+    if name not in records:
+        return empty_rows(schema)
+    return concat_rows(records[name].select(schema.names).combine_chunks().to_batches(), schema)
+
+
+def _having(table: pa.Table, wanted: Slice) -> pa.Table:
+    rows = concat_rows(table.combine_chunks().to_batches(), table.schema)
+    return table.filter(pa.array(within(rows.columns, rows.num_rows, (wanted,)), pa.bool_()))
+
+
+def _counted(rows: pa.Table, what: str) -> str:
+    return f"{rows.num_rows:,} {what}" + ("" if rows.num_rows == 1 else "s")

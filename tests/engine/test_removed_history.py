@@ -1,0 +1,279 @@
+"""Removing history never changes a view: its base takes the place of what is gone, and is told apart from the log."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwater as hw
+from headwater import Workspace
+from headwater.clock import ManualClock, from_us
+from headwater.runtime import engine
+from headwater.runtime.running import Listener
+from headwater.settings import LogSettings
+
+SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
+SCHEMA = """
+CREATE TOPIC orders (customer BIGINT, amount BIGINT) WITH (retention = '1 hour', partitions = 2);
+CREATE TOPIC customers (id BIGINT, country STRING, PRIMARY KEY (id)) WITH (cleanup = 'compact');
+CREATE TOPIC prices (item BIGINT, price BIGINT, PRIMARY KEY (item)) WITH (retention = '1 hour');
+CREATE MATERIALIZED VIEW spent AS SELECT customer, sum(amount) AS s, max(amount) AS m FROM orders GROUP BY customer;
+CREATE MATERIALIZED VIEW by_country AS
+  SELECT c.country, sum(o.amount) AS s FROM orders o JOIN customers c ON o.customer = c.id GROUP BY c.country;
+CREATE MATERIALIZED VIEW best AS SELECT customer, s FROM spent ORDER BY s DESC, customer LIMIT 2;
+CREATE MATERIALIZED VIEW listed AS SELECT count(*) AS n, sum(price) AS p FROM prices;
+"""
+VIEWS = ("spent", "by_country", "best", "listed")
+
+Open = Callable[[], Workspace]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def open_ws(tmp_path: Path, spark: Any, clock: ManualClock) -> Iterator[Open]:
+    opened: list[Workspace] = []
+
+    def again() -> Workspace:
+        for ws in opened:
+            ws.close()
+        opened.append(hw.open(tmp_path / "ws", spark=spark, settings=SETTINGS, clock=clock))
+        return opened[-1]
+
+    yield again
+    opened[-1].close()
+
+
+def fill(ws: Workspace, since: int) -> None:
+    ws.topic("orders").append([{"customer": i % 3, "amount": since + i} for i in range(9)])
+    ws.topic("customers").append([{"id": since % 3, "country": "ABC"[since % 3]}, {"id": 1, "country": "X"}])
+    ws.topic("prices").append([{"item": since % 5, "price": since}])
+
+
+def contents(ws: Workspace) -> dict[str, list[str]]:
+    return {name: sorted(map(str, ws.view(name).read().to_pylist())) for name in VIEWS}
+
+
+def with_history_removed(open_ws: Open, clock: ManualClock) -> Workspace:
+    ws = open_ws()
+    ws.sql(SCHEMA)
+    for since in range(4):
+        fill(ws, since)
+        ws.run()
+        clock.advance("10 minutes")
+    clock.advance("2 hours")
+    assert ws.maintain().rows_removed > 0
+    fill(ws, 4)
+    ws.run()
+    return ws
+
+
+def test_views_hold_what_they_held_when_their_records_are_gone(open_ws: Open, clock: ManualClock) -> None:
+    ws = with_history_removed(open_ws, clock)
+    assert ws.log.partitions("orders")[0].first > 0
+    assert ws.query("SELECT sum(m) FROM spent").to_pylist() != []
+    assert ws.verify().ok
+    total = ws.query("SELECT sum(s) AS s FROM spent").to_pylist()[0]["s"]
+    assert total == sum(since * 9 + sum(range(9)) for since in range(5))
+
+
+def test_all_state_can_be_deleted_but_the_base(open_ws: Open, clock: ManualClock) -> None:
+    ws = with_history_removed(open_ws, clock)
+    fill(ws, 5)
+    report = ws.run()
+    before = contents(ws)
+    assert ws.path is not None
+    shutil.rmtree(ws.path / "state")
+    ws = open_ws()
+    again = ws.run()
+    assert contents(ws) == before
+    assert again.tick > report.tick
+    assert ws.verify().ok
+    fill(ws, 6)
+    ws.run()
+    assert ws.verify().ok
+
+
+def test_with_nothing_new_the_views_come_back_from_the_base_alone(open_ws: Open, clock: ManualClock) -> None:
+    ws = with_history_removed(open_ws, clock)
+    before = contents(ws)
+    assert ws.path is not None
+    shutil.rmtree(ws.path / "state")
+    ws = open_ws()
+    ws.run()
+    assert contents(ws) == before
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_is_rebuilt_from_its_base_and_the_log(view: str, open_ws: Open, clock: ManualClock) -> None:
+    ws = with_history_removed(open_ws, clock)
+    fill(ws, 5)
+    ws.run()
+    before = contents(ws)
+    fill(ws, 6)
+    ws.view(view).rebuild()
+    ws.run()
+    assert ws.verify().ok
+    assert contents(ws) != before
+
+
+def test_verify_says_which_views_the_log_alone_cannot_prove(open_ws: Open, clock: ManualClock) -> None:
+    proved_on_base: set[str] = set()
+
+    class Heard(Listener):
+        def verified(self, view: str, difference: str | None, *, on_base: bool = False) -> None:
+            if on_base:
+                proved_on_base.add(view)
+
+    ws = with_history_removed(open_ws, clock)
+    ws._views.listener = Heard()
+    assert ws.verify().ok
+    assert proved_on_base == {"spent", "by_country"}
+
+
+def test_a_difference_from_the_base_is_found(open_ws: Open, clock: ManualClock, monkeypatch: Any) -> None:
+    from headwater.runtime import verification
+
+    ws = with_history_removed(open_ws, clock)
+    honest = verification.view_contents
+    monkeypatch.setattr(verification, "view_contents", lambda *a: honest(*a).slice(1))
+    found = {finding.file for finding in ws.verify().differences}
+    assert {"view spent", "view by_country"} <= found
+
+
+def test_a_view_made_later_begins_at_the_oldest_records_kept(open_ws: Open, clock: ManualClock) -> None:
+    ws = with_history_removed(open_ws, clock)
+    first = {p: info.first for p, info in ws.log.partitions("orders").items()}
+    ws.sql("CREATE MATERIALIZED VIEW late AS SELECT count(*) AS n FROM orders")
+    ws.run()
+    kept = sum(info.rows for info in ws.log.partitions("orders").values())
+    assert ws.query("SELECT n FROM late").to_pylist() == [{"n": kept}]
+    assert ws.verify().ok
+    told = {r["property"]: r["value"] for r in (ws.sql("EXPLAIN late") or []).to_pylist()}
+    assert f"partition 0 of orders at offset {first[0]}" in told["begins"]
+
+
+def test_records_stay_as_long_as_a_view_has_not_read_them(open_ws: Open, clock: ManualClock) -> None:
+    ws = open_ws()
+    ws.sql(SCHEMA)
+    fill(ws, 0)
+    clock.advance("2 hours")
+    assert ws.maintain().rows_removed == 0
+    ws.run()
+    assert ws.maintain().rows_removed > 0
+    assert ws.verify().ok
+
+
+def test_retention_that_is_declared_later_keeps_the_views_too(open_ws: Open, clock: ManualClock) -> None:
+    ws = open_ws()
+    ws.sql("CREATE TOPIC t (k BIGINT, v BIGINT, PRIMARY KEY (k)) WITH (cleanup = 'compact')")
+    ws.sql("CREATE MATERIALIZED VIEW n AS SELECT count(*) AS n, sum(v) AS v FROM t")
+    ws.topic("t").append([{"k": i, "v": i} for i in range(5)])
+    ws.run()
+    clock.advance("2 hours")
+    ws.sql("ALTER TOPIC t SET (cleanup = 'delete', retention = '1 hour')")
+    ws.maintain()
+    ws.topic("t").append([{"k": 1, "v": 10}])
+    ws.run()
+    assert ws.query("SELECT * FROM n").to_pylist() == [{"n": 5, "v": 19}]
+    assert ws.path is not None
+    shutil.rmtree(ws.path / "state")
+    ws = open_ws()
+    ws.run()
+    assert ws.query("SELECT * FROM n").to_pylist() == [{"n": 5, "v": 19}]
+
+
+# --- ticks of long ago -------------------------------------------------------------------------------------------------
+
+
+def test_a_tick_that_is_kept_no_more_is_computed_from_the_log(
+    open_ws: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "TICKS_KEPT", 2)
+    monkeypatch.setattr(engine, "TICKS_KEPT_MAX", 2)
+    monkeypatch.setattr(engine, "COLLECT_EVERY_TICKS", 1)
+    ws = open_ws()
+    ws.sql(SCHEMA.replace("retention = '1 hour', ", "").replace(" WITH (retention = '1 hour')", ""))
+    served = {}
+    for since in range(6):
+        fill(ws, since)
+        tick = ws.run().tick
+        served[tick] = (contents(ws), from_us(clock.now_us()))
+        clock.advance("10 minutes")
+    assert ws._views.store.ticks() == sorted(served)[-2:]
+    for tick, (then, at) in served.items():
+        for name in VIEWS:
+            assert sorted(map(str, ws.view(name).read(as_of=tick).to_pylist())) == then[name]
+        assert sorted(map(str, ws.query("SELECT * FROM spent", as_of=at).to_pylist())) == then["spent"]
+    n = ws.query("SELECT count(*) AS n FROM orders", as_of=min(served)).to_pylist()
+    assert n == [{"n": 9}]
+
+
+def test_a_tick_of_a_view_that_was_replaced_is_what_it_was(
+    open_ws: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "TICKS_KEPT", 1)
+    monkeypatch.setattr(engine, "TICKS_KEPT_MAX", 1)
+    monkeypatch.setattr(engine, "COLLECT_EVERY_TICKS", 1)
+    ws = open_ws()
+    ws.sql("CREATE TOPIC t (a BIGINT); CREATE MATERIALIZED VIEW v AS SELECT sum(a) AS s FROM t")
+    ws.topic("t").append([{"a": 1}])
+    first = ws.run().tick
+    ws.sql("CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT max(a) AS m, count(*) AS n FROM t")
+    ws.topic("t").append([{"a": 2}])
+    ws.run()
+    ws.topic("t").append([{"a": 3}])
+    ws.run()
+    assert ws.view("v").read(as_of=first).to_pylist() == [{"s": 1}]
+    assert ws.view("v").read().to_pylist() == [{"m": 3, "n": 3}]
+
+
+def test_a_tick_whose_records_are_gone_is_refused_by_naming_what_is_there(
+    open_ws: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "TICKS_KEPT", 1)
+    monkeypatch.setattr(engine, "TICKS_KEPT_MAX", 1)
+    monkeypatch.setattr(engine, "COLLECT_EVERY_TICKS", 1)
+    ws = with_history_removed(open_ws, clock)
+    base = ws._views.store.latest()
+    assert base is not None
+    later = []
+    for since in range(5, 8):
+        fill(ws, since)
+        later.append((ws.run().tick, contents(ws)))
+    with pytest.raises(
+        hw.TickNotKeptError, match=r"records that 'spent' was made from were removed"
+    ) as refused:
+        ws.view("spent").read(as_of=1)
+    assert "orders partition 0 offset" in str(refused.value)
+    for tick, then in later:
+        assert sorted(map(str, ws.view("spent").read(as_of=tick).to_pylist())) == then["spent"]
+        assert sorted(map(str, ws.view("by_country").read(as_of=tick).to_pylist())) == then["by_country"]
+
+
+def test_a_tick_that_compaction_has_blurred_is_refused(
+    open_ws: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "TICKS_KEPT", 1)
+    monkeypatch.setattr(engine, "TICKS_KEPT_MAX", 1)
+    monkeypatch.setattr(engine, "COLLECT_EVERY_TICKS", 1)
+    ws = open_ws()
+    ws.sql("CREATE TOPIC t (k BIGINT, v BIGINT, PRIMARY KEY (k)) WITH (cleanup = 'compact')")
+    ws.sql("CREATE MATERIALIZED VIEW s AS SELECT sum(v) AS s FROM t")
+    ticks = []
+    for v in range(3):
+        ws.topic("t").append([{"k": 1, "v": v}])
+        ticks.append(ws.run().tick)
+    assert ws.view("s").read(as_of=ticks[0]).to_pylist() == [{"s": 0}]
+    assert ws.maintain().rows_compacted == 2
+    with pytest.raises(hw.TickNotKeptError, match="compaction has removed records of topic 't'"):
+        ws.view("s").read(as_of=ticks[0])
+    assert ws.view("s").read().to_pylist() == [{"s": 2}]
+    assert ws.verify().ok
