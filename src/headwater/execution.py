@@ -112,7 +112,7 @@ def _widen(
 ) -> None:
     now = log.topic(topic)
     wider = change(now)
-    if wider == now or not log.entries("view"):
+    if not log.entries("view"):
         alter(log, topic, change)
     else:
         views().widen(now, wider, lambda: alter(log, topic, change))

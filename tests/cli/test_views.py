@@ -430,3 +430,22 @@ def test_on_a_terminal_wide_values_are_folded_and_long_results_are_cut(
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "the first 1,000 of 1,200 rows; a pipe or --json gets all"
     assert lines[-2].strip() == "999"
+
+
+def test_functions_are_declared_by_the_users_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "def declare(ws):\n    ws.function('twice', lambda x: 2 * x, returns='BIGINT', per_row=True)\n"
+    (tmp_path / "my_functions.py").write_text(code)
+    hw.open(tmp_path / "w", durability="os").close()
+    invoke(tmp_path / "w", "sql", "CREATE TOPIC t (n BIGINT)")
+    invoke(tmp_path / "w", "append", "t", "-", stdin='{"n": 4}\n')
+    (tmp_path / "v.sql").write_text("CREATE MATERIALIZED VIEW v AS SELECT twice(n) AS d FROM t")
+    given = ("--functions", "my_functions")
+    result = CliRunner().invoke(cli, ["-w", "w", *given, "run", "v.sql", "--once"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert listed(invoke(tmp_path / "w", "sql", "--json", "SELECT * FROM v")) == [{"d": 8}]
+    wrong = CliRunner().invoke(cli, ["-w", "w", "--functions", "nothing_there", "views"])
+    assert wrong.exit_code == 2
+    assert "there is no declare(ws) in module 'nothing_there'" in wrong.output

@@ -16,6 +16,8 @@ from headwater.runtime.running import Listener
 from headwater.settings import LogSettings
 from tests.engine.test_changes import OneTick
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
 
 
@@ -111,4 +113,22 @@ def test_a_wider_key_still_finds_the_rows_that_it_replaces(ws: Workspace) -> Non
     ws.topic("k").append([{"a": 2, "d": Decimal("2.500"), "v": 20}])
     ws.run()
     assert rows(ws, "s") == [(30, 2)]
+    assert ws.verify().ok
+
+
+def test_a_crash_in_the_middle_is_mended_by_the_same_statement(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("headwater.runtime.views.hold_from_start", crash)
+        with pytest.raises(KeyboardInterrupt):
+            ws.sql("ALTER TOPIC e ALTER COLUMN n TYPE BIGINT")
+    assert ws.run().stopped["w"] == "a column that it reads has another type than when it was declared"
+    ws.sql("ALTER TOPIC e ALTER COLUMN n TYPE BIGINT")
+    ws.topic("e").append([{"id": 9, "n": 2**40}])
+    assert ws.run().stopped == {}
+    assert rows(ws, "w") == [(2**40, 5)]
     assert ws.verify().ok

@@ -13,6 +13,8 @@ from headwater.runtime import background
 from headwater.settings import LogSettings
 from headwater.state import merging
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
 VIEW = "CREATE MATERIALIZED VIEW s AS SELECT k, sum(v) AS s, max(v) AS m FROM t GROUP BY k"
 

@@ -25,6 +25,8 @@ from headwater.settings import LogSettings
 from tests.engine.grammar.model import View as Select
 from tests.engine.oracle import Oracle, compare
 
+pytestmark = pytest.mark.slow
+
 TOPICS = """
     CREATE TOPIC orders (id BIGINT, customer BIGINT, amount STRING) WITH (partitions = 2);
     CREATE TOPIC rates (id BIGINT, rate BIGINT, PRIMARY KEY (id)) WITH (partitions = 2);

@@ -15,6 +15,8 @@ import headwater as hw
 from headwater.runtime.functions.definitions import builtin
 from tests.engine.tables import TOPIC, Row, Table, holds, play
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

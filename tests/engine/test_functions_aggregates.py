@@ -13,6 +13,8 @@ import pytest
 import headwater as hw
 from tests.engine.tables import TOPIC, Row, Table, holds, play
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

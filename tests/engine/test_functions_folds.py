@@ -14,6 +14,8 @@ import pytest
 import headwater as hw
 from tests.engine.tables import holds
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -15,6 +15,8 @@ from headwater.clock import ManualClock
 from tests.engine.grammar.model import View as Select
 from tests.engine.oracle import Oracle, compare
 
+pytestmark = pytest.mark.slow
+
 TOPICS = """
     CREATE TOPIC clicks (user BIGINT, url STRING) WITH (partitions = 2);
     CREATE TOPIC orders (id BIGINT, amount BIGINT, PRIMARY KEY (id)) WITH (partitions = 2);

@@ -15,6 +15,9 @@ from headwater.clock import ManualClock, from_us
 from headwater.runtime import engine
 from headwater.runtime.running import Listener
 from headwater.settings import LogSettings
+from tests.engine.test_changes import OneTick
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
 SCHEMA = """
@@ -277,3 +280,92 @@ def test_a_tick_that_compaction_has_blurred_is_refused(
         ws.view("s").read(as_of=ticks[0])
     assert ws.view("s").read().to_pylist() == [{"s": 2}]
     assert ws.verify().ok
+
+
+# --- what would lose history without a word -----------------------------------------------------------------------------
+
+
+def test_a_topic_made_again_under_its_name_has_nothing_to_do_with_the_base(
+    open_ws: Open, clock: ManualClock
+) -> None:
+    topic = "CREATE TOPIC t (v BIGINT) WITH (retention = '1 hour', partitions = {})"
+    view = "CREATE MATERIALIZED VIEW s AS SELECT sum(v) AS s FROM t"
+    ws = open_ws()
+    ws.sql(f"{topic.format(1)}; {view}")
+    ws.topic("t").append([{"v": 100}])
+    ws.run()
+    clock.advance("2 hours")
+    assert ws.maintain().rows_removed == 1
+    ws.sql("DROP TOPIC t CASCADE")
+    ws.sql(topic.format(2))
+    ws.topic("t").append([{"v": 1}])
+    clock.advance("2 hours")
+    ws.maintain()
+    ws.topic("t").append([{"v": 2}, {"v": 5}])
+    ws.sql(view)
+    ws.run()
+    assert ws.view("s").read().to_pylist() == [{"s": 7}]
+    assert ws.verify().ok
+
+
+def test_records_stay_while_a_view_is_built_from_all_of_them_again(open_ws: Open, clock: ManualClock) -> None:
+    """The base has it already, but what is being built has not read them yet."""
+    ws = open_ws()
+    ws.sql("CREATE TOPIC t (k BIGINT, v BIGINT) WITH (retention = '1 hour')")
+    ws.sql("CREATE MATERIALIZED VIEW s AS SELECT k, sum(v) AS s FROM t GROUP BY k")
+    for _ in range(6):
+        ws.topic("t").append([{"k": 1, "v": 1}] * 5)
+        ws.run()
+    clock.advance("2 hours")
+    ws._views.let_go()
+    assert ws.path is not None
+    for file in (ws.path / "state" / "runs").iterdir():
+        file.unlink()
+    ws = open_ws()
+    ws._views.listener = OneTick()
+    ws.run(tick_rows=5)
+    ws.log.maintain(force=True)
+    ws._views.listener = Listener()
+    ws.run()
+    assert ws.view("s").read().to_pylist() == [{"k": 1, "s": 30}]
+
+
+def test_a_view_that_has_stopped_keeps_its_base_until_it_goes_on(open_ws: Open, clock: ManualClock) -> None:
+    ws = open_ws()
+    ws.sql("CREATE TOPIC t (k BIGINT, v BIGINT) WITH (retention = '1 hour')")
+    ws.sql("CREATE TOPIC m (k BIGINT, y STRING, PRIMARY KEY (k))")
+    ws.sql("CREATE MATERIALIZED VIEW a AS SELECT k, CAST(y AS BIGINT) AS x FROM m")
+    ws.sql("CREATE MATERIALIZED VIEW c AS SELECT a.x, sum(t.v) AS s FROM t JOIN a ON t.k = a.k GROUP BY a.x")
+    ws.topic("m").append([{"k": 1, "y": "7"}])
+    ws.topic("t").append([{"k": 1, "v": 100}])
+    ws.run()
+    clock.advance("2 hours")
+    assert ws.maintain().rows_removed == 1
+    ws.topic("m").append([{"k": 2, "y": "bad"}])
+    assert set(ws.run().stopped) == {"a", "c"}
+    ws.topic("t").append([{"k": 1, "v": 1}])
+    ws.run()
+    clock.advance("2 hours")
+    ws.maintain()
+    ws.sql("CREATE OR REPLACE MATERIALIZED VIEW a AS SELECT k, TRY_CAST(y AS BIGINT) AS x FROM m")
+    ws.run()
+    assert ws.view("c").read().to_pylist() == [{"x": 7, "s": 101}]
+    assert ws.verify().ok
+
+
+def test_what_would_be_made_from_less_is_refused(open_ws: Open, clock: ManualClock) -> None:
+    ws = with_history_removed(open_ws, clock)
+    with pytest.raises(hw.UsageError, match="records that view 'spent' was made from were removed"):
+        ws.sql(
+            "CREATE OR REPLACE MATERIALIZED VIEW spent AS SELECT customer, sum(amount) + 0 AS s, "
+            "max(amount) AS m FROM orders GROUP BY customer"
+        )
+    ws.sql("CREATE TOPIC n (v INT) WITH (retention = '1 hour')")
+    ws.sql("CREATE MATERIALIZED VIEW most AS SELECT max(v) AS v FROM n")
+    ws.topic("n").append([{"v": 9}])
+    ws.run()
+    clock.advance("2 hours")
+    ws.maintain()
+    with pytest.raises(hw.UsageError, match="topic 'n' cannot be altered so"):
+        ws.sql("ALTER TOPIC n ALTER COLUMN v TYPE BIGINT")
+    assert ws.view("most").read().to_pylist() == [{"v": 9}]

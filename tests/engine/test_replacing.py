@@ -15,6 +15,8 @@ from headwater.runtime.running import Listener
 from headwater.settings import LogSettings
 from tests.engine.test_changes import OneTick
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
 
 
@@ -157,3 +159,24 @@ def test_a_view_that_cannot_be_planned_stops_alone(ws: Workspace, monkeypatch: p
         mended.run()
         assert rows(mended, "total") == [{"x": 56}]
         assert mended.verify().ok
+
+
+def test_two_views_may_change_places(ws: Workspace) -> None:
+    ws.sql("DROP VIEW total")
+    ws.sql("CREATE MATERIALIZED VIEW high AS SELECT k, x FROM sums WHERE x > 0")
+    ws.run()
+    ws.sql("CREATE OR REPLACE MATERIALIZED VIEW high AS SELECT k, sum(v) AS x FROM t GROUP BY k")
+    ws.sql("CREATE OR REPLACE MATERIALIZED VIEW sums AS SELECT k, x FROM high WHERE x > 0")
+    ws.run()
+    assert ws.run().stopped == {}
+    assert ws.verify().ok
+    assert rows(ws, "sums") == rows(ws, "high")
+
+
+def test_a_view_for_the_new_columns_waits_for_them(ws: Workspace) -> None:
+    ws.sql(
+        "CREATE OR REPLACE MATERIALIZED VIEW sums AS SELECT k, sum(v) AS x, count(*) AS n FROM t GROUP BY k"
+    )
+    ws.sql("CREATE MATERIALIZED VIEW count AS SELECT sum(n) AS n FROM sums")
+    assert ws.run().stopped == {}
+    assert rows(ws, "count") == [{"n": 20}]

@@ -17,7 +17,7 @@ import click
 from headwater import __version__
 from headwater.cli import INTERRUPTED, append, doctor, engine, tail, topics, upkeep, views, why
 from headwater.cli.output import print_error
-from headwater.cli.session import VARIABLE, Session
+from headwater.cli.session import FUNCTIONS_VARIABLE, VARIABLE, Session
 from headwater.errors import HeadwaterError, UsageError
 
 FAILED, WRONG_USAGE = 1, 2
@@ -68,14 +68,19 @@ class Program(click.Group):
     type=click.Path(file_okay=False),
     help=f"The workspace's folder. Default: ${VARIABLE}, or the current folder.",
 )
+@click.option(
+    "--functions",
+    metavar="MODULE",
+    help=f"A Python module whose declare(ws) declares your functions. Default: ${FUNCTIONS_VARIABLE}.",
+)
 @click.version_option(__version__, prog_name="headwater", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(context: click.Context, workspace: str | None) -> None:
+def cli(context: click.Context, workspace: str | None, functions: str | None) -> None:
     """A durable, typed, partitioned log in a folder, and SQL views that follow it.
 
     Exit status: 0 fine, 1 failed or something was found wrong, 2 wrong usage, 130 interrupted by Ctrl-C.
     """
-    context.obj = Session(workspace)
+    context.obj = Session(workspace, functions)
 
 
 @click.command()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import os
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 import headwater as hw
+from headwater.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from headwater.runtime.views import Views
 
 VARIABLE = "HEADWATER_WORKSPACE"
+FUNCTIONS_VARIABLE = "HEADWATER_FUNCTIONS"
 
 
 @dataclass
@@ -26,6 +30,7 @@ class Session:
     """What the options before the command said."""
 
     workspace: str | None = None
+    functions: str | None = None
 
     @property
     def path(self) -> str:
@@ -51,9 +56,26 @@ class Session:
             ) from None
         with workspace:
             try:
+                if module := self.functions or os.environ.get(FUNCTIONS_VARIABLE):
+                    _declare(module, workspace)
                 yield workspace
             except hw.TopicNotFoundError as error:
                 raise _with_nearest(error, workspace) from None
+
+
+def _declare(module: str, workspace: Workspace) -> None:
+    """Have the user's functions declared by their own code, found from where we are."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        declare = importlib.import_module(module).declare
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"there is no declare(ws) in module {module!r}: {error}",
+            hint="write def declare(ws): ws.function(...) in it, and name it as for import, without .py",
+        ) from error
+    declare(workspace)
 
 
 def _with_nearest(error: hw.TopicNotFoundError, workspace: Workspace) -> hw.TopicNotFoundError:

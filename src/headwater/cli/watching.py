@@ -36,6 +36,11 @@ class Quiet(Listener):
         return _moving("starting Spark ...") if sys.stderr.isatty() else nullcontext()
 
 
+    def began_late(self, view: str, where: str) -> None:
+        """Always said."""
+        click.echo(f"view {view} begins at {where}", err=True)
+
+
 class Ticks(Listener):
     """Shows ticks: as progress towards what the log holds, or as a line so often."""
 
@@ -52,6 +57,10 @@ class Ticks(Listener):
             return _moving("starting Spark ...")
         click.echo("starting Spark ...", err=True)
         return nullcontext()
+
+    def began_late(self, view: str, where: str) -> None:
+        """Always said."""
+        click.echo(f"view {view} begins at {where}", err=True)
 
     def ticked(self, report: TickReport, manifest: Manifest) -> None:
         """Called by the engine's thread when it keeps going, by our own otherwise."""

@@ -29,7 +29,7 @@ from headwater.runtime.arrangements import Arrangements, arrangement_id
 from headwater.runtime.background import Merging
 from headwater.runtime.catalog import Broken, Workload
 from headwater.runtime.compaction import merged_run
-from headwater.runtime.history import base_of, base_slot, first_offsets, hold_from_start, removed
+from headwater.runtime.history import base_of, base_slot, beginning, hold_from_start, removed
 from headwater.runtime.inputs import Inputs
 from headwater.runtime.placement import Parts
 from headwater.runtime.units import BESIDE, Derived, Done, Ledger, Unit, ViewUnit, added
@@ -162,7 +162,7 @@ class Attempt:
         self._derive()
         for name, broken in self._broken.items():
             state = self._before.views.get(name) if self._before else None
-            if state is None or state.status != "stopped":
+            if not broken.waits and (state is None or state.status != "stopped"):
                 self.newly_stopped[name] = broken.reason
 
     def _derive(self) -> None:
@@ -200,7 +200,9 @@ class Attempt:
         if self._before is not None and (state is None or state.extra.get("identity") != unit.identity):
             state = self._before.views.get(f"{unit.name}{BESIDE}")  # what it was to replace is gone
         if state is None or state.extra.get("identity") != unit.identity:
-            return self._anew(unit, None, "")
+            then = self._before.views.get(unit.name) if self._before else None
+            is_same = then is not None and isinstance(unit, ViewUnit) and then.incarnation == unit.incarnation
+            return self._anew(unit, then if is_same else None, "it is planned otherwise now")
         if "unplanned" in state.extra:
             return self._anew(unit, state, state.reason or "")
         if "blocked" in state.extra and state.status == "stopped" and self._blocked(unit) is None:
@@ -243,11 +245,11 @@ class Attempt:
         again: then it is stopped instead.
         """
         hold_from_start(self._log, unit.topics)
-        begins = {topic: first_offsets(self._log, topic) for topic in unit.topics}
-        based = base_of(unit, self._bases.newest())
-        if based is not None and removed(self._log, unit, based.extra["begins"]):
+        begins = {topic: beginning(self._log, topic) for topic in unit.topics}
+        based = base_of(self._log, unit, self._bases.newest())
+        if based is not None and removed(self._log, based.extra["begins"]):
             return self._from_base(unit, based, state)
-        if state is not None and removed(self._log, unit, state.extra["begins"]):
+        if state is not None and removed(self._log, state.extra["begins"]):
             return self._stopped_at(
                 unit, state, f"{reason}, and records that it was made from were removed since"
             )
@@ -477,7 +479,7 @@ class Attempt:
         return ViewState(
             name=name,
             incarnation=broken.definition.incarnation,
-            status="stopped",
+            status="backfilling" if broken.waits else "stopped",
             contents="",
             schema=encode_schema(broken.definition.columns),
             reason=broken.reason,

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headwater.errors import HeadwaterError
 from headwater.runtime.compaction import check_parts, merged_run
 from headwater.runtime.pipeline import Slot
 from headwater.state.manifest import Manifest
@@ -103,7 +102,7 @@ class Merging:
                 continue
             try:
                 self._merge(task)
-            except HeadwaterError:  # a full disk, a damaged run: a tick meets it too, where it can be told
+            except Exception:  # noqa: BLE001 - a full disk, a damaged run: a tick meets it too, where it can be told
                 self._forget(task)
 
     def _merge(self, task: _Task) -> None:

@@ -49,6 +49,7 @@ class Batch:
         self._spark = spark.newSession()
         for name, value in SEMANTICS.items():
             self._spark.conf.set(name, value)
+        self._spark.conf.set("spark.sql.runSQLOnFiles", "false")  # a query reads topics and views
         self._catalyst = Catalyst(self._spark)
         self._functions = (
             None if functions is None else SessionFunctions(self._catalyst, functions, runs=True)

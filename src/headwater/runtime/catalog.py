@@ -34,6 +34,8 @@ class Broken:
 
     definition: ViewDefinition
     reason: str
+    waits: bool = False
+    """Whether what it reads is about to be replaced by what it was declared for."""
 
 
 @dataclass(frozen=True)
@@ -69,23 +71,25 @@ class Catalog:
         return self._planner.plan(Query(reader.query), relations)
 
     def widened(self, topic: TopicDefinition) -> dict[str, ViewDefinition]:
-        """The views that mean something else once a topic is widened so, as they are to be declared then."""
-        now = {unit.name: unit for unit in self.units() if isinstance(unit, ViewUnit)}
+        """The views that mean something else once a topic is widened so, as they are to be declared then; also those
+        that were left behind when it was widened before."""
+        units = {unit.name: unit for unit in self.units() if isinstance(unit, ViewUnit)}
         topics = {**self._log.topics(), topic.name: topic}
         changed: dict[str, ViewDefinition] = {}
-        for view in in_order(definitions(self._log)):
-            if view.name not in now:
+        known = definitions(self._log)
+        for view in in_order(known):
+            relations = {}
+            for name in view.reads:
+                below = changed.get(name) or known.get(name)
+                if name in topics or (name in units and name not in changed):
+                    relations[name] = self._relation(name, view.inputs.get(name), units, topics)
+                elif below is not None:
+                    relations[name] = _view_relation(below, view.inputs.get(name))
+            if relations.keys() != set(view.reads):
                 continue
-            relations = {
-                n: self._relation(n, view.inputs.get(n), now, topics)
-                for n in view.reads
-                if n in topics or n in now
-            }
-            for name in relations.keys() & changed.keys():
-                chosen = _chosen(changed[name].columns, view.inputs.get(name))
-                relations[name] = replace(relations[name], schema=chosen)
             plan = self._planner.plan(Query(view.query), relations)
-            if plan.fingerprint != now[view.name].plan.fingerprint:
+            unit = units.get(view.name)
+            if unit is None or plan.fingerprint != unit.plan.fingerprint:
                 fields = zip(view.columns.names, plan.schema.types, strict=True)
                 changed[view.name] = replace(view, columns=pa.schema(list(fields)))
         return changed
@@ -124,7 +128,8 @@ class Catalog:
                     unit = self._view(each, {**units, **beside}, topics, types)
                 except HeadwaterError as error:
                     if each is definition and definition.name not in old:
-                        broken[definition.name] = Broken(definition, str(error.message))
+                        waits = any(view_of(name) in old for name in definition.reads)
+                        broken[definition.name] = Broken(definition, str(error.message), waits)
                     continue
                 used.add(_made_name(each))
                 for source, name in unit.sources.items():
@@ -245,6 +250,9 @@ def keep_past(log: Log, name: str, *, served: bool, types: Mapping[str, pa.Schem
     """
     entry = log.entries(VIEW)[name]
     past = f"{name}@{entry.sequence}"
+    for earlier, kept in log.entries(PAST).items() if not served else ():
+        if earlier.rpartition("@")[0] == name and kept.document["served"]:
+            log.put_entry(PAST, earlier, {**kept.document, "served": False}, expect=kept.sequence)
     if past not in log.entries(PAST):
         known = {topic: encode_schema(schema) for topic, schema in (types or {}).items()}
         log.put_entry(PAST, past, {"view": entry.document, "served": served, "types": known}, expect=None)
@@ -298,10 +306,12 @@ def in_order(
 ) -> list[ViewDefinition]:
     """Views with those that they read before them, and also those that the second ones of their names read."""
     done: dict[str, ViewDefinition] = {}
+    begun: set[str] = set()
 
     def visit(view: ViewDefinition) -> None:
-        if view.name in done:
+        if view.name in begun:  # what is served may read what is to read its successor
             return
+        begun.add(view.name)
         second = (also or {}).get(view.name)
         for name in map(view_of, (*view.reads, *(second.reads if second is not None else ()))):
             if name in views:
@@ -321,6 +331,12 @@ def _topic_relation(topic: TopicDefinition, columns: Sequence[str] | None) -> Re
     return Relation(
         topic.name, _chosen(topic.schema, columns), append_only=not topic.key, hidden=hidden_schema(topic)
     )
+
+
+def _view_relation(view: ViewDefinition, columns: Sequence[str] | None) -> Relation:
+    chosen = _chosen(view.columns, columns)
+    places = tuple(view.columns.names.index(column) for column in chosen.names)
+    return Relation(view.name, chosen, append_only=False, places=places)
 
 
 def _chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:

@@ -98,9 +98,11 @@ class Engine:
             return None
         attempt = self._attempt(workload, before, rows_max)
         if not (attempt.worth_committing() or self._is_restored):
+            self._store.abandon(attempt.writer)
             return None
         self._ownership.check()
         manifest = attempt.commit()
+        self._store.abandon(attempt.writer)
         self.manifest, self._damaged, self._is_restored = manifest, {}, False
         self._let_go()
         if manifest.tick % COLLECT_EVERY_TICKS == 0:
@@ -125,13 +127,16 @@ class Engine:
                 attempt.run()
                 return attempt
             except CorruptionError as error:
+                self._store.abandon(attempt.writer)
                 if before is None or not is_of_state(error):
                     raise
                 found = damaged(self._store, before)
                 if found.keys() <= self._damaged.keys():
                     raise
                 self._damaged |= found
+            except BaseException:
                 self._store.abandon(attempt.writer)
+                raise
 
     def _let_go(self, *, now: bool = False) -> None:
         """Let the log remove what every view has read. A hold that lags behind only keeps a little more."""
@@ -167,7 +172,13 @@ class Engine:
     def _begin(self) -> tuple[Manifest | None, bool]:
         """The tick to go on from, and whether it is the base: the state since then is gone, and so are the records that
         would be needed to make it without the base."""
-        latest, base = self._store.latest_whole(), self._bases.newest()
+        latest = self._store.latest_whole()
+        try:
+            base = self._bases.newest()
+        except CorruptionError:
+            if latest is None:
+                raise
+            return latest, False
         if base is None or (latest is not None and latest.tick >= base.tick):
             return latest, False
         self._bases.restore(base.files)

@@ -41,8 +41,8 @@ def explained(
 
 
 def begins_late(begins: Mapping[str, Sequence[int]]) -> str | None:
-    """Where a view began to read, by the first offsets of its topics' partitions; None if that was where they begin."""
-    late = {topic: offsets for topic, offsets in begins.items() if any(offsets)}
+    """Where a view began to read its topics' partitions; None if that was where they begin."""
+    late = {topic: offsets for topic, (_, *offsets) in begins.items() if any(offsets)}
     if not late:
         return None
     places = [

@@ -27,7 +27,7 @@ class Inputs:
     @property
     def rows(self) -> int:
         """Records that were taken in."""
-        return sum(batches[0].num_rows for batches in self._read.values())
+        return sum(batches[0].num_rows for batches in self._read.values() if batches)
 
     def read(self, unit: Unit, topic: str, start: Ends, end: Ends) -> Delta | pa.RecordBatch:
         """The records of a topic between two cuts: in the order of the log for a table, as a change for a view.

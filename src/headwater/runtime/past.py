@@ -33,7 +33,7 @@ from headwater.runtime.hidden import (
     table_with_hidden,
     topic_schema,
 )
-from headwater.runtime.history import base_of, base_slot
+from headwater.runtime.history import base_of, base_slot, removed
 from headwater.runtime.inputs import Inputs
 from headwater.runtime.reading import Relation, is_named
 from headwater.runtime.tools import Tools
@@ -105,6 +105,9 @@ class Past:
 
     def _load_topic(self, name: str, schema: pa.Schema, equal: Mapping[str, Any] | None) -> pa.Table:
         del equal
+        for unit, part in self._moment.parts.items():
+            if name in part.begins and removed(self._log, {name: part.begins[name]}):
+                raise self._gone(unit, self._bases.newest())
         return self._rows(name, schema.names)
 
     def view(self, name: str) -> pa.Table:
@@ -132,13 +135,13 @@ class Past:
 
     def _view(self, definition: ViewDefinition) -> None:
         name = definition.name
-        for source in definition.reads:
-            if source not in self._made and source in self._log.topics():
-                self._topic(source, definition.inputs[source], hidden_in(definition.query))
         if self._removed(name):
             self._made[name] = self._on_base(name)
             self._batch.register(name, self._made[name])
         else:
+            for source in definition.reads:
+                if source not in self._definitions and source in self._log.topics():
+                    self._topic(source, definition.inputs[source], hidden_in(definition.query))
             if definition.options.on_error == "divert":
                 self._admit(definition)
             self._made[name] = as_table(self._batch.view(definition), definition.columns)
@@ -181,17 +184,20 @@ class Past:
     def _rows(self, name: str, hidden: Sequence[str] = ()) -> pa.Table:
         """What a topic held."""
         topic = self._log.topic(name)
+        if name not in self._moment.positions:
+            raise TickNotKeptError(
+                f"tick {self._moment.tick} does not cover topic {name!r}: no view that was part of it read it",
+                hint="read the topic as it is, without as_of",
+                tick=self._moment.tick,
+                topic=name,
+            )
         if topic.key:
             self._refuse_if_compacted(name)
-        return current_rows(self._log, topic, self._moment.positions.get(name, {}), hidden)
+        return current_rows(self._log, topic, self._moment.positions[name], hidden)
 
     def _removed(self, name: str) -> bool:
         part = self._moment.parts.get(name)
-        return part is not None and any(
-            info.first > part.begins[topic][partition]
-            for topic in part.begins
-            for partition, info in self._log.partitions(topic).items()
-        )
+        return part is not None and removed(self._log, part.begins)
 
     def _refuse_if_compacted(self, name: str) -> None:
         ends = self._moment.positions.get(name, {})
@@ -211,8 +217,10 @@ class Past:
 
     def _on_base(self, name: str) -> pa.Table:
         unit, base = self._unit(name), self._bases.newest()
-        based = base_of(unit, base) if unit is not None else None
+        based = base_of(self._log, unit, base) if unit is not None else None
         if unit is None or base is None or based is None or base.tick > self._moment.tick:
+            raise self._gone(name, base)
+        if unit.incarnation != self._moment.parts[name].incarnation:
             raise self._gone(name, base)
         self.on_base.add(name)
         runs = {slot.name: self._opened(base, base_slot(based, slot)) for slot in unit.slots}
@@ -252,7 +260,10 @@ class Past:
         unit = self._unit(name)
         assert unit is not None
         if name not in self._made:
-            self._made[name] = self._rows(table_topic(name), unit.schema.names)
+            gone = self._removed(name)
+            self._made[name] = (
+                self._on_base(name) if gone else self._rows(table_topic(name), unit.schema.names)
+            )
         now = Delta.of(_batch(self._made[name], unit.schema))
         then = unit.rows(self._opened(base, base.views[name].contents))
         return consolidate(concat([now, then.negated()], unit.schema))
@@ -264,7 +275,12 @@ class Past:
 
     def _gone(self, name: str, base: Manifest | None) -> TickNotKeptError:
         part = self._moment.parts[name]
-        firsts = {t: {p: info.first for p, info in self._log.partitions(t).items()} for t in part.begins}
+        there = self._log.topics()
+        firsts = {
+            t: {p: info.first for p, info in self._log.partitions(t).items()}
+            for t in part.begins
+            if t in there
+        }
         told = ", ".join(
             f"{t} partition {p} offset {first}" for t, ps in firsts.items() for p, first in ps.items()
         )

@@ -14,6 +14,7 @@ from headwater.runtime.catalog import definitions
 from headwater.runtime.engine import Engine, TickReport
 from headwater.runtime.pacing import Pace
 from headwater.runtime.tools import Tools
+from headwater.runtime.units import view_of
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import STALE_AFTER_MS, Ownership, alive, claim
 from headwater.state.store import StateStore
@@ -32,7 +33,7 @@ class RunReport:
     seconds: float
     ticks: int = 0
     stopped: Mapping[str, str] = field(default_factory=dict)
-    """Views that stopped, with the reason."""
+    """Views that have stopped, in this run or before it, with the reason."""
     errors: Mapping[str, HeadwaterError] = field(default_factory=dict)
     """What stopped them, where it was an error: the cause of a user's function's is the user's own exception."""
 
@@ -111,6 +112,9 @@ def run(room: EngineRoom, tick_rows: int | None = None) -> RunReport:
                 break
         engine.finish()
     tick = engine.manifest.tick if engine.manifest else 0
+    standing = engine.manifest.views.values() if engine.manifest else ()
+    still = (v for v in standing if v.status == "stopped" and view_of(v.name) == v.name)
+    stopped = {v.name: v.reason or "" for v in still} | stopped
     return RunReport(tick, rows, (room.clock.steady_ms() - started) / 1000, ticks, stopped, errors)
 
 

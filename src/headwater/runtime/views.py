@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headwater.arguments import whole_number
 from headwater.catalog import TopicDefinition, ViewDefinition
 from headwater.clock import Clock, from_us
 from headwater.errors import (
@@ -24,6 +25,7 @@ from headwater.log.protocol import Finding, Log
 from headwater.positions import Receipt
 from headwater.queries import statements as s
 from headwater.queries.dialect import words_of
+from headwater.queries.parsing import parse
 from headwater.runtime import reading
 from headwater.runtime.catalog import VIEW, definitions, derived_of, in_order, keep_past, state_of
 from headwater.runtime.declaring import Declarations, stopped_for
@@ -31,7 +33,7 @@ from headwater.runtime.explain import begins_late, explained, sketched
 from headwater.runtime.following import Arrivals, Changes, FollowedView
 from headwater.runtime.functions.registry import Functions
 from headwater.runtime.growth import BOUNDED, extents, refuse_growth, refuse_growth_above
-from headwater.runtime.history import HOLD, first_offsets, hold_from_start, let_go
+from headwater.runtime.history import HOLD, beginning, hold_from_start, let_go, removed
 from headwater.runtime.pacing import Pace
 from headwater.runtime.running import EngineRoom, Listener, Runner, RunReport, run, wait_for
 from headwater.runtime.session import ui_address
@@ -112,6 +114,7 @@ class Views:
                 if same:
                     return
                 self._refuse_breaking(made)
+                self._refuse_losing([made.name], f"view {made.name!r} cannot be replaced")
             else:
                 raise _exists(then, made, same)
         hold_from_start(self._log, made.reads)
@@ -120,7 +123,7 @@ class Views:
         expect = existing.sequence if existing is not None else None
         self._log.put_entry(VIEW, made.name, made.to_document(), expect=expect)
         topics = self._log.topics()
-        begins = {t: first_offsets(self._log, t) for t in made.reads if t in topics}
+        begins = {t: beginning(self._log, t) for t in made.reads if t in topics}
         if (where := begins_late(begins)) is not None:
             self.listener.began_late(made.name, where)
 
@@ -221,6 +224,10 @@ class Views:
         for cursor in self._log.cursors():
             if cursor.name == HOLD and cursor.topic not in read:
                 self._log.drop_cursor(cursor.topic, HOLD)
+                # someone may have declared a view over it meanwhile
+                again = [v.reads for v in definitions(self._log).values() if cursor.topic in v.reads]
+                if again:
+                    hold_from_start(self._log, [cursor.topic])
 
     def declare(self, name: str, declare: Callable[[Declarations], list[str]]) -> None:
         """Declare a user's function; views that it changes, or that stopped for want of it, are built anew by the next
@@ -263,6 +270,7 @@ class Views:
     def widen(self, now: TopicDefinition, wider: TopicDefinition, alter: Callable[[], None]) -> None:
         """Have a topic altered so that columns are wider, and the views that use them built anew, beside."""
         changed = self._tools().catalog.widened(wider)
+        self._refuse_losing(changed, f"topic {now.name!r} cannot be altered so")
         for name, view in changed.items():
             columns = view.inputs.get(now.name)
             types = {now.name: pa.schema([now.schema.field(c) for c in columns])} if columns else {}
@@ -272,6 +280,19 @@ class Views:
             hold_from_start(self._log, view.reads)
             entry = self._log.entries(VIEW)[name]
             self._log.put_entry(VIEW, name, view.to_document(), expect=entry.sequence)
+
+    def _refuse_losing(self, views: Iterable[str], what: str) -> None:
+        """Refuse to build views anew that would not be the same: records are gone, and they would mean another thing
+        than their base."""
+        latest = self.store.latest_whole()
+        for name in views:
+            state = latest.views.get(name) if latest is not None else None
+            if state is not None and state.status == "live" and removed(self._log, state.extra["begins"]):
+                raise UsageError(
+                    f"{what}: records that view {name!r} was made from were removed, and it cannot be made anew",
+                    hint=f"DROP VIEW {name} first; it can be created again, from the records that are left",
+                    view=name,
+                )
 
     def let_go(self) -> None:
         """Let the log remove what every view has read. Beside a running engine nothing is done: it sees to it itself."""
@@ -314,7 +335,12 @@ class Views:
         timeout_ms: float = 30_000,
     ) -> pa.Table:
         """A SELECT over views and topics as they are at one tick."""
+        _refuse_other_than_query(text)
         if after is not None:
+            if not isinstance(after, Receipt):
+                raise UsageError(
+                    f"after is the receipt of an append, not {after!r}", hint="receipt = topic.append(rows)"
+                )
             self._reach(after, timeout_ms)
         names = {w.text.lower() for w in words_of(text) if w.is_name}
         tick = self._tick_of(as_of)
@@ -336,8 +362,10 @@ class Views:
         return self.store.latest() if tick is None else self.store.manifest(tick)
 
     def _tick_of(self, as_of: int | datetime | None) -> int | None:
+        if as_of is None:
+            return None
         if not isinstance(as_of, datetime):
-            return as_of
+            return whole_number(as_of, "as_of", least=0)
         tick = self.store.tick_at(as_of)
         if tick is None:
             raise TickNotKeptError(f"no tick was committed at or before {as_of.isoformat()}")
@@ -369,13 +397,15 @@ class Views:
         self.run()
 
     def _reached(self, receipt: Receipt) -> Callable[[Manifest], bool]:
-        read = {name for v in definitions(self._log).values() for name in v.reads}
-        wanted = {t: parts for t, parts in receipt.positions.items() if t in read}
+        views = definitions(self._log).values()
+        readers = {t: {v.name for v in views if t in v.reads} for t in receipt.positions}
 
         def reached(manifest: Manifest) -> bool:
+            stopped = {name for name, view in manifest.views.items() if view.status == "stopped"}
             return all(
                 manifest.positions.get(t, {}).get(p, -1) >= end
-                for t, parts in wanted.items()
+                for t, parts in receipt.positions.items()
+                if readers[t] - stopped  # those that stand still will never get there
                 for p, (_, end) in parts.items()
             )
 
@@ -519,6 +549,15 @@ class Views:
         state = state_of(self._log, view, self.store.latest())
         counted: Ledger = state.extra.get("ledger", {}) if state is not None else {}
         return balanced(counted, [topic for topic in view.reads if topic in self._log.topics()])
+
+
+def _refuse_other_than_query(text: str) -> None:
+    """Spark would carry out whatever it understands."""
+    statements = parse(text)
+    if len(statements) != 1 or not isinstance(statements[0], s.Query):
+        raise UsageError(
+            "a query is one SELECT", hint="ws.sql(...) runs other statements, and several of them"
+        )
 
 
 def view_not_found(name: str, views: Mapping[str, Any]) -> ViewNotFoundError:

@@ -88,6 +88,8 @@ def view_state(manifest: Manifest, view: str) -> ViewState:
         return state
     was = "it has not been part of any yet" if state.last_tick is None else f"the last was {state.last_tick}"
     hint = "`headwater status` says how far it is"
+    if state.status == "stopped":
+        hint = "CREATE OR REPLACE it so that it can go on; on_error = 'divert' takes out rows that fail"
     if state.last_tick is not None:
         hint += f"; as_of={state.last_tick} reads its last contents"
     raise ViewUnavailableError(
