@@ -432,9 +432,7 @@ def test_on_a_terminal_wide_values_are_folded_and_long_results_are_cut(
     assert lines[-2].strip() == "999"
 
 
-def test_functions_are_declared_by_the_users_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_are_declared_by_the_users_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     code = "def declare(ws):\n    ws.function('twice', lambda x: 2 * x, returns='BIGINT', per_row=True)\n"
     (tmp_path / "my_functions.py").write_text(code)

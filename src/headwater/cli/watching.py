@@ -35,7 +35,6 @@ class Quiet(Listener):
         """Something that moves on a terminal, nothing for a script."""
         return _moving("starting Spark ...") if sys.stderr.isatty() else nullcontext()
 
-
     def began_late(self, view: str, where: str) -> None:
         """Always said."""
         click.echo(f"view {view} begins at {where}", err=True)
