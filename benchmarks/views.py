@@ -59,7 +59,7 @@ def run(bench: Bench) -> None:
         pq.write_table(events.items(table), space / "items.parquet")
         spark = session()
         _warm(spark, space)
-        for name, (query, goal) in QUERIES.items():
+        for name, (query, goal) in list(QUERIES.items())[: bench.size(len(QUERIES), 2)]:
             theirs = _structured_streaming(spark, space, query, rows)
             ours = _headwater(space, {"result": query}, made, rows)
             group = f"{name}, {ticks} ticks of {rows:,} rows"
