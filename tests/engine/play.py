@@ -165,7 +165,12 @@ class Player:
                 latest[str(key)] = i
             table = table.take(sorted(latest.values()))
             table = table.filter(pc.not_equal(table.column("_op"), "delete"))
-        return table.select(definition.schema.names).cast(definition.schema)
+        # Spark takes no table without a chunk
+        return (
+            table.select(definition.schema.names).cast(definition.schema)
+            if table.num_rows
+            else definition.schema.empty_table()
+        )
 
     def _compare(self, name: str, have: pa.Table, want: pa.Table, when: str) -> None:
         self.checked += 1
