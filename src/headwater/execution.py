@@ -15,7 +15,13 @@ import pyarrow as pa
 from headwater import catalog
 from headwater.catalog import TopicDefinition
 from headwater.clock import Clock, format_span, from_us
-from headwater.errors import ConflictError, TopicExistsError, TopicNotFoundError, UsageError
+from headwater.errors import (
+    ConflictError,
+    HeadwaterError,
+    TopicExistsError,
+    TopicNotFoundError,
+    UsageError,
+)
 from headwater.log.appending import stage_rows
 from headwater.log.cursor import lag_of
 from headwater.log.protocol import Log, Producer
@@ -33,6 +39,28 @@ COPY = "copy"
 
 def execute(log: Log, statement: s.Statement, clock: Clock, views: Callable[[], Views]) -> pa.Table | None:
     """Run one statement; SHOW, DESCRIBE, EXPLAIN and queries give a table."""
+    try:
+        return _execute(log, statement, clock, views)
+    except TopicNotFoundError as error:
+        raise _about_views(log, statement, error, views) from None
+
+
+def _about_views(
+    log: Log, statement: s.Statement, error: TopicNotFoundError, views: Callable[[], Views]
+) -> HeadwaterError:
+    """The error for a topic that is not there, where a view is there or may have been meant."""
+    name = str(error.facts.get("topic"))
+    if name in log.entries("view"):
+        hint = f"{name} is a view" + (
+            f": DROP VIEW {quote(name)}" if isinstance(statement, s.DropTopic) else ""
+        )
+        return TopicNotFoundError(error.message, hint=hint, **error.facts)
+    if isinstance(statement, (s.Describe, s.Explain)) and log.entries("view"):
+        return views().no_relation(name)
+    return error
+
+
+def _execute(log: Log, statement: s.Statement, clock: Clock, views: Callable[[], Views]) -> pa.Table | None:
     match statement:
         case s.CreateTopic():
             _create(log, statement)

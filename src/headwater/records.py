@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from headwater.catalog import OP_TYPE, TopicDefinition
 from headwater.errors import BadRowError, HeadwaterError, UsageError
+from headwater.parallel import side_by_side
 from headwater.types import format_type
 from headwater.values import UNFIT, array_of, convert
 
@@ -224,12 +225,13 @@ def _from_arrow(table: pa.Table, topic: TopicDefinition, ops: Sequence[str]) -> 
             _refuse_unknown([{name: _value(table.column(name), 0)}], allowed, topic)
         if table.column_names.count(name) > 1:
             raise UsageError(f"column {name!r} appears twice in the rows for topic {topic.name!r}")
-    arrays = []
-    for field in topic.schema:
+
+    def array(field: pa.Field) -> pa.Array:
         if field.name in table.column_names:
-            arrays.append(_cast(table.column(field.name), field, topic))
-        else:
-            arrays.append(pa.nulls(table.num_rows, field.type))
+            return _cast(table.column(field.name), field, topic)
+        return pa.nulls(table.num_rows, field.type)
+
+    arrays = side_by_side(array, list(topic.schema), size=table.nbytes)
     if topic.keyed:
         given = None
         if "_op" in table.column_names:

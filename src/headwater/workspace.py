@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from headwater.log.cursor import Consumer
     from headwater.runtime.running import Runner, RunReport
     from headwater.runtime.subscribing import Subscription
+    from headwater.runtime.verification import ViewCheck
     from headwater.runtime.view import View
     from headwater.runtime.views import Views
 
@@ -51,7 +52,10 @@ class Verification:
     """What reading and checking everything found: `ok`, or what is wrong and where."""
 
     differences: tuple[Finding, ...]
+    """Bytes that are damaged, views that differ from their SELECT, and views that are stopped."""
     bytes_checked: int
+    views: tuple[ViewCheck, ...] = ()
+    """What was found of each view, by name; none if only topics were asked for."""
 
     @property
     def ok(self) -> bool:
@@ -400,15 +404,24 @@ class Workspace:
         return lag_report(self.log, self._clock, shutil.disk_usage(self.path).free if self.path else None)
 
     def maintain(self, *, force: bool = True, override_holds: bool = False) -> MaintenanceReport:
-        """Seal, apply retention and compact, now. `override_holds` removes even what holding cursors have not read."""
-        if self.log.entries("view"):
-            self._views.let_go()
-        return self.log.maintain(force=force, override_holds=override_holds)
+        """Seal, apply retention and compact, now. `override_holds` removes even what holding cursors have not read.
+
+        `waiting` of the report names the views for which records stay that retention would remove, and what to do.
+        """
+        if not self.log.entries("view"):
+            return self.log.maintain(force=force, override_holds=override_holds)
+        from headwater.runtime.history import waiting
+
+        self._views.let_go()
+        report = self.log.maintain(force=force, override_holds=override_holds)
+        left = waiting(self.log, self._views.store.latest_whole(), self._clock)
+        return dataclasses.replace(report, waiting=left)
 
     def verify(
         self, topics: str | Sequence[str] | None = None, *, progress: Callable[[int], None] | None = None
     ) -> Verification:
-        """Read everything, or one topic or some, and check it against its checksums.
+        """Read everything, or one topic or some, and check it against its checksums; then, unless topics were named, hold
+        each view against what its SELECT gives in batch. A view that is stopped does not hold what it should.
 
         `progress` is told the bytes checked so far.
         """
@@ -416,7 +429,9 @@ class Workspace:
             topics = [topics]
         for name in topics or ():
             self.log.topic(text_of(name, "the name of a topic"))
-        found, checked = [], 0
+        found: list[Finding] = []
+        views: list[ViewCheck] = []
+        checked = 0
         for step in self.log.verify(topics):
             if isinstance(step, Finding):
                 found.append(step)
@@ -425,8 +440,9 @@ class Workspace:
                 if progress is not None:
                     progress(checked)
         if topics is None and self.log.entries("view"):
-            found += self._views.verify()
-        return Verification(tuple(found), checked)
+            views = self._views.verify()
+            found += [finding for view in views if (finding := view.finding) is not None]
+        return Verification(tuple(found), checked, tuple(views))
 
     def close(self) -> None:
         """Release every handle. What was appended needs no close to be there."""

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
+from headwater.cli.watching import leaving_at_once
 
 COMMAND = [sys.executable, "-m", "headwater"]
 ROWS = 50_000
+VIEW = "CREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM t"
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +138,40 @@ def test_a_trickle_through_a_pipe_is_not_held_back(tmp_path: Path) -> None:
 
 def test_help_says_what_the_exit_status_means(folder: Path) -> None:
     assert "130 interrupted" in " ".join(finished("--help", folder=folder)[1].split())
+
+
+@pytest.mark.parametrize("asked", [["run", "v.sql"], ["sql", VIEW]])
+def test_ctrl_c_while_spark_starts_is_a_short_line(asked: list[str], tmp_path: Path) -> None:
+    """Whoever talks to the JVM then makes a noise about anything that comes up: nothing must come up."""
+    with hw.open(tmp_path / "w", durability="os") as ws:
+        ws.sql("CREATE TOPIC t (a INT)")
+    (tmp_path / "v.sql").write_text(VIEW)
+    script = (
+        "import signal, sys\n"
+        "from headwater.runtime import session\n"
+        "def start():\n"
+        "    try:\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "    finally:\n"
+        "        print('noise')\n"
+        "session._start = start\n"
+        f"sys.argv = ['headwater', '-w', 'w', *{asked!r}]\n"
+        "from headwater.cli import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    said = [line for line in done.stderr.splitlines() if line != "starting Spark ..."]
+    assert (done.returncode, done.stdout, said) == (130, "", ["interrupted"])
+    with hw.open(tmp_path / "w") as ws:
+        assert ws.log.entries("view") == {}
+
+
+def test_after_spark_has_started_ctrl_c_is_what_it_was() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with leaving_at_once():
+        assert signal.getsignal(signal.SIGINT) is not before
+        signal.signal(signal.SIGINT, lambda *_: None)  # as Spark does
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_ctrl_c_in_an_import_is_quiet(folder: Path) -> None:

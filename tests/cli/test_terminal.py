@@ -116,7 +116,7 @@ def test_spark_comes_up_quietly_and_a_bar_shows_the_backfill(folder: Path) -> No
     assert not noise, "Spark, or something else, said more than was asked for"
 
     going = Terminal(*run)
-    going.read_until("running 1 views; Ctrl-C stops")
+    going.read_until("running 1 view; Ctrl-C stops")
     os.killpg(going.process.pid, signal.SIGINT)
     seen = going.read_until()
     assert going.close() == 0, seen

@@ -23,6 +23,7 @@ from headwater.cli.program import cli
 from headwater.clock import SystemClock
 from headwater.runtime import verification
 from headwater.runtime.engine import Engine, TickReport
+from headwater.runtime.views import Views
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import claim
 from headwater.storage import Storage
@@ -177,7 +178,33 @@ def test_a_stopped_view_is_told_and_is_a_failure(run: Run) -> None:
     assert (revenue["status"], revenue["last_tick"]) == ("live", 2)
     assert "reason" in run("views").stdout
     assert "error: view 'average' is stopped" in run("sql", "SELECT * FROM average", status=1).stderr
-    assert "view average: not compared: it is stopped, " in run("verify").stdout
+    found = run("verify", status=1).stdout
+    assert "view average: not compared: it is stopped, " in found
+    assert "\n1 finding; " in found
+    (average, revenue) = listed(run("verify", "--json", status=1))["views"]
+    assert (average["ok"], average["equal"], average["status"]) == (False, None, "stopped")
+    assert (revenue["ok"], revenue["equal"], revenue["status"]) == (True, True, "live")
+
+
+def test_an_engine_says_which_views_are_stopped_when_it_starts_and_when_it_ends(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("append", "customers", "-", stdin='{"id": 9, "country": "li"}\n')
+    run("append", "orders", "-", stdin=orders(range(1), customer=9))
+    run("run", "--once", status=1)
+    run("append", "orders", "-", stdin=orders(range(10)))
+    after_each_tick(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGINT))
+    result = run("run", "--json")
+    assert list(listed(result)["stopped"]) == ["average"]
+    stopped = result.stderr.split("view average is stopped: ")
+    assert len(stopped) == 3
+    assert "running 2 views" in stopped[1]
+    assert stopped[2].endswith(
+        "\nhint: correct what it says, then headwater rebuild average; "
+        "on_error = 'divert' leaves out rows that fail, and shows them in average.errors\n"
+    )
+    run("rebuild", "average", "--no-run")
+    assert "is stopped" not in run("run").stderr.split("running")[0]
 
 
 def test_beside_a_running_engine_another_is_refused_and_once_waits(run: Run, shop: Path) -> None:
@@ -193,6 +220,23 @@ def test_beside_a_running_engine_another_is_refused_and_once_waits(run: Run, sho
         assert f"process {os.getpid()}: waiting" in result.stderr
         assert result.stdout == "caught up: tick 1\n"
         assert f"engine     process {os.getpid()} on " in run("status").stdout
+
+
+def test_the_place_of_the_engine_is_taken_before_anything_else_is_done(
+    run: Run, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def looking(views: Views) -> str | None:
+        seen.append(views.engine())
+        raise hw.UsageError("enough was seen")
+
+    monkeypatch.setattr(Views, "start_spark", looking)
+    run("run", str(shop / "shop.sql"), status=2)
+    (who,) = seen
+    assert who is not None
+    assert who.pid == os.getpid()
+    assert "engine     not running" in run("status").stdout
 
 
 def test_ctrl_c_ends_a_run_after_the_tick_at_hand(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,6 +307,41 @@ def test_select(run: Run) -> None:
         {"country": "de", "revenue": 50},
     ]
     assert run("sql", "SELECT * FROM revenue WHERE country = 'fr'").stdout == "no rows\n"
+
+
+def test_names_that_are_not_there_are_answered_with_what_was_probably_meant(run: Run) -> None:
+    for statement, hint in {
+        "SELECT * FROM ordres": "did you mean orders?",
+        "CREATE MATERIALIZED VIEW v AS SELECT * FROM revenu": "did you mean revenue?",
+        "EXPLAIN SELECT * FROM nothing_like_it": "there are: average, customers, orders, revenue",
+    }.items():
+        said = run("sql", statement, status=2).stderr
+        assert said.startswith("error: there is no topic or view ")
+        assert f"\nhint: {hint}\n" in said
+    for statement, sentence, hint in [
+        ("EXPLAIN avrage", "there is no topic or view 'avrage'", "did you mean average?"),
+        (
+            "DESCRIBE nope",
+            "there is no topic or view 'nope'",
+            "SHOW TOPICS and SHOW VIEWS list what is there",
+        ),
+        ("DROP VIEW orders", "there is no view 'orders'", "orders is a topic: DROP TOPIC orders"),
+        ("DROP TOPIC revenue", "there is no topic 'revenue'", "revenue is a view: DROP VIEW revenue"),
+        ("DROP TOPIC order", "there is no topic 'order'", "did you mean orders?"),
+    ]:
+        assert run("sql", statement, status=1).stderr == f"error: {sentence}\nhint: {hint}\n"
+
+
+def test_records_that_are_kept_for_views_are_no_cursor_that_is_behind(run: Run) -> None:
+    assert run("cursors").stdout == "no cursors yet\n"
+    lines = run("lag").stdout.splitlines()
+    assert lines[:3] == [
+        "no cursors yet",
+        "customers: 2 rows are kept for views, which can be made again from them",
+        "orders: 10 rows are kept for views, which can be made again from them",
+    ]
+    report = listed(run("lag", "--json"))
+    assert (report["cursors"], report["kept_for_views"]) == ([], {"customers": 2, "orders": 10})
 
 
 def test_a_wrong_query_is_wrong_usage(run: Run) -> None:

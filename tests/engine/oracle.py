@@ -62,7 +62,10 @@ class Oracle:
         read = {name for view in views for name in view.reads}
         results: dict[str, pa.Table] = {}
         for view in views:
-            results[view.name] = self._spark.sql(sort_sets(view.select)).toArrow()
+            frame = self._spark.sql(sort_sets(view.select))
+            # not toArrow: it fails where a struct is NULL whose fields never are
+            batches = frame._collect_as_arrow(empty_list_if_zero_records=False)  # type: ignore[operator]
+            results[view.name] = pa.Table.from_batches(batches)
             if view.name in read:
                 self._register(view.name, results[view.name], shuffle)
         return results

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from headwater.clock import ManualClock, from_us
 from headwater.runtime import engine
 from headwater.runtime.running import Listener
 from headwater.settings import LogSettings
+from headwater.state.bases import Bases
 from tests.engine.test_changes import OneTick
 
 pytestmark = pytest.mark.slow
@@ -369,3 +372,215 @@ def test_what_would_be_made_from_less_is_refused(open_ws: Open, clock: ManualClo
     with pytest.raises(hw.UsageError, match="topic 'n' cannot be altered so"):
         ws.sql("ALTER TOPIC n ALTER COLUMN v TYPE BIGINT")
     assert ws.view("most").read().to_pylist() == [{"v": 9}]
+
+
+# --- views that are no part of the tick ---------------------------------------------------------------------------------
+
+STOPPABLE = """
+CREATE TOPIC t (k BIGINT, v BIGINT) WITH (retention = '1 hour');
+CREATE TOPIC u (k BIGINT, v BIGINT) WITH (retention = '1 hour');
+CREATE TOPIC m (k BIGINT, y STRING, PRIMARY KEY (k));
+CREATE MATERIALIZED VIEW s AS SELECT k, sum(v) AS s FROM t GROUP BY k;
+CREATE MATERIALIZED VIEW a AS SELECT k, CAST(y AS BIGINT) AS x FROM m;
+CREATE MATERIALIZED VIEW c AS SELECT m.y, sum(u.v) AS s FROM u JOIN m ON u.k = m.k WHERE CAST(m.y AS DOUBLE) > 0 GROUP BY m.y;
+"""
+
+
+def stoppable(ws: Workspace) -> None:
+    ws.sql(STOPPABLE)
+    ws.append({"t": [{"k": 1, "v": 1}], "u": [{"k": 1, "v": 100}], "m": [{"k": 1, "y": "7"}]})
+    ws.run()
+
+
+def ends(ws: Workspace, topic: str) -> tuple[int, int]:
+    """The first record that is kept, and the end."""
+    (info,) = ws.log.partitions(topic).values()
+    return info.first, info.end
+
+
+def test_a_view_that_has_stopped_and_lost_nothing_keeps_only_what_it_reads(
+    open_ws: Open, clock: ManualClock
+) -> None:
+    ws = open_ws()
+    stoppable(ws)
+    ws.topic("m").append([{"k": 2, "y": "bad"}])
+    assert set(ws.run().stopped) == {"a", "c"}
+    ws.append({"t": [{"k": 1, "v": 2}], "u": [{"k": 1, "v": 1}]})
+    ws.run()
+    clock.advance("2 hours")
+    report = ws.maintain()
+    assert (ends(ws, "t"), ends(ws, "u")) == ((2, 2), (0, 2))
+    assert [(w.topic, w.view, w.status) for w in report.waiting] == [("u", "c", "stopped")]
+    assert "DROP VIEW c" in report.waiting[0].hint
+    assert "bad" in str(report.waiting[0].reason)
+    base = Bases(ws._views.store.storage).newest()
+    assert base is not None
+    assert set(base.views) == {"s", "m"}
+    assert ws.path is not None
+    for _ in range(2):  # with the state, then from the base and the log alone
+        assert ws.view("s").read().to_pylist() == [{"k": 1, "s": 3}]
+        assert set(ws.run().stopped) == {"a", "c"}
+        shutil.rmtree(ws.path / "state")
+        ws = open_ws()
+        ws.run()
+    ws.topic("m").append([{"k": 2, "y": "8"}])
+    ws.view("a").rebuild()
+    ws.view("c").rebuild()
+    assert ws.run().stopped == {}
+    assert ws.view("c").read().to_pylist() == [{"y": "7", "s": 101}]
+    assert sorted(ws.view("a").read().to_pydict()["x"]) == [7, 8]
+    assert ws.verify().ok
+    clock.advance("2 hours")
+    assert ws.maintain().waiting == ()
+    assert ends(ws, "u") == (2, 2)
+    assert ws.verify().ok
+
+
+def test_what_waits_for_a_view_whose_base_is_needed_is_told_until_it_is_dropped(
+    open_ws: Open, clock: ManualClock
+) -> None:
+    ws = open_ws()
+    stoppable(ws)
+    clock.advance("2 hours")
+    assert ws.maintain().waiting == ()
+    ws.topic("m").append([{"k": 2, "y": "bad"}])
+    ws.append({"t": [{"k": 1, "v": 2}], "u": [{"k": 1, "v": 1}]})
+    assert set(ws.run().stopped) == {"a", "c"}
+    clock.advance("2 hours")
+    report = ws.maintain()
+    assert report.rows_removed == 0
+    assert [(w.topic, w.view, w.status) for w in report.waiting] == [
+        ("t", "c", "stopped"),
+        ("u", "c", "stopped"),
+    ]
+    ws.sql("DROP VIEW c")
+    report = ws.maintain()
+    assert report.waiting == ()
+    assert (ends(ws, "t"), ends(ws, "u")) == ((2, 2), (2, 2))
+    ws.sql("DROP VIEW a")
+    assert ws.view("s").read().to_pylist() == [{"k": 1, "s": 3}]
+    assert ws.verify().ok
+
+
+def test_what_waits_for_a_view_that_has_yet_to_run_is_told(open_ws: Open, clock: ManualClock) -> None:
+    ws = open_ws()
+    ws.sql(STOPPABLE)
+    ws.topic("t").append([{"k": 1, "v": 1}])
+    clock.advance("2 hours")
+    report = ws.maintain()
+    assert [(w.topic, w.view, w.status) for w in report.waiting] == [("t", "s", "backfilling")]
+    assert "headwater run" in report.waiting[0].hint
+    ws.run()
+    report = ws.maintain()
+    assert (report.rows_removed, report.waiting) == (1, ())
+
+
+def test_a_view_that_is_being_built_keeps_only_what_it_reads(open_ws: Open, clock: ManualClock) -> None:
+    ws = open_ws()
+    ws.sql("CREATE TOPIC t (v BIGINT) WITH (retention = '1 hour')")
+    ws.sql("CREATE TOPIC u (v BIGINT) WITH (retention = '1 hour')")
+    ws.sql("CREATE MATERIALIZED VIEW s AS SELECT sum(v) AS s FROM t")
+    for _ in range(4):
+        ws.append({"t": [{"v": 1}] * 5, "u": [{"v": 1}] * 5})
+    ws.run()
+    ws.sql("CREATE MATERIALIZED VIEW b AS SELECT sum(v) AS s FROM u")
+    clock.advance("2 hours")
+    ws._views.listener = OneTick()
+    ws.run(tick_rows=5)
+    report = ws.maintain()
+    assert [(w.topic, w.view, w.status) for w in report.waiting] == [("u", "b", "backfilling")]
+    assert (ends(ws, "t"), ends(ws, "u")) == ((20, 20), (0, 20))
+    assert ws.path is not None
+    shutil.rmtree(ws.path / "state")
+    ws = open_ws()
+    ws.run()
+    assert [ws.view(name).read().to_pylist() for name in "sb"] == [[{"s": 20}], [{"s": 20}]]
+    assert ws.verify().ok
+    clock.advance("2 hours")
+    ws.maintain()
+    assert ends(ws, "u") == (20, 20)
+    assert ws.verify().ok
+
+
+def test_retention_that_is_declared_while_a_view_has_stopped_takes_nothing_from_it(
+    open_ws: Open, clock: ManualClock
+) -> None:
+    ws = open_ws()
+    ws.sql(STOPPABLE.replace("u (k BIGINT, v BIGINT) WITH (retention = '1 hour')", "u (k BIGINT, v BIGINT)"))
+    ws.append({"t": [{"k": 1, "v": 1}], "u": [{"k": 1, "v": 100}], "m": [{"k": 1, "y": "7"}]})
+    ws.run()
+    clock.advance("2 hours")
+    assert ws.maintain().rows_removed == 1  # a base that every view is in, and u is let go of
+    ws.append({"t": [{"k": 1, "v": 2}], "m": [{"k": 2, "y": "bad"}]})
+    assert set(ws.run().stopped) == {"a", "c"}
+    clock.advance("2 hours")
+    assert ws.maintain().rows_removed == 1
+    ws.sql("ALTER TOPIC u SET (retention = '1 hour')")
+    clock.advance("2 hours")
+    assert ws.maintain().rows_removed == 0
+    ws.run()
+    assert [(w.topic, w.view) for w in ws.maintain().waiting] == [("u", "c")]
+    ws.topic("m").append([{"k": 2, "y": "8"}])
+    ws.view("c").rebuild()
+    ws.run()
+    assert ws.view("c").read().to_pylist() == [{"y": "7", "s": 100}]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_stops_and_goes_on_no_view_loses_what_it_was_made_from(
+    seed: int, open_ws: Open, clock: ManualClock
+) -> None:
+    chance = random.Random(seed)
+    ws = open_ws()
+    ws.sql(STOPPABLE)
+    summed: dict[str, Counter[int]] = {"t": Counter(), "u": Counter()}
+    texts: dict[int, str] = {}
+    assert ws.path is not None
+
+    def check() -> None:
+        by_text: Counter[str] = Counter()
+        for k, total in summed["u"].items():
+            if k in texts:
+                by_text[texts[k]] += total
+        expected = {
+            "s": [{"k": k, "s": total} for k, total in summed["t"].items()],
+            "a": [{"k": k, "x": int(y)} for k, y in texts.items() if y.isdigit()],
+            "c": [{"y": y, "s": total} for y, total in by_text.items()],
+        }
+        manifest = ws._views.store.latest()
+        assert manifest is not None
+        for name, rows in expected.items():
+            if manifest.views[name].status == "live":
+                assert sorted(map(str, ws.view(name).read().to_pylist())) == sorted(map(str, rows)), name
+
+    for _ in range(16):
+        for topic in "tu":
+            rows = [{"k": chance.randrange(3), "v": chance.randrange(9)} for _ in range(2)]
+            ws.topic(topic).append(rows)
+            for row in rows:
+                summed[topic][row["k"]] += row["v"]
+        k = chance.randrange(4)
+        texts[k] = chance.choice(["bad", "1.5", str(k + 1), str(k + 1)])  # nobody, c alone, a and c take it
+        ws.topic("m").append([{"k": k, "y": texts[k]}])
+        ws.run(tick_rows=chance.choice([None, 1]))
+        if chance.random() < 0.3:
+            for name in "ac":
+                ws.view(name).rebuild()
+            ws.run()
+        check()
+        if chance.random() < 0.2:
+            shutil.rmtree(ws.path / "state")
+            ws = open_ws()
+            ws.run()
+            check()
+        clock.advance(chance.choice(["5 minutes", "2 hours"]))
+        ws.maintain()
+    for k in texts:
+        texts[k] = str(k + 1)
+        ws.topic("m").append([{"k": k, "y": texts[k]}])
+    for name in "ac":
+        ws.view(name).rebuild()
+    assert ws.run().stopped == {}
+    assert ends(ws, "t")[0] > 0
+    check()
+    assert ws.verify().ok

@@ -1,4 +1,4 @@
-"""What a workspace holds, as plain JSON: how a golden workspace says what must be found in it."""
+"""What a workspace holds, as plain JSON: how golden workspaces say what must be found in them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from decimal import Decimal
 from typing import Any
 
 import headwater as hw
+
+VIEWS = ("spent", "by_country", "best", "listed", "urls", "per_minute", "steps", "noted", "noted.errors")
+"""What views of the golden workspace give: their rows, and what one of them gives beside them."""
 
 
 def contents(ws: hw.Workspace) -> dict[str, Any]:
@@ -22,6 +25,12 @@ def contents(ws: hw.Workspace) -> dict[str, Any]:
             if (group := ws.log.group(cursor.topic, cursor.name)) is not None
         ],
     }
+
+
+def view_rows(ws: hw.Workspace, name: str, as_of: int | None = None) -> list[str]:
+    """The rows of a view at a tick, as texts in order; without what is worded by Spark."""
+    rows = ws.view(name).read(as_of=as_of).to_pylist()
+    return sorted(repr({column: _plain(row[column]) for column in row if column != "_error"}) for row in rows)
 
 
 def _topic(topic: Any) -> dict[str, Any]:

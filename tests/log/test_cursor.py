@@ -2,6 +2,7 @@
 
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import headwater as hw
 from headwater.clock import ManualClock
 from headwater.log.cursor import Cursor, Lag
+from headwater.log.embedded.maintenance import Maintenance
 from headwater.log.topic import Topic
 from tests.log.test_topic import rows, values
 
@@ -146,6 +148,27 @@ def test_hold_keeps_what_is_unread_and_stays_until_it_is_taken_back(
     numbers.cursor("slow", hold=False)
     ws.maintain()
     assert numbers.partitions()[0].first == 6
+
+
+def test_a_hold_that_is_laid_while_maintenance_is_at_work_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    ws = hw.open(tmp_path / "ws", clock=clock)
+    numbers = ws.topic("numbers", "n BIGINT, word STRING", partitions=1, retention="1 hour")
+    numbers.append(rows(0, 6))
+    ws.maintain()
+    clock.advance("2 hours")
+    swap = Maintenance._swap
+
+    def late(self: Maintenance, *args: Any, **options: Any) -> bool:
+        numbers.cursor("new", hold=True)
+        return swap(self, *args, **options)
+
+    monkeypatch.setattr(Maintenance, "_swap", late)
+    assert ws.maintain().rows_removed == 0
+    assert numbers.partitions()[0].first == 0
+    ws.close()
 
 
 def fallen(ws: hw.Workspace, numbers: Topic, clock: ManualClock, on_gap: Any) -> Cursor:

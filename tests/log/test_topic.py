@@ -351,3 +351,13 @@ def test_an_offset_alone_is_enough_where_there_is_one_partition(ws: hw.Workspace
     with pytest.raises(hw.UsageError, match="2 partitions"):
         several.read(0)
     assert list(several.read(0, partitions=[1])) == []
+
+
+def test_a_large_append_to_more_partitions_than_files_are_held_open(ws: hw.Workspace) -> None:
+    many = ws.topic("many", "n BIGINT, m BIGINT", partitions=300, partition_by="n")
+    numbers = np.arange(600_000)
+    receipt = many.append(pa.table({"n": numbers, "m": -numbers}))
+    assert sum(end - start for start, end in receipt.positions["many"].values()) == len(numbers)
+    read = pa.concat_tables([pa.Table.from_batches([batch]) for batch in many.read()]).sort_by("n")
+    assert read.column("n").to_numpy().tolist() == numbers.tolist()
+    assert read.column("m").to_numpy().tolist() == (-numbers).tolist()

@@ -204,6 +204,15 @@ def test_rows_of_one_hash_keep_their_order() -> None:
         assert stable_order(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
 
 
+@pytest.mark.parametrize("twins", [0, 50, 2_000])
+def test_hashes_that_differ_in_their_lowest_bit_alone_are_in_order_too(twins: int) -> None:
+    rng = np.random.default_rng(4)
+    hashes = rng.integers(0, 2**64, 10_000, dtype=np.uint64)
+    hashes[:twins] = hashes[len(hashes) - twins :] ^ np.uint64(1)
+    hashes[5_000:5_003] = 2**64 - 1, 2**64 - 2, 2**64 - 1
+    assert stable_order(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
+
+
 def test_rows_without_columns_are_kept_count_of() -> None:
     nothing = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
     one = r.arrange(Delta(nothing, np.array([2, 1])), ())

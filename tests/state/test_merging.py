@@ -6,16 +6,16 @@ import math
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headwater.state.merging import FAN, NOW_ROWS_MAX, Merge, to_merge
+from headwater.state.merging import FAN, FEW, NOW_ROWS_MAX, TINY_ROWS_MAX, Merge, to_merge
 
 
-def merges(*sizes: int) -> list[Merge]:
-    return to_merge(sizes)
+def merges(*sizes: int, few: int = 1) -> list[Merge]:
+    return to_merge(sizes, few=few)
 
 
-def apply(sizes: list[int]) -> tuple[list[int], int]:
+def apply(sizes: list[int], few: int = 1) -> tuple[list[int], int]:
     """The sizes after the merges, and the rows that were rewritten."""
-    found = merges(*sizes)
+    found = merges(*sizes, few=few)
     for merge in reversed(found):
         sizes[merge.slice] = [merge.rows]
     return sizes, sum(merge.rows for merge in found)
@@ -30,6 +30,34 @@ def test_a_run_joins_older_neighbours_that_it_is_at_least_half_of() -> None:
 
 def test_several_merges_may_be_called_for_at_once() -> None:
     assert merges(400, 300, 10, 8) == [Merge(0, 2, 700, True), Merge(2, 4, 18, True)]
+
+
+def test_tiny_runs_are_let_stand_until_there_are_a_few_of_them() -> None:
+    tiny, base = TINY_ROWS_MAX - 1, 10 * FEW * TINY_ROWS_MAX
+    assert merges(*[tiny] * (FEW - 1), few=FEW) == merges(base, *[tiny] * (FEW - 1), few=FEW) == []
+    assert merges(base, *[tiny] * FEW, few=FEW) == [Merge(1, FEW + 1, FEW * tiny, True)]
+    assert merges(tiny, tiny, TINY_ROWS_MAX, few=FEW) == [Merge(0, 3, 3 * TINY_ROWS_MAX - 2, True)]
+    assert merges(base, base, few=FEW) == merges(base, base)
+
+
+@given(st.lists(st.integers(0, 2 * TINY_ROWS_MAX), min_size=1, max_size=200))
+@example([1] * 1_000)
+@example([100] * 1_000)
+def test_with_tiny_runs_let_stand_there_are_few_runs_and_few_merges(sizes: list[int]) -> None:
+    runs: list[int] = []
+    done = work = total = 0
+    for size in sizes:
+        found = merges(*runs, size, few=FEW)
+        runs, rewritten = apply([*runs, size], few=FEW)
+        done += len(found)
+        work += max(0, rewritten - FEW * TINY_ROWS_MAX)
+        total += size
+        assert sum(runs) == total
+        settled = [rows for rows in runs if rows >= TINY_ROWS_MAX]
+        assert len(runs) - len(settled) < FEW
+        assert len(settled) <= 2 * math.log2(max(total / TINY_ROWS_MAX, 1)) + 4
+    assert done <= len(sizes) / (FEW - 1) + sum(size >= TINY_ROWS_MAX for size in sizes)
+    assert work <= total * (math.log(max(total, 1), 1.5) + 2)
 
 
 def test_large_runs_wait_for_company_and_are_merged_in_the_background() -> None:

@@ -23,6 +23,12 @@ def main() -> None:
         cli(prog_name="headwater")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            _leave()  # all is closed; a conversation with the JVM that was cut off would have its say at the end
+        raise
 
 
 def _leave(*_: Any) -> None:

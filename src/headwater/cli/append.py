@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwater.cli import INTERRUPTED
 from headwater.cli.output import INPUT_FORMATS, Advance, print_json, progress
 from headwater.cli.session import Session, json_option, pass_session, topic_argument
 from headwater.errors import AlreadyWrittenError, BadRowError, ConflictError, HeadwaterError
@@ -222,7 +223,7 @@ def append(session: Session, /, topic: str, file: str, **options: Any) -> None:
                 load.run(chunks, atomic=options["atomic"])
             except KeyboardInterrupt:
                 click.echo(f"interrupted: {load.done:,} rows of the file are in topic {topic}", err=True)
-                raise
+                click.get_current_context().exit(INTERRUPTED)
     if options["as_json"]:
         print_json({"topic": topic, "rows": load.rows, "skipped": load.skipped, "appends": load.appends})
     else:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from headwater import Workspace
     from headwater.runtime.running import RunReport
     from headwater.runtime.views import Views
+    from headwater.state.manifest import Manifest
+    from headwater.state.ownership import Ownership
 
 _CREATES = {"CreateTopic": "topic", "CreateTopicAs": "topic", "CreateView": "view"}
 
@@ -67,18 +69,16 @@ def run(
             raise UsageError("--every is for an engine that keeps going", hint="leave --once or --every out")
         pace_of(every)
     with session.open(keep_ticks=keep_ticks) as ws:
-        views = views_of(ws)
-        if not once:
-            _refuse_second(views)
         from headwater.cli.watching import Ticks
 
-        views.listener = Ticks(ws.log)
-        if file is not None:
-            _apply(ws, file, as_json)
+        views_of(ws).listener = Ticks(ws.log)
         if once:
+            _apply(ws, file, as_json)
             _run_once(ws, tick_rows, as_json)
-        else:
-            _keep_going(ws, tick_rows, every, as_json)
+            return
+        with _claimed(views_of(ws)) as ownership:
+            _apply(ws, file, as_json)
+            _keep_going(ws, tick_rows, every or "auto", ownership, as_json)
 
 
 @click.command()
@@ -108,28 +108,25 @@ def _say_rebuilt(names: list[str], as_json: bool) -> None:
         click.echo(f"the next run builds {', '.join(names)} anew")
 
 
-def _refuse_second(views: Views) -> None:
-    """Before Spark is started and anything changed. An engine that is frozen is left to the claim itself."""
-    from headwater.clock import SystemClock, from_us
-    from headwater.state.ownership import STALE_AFTER_MS
-
-    who = views.engine()
-    if who is not None and SystemClock().now_us() - who.heartbeat <= STALE_AFTER_MS * 1_000:
-        raise EngineRunningError(
-            f"an engine runs on this workspace already: process {who.pid} on {who.host}, "
-            f"since {from_us(who.started_at):%Y-%m-%d %H:%M:%S} UTC",
-            hint="`headwater status` says how far it is; `headwater run --once` waits until it has caught up",
-            pid=who.pid,
-        )
+def _claimed(views: Views) -> Ownership:
+    """The place of the engine, taken before anything is changed and Spark is started: of two that are started at once, one
+    is refused at once."""
+    try:
+        return views.claim()
+    except EngineRunningError as error:
+        hint = "`headwater status` says how far it is; `headwater run --once` waits until it has caught up"
+        raise EngineRunningError(error.message, hint=hint, **error.facts) from None
 
 
-def _apply(ws: Workspace, file: str, as_json: bool) -> None:
-    """Run the statements of a file; say of each CREATE whether it was one."""
+def _apply(ws: Workspace, file: str | None, as_json: bool) -> None:
+    """Run the statements of a file, if there is one; say of each CREATE whether it was one."""
     from headwater.cli.results import print_rows
     from headwater.clock import SystemClock
     from headwater.execution import execute
     from headwater.queries.parsing import parse
 
+    if file is None:
+        return
     text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     try:
         for statement in parse(text):
@@ -176,7 +173,7 @@ def _run_once(ws: Workspace, tick_rows: int | None, as_json: bool) -> None:
         click.echo(f"an engine runs already, process {other.pid}: waiting until it has caught up", err=True)
         report = ws.run(tick_rows=tick_rows)
         _report(report, as_json, f"caught up: tick {report.tick:,}")
-        _fail_if_stopped(views, as_json)
+        _fail_if_stopped(ws)
         return
     listener = views.listener
     assert isinstance(listener, Ticks)
@@ -187,23 +184,29 @@ def _run_once(ws: Workspace, tick_rows: int | None, as_json: bool) -> None:
         click.echo(f"interrupted: {_told(report)}; run it again to go on", err=True)
         click.get_current_context().exit(INTERRUPTED)
     _report(report, as_json, _told(report))
-    _fail_if_stopped(views, as_json)
+    _fail_if_stopped(ws)
 
 
-def _keep_going(ws: Workspace, tick_rows: int | None, every: str | None, as_json: bool) -> None:
+def _keep_going(
+    ws: Workspace, tick_rows: int | None, every: str, ownership: Ownership, as_json: bool
+) -> None:
     from headwater.cli.watching import Ticks, asked_to_stop, start_spark
+    from headwater.runtime.pacing import pace_of
 
     views = views_of(ws)
     listener = views.listener
     assert isinstance(listener, Ticks)
     start_spark(views)
     with asked_to_stop() as asked:
-        runner = ws.start(every=every or "auto", tick_rows=tick_rows)
+        standing = views.store.latest()
+        runner = views.start(pace_of(every), tick_rows, ownership)
+        _say_stopped(ws, standing)
         count = len(ws.log.entries("view"))
-        click.echo(f"running {count} views; Ctrl-C stops", err=True)
+        click.echo(f"running {count} {'view' if count == 1 else 'views'}; Ctrl-C stops", err=True)
         listener.follow(runner, asked)
         report = runner.stop()
     _report(report, as_json, f"stopped at {_told(report)}")
+    _say_stopped(ws, views.store.latest())
 
 
 def _told(report: RunReport) -> str:
@@ -222,14 +225,17 @@ def _report(report: RunReport | None, as_json: bool, sentence: str) -> None:
         print_json(report)
 
 
-def _fail_if_stopped(views: Views, as_json: bool) -> None:
+def _fail_if_stopped(ws: Workspace) -> None:
     """Exit status 1 if a view is stopped, by this run or an earlier one."""
-    manifest = views.store.latest()
-    stopped = {v.name: v.reason for v in manifest.views.values() if v.status == "stopped"} if manifest else {}
-    if not stopped:
-        return
-    if not as_json:
-        for name, reason in stopped.items():
-            click.echo(f"view {name} is stopped: {reason}", err=True)
-        click.echo(f"hint: correct what it says, then headwater rebuild {next(iter(stopped))}", err=True)
-    click.get_current_context().exit(1)
+    if _say_stopped(ws, views_of(ws).store.latest()):
+        click.get_current_context().exit(1)
+
+
+def _say_stopped(ws: Workspace, manifest: Manifest | None) -> bool:
+    """Say which views are stopped at a tick, why, and what to do; whether there are some."""
+    from headwater.cli.standing import stopped_lines
+
+    lines = stopped_lines(ws.log, manifest)
+    for line in lines:
+        click.echo(line, err=True)
+    return bool(lines)

@@ -6,11 +6,12 @@ before a command needs it.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 import threading
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -29,16 +30,18 @@ class Program(click.Group):
     """A group in which errors are sentences and a closed pipe is no error."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Ctrl-C is an exception within it, so that what is open is closed."""
+        """Run the command. Ctrl-C is an exception within it, so that what is open is closed; whoever is in the middle of a
+        conversation with the JVM then has nothing to say about it."""
         if threading.current_thread() is not threading.main_thread():
             return self._run(ctx)
         before = signal.getsignal(signal.SIGINT)
         if before is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, _interrupt)
         try:
             return self._run(ctx)
         finally:
             signal.signal(signal.SIGINT, before)
+            logging.disable(logging.NOTSET)
 
     def _run(self, ctx: click.Context) -> Any:
         try:
@@ -49,6 +52,7 @@ class Program(click.Group):
             print_error(error)
             ctx.exit(WRONG_USAGE if isinstance(error, UsageError) else FAILED)
         except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
             # Whoever read our output has seen enough; keep the interpreter from complaining at exit.
@@ -58,6 +62,11 @@ class Program(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order in which they were added, which is that of a first day with Headwater."""
         return list(self.commands)
+
+
+def _interrupt(*_: Any) -> NoReturn:
+    logging.disable(logging.CRITICAL)
+    raise KeyboardInterrupt
 
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})

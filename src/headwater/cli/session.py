@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -60,7 +59,7 @@ class Session:
                     _declare(module, workspace)
                 yield workspace
             except hw.TopicNotFoundError as error:
-                raise _with_nearest(error, workspace) from None
+                raise _about_view(error, workspace) from None
 
 
 def _declare(module: str, workspace: Workspace) -> None:
@@ -78,15 +77,12 @@ def _declare(module: str, workspace: Workspace) -> None:
     declare(workspace)
 
 
-def _with_nearest(error: hw.TopicNotFoundError, workspace: Workspace) -> hw.TopicNotFoundError:
-    """The error with the name that was probably meant."""
+def _about_view(error: hw.TopicNotFoundError, workspace: Workspace) -> hw.TopicNotFoundError:
+    """The error; where a view has the name and nothing was said of that, with how to read it."""
     name = str(error.facts.get("topic"))
-    if name in workspace.log.entries("view"):
-        hint = f'{name} is a view: headwater sql "SELECT * FROM {name}"'
-    elif near := difflib.get_close_matches(name, [t.name for t in workspace.topics()], 1):
-        hint = f"did you mean {near[0]}?"
-    else:
+    if name not in workspace.log.entries("view") or (error.hint or "").startswith(f"{name} is a view"):
         return error
+    hint = f'{name} is a view: headwater sql "SELECT * FROM {name}"'
     return hw.TopicNotFoundError(error.message, detail=error.detail, hint=hint, **error.facts)
 
 

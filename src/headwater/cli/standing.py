@@ -50,6 +50,34 @@ def standings(log: Log, manifest: Manifest | None) -> list[Standing]:
     return found
 
 
+def stopped_lines(log: Log, manifest: Manifest | None) -> list[str]:
+    """Which views are stopped at a tick, why, and what is to be done about it; nothing if none is. One that is to be built
+    anew by the next tick is not."""
+    from headwater.runtime.catalog import definitions
+    from headwater.runtime.running import still_stopped
+    from headwater.runtime.units import BESIDE
+
+    views = definitions(log)
+    stopped, lines = [], []
+    for name, reason in still_stopped(manifest).items():
+        assert manifest is not None
+        view = views.get(name.removesuffix(BESIDE))
+        if view is not None and view.incarnation == manifest.views[name].incarnation:
+            what = f"view {name}" if name == view.name else f"the new definition of view {view.name}"
+            lines.append(f"{what} is stopped: {reason}")
+            stopped.append(manifest.views[name])
+    if not stopped:
+        return []
+    # those that stopped because of one below them go on with it
+    first = next((state for state in stopped if "blocked" not in state.extra), stopped[0])
+    name = first.name.removesuffix(BESIDE)
+    lines.append(
+        f"hint: correct what it says, then headwater rebuild {name}; "
+        f"on_error = 'divert' leaves out rows that fail, and shows them in {name}.errors"
+    )
+    return lines
+
+
 def remaining_rows(log: Log, manifest: Manifest | None) -> int:
     """Records that the engine has yet to read. Views that are at the same place read them once."""
     from headwater.runtime.catalog import definitions

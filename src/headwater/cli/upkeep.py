@@ -11,8 +11,8 @@ from headwater.cli.output import plain, print_json, print_listing, progress, sho
 from headwater.cli.session import Session, complete_topic, json_option, pass_session, views_of
 
 if TYPE_CHECKING:
-    from headwater.cli.standing import Standing
-    from headwater.cli.watching import Verifying
+    from headwater import Workspace
+    from headwater.runtime.verification import ViewCheck
     from headwater.workspace import Verification
 
 
@@ -22,19 +22,26 @@ if TYPE_CHECKING:
 def cursors(session: Session, as_json: bool) -> None:
     """List the cursors and groups, with how far behind they are."""
     with session.open() as ws:
-        table = ws.sql("SHOW CURSORS")
-    print_listing(table.to_pylist() if table is not None else [], as_json=as_json, empty="no cursors yet")
+        table, hold = ws.sql("SHOW CURSORS"), _hold(ws)
+    rows = table.to_pylist() if table is not None else []
+    print_listing([row for row in rows if row["cursor"] != hold], as_json=as_json, empty="no cursors yet")
 
 
 @click.command()
 @json_option
 @pass_session
 def lag(session: Session, as_json: bool) -> None:
-    """Show how far each cursor is behind, when it falls off the tail, and when the disk is full, at present rates."""
+    """Show how far each cursor is behind, when it falls off the tail, and when the disk is full, at present rates.
+
+    Views are no cursors: `headwater status` says how far they are behind. The records that retention and compaction
+    leave for them are told apart.
+    """
     with session.open() as ws:
-        report = ws.lag()
+        report, hold = ws.lag(), _hold(ws)
+    kept = [c for c in report if c.cursor == hold]
+    report = dataclasses.replace(report, cursors=tuple(c for c in report if c.cursor != hold))
     if as_json:
-        print_json(report)
+        print_json({**dataclasses.asdict(report), "kept_for_views": {c.topic: c.rows for c in kept}})
         return
     rows = [
         {
@@ -54,6 +61,8 @@ def lag(session: Session, as_json: bool) -> None:
         for c in report
     ]
     print_listing(rows, as_json=False, empty="no cursors yet")
+    for c in kept:
+        click.echo(f"{c.topic}: {c.rows:,} rows are kept for views, which can be made again from them")
     if report.disk_free_bytes is not None:
         when = plain(report.disk_full_at.replace(microsecond=0)) if report.disk_full_at else "never"
         click.echo(f"disk: {shown_bytes(report.disk_free_bytes)} free; full at present rates: {when}")
@@ -75,6 +84,10 @@ def maintain(session: Session, override_holds: bool, as_json: bool) -> None:
         f"compacted {report.rows_compacted:,} rows, freed {shown_bytes(report.bytes_freed)} "
         f"in {report.seconds:.1f} s"
     )
+    for left in report.waiting:
+        why = f", {left.reason}" if left.reason else ""
+        click.echo(f"{left.topic}: records stay for view {left.view}, which is {left.status}{why}")
+        click.echo(f"hint: {left.hint}")
 
 
 @click.command()
@@ -95,14 +108,12 @@ def verify(session: Session, topics: tuple[str, ...], as_json: bool) -> None:
             with progress("checking bytes", total) as advance:
                 result = ws.verify(topics or None, progress=lambda done: advance(done, ""))
         else:
-            from headwater.cli.standing import standings
             from headwater.cli.watching import Verifying
 
             listener = views_of(ws).listener = Verifying()
             with listener.shown(total):
                 result = ws.verify(progress=listener.checked)
-            stand = standings(ws.log, views_of(ws).store.latest())
-            views = [_view(standing, listener) for standing in stand]
+            views = [_view(check) for check in result.views]
     if as_json:
         found = [dataclasses.asdict(f) for f in result.differences]
         checked = {"bytes_checked": result.bytes_checked, "views": views}
@@ -113,14 +124,28 @@ def verify(session: Session, topics: tuple[str, ...], as_json: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def _view(standing: Standing, found: Verifying) -> dict[str, Any]:
+def _hold(ws: Workspace) -> str | None:
+    """The name of the cursors with which records are kept for views: nobody reads with them. None if there is no view."""
+    if not ws.log.entries("view"):
+        return None
+    from headwater.runtime.history import HOLD
+
+    return HOLD
+
+
+def _view(check: ViewCheck) -> dict[str, Any]:
     """What was found of a view; `equal` is None if it was not compared, `on_base` says that records were removed."""
-    name, on_base = standing.view, standing.view in found.on_base
-    if name in found.compared:
-        told = found.compared[name]
-        return {"view": name, "equal": told is None, "detail": told, "on_base": on_base}
-    detail = f"not compared: it is {standing.status}" + (f", {standing.reason}" if standing.reason else "")
-    return {"view": name, "equal": None, "detail": detail, "on_base": False}
+    detail, compared = check.detail, check.status == "live"
+    if not compared:
+        detail = f"not compared: it is {check.status}" + (f", {detail}" if detail else "")
+    return {
+        "view": check.view,
+        "ok": check.ok,
+        "status": check.status,
+        "equal": check.ok if compared else None,
+        "detail": detail,
+        "on_base": check.on_base,
+    }
 
 
 def _print_verified(result: Verification, views: list[dict[str, Any]]) -> None:

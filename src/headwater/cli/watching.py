@@ -31,16 +31,21 @@ BAR_WIDTH = 20
 class Quiet(Listener):
     """Says that Spark starts, to someone who sits at a terminal and waits."""
 
-    def starting_spark(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def starting_spark(self) -> Iterator[None]:
         """Something that moves on a terminal, nothing for a script."""
-        return _moving("starting Spark ...") if sys.stderr.isatty() else nullcontext()
+        with leaving_at_once(), self._starting():
+            yield
 
     def began_late(self, view: str, where: str) -> None:
         """Always said."""
         click.echo(f"view {view} begins at {where}", err=True)
 
+    def _starting(self) -> AbstractContextManager[None]:
+        return _moving("starting Spark ...") if sys.stderr.isatty() else nullcontext()
 
-class Ticks(Listener):
+
+class Ticks(Quiet):
     """Shows ticks: as progress towards what the log holds, or as a line so often."""
 
     def __init__(self, log: Log) -> None:
@@ -49,17 +54,6 @@ class Ticks(Listener):
         self._last: tuple[TickReport, Manifest] | None = None
         self._rows = self._rows_shown = 0
         self._advance: Any = None
-
-    def starting_spark(self) -> AbstractContextManager[None]:
-        """Always said: it takes seconds."""
-        if sys.stderr.isatty():
-            return _moving("starting Spark ...")
-        click.echo("starting Spark ...", err=True)
-        return nullcontext()
-
-    def began_late(self, view: str, where: str) -> None:
-        """Always said."""
-        click.echo(f"view {view} begins at {where}", err=True)
 
     def ticked(self, report: TickReport, manifest: Manifest) -> None:
         """Called by the engine's thread when it keeps going, by our own otherwise."""
@@ -73,6 +67,12 @@ class Ticks(Listener):
             behind = [v.name for v in manifest.views.values() if v.status == "backfilling"]
             note = f"backfilling {', '.join(behind)}" if behind else f"tick {report.tick:,}"
             self._advance(self._rows, note, self._rows + left)
+
+    def _starting(self) -> AbstractContextManager[None]:
+        """Always said: it takes seconds."""
+        if not sys.stderr.isatty():
+            click.echo("starting Spark ...", err=True)
+        return super()._starting()
 
     @contextmanager
     def as_progress(self, manifest: Manifest | None) -> Iterator[None]:
@@ -117,14 +117,11 @@ class Ticks(Listener):
         return "; ".join([line, *(_backfill(view, share) for view, share in backfills(self._log, manifest))])
 
 
-class Verifying(Listener):
+class Verifying(Quiet):
     """Shows the two halves of `verify`: bytes, then views."""
 
     def __init__(self) -> None:
-        self.compared: dict[str, str | None] = {}
-        """View -> the difference, None if it is equal."""
-        self.on_base: set[str] = set()
-        """Those for which the log was not enough, since records were removed."""
+        self._compared = 0
         self._stack = ExitStack()
         self._advance: Any = None
 
@@ -139,11 +136,15 @@ class Verifying(Listener):
         """So much of the log was read."""
         self._advance(done_bytes, "")
 
+    def _starting(self) -> AbstractContextManager[None]:
+        """The progress says it."""
+        return nullcontext()
+
     def verifying(self, views: Sequence[str]) -> None:
         """The bytes are done."""
         self._stack.close()
         if views:
-            what = f"computing {len(views)} views in batch"
+            what = f"computing {len(views)} {'view' if len(views) == 1 else 'views'} in batch"
             if not sys.stderr.isatty():
                 click.echo(what, err=True)
             self._advance = self._stack.enter_context(progress(what, len(views), unit="views"))
@@ -151,10 +152,9 @@ class Verifying(Listener):
 
     def verified(self, view: str, difference: str | None, *, on_base: bool = False) -> None:
         """One is compared."""
-        self.compared[view] = difference
-        if on_base:
-            self.on_base.add(view)
-        self._advance(len(self.compared), view)
+        del difference, on_base
+        self._compared += 1
+        self._advance(self._compared, view)
 
 
 def _backfill(view: str, share: float) -> str:
@@ -179,10 +179,38 @@ def start_spark(views: Views) -> None:
 
 
 @contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """Within the block Ctrl-C ends the process there and then; after it, it does what it did before the block.
+
+    For the start of Spark, which takes an exception in the middle of it badly. Nothing of a statement is done by then, and
+    the JVM ends when it finds us gone.
+    """
+
+    def leave(*_: Any) -> None:
+        # written past all buffers: whatever was being printed may hold them
+        clear = (
+            "\r\x1b[K\x1b[?25h" if sys.stderr.isatty() else ""
+        )  # a spinner's line, and the cursor that it hid
+        os.write(2, f"{clear}interrupted\n".encode())
+        os._exit(INTERRUPTED)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def asked_to_stop(listener: Listener | None = None) -> Iterator[threading.Event]:
     """Within the block Ctrl-C and SIGTERM ask for an end, which comes after the tick under way; again, and it is now.
 
-    Spark takes Ctrl-C for itself when it starts: it has to be up.
+    Spark has to be up: `leaving_at_once` has Ctrl-C while it starts.
     """
     asked = threading.Event()
 

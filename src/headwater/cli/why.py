@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,6 +55,7 @@ def _key(state: ViewState, texts: tuple[str, ...]) -> dict[str, Any]:
     named = [text.partition("=") for text in texts]
     if all(equals and name.lower() in names for name, equals, _ in named):
         return {names[name.lower()]: _value(schema.field(names[name.lower()]), v) for name, _, v in named}
+    _refuse_misspelled(state.name, list(names.values()), [name for name, equals, _ in named if equals])
     own = [schema.field(int(c)) for c in state.extra["key"]]
     values = texts if len(texts) > 1 or len(own) == 1 else texts[0].split(",")
     if len(values) != len(own):
@@ -63,6 +65,19 @@ def _key(state: ViewState, texts: tuple[str, ...]) -> dict[str, Any]:
             hint=f"any columns will do: headwater why {state.name} {own[0].name}=...",
         )
     return {field.name: _value(field, text) for field, text in zip(own, values, strict=True)}
+
+
+def _refuse_misspelled(view: str, columns: list[str], named: list[str]) -> None:
+    """A value may have = in it; but not after what is nearly a column's name, or beside columns that are named."""
+    known = {column.lower() for column in columns}
+    for name in named:
+        near = difflib.get_close_matches(name.lower(), known, 1)
+        if name.lower() not in known and name.isidentifier() and (near or known & set(map(str.lower, named))):
+            meant = next((column for column in columns if near and column.lower() == near[0]), None)
+            raise UsageError(
+                f"view {view!r} has no column {name!r}",
+                hint=f"did you mean {meant}?" if meant else f"its columns are {', '.join(columns)}",
+            )
 
 
 def _value(field: pa.Field, text: str) -> Any:

@@ -7,6 +7,7 @@ by case alone: each is found by its exact name.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -37,14 +38,12 @@ def no_topic(name: str, topics: Collection[str]) -> TopicNotFoundError:
             topic=name,
         )
     alike = sorted(spellings(topics, name))
-    known = ", ".join(sorted(topics)) or "none yet"
-    return TopicNotFoundError(
-        f"there is no topic {name!r}",
-        hint=f"write it as it is spelled: {' or '.join(alike)}"
-        if alike
-        else f"CREATE TOPIC {name} (...) makes it; there are: {known}",
-        topic=name,
-    )
+    hint = f"CREATE TOPIC {name} (...) makes it; there are: {', '.join(sorted(topics)) or 'none yet'}"
+    if alike:
+        hint = f"write it as it is spelled: {' or '.join(alike)}"
+    elif near := difflib.get_close_matches(name, topics, 1):
+        hint = f"did you mean {near[0]}?"
+    return TopicNotFoundError(f"there is no topic {name!r}", hint=hint, topic=name)
 
 
 def respell(append: Append, topics: Collection[str]) -> Append:

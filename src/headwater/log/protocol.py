@@ -149,8 +149,22 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """Records of a topic that retention would remove by now, and the view that they are kept for."""
+
+    topic: str
+    view: str
+    status: str
+    """'stopped' or 'backfilling'."""
+    reason: str | None
+    """Why it is so, where that is known."""
+    hint: str
+    """What to do about it."""
+
+
+@dataclass(frozen=True)
 class MaintenanceReport:
-    """What a maintenance step did."""
+    """What a maintenance step did, and what it could not do yet."""
 
     sealed: int = 0
     segments_removed: int = 0
@@ -158,6 +172,8 @@ class MaintenanceReport:
     rows_compacted: int = 0
     bytes_freed: int = 0
     seconds: float = 0.0
+    waiting: tuple[Waiting, ...] = ()
+    """Of a workspace: what stays for the sake of views that have stopped, or have yet to read it."""
 
 
 class Log(Protocol):

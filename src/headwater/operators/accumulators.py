@@ -187,8 +187,10 @@ class _Floats:
 
     def add(self, old: Sequence[Lane], new: Sequence[Lane]) -> Lanes:
         made: Lanes = [a + b for a, b in zip(old[: self.counts], new[: self.counts], strict=True)]
-        for a, b in zip(self._pairs(old), self._pairs(new), strict=True):
-            made += sums.pair_add(a, b)
+        tame = not (old[self.counts - 1].any() or new[self.counts - 1].any())
+        half = (len(old) - self.counts) // 4
+        for place, (a, b) in enumerate(zip(self._pairs(old), self._pairs(new), strict=True)):
+            made += b if tame and place >= half else sums.pair_add(a, b)  # zero on both sides
         return made
 
     def settled(self, kept: Lanes, count: Ints) -> Lanes:
@@ -204,6 +206,8 @@ class _Floats:
         """The sums over all terms, as pairs."""
         found = self._pairs(kept)
         half = len(found) // 2
+        if not kept[self.counts - 1].any():
+            return found[:half]
         return [sums.pair_add(a, b) for a, b in zip(found[:half], found[half:], strict=True)]
 
     def _pairs(self, kept: Sequence[Lane]) -> list[Pair]:

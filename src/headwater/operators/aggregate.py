@@ -31,15 +31,17 @@ from headwater.operators.accumulators import Accumulator, Batch, Count, Lanes
 from headwater.operators.collation import Order
 from headwater.operators.custom import Custom
 from headwater.operators.delta import Delta, take_rows
-from headwater.operators.extremes import Extreme, take
+from headwater.operators.extremes import Extreme
 from headwater.operators.functions import Function
 from headwater.operators.grouping import Groups, group
+from headwater.operators.latest import Found, find
 from headwater.operators.ordered import arrange_ordered, first_rows
-from headwater.operators.runs import Run, lookup
-from headwater.operators.sums import Bools, Ints
+from headwater.operators.runs import Run
+from headwater.operators.sums import Bools
 
 _ROWS = Count((), None)
-_Picks = dict[Extreme, list[pa.Array]]
+_Picks = list[list[pa.Array]]
+"""By extreme: the values that were picked, and what they were picked by."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,34 @@ class AggregateSpec:
             for accumulator in functions.accumulators(function, self.schema):
                 needed[accumulator] = None
         return tuple(needed)
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """For each accumulator, the place of the one that counts its rows."""
+        return tuple(self.accumulators.index(accumulator.count) for accumulator in self.accumulators)
+
+    @cached_property
+    def dtypes(self) -> tuple[tuple[type[np.generic], ...], ...]:
+        """The types of each accumulator's lanes."""
+        return tuple(
+            tuple(kind.to_pandas_dtype() for kind in accumulator.kinds) for accumulator in self.accumulators
+        )
+
+    @cached_property
+    def finishers(self) -> tuple[tuple[Function, pa.DataType | None, int, int], ...]:
+        """Each function with the type of its first argument and what it is found from: the place of its extreme, or
+        those of its count and of the accumulator beside it, which is the count again if there is none."""
+        found: list[tuple[Function, pa.DataType | None, int, int]] = []
+        for function in self.functions:
+            kind = self.schema.field(function.args[0]).type if function.args else None
+            if function.extreme:
+                place = self.extremes.index(Extreme.of(function))
+                found.append((function, kind, place, place))
+                continue
+            needed = functions.accumulators(function, self.schema)
+            count, kept = (self.accumulators.index(each) for each in (needed[0], needed[-1]))
+            found.append((function, kind, count, kept))
+        return tuple(found)
 
     @cached_property
     def extremes(self) -> tuple[Extreme, ...]:
@@ -140,24 +170,40 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """What is known of each of some groups: lanes of numbers, values that were picked, custom states."""
+    """What is known of each of some groups, in the order of the spec: lanes of numbers, values that were picked, custom
+    states."""
 
-    lanes: dict[Accumulator, Lanes]
+    lanes: list[Lanes]
     picks: _Picks
     customs: list[pa.Array]
 
     def columns(self) -> list[pa.Array]:
-        numbers = [pa.array(lane) for some in self.lanes.values() for lane in some]
-        return [*numbers, *(column for some in self.picks.values() for column in some), *self.customs]
+        numbers = [pa.array(lane) for some in self.lanes for lane in some]
+        return [*numbers, *(column for some in self.picks for column in some), *self.customs]
+
+    def then(self, other: _Kept) -> _Kept:
+        """These groups, and after them those of the other."""
+        return _Kept(
+            [
+                list(map(np.concatenate, zip(a, b, strict=True)))
+                for a, b in zip(self.lanes, other.lanes, strict=True)
+            ],
+            [
+                list(map(pa.concat_arrays, zip(a, b, strict=True)))
+                for a, b in zip(self.picks, other.picks, strict=True)
+            ],
+            [pa.concat_arrays(both) for both in zip(self.customs, other.customs, strict=True)],
+        )
 
 
 def initial(spec: AggregateSpec) -> Delta:
     """The output over empty input: one row if there is no key, else none."""
     if spec.width:
         return Delta.empty(spec.output)
-    nothing = _read(spec, np.full(1, -1, dtype=np.int64), None)
+    nothing = _read(spec, Found(1, spec.state, ()))
     always = np.ones(1, dtype=np.bool_)
-    return Delta.of(pa.RecordBatch.from_arrays(_finish(spec, nothing, None, always), schema=spec.output))
+    row = pa.RecordBatch.from_arrays(_finish(spec, nothing, None, always), schema=spec.output)
+    return Delta(row, np.ones(1, dtype=np.int64))
 
 
 def step(spec: AggregateSpec, state: Sequence[Run], arranged: Sequence[Sequence[Run]], delta: Delta) -> Step:
@@ -181,6 +227,26 @@ def step(spec: AggregateSpec, state: Sequence[Run], arranged: Sequence[Sequence[
     return Step(output, kept, runs)
 
 
+def netted(change: Delta) -> Delta:
+    """A change that `step` gave, and that was computed on row by row, consolidated; rows must still show their key.
+
+    Only the old and the new row of a group can have become the same, and they stand beside each other.
+    """
+    if change.distinct or change.hashes is None:
+        return change
+    hashes, weights, count = change.hashes, change.weights, len(change)
+    same = (hashes[1:] == hashes[:-1]) & (weights[1:] + weights[:-1] == 0)
+    for column in change.rows.columns:
+        if not same.any():
+            return Delta(change.rows, weights, distinct=True, hashes=hashes)
+        same &= lanes.same(column.slice(1), column.slice(0, count - 1))
+    kept = np.ones(count, dtype=np.bool_)
+    kept[1:] &= ~same
+    kept[:-1] &= ~same
+    places = np.flatnonzero(kept)
+    return Delta(take_rows(change.rows, places), weights[places], distinct=True, hashes=hashes[places])
+
+
 def combine(spec: AggregateSpec, delta: Delta) -> pa.RecordBatch:
     """A delta combined by group, in the columns of `spec.state`; needs `spec.combinable`.
 
@@ -201,24 +267,25 @@ def step_combined(spec: AggregateSpec, state: Sequence[Run], combined: pa.Record
         return step(spec, state, (), Delta.empty(spec.schema))
     groups = group(combined, combined.num_rows, range(spec.width))
     order = np.arange(combined.num_rows) if groups.order is None else groups.order
+    columns = combined.columns
     column = spec.width
-    sums: dict[Accumulator, Lanes] = {}
-    for accumulator in spec.accumulators:
-        parts = combined.columns[column : column + len(accumulator.kinds)]
-        column += len(accumulator.kinds)
-        sums[accumulator] = accumulator.merge([_number(part)[order] for part in parts], groups.starts)
-    picks: _Picks = {}
+    sums: list[Lanes] = []
+    for accumulator, dtypes in zip(spec.accumulators, spec.dtypes, strict=True):
+        parts = columns[column : column + len(dtypes)]
+        column += len(dtypes)
+        sums.append(accumulator.merge([_number(part)[order] for part in parts], groups.starts))
+    picks: _Picks = []
     for extreme in spec.extremes:
-        parts = combined.columns[column : column + len(extreme.columns)]
+        parts = columns[column : column + len(extreme.columns)]
         column += len(extreme.columns)
-        picks[extreme] = extreme.pick(parts, order, groups.starts, groups.sizes)
+        picks.append(extreme.pick(parts, order, groups.starts, groups.sizes))
     output, kept = _apply(spec, state, groups, _Kept(sums, picks, []), lambda picks: picks, None)
     return Step(output, kept, ())
 
 
 def _collect(spec: AggregateSpec, batch: Batch) -> _Kept:
-    sums = {accumulator: accumulator.collect(batch) for accumulator in spec.accumulators}
-    return _Kept(sums, {extreme: extreme.collect(batch) for extreme in spec.extremes}, [])
+    sums = [accumulator.collect(batch) for accumulator in spec.accumulators]
+    return _Kept(sums, [extreme.collect(batch) for extreme in spec.extremes], [])
 
 
 def _apply(
@@ -233,73 +300,51 @@ def _apply(
 
     `batch` is the delta itself, which custom functions need.
     """
-    found, rows = lookup(state, range(spec.width), groups.keys, groups.hashes, schema=spec.state)
-    known = found >= 0
+    found = find(state, range(spec.width), groups.keys, groups.hashes, spec.state)
+    known = found.known
     old: _Kept | None = None
     new = fresh
-    if known.any():
-        old = _read(spec, found, rows)
-        sums = {name: name.add(old.lanes[name], fresh.lanes[name]) for name in spec.accumulators}
-        picks = {name: name.better(old.picks[name], fresh.picks[name]) for name in spec.extremes}
+    if found.parts:
+        old = _read(spec, found)
+        sums = [a.add(*both) for a, *both in zip(spec.accumulators, old.lanes, fresh.lanes, strict=True)]
+        picks = [e.better(*both) for e, *both in zip(spec.extremes, old.picks, fresh.picks, strict=True)]
         new = _Kept(sums, picks, [])
     elif not spec.width:
-        old = _read(spec, found, None)
-    settled = {name: name.settled(new.lanes[name], new.lanes[name.count][0]) for name in spec.accumulators}
-    there = settled[_ROWS][0] != 0
+        old = _read(spec, found)
+    settled = [
+        accumulator.settled(kept, new.lanes[count][0])
+        for accumulator, kept, count in zip(spec.accumulators, new.lanes, spec.counts, strict=True)
+    ]
+    there = settled[0][0] != 0
     new = _Kept(settled, repick(new.picks), _customs(spec, old, batch, there))
-
-    always = np.ones(len(there), dtype=np.bool_)
-    values = _finish(spec, new, groups.keys, there if spec.width else always)
-    previous = None if old is None else _finish(spec, old, None, known if spec.width else always)
-    if spec.width:
-        output = _changes(spec, groups.keys, previous, values, known, there)
-    else:
-        output = _changes(spec, groups.keys, previous, values, always, always)
+    output = _changes(spec, groups, old, new, known, there)
 
     columns = [*groups.keys.columns, *new.columns()]
     run = Run(groups.hashes, pa.RecordBatch.from_arrays(columns, schema=spec.state), there.astype(np.int64))
-    if not (known | there).all():
+    if not there.all() and not (known | there).all():
         places = np.flatnonzero(known | there)
         run = Run(run.hashes[places], take_rows(run.rows, places), run.weights[places])
     return output, run
 
 
-def _read(spec: AggregateSpec, found: Ints, rows: pa.RecordBatch | None) -> _Kept:
-    """What the state has of each group: `found` are places in `rows`, negative where there is nothing."""
-    missing = found < 0
-    any_missing = bool(missing.any())
-    places = np.where(missing, 0, found) if any_missing else found
+def _read(spec: AggregateSpec, found: Found) -> _Kept:
+    """What the state has of each group: zeros and NULLs where there is nothing."""
     column = spec.width
-    numbers: dict[Accumulator, Lanes] = {}
-    for accumulator in spec.accumulators:
-        some: Lanes = []
-        for kind in accumulator.kinds:
-            if rows is None:
-                lane = np.zeros(len(found), dtype=kind.to_pandas_dtype())
-            else:
-                lane = _number(rows.column(column))[places]
-                if any_missing:
-                    lane[missing] = 0
-            some.append(lane)
-            column += 1
-        numbers[accumulator] = some
-    picks: _Picks = {}
+    numbers: list[Lanes] = []
+    for dtypes in spec.dtypes:
+        numbers.append([found.lane(column + i, dtype) for i, dtype in enumerate(dtypes)])
+        column += len(dtypes)
+    picks: _Picks = []
     for extreme in spec.extremes:
-        picks[extreme] = []
-        for i in extreme.columns:
-            if rows is None:
-                picks[extreme].append(lanes.nulls(len(found), spec.schema.field(i).type))
-            else:
-                picks[extreme].append(take(rows.column(column), found))
-            column += 1
+        picks.append([found.column(column + i) for i in range(len(extreme.columns))])
+        column += len(extreme.columns)
     customs = []
-    for custom in spec.customs:
-        states = custom.zeros(len(found))
-        if rows is not None:
-            both = pa.concat_arrays([rows.column(column), states])
-            states = both.take(pa.array(np.where(missing, rows.num_rows, found)))
+    for place, custom in enumerate(spec.customs, start=column):
+        states = custom.zeros(found.count)
+        if found.parts:
+            places = np.arange(found.count) + np.where(found.known, 0, found.count)
+            states = pa.concat_arrays([found.column(place), states]).take(pa.array(places))
         customs.append(states)
-        column += 1
     return _Kept(numbers, picks, customs)
 
 
@@ -313,18 +358,19 @@ def _customs(spec: AggregateSpec, old: _Kept | None, batch: Batch | None, there:
 
 
 def _finish(spec: AggregateSpec, kept: _Kept, keys: pa.RecordBatch | None, there: Bools) -> list[pa.Array]:
-    """The buffer columns of all functions; `keys` are to name a group that overflows, None if none can."""
+    """The buffer columns of all functions over some groups, as often as there are `keys` of them; the keys are to name a
+    group that overflows, None if none can."""
 
     def overflow(function: Function, fits: Bools) -> None:
         if keys is not None and not fits.all():
-            raise _overflow(spec, function, keys, int(np.argmin(fits)))
+            raise _overflow(spec, function, keys, int(np.argmin(fits)) % keys.num_rows)
 
     columns: list[pa.Array] = []
-    for function in spec.functions:
+    for function, kind, first, second in spec.finishers:
         if function.extreme:
-            columns.append(kept.picks[Extreme.of(function)][0])
+            columns.append(kept.picks[first][0])
         else:
-            columns += functions.finish(function, spec.schema, kept.lanes, overflow)
+            columns += functions.finish(function, kind, kept.lanes[first][0], kept.lanes[second], overflow)
     columns += [c.finished(states, there) for c, states in zip(spec.customs, kept.customs, strict=True)]
     return columns
 
@@ -343,35 +389,34 @@ def _overflow(spec: AggregateSpec, function: Function, keys: pa.RecordBatch, pla
 
 
 def _changes(
-    spec: AggregateSpec,
-    keys: pa.RecordBatch,
-    old: list[pa.Array] | None,
-    new: list[pa.Array],
-    before: Bools,
-    after: Bools,
+    spec: AggregateSpec, groups: Groups, old: _Kept | None, new: _Kept, before: Bools, after: Bools
 ) -> Delta:
-    """Old rows go and new ones come, where a group was there `before` and is there `after`, unless they are the same."""
+    """Old rows go and new ones come, where a group was there `before` and is there `after`, unless they are the same.
+
+    They come in the order of the groups, the old row of a group just before its new one.
+    """
+    count = len(groups)
+    if not spec.width:
+        before = after = np.ones(count, dtype=np.bool_)
     if old is None:
-        going = np.zeros(0, dtype=np.int64)
-        coming = np.flatnonzero(after)
+        columns = [*groups.keys.columns, *_finish(spec, new, groups.keys, after)]
+        places = np.flatnonzero(after)
+        owners, weights = places, np.ones(len(places), dtype=np.int64)
     else:
-        equal = np.ones(len(after), dtype=np.bool_)
-        for mine, theirs in zip(old, new, strict=True):
-            equal &= lanes.same(mine, theirs)
-        equal &= before & after
-        going = np.flatnonzero(before & ~equal)
-        coming = np.flatnonzero(after & ~equal)
-    places = pa.array(np.concatenate((going, coming)))
-    columns = [column.take(places) for column in keys.columns]
-    gone, come = pa.array(going), pa.array(coming)
-    for i, column in enumerate(new):
-        part = column.take(come)
-        columns.append(
-            pa.concat_arrays([old[i].take(gone), part]) if old is not None and len(going) else part
-        )
-    weights = np.ones(len(places), dtype=np.int64)
-    weights[: len(going)] = -1
-    return Delta(pa.RecordBatch.from_arrays(columns, schema=spec.output), weights)
+        # both are finished at once: place i is the old row of a group, place count + i the new one
+        values = _finish(spec, old.then(new), groups.keys, np.concatenate((before, after)))
+        differ = np.zeros(count, dtype=np.bool_)
+        for column in values:
+            differ |= ~lanes.same(column.slice(0, count), column.slice(count))
+        differ |= before != after
+        moves = np.stack((before & differ, after & differ), axis=1)
+        owners, is_new = np.nonzero(moves)
+        places, weights = owners + count * is_new, 2 * is_new - 1
+        columns = [pa.concat_arrays((column, column)) for column in groups.keys.columns] + values
+    rows = pa.RecordBatch.from_arrays(columns, schema=spec.output)
+    if len(places) < rows.num_rows or old is not None:
+        rows = take_rows(rows, places)
+    return Delta(rows, weights, distinct=True, hashes=groups.hashes[owners])
 
 
 def _arrange(arrangement: Arrangement, delta: Delta) -> Run:
@@ -387,9 +432,9 @@ def _pick_again(
     spec: AggregateSpec, after: Mapping[Arrangement, Sequence[Run]], batch: Batch, picks: _Picks
 ) -> _Picks:
     """The picks, with those of groups from which something was taken back read anew from the ordered multisets."""
-    made = dict(picks)
+    made = list(picks)
     groups = batch.groups
-    for extreme, columns in picks.items():
+    for place, (extreme, columns) in enumerate(zip(spec.extremes, picks, strict=True)):
         weights = batch.weights((extreme.decisive,), extreme.filter)
         if not extreme.retractable or weights is None:
             continue
@@ -411,7 +456,7 @@ def _pick_again(
         again = extreme.pick_by(list(reversed(found.rows.columns[spec.width :])), found.probe, len(lost))
         places = np.arange(len(groups))
         places[lost] = len(groups) + np.arange(len(lost))
-        made[extreme] = [
+        made[place] = [
             pa.concat_arrays(both).take(pa.array(places)) for both in zip(columns, again, strict=True)
         ]
     return made

@@ -20,6 +20,8 @@ Weights = npt.NDArray[np.int64]
 
 _SMALL = 4_096
 """Below it, numpy's own argsort is the faster one."""
+_FEW = 256
+"""Pairs that are put right one by one."""
 
 _UNCHECKED = pc.TakeOptions(boundscheck=False)
 
@@ -35,6 +37,8 @@ class Delta:
     weights: Weights
     distinct: bool = False
     """Known to be consolidated: no row twice, none of weight 0. It spares the work of finding out."""
+    hashes: Hashes | None = None
+    """Of the key of the group that each row is the result of, ascending, where an aggregation has just made them."""
 
     def __post_init__(self) -> None:
         if self.rows.num_rows != len(self.weights) and self.rows.num_columns:
@@ -55,7 +59,7 @@ class Delta:
 
     def negated(self) -> Delta:
         """What takes this change back."""
-        return Delta(self.rows, -self.weights, self.distinct)
+        return Delta(self.rows, -self.weights, self.distinct, self.hashes)
 
     def take(self, indices: Indices) -> Delta:
         """The changes at these places, in this order."""
@@ -74,7 +78,7 @@ class Delta:
 
     def renamed(self, rows: pa.RecordBatch) -> Delta:
         """The same rows in a batch with other names."""
-        return Delta(rows, self.weights, self.distinct)
+        return Delta(rows, self.weights, self.distinct, self.hashes)
 
 
 def empty_rows(schema: pa.Schema) -> pa.RecordBatch:
@@ -151,7 +155,7 @@ class Groups:
 
 def groups_of(high: Hashes, low: Hashes) -> Groups | None:
     """The groups of rows whose identity, of two halves, is equal; None if every row is its own group."""
-    order = np.argsort(high)
+    order = stable_order(high)
     sorted_high = high[order]
     same = sorted_high[1:] == sorted_high[:-1]
     if not same.any():
@@ -172,7 +176,7 @@ def stable_order(hashes: Hashes) -> Indices:
     """The order that sorts hashes; equal ones stay as they are.
 
     For many rows it sorts the upper bits of each hash together with its place, as plain numbers, which is several times
-    as fast as an argsort; hashes that differ in their lower bits alone are too rare to matter for that.
+    as fast as an argsort; the few hashes that differ in their lower bits alone are put right afterwards.
     """
     count = len(hashes)
     if count < _SMALL:
@@ -182,6 +186,12 @@ def stable_order(hashes: Hashes) -> Indices:
     packed.sort()
     order = (packed & ((np.uint64(1) << bits) - np.uint64(1))).view(np.int64)
     ascending = hashes[order]
-    if (ascending[1:] < ascending[:-1]).any():
+    wrong = np.flatnonzero(ascending[1:] < ascending[:-1])
+    if len(wrong) > _FEW:
         return np.argsort(hashes, kind="stable")
+    for low in np.unique(packed[wrong] >> bits << bits):
+        high = low | ((np.uint64(1) << bits) - np.uint64(1))
+        among = slice(np.searchsorted(packed, low), np.searchsorted(packed, high, side="right"))
+        places = order[among]
+        order[among] = places[np.argsort(hashes[places], kind="stable")]
     return order

@@ -18,10 +18,11 @@ from headwater.operators.accumulators import Batch
 from headwater.operators.collation import Order, order_words
 from headwater.operators.delta import row_hashes
 from headwater.operators.functions import Function
-from headwater.operators.lanes import nulls
+from headwater.operators.lanes import integers, nulls
 from headwater.operators.sums import Bools, Ints, Words
 
 _LAST = np.uint64(2**64 - 1)
+_INTEGER = pa.int64()
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Extreme:
         """The best that comes, for each group of a delta; NULL where nothing does. What goes is not looked at."""
         weights = batch.weights((self.decisive,), self.filter)
         columns = [batch.rows.column(i) for i in self.columns]
+        if weights is None and self._is_of_integers(columns[0]):
+            return [pa.array(self._pick.reduceat(batch.integers(self.value), batch.groups.starts))]
         ranked = [batch.sorted(lane) for lane in self._ranks(columns)]
         groups = batch.groups
         alive = None if weights is None else weights > 0
@@ -68,6 +71,10 @@ class Extreme:
     def better(self, one: Sequence[pa.Array], other: Sequence[pa.Array]) -> list[pa.Array]:
         """The better of two, group by group; both have the columns of `collect`."""
         count = len(one[0])
+        if self._is_of_integers(one[0]) and not other[0].null_count:
+            mine, theirs, missing = integers(one[0]), integers(other[0]), null_mask(one[0])
+            better = self._pick(mine, theirs)
+            return [pa.array(better if missing is None else np.where(missing, theirs, better))]
         columns = [pa.concat_arrays(both) for both in zip(one, other, strict=True)]
         order = np.arange(2 * count).reshape(2, count).T.ravel()
         return self.pick(columns, order, np.arange(0, 2 * count, 2), np.full(count, 2))
@@ -90,6 +97,14 @@ class Extreme:
         places = np.full(count, -1, dtype=np.int64)
         places[group[starts]] = np.arange(len(starts))
         return [take(column, places) for column in picked]
+
+    def _is_of_integers(self, column: pa.Array) -> bool:
+        """Whether it is the least or the greatest of plain numbers, of which any one is as good as its equals."""
+        return self.ordering is None and bool(column.type == _INTEGER)
+
+    @property
+    def _pick(self) -> np.ufunc:
+        return np.maximum if self.greatest else np.minimum
 
     def _ranks(self, columns: Sequence[pa.Array]) -> list[Words]:
         by = Order(0, descending=self.greatest, nulls_first=True)

@@ -19,7 +19,7 @@ expression from them; so the type of a quotient, rounding and overflow of a resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,10 +28,9 @@ import pyarrow as pa
 
 from headwater.operators import lanes, sums
 from headwater.operators.accumulators import Accumulator, Compensated, Count, Exact, Lanes, Powers
-from headwater.operators.sums import SCALE, Bools, Floats, Pair
+from headwater.operators.sums import SCALE, Bools, Floats, Ints, Pair
 
 Kind = Literal["count", "sum", "avg", "moments", "covar", "corr", "min", "max", "min_by", "max_by"]
-Values = Mapping[Accumulator, Lanes]
 Overflow = Callable[["Function", Bools], None]
 """Called with the groups whose value fits; raises if there are others."""
 
@@ -103,20 +102,23 @@ def fields(function: Function, schema: pa.Schema) -> list[pa.DataType]:
     return [schema.field(function.args[0]).type]
 
 
-def finish(function: Function, schema: pa.Schema, values: Values, overflow: Overflow) -> list[pa.Array]:
-    """The buffer columns of a function that adds up, from the lanes of its accumulators."""
-    count = values[Count(function.args, function.filter)][0]
+def finish(
+    function: Function, kind: pa.DataType | None, count: Ints, kept: Lanes, overflow: Overflow
+) -> list[pa.Array]:
+    """The buffer columns of a function that adds up, from the first and the last of its accumulators; `kind` is the type
+    of its first argument."""
     match function.kind:
         case "count":
             return [pa.array(count)]
         case "sum" | "avg":
-            return _finish_sum(function, schema, values, count != 0, overflow, pa.array(count))
+            assert kind is not None
+            return _finish_sum(function, kind, kept, count, overflow)
         case "moments":
             powers = _powers(function)
-            made = _moments(values[powers][0] != 0, powers.values(values[powers]), count.astype(np.float64))
+            made = _moments(kept[0] != 0, powers.values(kept), count.astype(np.float64))
             return [pa.array(lane) for lane in made]
     cross = _cross(function)
-    made = _comoments(values[cross][0] != 0, cross.values(values[cross]), count.astype(np.float64))
+    made = _comoments(kept[0] != 0, cross.values(kept), count.astype(np.float64))
     return [pa.array(lane) for lane in made]
 
 
@@ -152,26 +154,26 @@ def _sum_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _finish_sum(
-    function: Function, schema: pa.Schema, values: Values, filled: Bools, overflow: Overflow, count: pa.Array
+    function: Function, kind: pa.DataType, kept: Lanes, count: Ints, overflow: Overflow
 ) -> list[pa.Array]:
-    kind = schema.field(function.args[0]).type
-    kept = values[_sum(function.args[0], function.filter, kind)]
     average = function.kind == "avg"
-    summed = _sum_type(kind)
     if pa.types.is_decimal128(kind):
+        summed = _sum_type(kind)
         low, high, fits = sums.to_words(kept, summed.precision)
         overflow(function, fits)
         column = lanes.decimals(low, high, summed)
-        return [column, count if average else pa.array(~filled)]
+        return [column, pa.array(count if average else count == 0)]
     if pa.types.is_floating(kind):
         [pair] = Compensated(function.args[0], function.filter).values(kept)
         total = _float(kept, pair)
-        return [pa.array(total), count] if average else [lanes.array(total, summed, filled)]
+        return (
+            [pa.array(total), pa.array(count)] if average else [lanes.array(total, pa.float64(), count != 0)]
+        )
     if average:
-        return [pa.array(sums.to_floats(kept)), count]
+        return [pa.array(sums.to_floats(kept)), pa.array(count)]
     whole, fits = sums.to_integers(kept)
     overflow(function, fits)
-    return [lanes.array(whole, summed, filled)]
+    return [lanes.array(whole, _sum_type(kind), count != 0)]
 
 
 def _float(kept: Lanes, pair: Pair) -> Floats:

@@ -15,6 +15,7 @@ from headwater.operators.delta import row_hashes
 from headwater.operators.sums import Bools, Floats, Ints, Words
 
 _TYPES = pa.types
+_INTEGER, _DOUBLE = pa.int64(), pa.float64()
 
 
 def booleans(column: pa.Array) -> Bools:
@@ -27,6 +28,9 @@ def booleans(column: pa.Array) -> Bools:
 
 def integers(column: pa.Array) -> Ints:
     """A column of one word each (integers, booleans, dates, timestamps, durations) as 64-bit integers."""
+    if column.type == _INTEGER and not column.null_count:
+        whole: Ints = column.to_numpy()
+        return whole
     return _words(column)[0]
 
 
@@ -34,6 +38,9 @@ def floats(column: pa.Array) -> Floats:
     """Any number but a decimal as a double."""
     if not _TYPES.is_floating(column.type):
         return integers(column).astype(np.float64)
+    if column.type == _DOUBLE and not column.null_count:
+        whole: Floats = column.to_numpy()
+        return whole
     lane: Floats = column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     absent = null_mask(column)
     return lane if absent is None else np.where(absent, 0.0, lane)
@@ -80,6 +87,9 @@ def same(left: pa.Array, right: pa.Array) -> Bools:
     """Which values are the same, bit for bit: NULL is NULL, all NaNs are one, -0.0 is not 0.0."""
     kind = left.type
     equal: Bools
+    if kind == _INTEGER and not left.null_count and not right.null_count:
+        equal = left.to_numpy() == right.to_numpy()
+        return equal
     if _TYPES.is_floating(kind):
         equal = doubles_of(left, exact=True).view(np.int64) == doubles_of(right, exact=True).view(np.int64)
     elif (mine := words_of(left)) is not None and (theirs := words_of(right)) is not None:

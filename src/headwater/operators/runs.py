@@ -15,8 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.hashing import Hashes, Indices, Mask, equal_rows, hash_rows, identities, spread
@@ -32,6 +35,7 @@ from headwater.operators.delta import (
 )
 
 Key = Sequence[int]
+Sources = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,16 @@ class Run:
 
     def __len__(self) -> int:
         return len(self.hashes)
+
+    def lane(self, column: int) -> npt.NDArray[Any]:
+        """A column of numbers without NULLs, as it lies in memory; found once, because probes ask again and again."""
+        if column not in self._lanes:
+            self._lanes[column] = self.rows.column(column).to_numpy()
+        return self._lanes[column]
+
+    @cached_property
+    def _lanes(self) -> dict[int, npt.NDArray[Any]]:
+        return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +76,13 @@ def key_hashes(rows: pa.RecordBatch, key: Key) -> Hashes:
 
 def arrange(delta: Delta, key: Key) -> Run:
     """A delta as a run of a multiset: consolidated and sorted."""
+    if not delta.distinct and delta.rows.num_columns == len(key) > 0 and delta.weights.all():
+        # Rows that are the same have the same hash: mostly all differ, and then no row need be told from the others.
+        hashes = key_hashes(delta.rows, key)
+        order = stable_order(hashes)
+        ascending = hashes[order]
+        if not (ascending[1:] == ascending[:-1]).any():
+            return Run(ascending, take_rows(delta.rows, order), delta.weights[order])
     delta = consolidate(delta)
     hashes = hash_rows([delta.rows.column(i) for i in key], len(delta))
     return sorted_run(delta.rows, delta.weights, hashes)
@@ -185,7 +206,7 @@ def merge(runs: Sequence[Run], key: Key) -> Run:
     if (joined := _joined(runs)) is None:
         return _first_filled(runs)
     shared = joined.shared()
-    rows = take_rows(joined.rows, joined.order[shared])
+    rows = joined.at(shared)
     if len(shared) and (groups := groups_of(*identities(rows.columns, len(shared), exact=True))):
         places, firsts = shared[groups.order], shared[groups.firsts]
         sums = np.add.reduceat(joined.weights[places], groups.starts)
@@ -261,6 +282,15 @@ def split(run: Run, low: int, high: int) -> Run:
     return Run(run.hashes[start:end], run.rows.slice(start, end - start), run.weights[start:end])
 
 
+def joined(parts: Sequence[Run]) -> Run:
+    """Runs of ranges of hashes that follow one another, as one."""
+    return Run(
+        np.concatenate([part.hashes for part in parts]),
+        concat_rows([part.rows for part in parts], parts[0].rows.schema),
+        np.concatenate([part.weights for part in parts]),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class _Joined:
     """Several runs laid end to end, and the order that sorts them; rows of one hash stay in the order of the runs.
@@ -268,28 +298,42 @@ class _Joined:
     Hashes and weights are sorted already, rows are not.
     """
 
-    ends: Indices
+    sources: Sources
+    """Which run each row of the order comes from."""
     rows: pa.RecordBatch
     order: Indices
     hashes: Hashes
     weights: Weights
 
     def shared(self) -> Indices:
-        """The places in the order whose hash is found in more than one run."""
-        twins = np.flatnonzero(self.hashes[1:] == self.hashes[:-1])
-        if not len(twins):
-            return twins
-        sources = np.searchsorted(self.ends, self.order[twins], side="right")
-        others = np.searchsorted(self.ends, self.order[twins + 1], side="right")
-        mixed = self.hashes[twins[sources != others]]
-        mixed = mixed[np.concatenate(([True], mixed[1:] != mixed[:-1]))] if len(mixed) else mixed
-        starts = np.searchsorted(self.hashes, mixed)
-        return spread(starts, np.searchsorted(self.hashes, mixed, side="right") - starts)
+        """The places in the order whose hash is found in more than one run, and perhaps others; ascending."""
+        same = self.hashes[1:] == self.hashes[:-1]
+        mixed = same & (self.sources[1:] != self.sources[:-1])
+        if not mixed.any():
+            return np.zeros(0, dtype=np.int64)
+        starts = np.flatnonzero(np.concatenate(([True], ~same)))
+        sizes = np.diff(starts, append=len(self.order))
+        groups = np.flatnonzero(np.logical_or.reduceat(np.concatenate(([False], mixed)), starts))
+        sizes = sizes[groups]
+        if 2 * int(sizes.sum()) > len(self.order):  # to look at all costs less than to pick most of them
+            return np.arange(len(self.order))
+        return spread(starts[groups], sizes)
+
+    def at(self, places: Indices) -> pa.RecordBatch:
+        """The rows at places of the order, which ascend."""
+        if len(places) == len(self.order):
+            return self.sorted_rows
+        return take_rows(self.rows, self.order[places])
+
+    @cached_property
+    def sorted_rows(self) -> pa.RecordBatch:
+        """All rows in order."""
+        return take_rows(self.rows, self.order)
 
     def run(self, kept: Mask | None) -> Run:
         """The sorted rows, or those at the places kept."""
         if kept is None or kept.all():
-            return Run(self.hashes, take_rows(self.rows, self.order), self.weights)
+            return Run(self.hashes, self.sorted_rows, self.weights)
         return Run(self.hashes[kept], take_rows(self.rows, self.order[kept]), self.weights[kept])
 
 
@@ -300,9 +344,10 @@ def _joined(runs: Sequence[Run]) -> _Joined | None:
         return None
     hashes = np.concatenate([run.hashes for run in filled])
     weights = np.concatenate([run.weights for run in filled])
+    sources = np.repeat(np.arange(len(filled), dtype=np.int32), [len(run) for run in filled])
     order = np.argsort(hashes, kind="stable")  # a merge: this sort finds the runs that are there
     return _Joined(
-        np.cumsum([len(run) for run in filled]),
+        sources[order],
         concat_rows([run.rows for run in filled], filled[0].rows.schema),
         order,
         hashes[order],

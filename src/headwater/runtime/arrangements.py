@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headwater.operators.runs import Run
+from headwater.runtime import phases
 from headwater.runtime.background import Merging
-from headwater.runtime.compaction import compacted
+from headwater.runtime.compaction import compacted, is_settled
+from headwater.runtime.phases import Phases
 from headwater.runtime.pipeline import Slot
 from headwater.runtime.placement import Parts
 from headwater.runtime.units import Unit
@@ -21,8 +23,11 @@ from headwater.state.writer import Writer
 class Arrangements:
     """What the next manifest names. Runs are opened when they are asked for; added ones are written with the tick."""
 
-    def __init__(self, store: StateStore, writer: Writer, tick: int, merging: Merging | None = None) -> None:
+    def __init__(
+        self, store: StateStore, writer: Writer, tick: int, watch: Phases, merging: Merging | None = None
+    ) -> None:
         """`merging`: whom large merges are left to; without one they are done at once."""
+        self._phases = watch
         self._store = store
         self._writer = writer
         self._tick = tick
@@ -73,9 +78,14 @@ class Arrangements:
     def add(self, unit: Unit, slot: Slot, run: Run) -> RunRef:
         """Add a run, and merge what is due; says where the run itself is."""
         name = arrangement_id(unit, slot)
-        runs = self.runs(unit, slot)
         ref = self._written(run)
-        self._compact(name, slot, (*self.refs.get(name, ()), ref), [*runs, run])
+        refs = (*self.refs.get(name, ()), ref)
+        if is_settled(refs, self._busy(name, refs)):
+            self.refs[name] = refs
+            if name in self._runs:
+                self._runs[name].append(run)
+        else:
+            self._compact(name, slot, refs, [*self.runs(unit, slot), run])
         return ref
 
     def add_parts(self, unit: Unit, slot: Slot, parts: Parts) -> None:
@@ -85,12 +95,16 @@ class Arrangements:
         self._compact(name, slot, refs, [*self.runs(unit, slot), *self.opened(parts.refs)])
 
     def _compact(self, name: str, slot: Slot, refs: tuple[RunRef, ...], runs: list[Run]) -> None:
-        merging = self._merging
-        leave = merging.busy(name, refs) if merging is not None else 0
-        done = compacted(slot, refs, runs, self._writer, self._store, leave=leave, large=merging is None)
+        leave, large = self._busy(name, refs), self._merging is None
+        with self._phases(phases.MERGE):
+            done = compacted(slot, refs, runs, self._writer, self._store, leave=leave, large=large)
         self.refs[name], self._runs[name] = done.refs, done.runs
         if done.later is not None:
             self._later[name] = (slot, done.refs[done.later], done.later.start == 0)
+
+    def _busy(self, name: str, refs: Sequence[RunRef]) -> int:
+        """How many of the oldest runs are to be left alone."""
+        return 0 if self._merging is None else self._merging.busy(name, refs)
 
     def committed(self, manifest: Manifest) -> None:
         """The tick was made: have the large merges done that it calls for."""
@@ -133,9 +147,10 @@ class Arrangements:
         return ref
 
     def _written(self, run: Run) -> RunRef:
-        ref = self._writer.add(run, ticks=(self._tick, self._tick))
-        self._store.remember(ref, run)
-        return ref
+        with self._phases(phases.WRITE):
+            ref = self._writer.add(run, ticks=(self._tick, self._tick))
+            self._store.remember(ref, run)
+            return ref
 
 
 class Held:

@@ -25,12 +25,14 @@ from headwater.log.cuts import next_cut
 from headwater.log.protocol import Log
 from headwater.operators.delta import Delta, concat, consolidate
 from headwater.positions import Ends
+from headwater.runtime import phases
 from headwater.runtime.arrangements import Arrangements, arrangement_id
 from headwater.runtime.background import Merging
 from headwater.runtime.catalog import Broken, Workload
 from headwater.runtime.compaction import merged_run
 from headwater.runtime.history import base_of, base_slot, beginning, hold_from_start, removed
 from headwater.runtime.inputs import Inputs
+from headwater.runtime.phases import Phases
 from headwater.runtime.placement import Parts
 from headwater.runtime.units import BESIDE, Derived, Done, Ledger, Unit, ViewUnit, added
 from headwater.state.bases import Bases
@@ -99,8 +101,10 @@ class Attempt:
         damaged: Mapping[str, str],
         bases: Bases,
         target: Target,
+        watch: Phases,
         merging: Merging | None = None,
     ) -> None:
+        self._phases = watch
         self._log = log
         self._store = store
         self._bases = bases
@@ -116,9 +120,10 @@ class Attempt:
         self.writer: Writer = store.begin(self._tick, self._epoch)
         self._inputs = Inputs(log)
         self._standing: dict[str, _Standing] = {}
+        self._derives = any(isinstance(unit, ViewUnit) and unit.derived for unit in self._units)
         self._derived: dict[str, Derived] = {}
         """What the views that have moved give beside their rows, by name."""
-        self._arrangements = Arrangements(store, self.writer, self._tick, merging)
+        self._arrangements = Arrangements(store, self.writer, self._tick, watch, merging)
         self._changes: dict[str, RunRef] = {}
         self.newly_stopped: dict[str, str] = {}
         self.errors: dict[str, HeadwaterError] = {}
@@ -167,6 +172,8 @@ class Attempt:
 
     def _derive(self) -> None:
         """What views give beside their rows stands where they stand, and goes with a view that is replaced."""
+        if not self._derives:
+            return
         for name in self._derived:
             self._standing.pop(name)
         self._derived = {
@@ -301,7 +308,7 @@ class Attempt:
     def _move(self, unit: Unit, standing: _Standing) -> None:
         first = not standing.begun
         if standing.status == "live":
-            changes = {t: self._inputs.read(unit, t, standing.positions, self._cut) for t in unit.topics}
+            changes = self._read(unit, standing.positions, self._cut)
             below = {n: self._standing[n] for n in unit.units}
             changes |= {
                 n: self._replaced(n) if s.joined else s.change or self._nothing(n) for n, s in below.items()
@@ -311,7 +318,7 @@ class Attempt:
             return
         target, sequence = self._chunk(unit, standing)
         joins = sequence >= self._sequence
-        changes = {t: self._inputs.read(unit, t, standing.positions, target) for t in unit.topics}
+        changes = self._read(unit, standing.positions, target)
         if joins:
             changes |= {n: self._since(n, standing.base) for n in unit.units}
         self._apply(unit, standing, changes, first=first)
@@ -321,6 +328,10 @@ class Attempt:
             if not first:
                 self._change_is_all(unit)
                 standing.beside_refs |= self._beside_is_all(unit)
+
+    def _read(self, unit: Unit, start: Ends, end: Ends) -> dict[str, Delta | pa.RecordBatch]:
+        with self._phases(phases.READ):
+            return {topic: self._inputs.read(unit, topic, start, end) for topic in unit.topics}
 
     def _since(self, name: str, base: Manifest | None) -> Delta:
         """What a unit that is built anew has yet to read of one below it: all, or what is not in its base."""
@@ -372,7 +383,8 @@ class Attempt:
         if nothing:
             standing.change = None
             return
-        done: Done = unit.step(changes, self._arrangements.of(unit), first=first)
+        with self._phases(phases.COMPUTE):
+            done: Done = unit.step(changes, self._arrangements.of(unit), first=first)
         for slot, run in done.runs.items():
             if isinstance(run, Parts):
                 self._arrangements.add_parts(unit, slot, run)

@@ -26,7 +26,7 @@ from headwater.runtime.functions.calls import worker_failure
 from headwater.runtime.functions.folds import parse_fold
 from headwater.runtime.functions.registry import Functions
 from headwater.runtime.hidden import hidden_in, read_records, topic_schema, visible
-from headwater.runtime.planning.catalyst import Catalyst, plain_type
+from headwater.runtime.planning.catalyst import Catalyst, collected, plain_type
 from headwater.runtime.planning.names import Names, Opened
 from headwater.runtime.planning.planner import analyse, pin
 from headwater.runtime.planning.registration import SessionFunctions
@@ -179,6 +179,6 @@ def _run(frame: DataFrame) -> pa.Table:
     from pyspark.errors import PySparkException
 
     try:
-        return frame.toArrow()
+        return collected(frame)
     except (PySparkException, Py4JJavaError) as error:
         raise worker_failure(str(error)) or evaluation_error(error) from error

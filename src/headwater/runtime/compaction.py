@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headwater.operators.ordered import merge_ordered
-from headwater.operators.runs import Run, evolved, merge, merge_latest
+from headwater.operators.runs import Run, evolved, joined, merge, merge_latest, split
+from headwater.parallel import LARGE_BYTES, side_by_side
 from headwater.runtime.pipeline import Slot
 from headwater.state.cache import CHECK_BYTES_MAX
 from headwater.state.merging import to_merge
@@ -39,16 +40,15 @@ def compacted(
     ones, if that is not asked for."""
     kept_refs, kept_runs = list(refs), list(runs)
     wholes = [slice(leave + w.start, leave + w.stop) for w in _wholes(kept_refs[leave:])]
-    sizes = [sum(ref.rows for ref in refs[whole]) for whole in wholes]
     later: slice | None = None
-    for due in reversed(to_merge(sizes)):
+    for due in reversed(to_merge(_sizes(refs, wholes))):
         part = slice(wholes[due.start].start, wholes[due.stop - 1].stop)
         if not (due.now or large):
             later = part
             continue
         check_parts(store, kept_refs[part], writer)
         chosen = kept_runs[part]
-        merged = merged_run(slot, chosen, bottom=part.start == 0)
+        merged = _merged_by_all_cores(slot, chosen, bottom=part.start == 0)
         ticks = (kept_refs[part][0].ticks[0], kept_refs[part][-1].ticks[1])
         ref = writer.add(merged, ticks=ticks)
         store.remember(ref, merged)
@@ -57,11 +57,23 @@ def compacted(
     return Compacted(tuple(kept_refs), kept_runs, later)
 
 
+def is_settled(refs: Sequence[RunRef], leave: int = 0) -> bool:
+    """Whether no merge is due, so that `compacted` has nothing to do."""
+    rest = refs[leave:]
+    return not to_merge(_sizes(rest, _wholes(rest)))
+
+
 def check_parts(store: StateStore, refs: Sequence[RunRef], writer: Writer) -> None:
     """Runs that are large are not checked when they are opened; damage must not pass into what takes their place."""
     for ref in refs:
         if ref.length >= CHECK_BYTES_MAX and ref.file not in writer.files:
             store.verify(ref)
+
+
+def _sizes(refs: Sequence[RunRef], wholes: Sequence[slice]) -> list[int]:
+    if len(wholes) == len(refs):
+        return [ref.rows for ref in refs]
+    return [sum(ref.rows for ref in refs[whole]) for whole in wholes]
 
 
 def _wholes(refs: Sequence[RunRef]) -> list[slice]:
@@ -81,3 +93,16 @@ def merged_run(slot: Slot, runs: Sequence[Run], *, bottom: bool) -> Run:
     if slot.discipline == "ordered":
         return merge_ordered(runs, slot.key, slot.order)
     return merge(runs, slot.key)
+
+
+def _merged_by_all_cores(slot: Slot, runs: Sequence[Run], *, bottom: bool) -> Run:
+    """The same while nothing else goes on: each half of the hashes by a thread of its own."""
+    size = sum(run.rows.nbytes for run in runs)
+    if size < LARGE_BYTES:
+        return merged_run(slot, runs, bottom=bottom)
+    halves = side_by_side(
+        lambda half: merged_run(slot, [split(run, *half) for run in runs], bottom=bottom),
+        ((0, 2**63), (2**63, 2**64)),
+        size=size,
+    )
+    return joined(halves)

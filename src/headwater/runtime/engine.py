@@ -18,10 +18,12 @@ from headwater.errors import CorruptionError, HeadwaterError
 from headwater.log.cuts import next_cut
 from headwater.log.protocol import Log
 from headwater.positions import Ends
+from headwater.runtime import phases
 from headwater.runtime.attempt import Attempt, Target
 from headwater.runtime.background import Merging
 from headwater.runtime.catalog import Catalog, Workload
 from headwater.runtime.history import let_go
+from headwater.runtime.phases import Phases
 from headwater.runtime.units import Unit
 from headwater.state.bases import Bases
 from headwater.state.damage import damaged, is_of_state, lost
@@ -50,6 +52,8 @@ class TickReport:
     tick: int
     rows: int
     seconds: float
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """The seconds of each phase; see `headwater.runtime.phases`."""
     stopped: Mapping[str, str] = field(default_factory=dict)
     errors: Mapping[str, HeadwaterError] = field(default_factory=dict)
 
@@ -93,35 +97,53 @@ class Engine:
         started = self._clock.steady_ms()
         self._ownership.beat()
         before = self.manifest
-        workload = self._catalog.workload(_served(before))
+        watch = Phases()
+        with watch(phases.PLAN):
+            workload = self._catalog.workload(_served(before))
         if before is None and not workload.units:
             return None
-        attempt = self._attempt(workload, before, rows_max)
+        attempt = self._attempt(workload, before, rows_max, watch)
         if not (attempt.worth_committing() or self._is_restored):
             self._store.abandon(attempt.writer)
             return None
-        self._ownership.check()
-        manifest = attempt.commit()
-        self._store.abandon(attempt.writer)
-        self.manifest, self._damaged, self._is_restored = manifest, {}, False
-        self._let_go()
-        if manifest.tick % COLLECT_EVERY_TICKS == 0:
-            self._store.collect(self._keep_ticks or self._ticks_to_keep(manifest), ())
-        seconds = (self._clock.steady_ms() - started) / 1000
-        return TickReport(manifest.tick, attempt.rows, seconds, attempt.newly_stopped, attempt.errors)
+        with watch(phases.COMMIT):
+            self._ownership.check()
+            manifest = attempt.commit()
+        with watch(phases.TIDY):
+            self._store.abandon(attempt.writer)
+            self.manifest, self._damaged, self._is_restored = manifest, {}, False
+            self._let_go()
+            if manifest.tick % COLLECT_EVERY_TICKS == 0:
+                self._store.collect(self._keep_ticks or self._ticks_to_keep(manifest), ())
+        return TickReport(
+            manifest.tick,
+            attempt.rows,
+            (self._clock.steady_ms() - started) / 1000,
+            watch.seconds,
+            attempt.newly_stopped,
+            attempt.errors,
+        )
 
     def _ticks_to_keep(self, manifest: Manifest) -> int:
         before = self._store.tick_at(manifest.committed_at - TICKS_KEPT_US)
         recent = manifest.tick - before if before is not None else TICKS_KEPT_MAX
         return max(TICKS_KEPT, min(recent, TICKS_KEPT_MAX))
 
-    def _attempt(self, workload: Workload, before: Manifest | None, rows_max: int) -> Attempt:
+    def _attempt(self, workload: Workload, before: Manifest | None, rows_max: int, watch: Phases) -> Attempt:
         """Do a tick's work. Views whose state turns out to be damaged are built anew in it."""
         while True:
             positions, sequence = self._cut(workload.units, before, rows_max)
             target = Target(self.next_tick(), self._ownership.epoch, positions, sequence, rows_max)
             attempt = Attempt(
-                self._log, self._store, workload, before, self._damaged, self._bases, target, self._merging
+                self._log,
+                self._store,
+                workload,
+                before,
+                self._damaged,
+                self._bases,
+                target,
+                watch,
+                self._merging,
             )
             try:
                 attempt.run()

@@ -7,37 +7,78 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from headwater.catalog import ViewDefinition
+from headwater.errors import CorruptionError
+from headwater.log.protocol import Log
 from headwater.queries import graph as g
 from headwater.queries.bounds import Extent, told
 from headwater.runtime.expressions import Evaluator
+from headwater.runtime.history import base_of, removed
 from headwater.runtime.pipeline import Pipeline, Slot
 from headwater.runtime.planning.planner import Plan
-from headwater.runtime.units import Unit, ViewUnit
+from headwater.runtime.units import ERRORS_NAME, Unit, ViewUnit
 from headwater.settings import format_bytes
-from headwater.state.manifest import Manifest
+from headwater.state.bases import Bases
+from headwater.state.manifest import Manifest, ViewState
 
 
 def explained(
-    view: ViewDefinition, unit: Unit, manifest: Manifest | None, extents: Mapping[str, Extent]
+    view: ViewDefinition,
+    unit: Unit,
+    manifest: Manifest | None,
+    extents: Mapping[str, Extent],
+    base: Manifest | None = None,
 ) -> pa.Table:
-    """Everything that is known about a view, a line per fact."""
+    """Everything that is known about a view, a line per fact; `base` is what it rests on, if on one."""
     assert isinstance(unit, ViewUnit)
     state = manifest.views.get(view.name) if manifest else None
-    facts = {
+    facts = _declared(view, state)
+    facts["arranged by"] = ", ".join(unit.schema.field(k).name for k in unit.key) or "one group"
+    facts["state"] = told(unit.plan.root, extents)
+    if unit.plan.hidden:
+        facts["hidden columns"] = "; ".join(
+            f"{', '.join(names)} of {topic}" for topic, names in unit.plan.hidden.items()
+        )
+    if state is not None and state.reason:
+        facts["reason"] = state.reason
+    if state is not None and (begins := begins_late(state.extra.get("begins", {}))) is not None:
+        facts["begins"] = begins
+    if base is not None:
+        facts["base"] = f"tick {base.tick}: records before it were removed, and what they made is kept there"
+    facts["graph"] = "\n".join(describe(unit.pipeline, unit.identity, manifest))
+    facts["picture"] = "\n".join(picture(unit.pipeline, unit.name))
+    return pa.table({"property": list(facts), "value": list(facts.values())})
+
+
+def unplanned(view: ViewDefinition, reason: str, manifest: Manifest | None) -> pa.Table:
+    """What is known about a view that cannot be planned as things are."""
+    state = manifest.views.get(view.name) if manifest else None
+    facts = {**_declared(view, state), "reason": reason}
+    return pa.table({"property": list(facts), "value": list(facts.values())})
+
+
+def _declared(view: ViewDefinition, state: ViewState | None) -> dict[str, str]:
+    stops = "stops the view"
+    if view.options.on_error == "divert":
+        stops = f"is left out, and shown in {view.name}.{ERRORS_NAME}"
+    return {
         "view": view.name,
         "statement": view.to_sql(),
         "columns": ", ".join(f"{f.name} {f.type}" for f in view.columns),
         "status": state.status if state else "backfilling",
-        "arranged by": ", ".join(unit.schema.field(k).name for k in unit.key) or "one group",
-        "state": told(unit.plan.root, extents),
+        "errors": f"a row that fails {stops}",
     }
-    if state is not None and state.reason:
-        facts["reason"] = state.reason
-    if state is not None and (begins := begins_late(state.extra["begins"])) is not None:
-        facts["begins"] = begins
-    facts["graph"] = "\n".join(describe(unit.pipeline, unit.identity, manifest))
-    facts["picture"] = "\n".join(picture(unit.pipeline, unit.name))
-    return pa.table({"property": list(facts), "value": list(facts.values())})
+
+
+def resting_on(log: Log, unit: Unit, bases: Bases, manifest: Manifest | None) -> Manifest | None:
+    """The base that a view would be made from again, if records that it was made from were removed."""
+    state = manifest.views.get(unit.name) if manifest else None
+    if state is None or not removed(log, state.extra.get("begins", {})):
+        return None
+    try:
+        base = bases.newest()
+    except CorruptionError:  # `headwater verify` says so
+        return None
+    return base if base_of(log, unit, base) is not None else None
 
 
 def begins_late(begins: Mapping[str, Sequence[int]]) -> str | None:

@@ -138,7 +138,8 @@ class Evaluator:
             try:
                 batches = self._converters.getBatchesFromStream(channel)
                 read = self._converters.fromBatchIterator(batches, compiled.reads, "UTC", False, False, None)
-                made = read.map(compiled.projection)
+                given = read if compiled.unpack is None else read.map(compiled.unpack)
+                made = given.map(compiled.projection)
                 client, target = made._gateway_client, made._target_id
                 command = f"{CALL_COMMAND_NAME}{target}\nnext\n{END_COMMAND_PART}"
                 for _ in range(rows.num_rows):

@@ -2,27 +2,44 @@
 
 For what has no kernel of its own: window functions, percentiles, lists. The plan node of the query runs as it is, over
 a local relation in place of its input.
+
+What was there before a change is computed again, to be taken back, so that the same rows must give the same result to
+the last bit. Sums of floats depend on their order: rows are therefore put in one that is theirs alone, and read by one
+task, in which nothing is merged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 
 from headwater.operators import aggregate
-from headwater.operators.delta import Delta
+from headwater.operators.delta import Delta, row_hashes, take_rows
 from headwater.operators.functions import Function
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator, conformed, evaluation_error
-from headwater.runtime.planning.catalyst import items
+from headwater.runtime.planning.catalyst import collected, items
 from headwater.runtime.planning.handles import Evaluation
 
 
 def compile_groups(node: g.Regroup, evaluator: Evaluator) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """The function of a group's rows, for many groups at once."""
-    if isinstance(node.evaluate, g.Aggregate):
-        return _aggregated(node.evaluate)
+    evaluate = (
+        _aggregated(node.evaluate) if isinstance(node.evaluate, g.Aggregate) else _planned(node, evaluator)
+    )
+    return lambda rows: evaluate(_in_order(rows))
+
+
+def _in_order(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows, in an order that depends on nothing but them."""
+    high, low = row_hashes(rows)
+    return take_rows(rows, np.lexsort((low, high)))
+
+
+def _planned(node: g.Regroup, evaluator: Evaluator) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """A node of Spark's plan, run over the rows."""
     evaluation: Evaluation = node.evaluate
     catalyst = evaluator.catalyst
     # the node's input may have more columns than its plan knows: the keys that were computed for it
@@ -36,7 +53,7 @@ def compile_groups(node: g.Regroup, evaluator: Evaluator) -> Callable[[pa.Record
         names = [f"c{i}" for i in range(width)]
         table = pa.Table.from_arrays(rows.columns[:width], names=names)
         try:
-            frame = catalyst.spark.createDataFrame(table)
+            frame = catalyst.spark.createDataFrame(table).coalesce(1)
             leaf = frame._jdf.queryExecution().analyzed()
             renamed = [
                 catalyst.alias(catalyst.cast(a, like.dataType()), like.name(), like=like)
@@ -44,7 +61,7 @@ def compile_groups(node: g.Regroup, evaluator: Evaluator) -> Callable[[pa.Record
             ]
             below = catalyst.plans.Project(catalyst.seq(renamed), leaf)
             plan = evaluation.plan.withNewChildren(catalyst.seq([below]))
-            result = DataFrame(catalyst.dataset(plan), catalyst.spark).toArrow()
+            result = collected(DataFrame(catalyst.dataset(plan), catalyst.spark))
         except (PySparkException, Py4JJavaError) as error:
             raise evaluation_error(error) from error
         columns = [conformed(result.column(i), f.type) for i, f in enumerate(node.schema)]

@@ -1,21 +1,24 @@
 """What of the log is still there, and what stands in for the rest: when a view has a base, and when one is to be made.
 
 Records are let go of only when every view has read them *and* a base has the views as they were after that. So a view whose
-first records are gone can always be made again: from the base, and from the log after it.
+first records are gone can always be made again: from the base, and from the log after it. A view that is no part of the
+tick, because it has stopped or is being built, keeps what it would be made of again: all records that it reads or, where some
+of them were let go of, the base that it is in, and then no other can take the place of that one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from headwater.catalog import TopicDefinition, ViewDefinition
 from headwater.clock import Clock, Microseconds, parse_span_us
 from headwater.errors import CorruptionError
-from headwater.log.protocol import CursorMove, Log
+from headwater.log.protocol import CursorMove, Log, Waiting
 from headwater.runtime.catalog import definitions
-from headwater.runtime.hidden import table_with_hidden
+from headwater.runtime.hidden import table_topic, table_with_hidden
 from headwater.runtime.pipeline import Slot
-from headwater.runtime.units import Unit, ViewUnit
+from headwater.runtime.units import BESIDE, Unit, ViewUnit, view_of
 from headwater.state.bases import Bases
 from headwater.state.manifest import Manifest, ViewState
 
@@ -95,12 +98,13 @@ def let_go(log: Log, bases: Bases, manifest: Manifest, clock: Clock) -> None:
     base = _newest(bases)
     if base is not None and base.tick > manifest.tick:
         return  # state from before the base: the next engine begins at the base
-    if due and _all_live(manifest) and _is_time(due, base, clock):
-        bases.make(manifest)
-        base = manifest
+    if due and _is_time(due, base, clock) and _can_be_base(log, manifest, due):
+        base = _live_part(manifest)
+        bases.make(base)
+    behind = _behind(log, manifest)
     for cursor in holds:
         upto = manifest if _is_only_compacted(held[cursor.topic]) else base
-        if upto is None:
+        if upto is None or any(cursor.topic in _begins(s) for s in behind if s.name not in upto.views):
             continue
         read = [
             {} if _is_rebuilt(view, cursor.topic, manifest) else _position(view, cursor.topic, upto)
@@ -144,10 +148,85 @@ def _newest(bases: Bases) -> Manifest | None:
         return None
 
 
-def _all_live(manifest: Manifest) -> bool:
-    """Whether every view is part of the tick: what one that is being built, or has stopped, would be made of again is
-    in the base before, and in records that stay until it goes on or is dropped."""
-    return all(view.status == "live" for view in manifest.views.values())
+def waiting(log: Log, manifest: Manifest | None, clock: Clock) -> tuple[Waiting, ...]:
+    """The topics with records that retention would remove by now, and the views that keep them; `manifest` is the newest
+    tick. What only waits for the next base to be due is not told."""
+    views = definitions(log)
+    held = [log.topic(cursor.topic) for cursor in log.cursors() if cursor.name == HOLD]
+    due = sorted(topic.name for topic in held if _is_removing(log, topic, clock))
+    states = manifest.views if manifest is not None else {}
+    found: dict[tuple[str, str], Waiting] = {}
+    for state in _behind(log, manifest) if manifest is not None and due else ():
+        everything = _needs_base(log, state)
+        for topic in due:
+            if everything or topic in _begins(state):
+                name = table_topic(view_of(state.name.removesuffix(BESIDE)))
+                found.setdefault((topic, name), _waiting(topic, name, state))
+    for name, view in views.items():
+        then = states.get(name)
+        if then is None or then.incarnation != view.incarnation:
+            for topic in (t for t in due if t in view.reads):
+                found.setdefault((topic, name), _waiting(topic, name, None))
+    return tuple(found[place] for place in sorted(found))
+
+
+def _waiting(topic: str, view: str, state: ViewState | None) -> Waiting:
+    if state is not None and state.status == "stopped":
+        hint = f"`headwater rebuild {view}` once it can go on; or CREATE OR REPLACE it, or DROP VIEW {view}"
+        return Waiting(topic, view, "stopped", state.reason, hint)
+    hint = "a run of the engine brings it up to date: `headwater run --once`"
+    return Waiting(topic, view, "backfilling", state.reason if state is not None else None, hint)
+
+
+def _behind(log: Log, manifest: Manifest) -> list[ViewState]:
+    """Views and tables that are no part of a tick; not those that were dropped since."""
+    views = definitions(log)
+    return [
+        state
+        for state in manifest.views.values()
+        if state.status != "live"
+        and (state.extra.get("table") or view_of(state.name.removesuffix(BESIDE)) in views)
+    ]
+
+
+def _begins(state: ViewState) -> Begins:
+    begins: Begins = state.extra.get("begins", {})
+    return begins
+
+
+def _needs_base(log: Log, state: ViewState) -> bool:
+    """Whether what is no part of the tick is made, or would be made again, from the base that it is in: records that it was
+    made from are gone, or may go at any time."""
+    begins = _begins(state)
+    return "base" in state.extra or removed(log, begins) or any(_is_let_go(log, t, begins[t]) for t in begins)
+
+
+def _is_let_go(log: Log, topic: str, then: Sequence[int]) -> bool:
+    """Whether records from a beginning on may be removed. Who declares a retention holds all that is there first."""
+    definition, hold = log.topic(topic), log.cursor(topic, HOLD)
+    if definition.retention_us is None and definition.retention_bytes is None:
+        return False
+    return hold is None or any(hold.positions.get(p, 0) > first for p, first in enumerate(then[1:]))
+
+
+def _can_be_base(log: Log, manifest: Manifest, due: Sequence[TopicDefinition]) -> bool:
+    """Whether the views that are part of a tick can be a base without the others: those must need none. If they read all
+    topics that something is to be removed from, nothing would be gained."""
+    behind = _behind(log, manifest)
+    read = {topic for state in behind for topic in _begins(state)}
+    return not any(_needs_base(log, s) for s in behind) and not read.issuperset(t.name for t in due)
+
+
+def _live_part(manifest: Manifest) -> Manifest:
+    """A tick without what is no part of it."""
+    live = {name: state for name, state in manifest.views.items() if state.status == "live"}
+    if len(live) == len(manifest.views):
+        return manifest
+    identities = {state.extra["identity"] for state in live.values()}
+    kept = {
+        name: refs for name, refs in manifest.arrangements.items() if name.rpartition("/")[0] in identities
+    }
+    return dataclasses.replace(manifest, views=live, arrangements=kept)
 
 
 def _is_rebuilt(view: ViewDefinition, topic: str, manifest: Manifest) -> bool:

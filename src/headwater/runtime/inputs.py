@@ -13,8 +13,8 @@ from headwater.positions import Ends
 from headwater.runtime.hidden import READABLE, read_records
 from headwater.runtime.units import TableUnit, Unit
 
-Span = tuple[str, str]
-"""A topic, and where in it."""
+Span = tuple[str, tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
+"""A topic, and where in it: by partition, its begin and its end."""
 
 
 class Inputs:
@@ -23,6 +23,7 @@ class Inputs:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._read: dict[Span, list[pa.RecordBatch]] = {}
+        self._schemas: dict[str, pa.Schema] = {}
 
     @property
     def rows(self) -> int:
@@ -36,12 +37,12 @@ class Inputs:
         """
         begins, stops = start.get(topic, {}), end[topic]
         columns = self._columns(unit, topic)
-        known = self._read.setdefault((topic, f"{sorted(begins.items())}{sorted(stops.items())}"), [])
+        known = self._read.setdefault((topic, tuple(begins.items()), tuple(stops.items())), [])
         found = next((batch for batch in known if set(columns) <= set(batch.schema.names)), None)
         if found is None:
             found = self._records(topic, columns, begins, stops)
             known.append(found)
-        records = found.select(columns)
+        records = found if found.schema.names == columns else found.select(columns)
         return records if isinstance(unit, TableUnit) else Delta.of(records)
 
     def clip(self, topic: str, start: Ends, end: Ends, sequence: int) -> dict[int, int]:
@@ -60,15 +61,21 @@ class Inputs:
         return clipped
 
     def _columns(self, unit: Unit, topic: str) -> list[str]:
-        own = self._log.topic(topic).schema.names
+        own = self._schema(topic).names
         if isinstance(unit, TableUnit):
             return [*own, *(name for name in READABLE.names if name in unit.schema.names or name == "_op")]
         return [*own, *unit.hidden.get(topic, ())]
 
+    def _schema(self, topic: str) -> pa.Schema:
+        """A topic's columns, the same for every view of the tick: the log is asked once."""
+        if topic not in self._schemas:
+            self._schemas[topic] = self._log.topic(topic).schema
+        return self._schemas[topic]
+
     def _records(
         self, topic: str, columns: Sequence[str], begins: Mapping[int, int], stops: Mapping[int, int]
     ) -> pa.RecordBatch:
-        own = self._log.topic(topic).schema
+        own = self._schema(topic)
         batches: list[pa.RecordBatch] = []
         for partition, stop in sorted(stops.items()):
             begin = begins.get(partition)

@@ -8,6 +8,7 @@ the filter was there to keep away from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ import pyarrow.compute as pc
 from headwater.operators.delta import Delta, concat
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Compiled, Evaluator, conformed
-from headwater.runtime.native import Native, native
+from headwater.runtime.native import FAILURES, Native, native
+from headwater.runtime.planning.catalyst import identity, items
 from headwater.runtime.planning.handles import Bound, NotIn
 
 Mask = npt.NDArray[np.bool_]
@@ -28,6 +30,9 @@ LinearStep = Callable[[Delta], Delta]
 def compile_map(node: g.Map, evaluator: Evaluator) -> LinearStep:
     """All steps of a Map as one function of a change."""
     steps = compile_steps(node, evaluator)
+    for place, (step, after) in enumerate(pairwise(node.steps)):
+        if isinstance(step, g.Filter) and isinstance(after, g.Project):
+            steps[place] = _filter(_values([step.condition], evaluator), _columns_of(after.expressions))
 
     def run(delta: Delta) -> Delta:
         for step in steps:
@@ -79,6 +84,7 @@ def _values(expressions: Sequence[g.Expression], evaluator: Evaluator) -> Values
     natives: dict[int, Native] = {}
     handles: list[tuple[int, Any]] = []
     spare: dict[int, Bound] = {}
+    asked: dict[int, Compiled] = {}
     attributes: Sequence[Any] = ()
     for place, expression in enumerate(expressions):
         if expression.column is not None:
@@ -101,10 +107,12 @@ def _values(expressions: Sequence[g.Expression], evaluator: Evaluator) -> Values
     def one(place: int, rows: pa.RecordBatch, count: int) -> pa.Array:
         try:
             return natives[place](rows, count)
-        except pa.ArrowInvalid:
+        except FAILURES:
             # Spark is asked too, for it to say what is wrong, or that nothing is
-            bound = spare[place]
-            return evaluator.compile([bound.expression], bound.attributes)(rows, count)[0]
+            if place not in asked:
+                bound = spare[place]
+                asked[place] = evaluator.compile([bound.expression], bound.attributes)
+            return asked[place](rows, count)[0]
 
     def values(rows: pa.RecordBatch, count: int) -> list[pa.Array]:
         found: dict[int, pa.Array] = {place: one(place, rows, count) for place in natives}
@@ -146,8 +154,33 @@ def _step(step: g.Step, schema: pa.Schema, evaluator: Evaluator) -> LinearStep:
             return _call(step, _values(step.args, evaluator), schema)
 
 
-def _filter(values: Values) -> LinearStep:
-    return lambda delta: delta.filter(as_mask(values(delta.rows, len(delta))[0]))
+def _filter(values: Values, wanted: frozenset[int] | None = None) -> LinearStep:
+    """`wanted`: the columns that are read afterwards; the others are not copied, and are NULL."""
+
+    def keep(delta: Delta) -> Delta:
+        mask = as_mask(values(delta.rows, len(delta))[0])
+        if wanted is not None and len(wanted) < delta.rows.num_columns:
+            nothing = pa.nulls(len(delta))
+            columns = [c if i in wanted else nothing for i, c in enumerate(delta.rows.columns)]
+            delta = delta.with_rows(pa.RecordBatch.from_arrays(columns, names=delta.rows.schema.names))
+        return delta.filter(mask)
+
+    return keep
+
+
+def _columns_of(expressions: Sequence[g.Expression]) -> frozenset[int]:
+    """The input columns that expressions read."""
+    found: set[int] = set()
+    for expression in expressions:
+        if expression.column is not None:
+            found.add(expression.column)
+        elif isinstance(expression.handle, NotIn):
+            found.update(expression.handle)
+        else:
+            bound: Bound = expression.handle
+            read = {identity(a) for a in items(bound.expression.references().toSeq())}
+            found.update(i for i, a in enumerate(bound.attributes) if identity(a) in read)
+    return frozenset(found)
 
 
 def _project(values: Values, schema: pa.Schema) -> LinearStep:

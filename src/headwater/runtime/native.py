@@ -1,15 +1,18 @@
 """The few expressions whose meaning on Arrow is provably Spark's, evaluated there and so without a trip to the JVM.
 
-Columns, literals, null tests, boolean logic; comparisons of integers, dates, timestamps, strings, booleans and decimals
-of one type; checked arithmetic of integers, arithmetic of doubles; widening casts; and what Spark puts around the
-buffers of its sums and averages. Comparisons of floats are left to Spark (NaN is greater than everything there), and so
-is every other function. Where a checked operation fails, Spark evaluates the expression again and says why.
+Columns, literals, null tests, boolean logic, CASE; comparisons of integers, doubles, dates, timestamps, strings,
+booleans and decimals of one type; checked arithmetic of integers, arithmetic of doubles; widening casts; what time
+windows are made of; and what Spark puts around the buffers of its sums and averages. Every other function is left to
+Spark. Both sides of AND and OR, and all branches of a CASE, are evaluated for all rows: where a checked operation fails
+there, Spark evaluates the whole expression again, and says why, or that nothing is wrong.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,9 @@ import pyarrow.compute as pc
 from headwater.runtime.planning.catalyst import Jvm, identity, items, kind
 
 Native = Callable[[pa.RecordBatch, int], pa.Array]
-_Node = Callable[[pa.RecordBatch, int], Any]
+
+FAILURES = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
+"""What a native expression may raise: Spark is to evaluate it instead."""
 
 DISABLED = "HEADWATER_NATIVE_OFF"
 """Set to leave every expression to Spark: the tests run both ways."""
@@ -36,8 +41,17 @@ _ARITHMETIC: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any
     "Subtract": (pc.subtract_checked, pc.subtract),
     "Multiply": (pc.multiply_checked, pc.multiply),
 }
+_ON_DOUBLES: dict[str, Callable[[Any, Any], Any]] = {
+    # NaN equals itself and is greater than everything else
+    "EqualTo": lambda a, b: pc.or_(pc.equal(a, b), pc.and_(pc.is_nan(a), pc.is_nan(b))),
+    "LessThan": lambda a, b: pc.or_(pc.less(a, b), pc.and_not(pc.is_nan(b), pc.is_nan(a))),
+    "LessThanOrEqual": lambda a, b: pc.or_(pc.less_equal(a, b), pc.is_nan(b)),
+    "GreaterThan": lambda a, b: pc.or_(pc.greater(a, b), pc.and_not(pc.is_nan(a), pc.is_nan(b))),
+    "GreaterThanOrEqual": lambda a, b: pc.or_(pc.greater_equal(a, b), pc.is_nan(a)),
+}
 _INTEGERS = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
-_COMPARABLE = {*_INTEGERS, "date", "timestamp", "timestamp_ntz", "boolean", "string"}
+_TIMES = {"timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us")}
+_COMPARABLE = {*_INTEGERS, *_TIMES, "date", "boolean", "string"}
 _LITERALS: dict[str, pa.DataType] = {
     **_INTEGERS,
     "boolean": pa.bool_(),
@@ -49,16 +63,18 @@ _LITERALS: dict[str, pa.DataType] = {
 def native(expression: Jvm, attributes: Sequence[Jvm], result: pa.DataType) -> Native | None:
     """The expression as a function of rows, or None if it is Spark's to evaluate.
 
-    The function may raise pa.ArrowInvalid, where Spark would raise an error too.
+    The function may raise one of `FAILURES`: then Spark is to be asked, which may find nothing wrong.
     """
     if os.environ.get(DISABLED):
         return None
-    made = _Translation({identity(a): i for i, a in enumerate(attributes)}).node(expression)
+    translation = _Translation({identity(a): i for i, a in enumerate(attributes)})
+    made = translation.node(expression)
     if made is None:
         return None
+    shared = translation.shared
 
     def whole(rows: pa.RecordBatch, count: int) -> pa.Array:
-        value = made(rows, count)
+        value = made.of(_Rows(rows, count, shared))
         if isinstance(value, pa.Scalar):
             return pa.nulls(count, result) if not value.is_valid else pa.repeat(value.cast(result), count)
         return value
@@ -66,20 +82,68 @@ def native(expression: Jvm, attributes: Sequence[Jvm], result: pa.DataType) -> N
     return whole
 
 
+def may_fail(e: Jvm) -> bool:
+    """Whether a native expression may raise one of `FAILURES`."""
+    checked = (*_ARITHMETIC, "MakeDecimal", "If", "CaseWhen")
+    return kind(e) in checked or any(may_fail(c) for c in items(e.children()))
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows that an expression is evaluated for, and the values so far of the parts that it has more than once."""
+
+    rows: pa.RecordBatch
+    count: int
+    shared: frozenset[int]
+    known: dict[int, Any] = field(default_factory=dict)
+
+
+_Values = Callable[[_Rows], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _Node:
+    """A part of an expression; parts of one number are the same."""
+
+    act: _Values
+    number: int
+
+    def of(self, rows: _Rows) -> Any:
+        """Its value for each row, or the one that all have."""
+        if self.number not in rows.shared:
+            return self.act(rows)
+        if self.number not in rows.known:
+            rows.known[self.number] = self.act(rows)
+        return rows.known[self.number]
+
+    def column(self, rows: _Rows) -> pa.Array:
+        """Its value for each row."""
+        value = self.of(rows)
+        return pa.repeat(value, rows.count) if isinstance(value, pa.Scalar) else value
+
+
 class _Translation:
     """One expression tree, by the places of the columns that it reads."""
 
     def __init__(self, places: dict[int, int]) -> None:
         self._places = places
+        self._numbers: dict[Hashable, int] = {}
+        self._met: Counter[int] = Counter()
+
+    @property
+    def shared(self) -> frozenset[int]:
+        """The parts that were met more than once."""
+        return frozenset(number for number, times in self._met.items() if times > 1)
 
     def node(self, e: Jvm) -> _Node | None:
-        """The function of a node, or None if it or anything below it is Spark's."""
+        """A part of the tree, or None if it or anything below it is Spark's."""
         name = kind(e)
         if name == "AttributeReference":
             place = self._places.get(identity(e))
-            return None if place is None else lambda rows, count: rows.column(place)
+            return None if place is None else self._leaf((name, place), lambda rows: rows.rows.column(place))
         if name == "Literal":
-            return _literal(e)
+            scalar = _literal(e)
+            return None if scalar is None else self._leaf((name, repr(scalar)), lambda rows: scalar)
         make = getattr(self, f"_{name.lower()}", None)
         if make is None and name in _COMPARISONS:
             make = self._comparison
@@ -87,118 +151,164 @@ class _Translation:
             make = self._arithmetic
         if make is None:
             return None
-        children = [self.node(c) for c in items(e.children())]
-        if any(c is None for c in children):
+        children: list[_Node] = []
+        for child in items(e.children()):
+            made = self.node(child)
+            if made is None:
+                return None
+            children.append(made)
+        act: _Values | None = make(e, *children)
+        if act is None:
             return None
-        made: _Node | None = make(e, *children)
-        return made
+        number = self._number((name, e.dataType().simpleString(), *(c.number for c in children)))
+        self._met[number] += 1
+        return _Node(act, number)
 
-    def _isnull(self, e: Jvm, child: _Node) -> _Node:
-        return lambda rows, count: pc.is_null(child(rows, count))
+    def _leaf(self, what: Hashable, act: _Values) -> _Node:
+        return _Node(act, self._number(what))
 
-    def _isnotnull(self, e: Jvm, child: _Node) -> _Node:
-        return lambda rows, count: pc.is_valid(child(rows, count))
+    def _number(self, what: Hashable) -> int:
+        return self._numbers.setdefault(what, len(self._numbers))
 
-    def _not(self, e: Jvm, child: _Node) -> _Node:
-        return lambda rows, count: pc.invert(child(rows, count))
+    def _isnull(self, e: Jvm, child: _Node) -> _Values:
+        return lambda rows: pc.is_null(child.of(rows))
 
-    def _and(self, e: Jvm, left: _Node, right: _Node) -> _Node | None:
-        return _logic(pc.and_kleene, e, left, right)
+    def _isnotnull(self, e: Jvm, child: _Node) -> _Values:
+        return lambda rows: pc.is_valid(child.of(rows))
 
-    def _or(self, e: Jvm, left: _Node, right: _Node) -> _Node | None:
-        return _logic(pc.or_kleene, e, left, right)
+    def _not(self, e: Jvm, child: _Node) -> _Values:
+        return lambda rows: pc.invert(child.of(rows))
 
-    def _comparison(self, e: Jvm, left: _Node, right: _Node) -> _Node | None:
+    def _and(self, e: Jvm, left: _Node, right: _Node) -> _Values:
+        return lambda rows: pc.and_kleene(left.of(rows), right.of(rows))
+
+    def _or(self, e: Jvm, left: _Node, right: _Node) -> _Values:
+        return lambda rows: pc.or_kleene(left.of(rows), right.of(rows))
+
+    def _comparison(self, e: Jvm, left: _Node, right: _Node) -> _Values | None:
         a, b = _types(e)
-        if a != b or not (a in _COMPARABLE or a.startswith("decimal(")):
+        if a != b or not (a in _COMPARABLE or a == "double" or a.startswith("decimal(")):
             return None
-        compare = _COMPARISONS[kind(e)]
-        return lambda rows, count: compare(left(rows, count), right(rows, count))
+        compare = (_ON_DOUBLES if a == "double" else _COMPARISONS)[kind(e)]
+        return lambda rows: compare(left.of(rows), right.of(rows))
 
-    def _arithmetic(self, e: Jvm, left: _Node, right: _Node) -> _Node | None:
+    def _in(self, e: Jvm, value: _Node, *among: _Node) -> _Values | None:
+        types = _types(e)
+        if types[0] not in _COMPARABLE or len(set(types)) > 1:
+            return None
+        literals = [_literal(c) if kind(c) == "Literal" else None for c in items(e.children())[1:]]
+        if any(scalar is None or not scalar.is_valid for scalar in literals):
+            return None
+        chosen = pa.array(literals)
+
+        def found(rows: _Rows) -> pa.Array:
+            column = value.column(rows)
+            inside = pc.is_in(column, value_set=chosen)
+            return pc.if_else(pc.is_valid(column), inside, None) if column.null_count else inside
+
+        return found
+
+    def _arithmetic(self, e: Jvm, left: _Node, right: _Node) -> _Values | None:
         a, b = _types(e)
         checked, plain = _ARITHMETIC[kind(e)]
         if a != b or (a != "double" and not (a in _INTEGERS and _mode(e) == "ANSI")):
             return None
         act = plain if a == "double" else checked
-        return lambda rows, count: act(left(rows, count), right(rows, count))
+        return lambda rows: act(left.of(rows), right.of(rows))
 
-    def _remainder(self, e: Jvm, left: _Node, right: _Node) -> _Node | None:
+    def _remainder(self, e: Jvm, left: _Node, right: _Node) -> _Values | None:
         a, b = _types(e)
         divisor = items(e.children())[1]
         if a != b or a not in _INTEGERS or kind(divisor) != "Literal" or not (divisor.value() or 0) > 0:
             return None
         by = divisor.value()
 
-        def remainder(rows: pa.RecordBatch, count: int) -> pa.Array:
-            value = left(rows, count)
-            if isinstance(value, pa.Scalar):
-                value = pa.repeat(value, count)
+        def remainder(rows: _Rows) -> pa.Array:
+            value = left.column(rows)
             filled = pc.fill_null(value, 0).to_numpy(zero_copy_only=False)
             # fmod keeps the sign of the dividend, as Java does
             return pa.array(np.fmod(filled, np.asarray(by, filled.dtype)), mask=_null_mask(value))
 
         return remainder
 
-    def _divide(self, e: Jvm, left: _Node, right: _Node) -> _Node | None:
+    def _divide(self, e: Jvm, left: _Node, right: _Node) -> _Values | None:
         """Only the division that averages end in: NULL by zero."""
         if _types(e) != ["double", "double"] or _mode(e) != "LEGACY":
             return None
 
-        def divide(rows: pa.RecordBatch, count: int) -> Any:
-            divisor = right(rows, count)
+        def divide(rows: _Rows) -> Any:
+            divisor = right.of(rows)
             safe = pc.if_else(pc.equal(divisor, 0.0), pa.scalar(None, pa.float64()), divisor)
-            return pc.divide(left(rows, count), safe)
+            return pc.divide(left.of(rows), safe)
 
         return divide
 
-    def _cast(self, e: Jvm, child: _Node) -> _Node | None:
+    def _cast(self, e: Jvm, child: _Node) -> _Values | None:
         (source,) = _types(e)
         target = e.dataType().simpleString()
         order = list(_INTEGERS)
         if source in order and target in order and order.index(source) <= order.index(target):
-            return lambda rows, count: pc.cast(child(rows, count), _INTEGERS[target])
+            return lambda rows: pc.cast(child.of(rows), _INTEGERS[target])
         if target == "double" and source in order:
-            return lambda rows, count: pc.cast(child(rows, count), pa.float64(), safe=False)
+            return lambda rows: pc.cast(child.of(rows), pa.float64(), safe=False)
         return None
 
-    def _if(self, e: Jvm, condition: _Node, then: _Node, otherwise: _Node) -> _Node | None:
-        if not all(_harmless(c) for c in items(e.children())[1:]):
-            return None  # the branch that is not taken must not be evaluated
+    def _if(self, e: Jvm, condition: _Node, then: _Node, otherwise: _Node) -> _Values:
+        return self._casewhen(e, condition, then, otherwise)
 
-        def choose(rows: pa.RecordBatch, count: int) -> Any:
-            chosen = pc.fill_null(condition(rows, count), False)
-            return pc.if_else(chosen, then(rows, count), otherwise(rows, count))
+    def _casewhen(self, e: Jvm, *parts: _Node) -> _Values:
+        pairs = list(zip(parts[::2], parts[1::2], strict=False))
+
+        def choose(rows: _Rows) -> Any:
+            value = parts[-1].of(rows) if len(parts) % 2 else None
+            for condition, then in reversed(pairs):
+                chosen, taken = pc.fill_null(condition.of(rows), False), then.of(rows)
+                value = pc.if_else(chosen, taken, pa.scalar(None, taken.type) if value is None else value)
+            return value
 
         return choose
 
-    def _checkoverflowinsum(self, e: Jvm, child: _Node) -> _Node | None:
+    def _precisetimestampconversion(self, e: Jvm, child: _Node) -> _Values | None:
+        target = {**_TIMES, **_INTEGERS}[e.dataType().simpleString()]
+        return lambda rows: pc.cast(child.of(rows), target)
+
+    def _createnamedstruct(self, e: Jvm, *parts: _Node) -> _Values | None:
+        literals = items(e.children())[::2]
+        if any(kind(c) != "Literal" for c in literals):
+            return None
+        names = [c.value().toString() for c in literals]
+        return lambda rows: pa.StructArray.from_arrays([p.column(rows) for p in parts[1::2]], names=names)
+
+    def _getstructfield(self, e: Jvm, child: _Node) -> _Values:
+        place = e.ordinal()
+        return lambda rows: pc.struct_field(child.column(rows), [place])
+
+    def _checkoverflowinsum(self, e: Jvm, child: _Node) -> _Values | None:
         # the kernel refuses sums that do not fit
-        return child if items(e.children())[0].dataType().equals(e.dataType()) else None
+        return child.of if items(e.children())[0].dataType().equals(e.dataType()) else None
 
-    def _knownnotnull(self, e: Jvm, child: _Node) -> _Node:
-        return child
+    def _knownnotnull(self, e: Jvm, child: _Node) -> _Values:
+        return child.of
 
-    def _unscaledvalue(self, e: Jvm, child: _Node) -> _Node:
-        def unscaled(rows: pa.RecordBatch, count: int) -> pa.Array:
-            value = child(rows, count)
-            if isinstance(value, pa.Scalar):
-                value = pa.repeat(value, count)
+    def _knownnullable(self, e: Jvm, child: _Node) -> _Values:
+        return child.of
+
+    def _unscaledvalue(self, e: Jvm, child: _Node) -> _Values:
+        def unscaled(rows: _Rows) -> pa.Array:
+            value = child.column(rows)
             words = np.frombuffer(value.buffers()[1], dtype="<i8")[2 * value.offset :: 2][: len(value)]
             return pa.array(words, mask=_null_mask(value))
 
         return unscaled
 
-    def _makedecimal(self, e: Jvm, child: _Node) -> _Node | None:
+    def _makedecimal(self, e: Jvm, child: _Node) -> _Values | None:
         if e.dataType().precision() > 18:
             return None
         target = pa.decimal128(e.dataType().precision(), e.dataType().scale())
         bound = 10 ** e.dataType().precision()
 
-        def decimal(rows: pa.RecordBatch, count: int) -> pa.Array:
-            value = child(rows, count)
-            if isinstance(value, pa.Scalar):
-                value = pa.repeat(value, count)
+        def decimal(rows: _Rows) -> pa.Array:
+            value = child.column(rows)
             words = np.empty((len(value), 2), dtype="<i8")
             words[:, 0] = pc.fill_null(value, 0).to_numpy(zero_copy_only=False)
             words[:, 1] = words[:, 0] >> 63
@@ -220,35 +330,15 @@ def _mode(e: Jvm) -> str:
     return str(e.evalMode().toString())
 
 
-def _harmless(e: Jvm) -> bool:
-    """Whether it cannot fail: a column or a constant, perhaps within the guard of a sum."""
-    if kind(e) == "CheckOverflowInSum":
-        return _harmless(items(e.children())[0])
-    return kind(e) in ("AttributeReference", "Literal")
-
-
-def _logic(act: Callable[[Any, Any], Any], e: Jvm, left: _Node, right: _Node) -> _Node | None:
-    """AND and OR evaluate the right side only where the left does not decide; so it must not be able to fail."""
-    if find_checked(items(e.children())[1]):
-        return None
-    return lambda rows, count: act(left(rows, count), right(rows, count))
-
-
-def find_checked(e: Jvm) -> bool:
-    """Whether an expression has arithmetic in it that can fail."""
-    return kind(e) in (*_ARITHMETIC, "MakeDecimal") or any(find_checked(c) for c in items(e.children()))
-
-
 def _null_mask(value: pa.Array) -> Any:
     return value.is_null().to_numpy(zero_copy_only=False) if value.null_count else None
 
 
-def _literal(e: Jvm) -> _Node | None:
+def _literal(e: Jvm) -> pa.Scalar | None:
     type_name = e.dataType().simpleString()
     if type_name not in _LITERALS:
         return None
     value = e.value()
     if value is not None and type_name == "string":
         value = value.toString()
-    scalar = pa.scalar(value, _LITERALS[type_name])
-    return lambda rows, count: scalar
+    return pa.scalar(value, _LITERALS[type_name])

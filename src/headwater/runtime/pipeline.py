@@ -20,12 +20,12 @@ from headwater.operators.fold import fold
 from headwater.operators.functions import Function
 from headwater.operators.ordered import Order
 from headwater.operators.regroup import regroup
-from headwater.operators.runs import Run, contents
+from headwater.operators.runs import Run, arrange, contents
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator
 from headwater.runtime.groups import compile_groups
 from headwater.runtime.linear import compile_condition, compile_map, renamed
-from headwater.runtime.native import native
+from headwater.runtime.native import may_fail, native
 from headwater.runtime.placement import Parts, Place, Placement
 from headwater.runtime.planning.handles import Bound
 from headwater.runtime.tasks import AggregateKernel, ArrowCondition, JoinKernel, Kernel, RankKernel
@@ -34,9 +34,9 @@ from headwater.state.refs import RunRef
 Runs = Sequence[Run]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Slot:
-    """One arrangement of an operator: how its runs are sorted, and how they are merged."""
+    """One arrangement of an operator: how its runs are sorted, and how they are merged. Each is itself alone."""
 
     name: str
     discipline: Literal["multiset", "latest", "ordered"]
@@ -93,6 +93,9 @@ class Pipeline:
         self._operators: list[Operator] = []
         self._inputs: list[list[int]] = []
         self._add(root, evaluator)
+        self._nothing = [Delta.empty(node.schema) for node in self._nodes]
+        self.group = group_columns(root)
+        """The columns of the group's key, where the view shows it."""
         self.slots = tuple(slot for operator in self._operators for slot in operator.slots)
 
     def _add(self, node: g.Node, evaluator: Evaluator) -> int:
@@ -112,24 +115,46 @@ class Pipeline:
         return list(zip(self._nodes, self._operators, strict=True))
 
     def step(self, changes: Mapping[str, Delta], state: State, *, first: bool) -> Outcome:
-        """Apply a change of the sources. `first`: there is no state yet, so constants and empty aggregates come in."""
+        """Apply a change of the sources. `first`: there is no state yet, so constants and empty aggregates come in.
+
+        The change is consolidated.
+        """
+        outcome = self._stepped(changes, state, first=first)
+        return Outcome(consolidate(outcome.change), outcome.runs)
+
+    def step_arranged(
+        self, changes: Mapping[str, Delta], state: State, key: tuple[int, ...], *, first: bool
+    ) -> tuple[Run, Mapping[Slot, Run | Parts]]:
+        """The same, with the change as a run by these columns, which must be the `group` where there is one."""
+        outcome = self._stepped(changes, state, first=first)
+        change = outcome.change
+        if self.group is not None and change.hashes is not None:
+            change = aggregate.netted(change)
+            assert change.hashes is not None
+            return Run(change.hashes, change.rows, change.weights), outcome.runs
+        return arrange(change, key), outcome.runs
+
+    def _stepped(self, changes: Mapping[str, Delta], state: State, *, first: bool) -> Outcome:
         made: list[Delta] = []
         runs: dict[Slot, Run | Parts] = {}
-        for node, operator, inputs in zip(self._nodes, self._operators, self._inputs, strict=True):
+        for place, node in enumerate(self._nodes):
             if isinstance(node, g.Source):
-                made.append(source_change(node, changes.get(node.name)))
+                given_rows = changes.get(node.name)
+                is_moved = given_rows is not None and len(given_rows)
+                made.append(source_change(node, given_rows) if is_moved else self._nothing[place])
                 continue
-            given = [made[i] for i in inputs]
-            output = Delta.empty(node.schema)
+            operator = self._operators[place]
+            given = [made[i] for i in self._inputs[place]]
+            output = self._nothing[place]
             if any(len(d) for d in given):
                 output, added = self._step(operator, given, state)
                 runs.update((s, r) for s, r in zip(operator.slots, added, strict=True) if len(r))
             if first and (initial := operator.initial()) is not None:
                 output = concat([initial, output], node.schema)
             made.append(
-                output.renamed(renamed(output.rows, node.schema)) if len(output) else Delta.empty(node.schema)
+                output.renamed(renamed(output.rows, node.schema)) if len(output) else self._nothing[place]
             )
-        return Outcome(consolidate(made[-1]), runs)
+        return Outcome(made[-1], runs)
 
     def _step(
         self, operator: Operator, inputs: Sequence[Delta], state: State
@@ -154,19 +179,13 @@ def source_change(node: g.Source, change: Delta | None) -> Delta:
     ):
         return change
     hidden = (change.rows.schema.names.index(name) for name in node.hidden)
-    places = [*node.columns, *hidden]
-    columns = [change.rows.column(i) for i in places]
     try:
-        return change.with_rows(renamed(_batch(columns, change.rows.schema, places), node.schema))
+        return change.with_rows(renamed(change.rows.select([*node.columns, *hidden]), node.schema))
     except pa.ArrowInvalid as error:  # a column was widened since the view was planned
         raise EvaluationError(
             f"a value of {node.name} does not fit the type that its column had: {error}",
             hint="the view is being built anew with the wider type",
         ) from error
-
-
-def _batch(columns: Sequence[pa.Array], schema: pa.Schema, places: Sequence[int]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(list(columns), schema=pa.schema([schema.field(i) for i in places]))
 
 
 def _operator(node: g.Node, name: str, evaluator: Evaluator) -> Operator:
@@ -191,6 +210,37 @@ def _operator(node: g.Node, name: str, evaluator: Evaluator) -> Operator:
             return _Fold(node, name)
 
 
+def group_columns(root: g.Node) -> tuple[int, ...] | None:
+    """Where rows of a node show the key of the group that each is the result of; None if they do not."""
+    node = root
+    # the column of `node` that each column of the root is, if it is one
+    origins: list[int | None] = list(range(len(root.schema)))
+    while isinstance(node, g.Map):
+        for step in reversed(node.steps):
+            if isinstance(step, g.Project):
+                origins = [None if c is None else step.expressions[c].column for c in origins]
+            elif isinstance(step, g.Call):
+                origins = [None if c == step.place else c for c in origins]
+            elif not isinstance(step, g.Filter):
+                return None
+        node = node.input
+    if isinstance(node, g.Regroup) and isinstance(node.evaluate, g.Aggregate):
+        node = node.evaluate
+    if isinstance(node, g.Aggregate) and node.keys and all(k in origins for k in range(node.keys)):
+        return tuple(origins.index(k) for k in range(node.keys))
+    return None
+
+
+def _passes_all(node: g.Map) -> bool:
+    """Whether it passes on every column, so that rows which differ still do."""
+    origins: list[int | None] = list(range(len(node.input.schema)))
+    for step in node.steps:
+        if not isinstance(step, g.Project):
+            return False
+        origins = [None if e.column is None else origins[e.column] for e in step.expressions]
+    return set(range(len(node.input.schema))) <= set(origins)
+
+
 class _Constant(Operator):
     def __init__(self, node: g.Constant) -> None:
         self._rows = node.rows
@@ -202,9 +252,16 @@ class _Constant(Operator):
 class _Map(Operator):
     def __init__(self, node: g.Map, evaluator: Evaluator) -> None:
         self._run = compile_map(node, evaluator)
+        self._keeps_rows = all(isinstance(step, g.Project) for step in node.steps)
+        self._passes_all = _passes_all(node)
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
-        return self._run(inputs[0]), ()
+        (given,) = inputs
+        output = self._run(given)
+        if self._keeps_rows:
+            known = output.distinct or (given.distinct and self._passes_all)
+            output = Delta(output.rows, output.weights, known, given.hashes)
+        return output, ()
 
 
 class _Union(Operator):
@@ -265,11 +322,13 @@ class _Join(Operator):
 
 
 def _join_kernel(spec: join.JoinSpec, condition: g.Expression | None) -> JoinKernel | None:
-    """The join for tasks, which have no JVM: None if its condition is Spark's to evaluate."""
+    """The join for tasks, which have no JVM: None if its condition is, or may become, Spark's to evaluate."""
     if condition is None:
         return JoinKernel(spec)
     bound = condition.handle
-    made = native(bound.expression, bound.attributes, condition.type) if isinstance(bound, Bound) else None
+    if not isinstance(bound, Bound) or may_fail(bound.expression):
+        return None
+    made = native(bound.expression, bound.attributes, condition.type)
     return None if made is None else JoinKernel(spec, ArrowCondition(made))
 
 

@@ -36,6 +36,8 @@ class RunReport:
     """Views that have stopped, in this run or before it, with the reason."""
     errors: Mapping[str, HeadwaterError] = field(default_factory=dict)
     """What stopped them, where it was an error: the cause of a user's function's is the user's own exception."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """The seconds that each phase of its ticks took; see `headwater.runtime.phases`."""
 
 
 class Listener:
@@ -98,24 +100,48 @@ def run(room: EngineRoom, tick_rows: int | None = None) -> RunReport:
                 return RunReport(reached.tick, 0, (room.clock.steady_ms() - started) / 1000)
     with ownership:
         engine = Engine(room.log, room.store, ownership, room.tools().catalog, room.clock, room.keep_ticks)
-        rows = ticks = 0
-        stopped: dict[str, str] = {}
-        errors: dict[str, HeadwaterError] = {}
+        done = _Done()
         while (report := engine.tick(tick_rows)) is not None:
-            rows, ticks = rows + report.rows, ticks + 1
-            stopped |= report.stopped
-            errors |= report.errors
+            done.add(report)
             assert engine.manifest is not None
             listener = room.listener()
             listener.ticked(report, engine.manifest)
             if listener.enough or (engine.manifest.sequence >= target and engine.settled()):
                 break
         engine.finish()
-    tick = engine.manifest.tick if engine.manifest else 0
-    standing = engine.manifest.views.values() if engine.manifest else ()
-    still = (v for v in standing if v.status == "stopped" and view_of(v.name) == v.name)
-    stopped = {v.name: v.reason or "" for v in still} | stopped
-    return RunReport(tick, rows, (room.clock.steady_ms() - started) / 1000, ticks, stopped, errors)
+    return done.report(engine.manifest, (room.clock.steady_ms() - started) / 1000)
+
+
+class _Done:
+    """What the ticks of a run have done so far."""
+
+    def __init__(self) -> None:
+        self._rows = self._ticks = 0
+        self._stopped: dict[str, str] = {}
+        self._errors: dict[str, HeadwaterError] = {}
+        self._phases: dict[str, float] = {}
+
+    def add(self, tick: TickReport) -> None:
+        """One more."""
+        self._rows += tick.rows
+        self._ticks += 1
+        self._stopped |= tick.stopped
+        self._errors |= tick.errors
+        for name, seconds in tick.phases.items():
+            self._phases[name] = self._phases.get(name, 0.0) + seconds
+
+    def report(self, manifest: Manifest | None, seconds: float) -> RunReport:
+        """All of them, the last of which is in the manifest."""
+        tick = manifest.tick if manifest else 0
+        stopped = {**still_stopped(manifest), **self._stopped}
+        phases = {name: round(spent, 6) for name, spent in self._phases.items()}
+        return RunReport(tick, self._rows, seconds, self._ticks, stopped, self._errors, phases)
+
+
+def still_stopped(manifest: Manifest | None) -> dict[str, str]:
+    """The views that are stopped at a tick, with the reason."""
+    states = manifest.views.values() if manifest is not None else ()
+    return {s.name: s.reason or "" for s in states if s.status == "stopped" and view_of(s.name) == s.name}
 
 
 def _caught_up(room: EngineRoom) -> Callable[[Manifest], bool]:
@@ -165,17 +191,17 @@ def wait_for(
 class Runner:
     """An engine that keeps going in a thread of its own. Made by `ws.start()`; a context manager that stops it."""
 
-    def __init__(self, room: EngineRoom, pace: Pace, tick_rows: int | None) -> None:
+    def __init__(
+        self, room: EngineRoom, pace: Pace, tick_rows: int | None, ownership: Ownership | None = None
+    ) -> None:
         self._room = room
         self._pace = pace
         self._tick_rows = tick_rows
         self._stop = threading.Event()
         self._started_ms = room.clock.steady_ms()
-        self._rows = self._ticks = 0
-        self._stopped: dict[str, str] = {}
-        self._errors: dict[str, HeadwaterError] = {}
+        self._done = _Done()
         self._error: BaseException | None = None
-        self._ownership = room.claim()
+        self._ownership = room.claim() if ownership is None else ownership
         try:
             catalog = room.tools().catalog
             self._engine = Engine(
@@ -199,9 +225,8 @@ class Runner:
         self._thread.join()
         if self._error is not None:
             raise self._error
-        tick = self._engine.manifest.tick if self._engine.manifest else 0
         seconds = (self._room.clock.steady_ms() - self._started_ms) / 1000
-        return RunReport(tick, self._rows, seconds, self._ticks, self._stopped, self._errors)
+        return self._done.report(self._engine.manifest, seconds)
 
     @property
     def running(self) -> bool:
@@ -233,9 +258,7 @@ class Runner:
             self._ownership.beat()
             self._room.log.wait_commit(seen, IDLE_WAIT_MS)
             return
-        self._rows, self._ticks = self._rows + report.rows, self._ticks + 1
-        self._stopped |= report.stopped
-        self._errors |= report.errors
+        self._done.add(report)
         assert self._engine.manifest is not None
         self._room.listener().ticked(report, self._engine.manifest)
         behind = self._engine.manifest.sequence < seen or not self._engine.settled()

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import re
+import signal
 import sys
 import tempfile
 import threading
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import HeadwaterError
 from headwater.runtime.java import find_java
+from headwater.runtime.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,6 +66,7 @@ def session(given: SparkSession | None = None) -> SparkSession:
     global _started
     from pyspark.sql import SparkSession
 
+    keep_freed_memory()
     with _lock:
         if given is not None:
             return _ours(given)
@@ -108,7 +111,7 @@ def _start() -> SparkSession:
     wanted = {"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": settings["spark.pyspark.python"]}
     if _is_here(settings["spark.master"]):
         wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
-    with _environment(wanted):
+    with _environment(wanted), _interrupts_kept():
         try:
             gateway = launch_gateway(conf, {"stderr": said})  # type: ignore[no-untyped-call]
             context = SparkContext(conf=conf, gateway=gateway)
@@ -131,6 +134,18 @@ def _ours(spark: SparkSession) -> SparkSession:
     for name, value in SEMANTICS.items():
         beside.conf.set(name, value)
     return beside
+
+
+@contextlib.contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """A program that sees to Ctrl-C itself goes on doing so: Spark puts a handler of its own in the place of any other."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        own = before not in (signal.default_int_handler, signal.SIG_DFL, None)
+        if own and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from headwater.operators.upsert import upsert
 from headwater.queries import graph as g
 from headwater.runtime.admission import ERRORS, Admission, no_single_row
 from headwater.runtime.hidden import POSITION, hidden_among, hidden_schema, table_with_hidden
-from headwater.runtime.pipeline import Pipeline, Slot, State
+from headwater.runtime.pipeline import Pipeline, Slot, State, group_columns
 from headwater.runtime.placement import Parts
 from headwater.runtime.planning.planner import Plan
 
@@ -159,7 +159,7 @@ class ViewUnit:
         counted = {t: {"read": int(given[t].weights.sum())} for t in self._topics if t in given}
         beside: dict[Slot, Delta] = {}
         try:
-            outcome = self.pipeline.step(given, state, first=first)
+            changed, made = self.pipeline.step_arranged(given, state, self.key, first=first)
         except EvaluationError as error:
             if self._admission is None:
                 raise
@@ -167,19 +167,18 @@ class ViewUnit:
             if not len(done.errors):
                 raise no_single_row(error) from error
             try:
-                outcome = self.pipeline.step(done.admitted, state, first=first)
+                changed, made = self.pipeline.step_arranged(done.admitted, state, self.key, first=first)
             except EvaluationError as another:
                 raise no_single_row(another) from another
             beside = {self.derived[0].contents: consolidate(done.errors)}
             for topic, failed in done.failed.items():
                 counted[topic]["failed"] = failed
-        change = outcome.change
-        runs = dict(outcome.runs)
+        runs = dict(made)
         runs |= {slot: arrange(told, slot.key) for slot, told in beside.items() if len(told)}
-        if len(change):
-            change = change.renamed(pa.RecordBatch.from_arrays(change.rows.columns, schema=self.schema))
-            runs[self.contents] = arrange(change, self.key)
-        return Done(change, runs, beside, counted)
+        rows = pa.RecordBatch.from_arrays(changed.rows.columns, schema=self.schema)
+        if len(changed):
+            runs[self.contents] = Run(changed.hashes, rows, changed.weights)
+        return Done(Delta(rows, changed.weights, distinct=True), runs, beside, counted)
 
     def admitted(self, changes: Mapping[str, Delta]) -> Mapping[str, Delta]:
         """Changes of its sources, topics with their positions, without the rows that it diverts."""
@@ -247,24 +246,8 @@ def view_of(name: str) -> str:
 
 def contents_key(root: g.Node) -> tuple[int, ...]:
     """The columns that a view's contents are arranged by: the keys of its groups where it shows them all, else all."""
-    everything = tuple(range(len(root.schema)))
-    node = root
-    origins: list[int | None] = list(
-        everything
-    )  # the column of `node` that each output column is, if it is one
-    while isinstance(node, g.Map):
-        for step in reversed(node.steps):
-            if isinstance(step, g.Project):
-                origins = [None if c is None else step.expressions[c].column for c in origins]
-            elif isinstance(step, g.Call):
-                origins = [None if c == step.place else c for c in origins]
-            elif not isinstance(step, g.Filter):
-                return everything
-        node = node.input
-    if isinstance(node, g.Regroup) and isinstance(node.evaluate, g.Aggregate):
-        node = node.evaluate
-    if isinstance(node, g.Aggregate) and node.keys and all(k in origins for k in range(node.keys)):
-        return tuple(origins.index(k) for k in range(node.keys))
-    if node is root and isinstance(node, g.Fold):
-        return tuple(range(len(node.key)))
-    return everything
+    if (group := group_columns(root)) is not None:
+        return group
+    if isinstance(root, g.Fold):
+        return tuple(range(len(root.key)))
+    return tuple(range(len(root.schema)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 
 from headwater.errors import HeadwaterError
 from headwater.log.protocol import Finding, Log
-from headwater.runtime.catalog import definitions
+from headwater.runtime.catalog import definitions, state_of
 from headwater.runtime.comparison import difference
 from headwater.runtime.past import Past, moment_of
 from headwater.runtime.running import Listener
@@ -17,24 +19,66 @@ from headwater.state.serving import view_contents
 from headwater.state.store import StateStore
 
 
+@dataclass(frozen=True)
+class ViewCheck:
+    """What `ws.verify()` found of one view, or of what one gives beside its rows."""
+
+    view: str
+    ok: bool | None
+    """Whether it holds what its SELECT gives in batch. A view that is stopped does not; None of one that is still being
+    built."""
+    status: str
+    """'live', 'stopped' or 'backfilling'."""
+    detail: str | None
+    """The first differences; or why it is stopped, or being built."""
+    on_base: bool
+    """Whether records that it was made from were removed, so that it was computed from its base and the log after it."""
+    tick: int | None
+    """The tick at which it was looked at; None if none was made yet."""
+
+    @property
+    def finding(self) -> Finding | None:
+        """What is wrong with it, if something is."""
+        if self.ok is not False:
+            return None
+        told = (
+            f"is stopped: {self.detail}"
+            if self.status == "stopped"
+            else f"at tick {self.tick}: {self.detail}"
+        )
+        return Finding(f"view {self.view}", None, None, None, f"view {self.view!r} {told}")
+
+
 def verify_views(
-    log: Log, store: StateStore, manifest: Manifest, tools: Tools, listener: Listener
-) -> list[Finding]:
-    """Every view that is part of the tick and differs, with the first differences; damaged state too."""
-    live = [
-        name for name in definitions(log) if name in manifest.views and manifest.views[name].status == "live"
-    ]
-    live = [each for name in live for each in (name, *_beside(manifest, name))]
+    log: Log, store: StateStore, manifest: Manifest | None, tools: Callable[[], Tools], listener: Listener
+) -> list[ViewCheck]:
+    """Every view that is declared, compared if it is part of the tick; with what it gives beside its rows. A view that is
+    damaged is one that differs."""
+    if manifest is None:
+        return [
+            ViewCheck(name, None, "backfilling", _NO_TICK, False, None) for name in sorted(definitions(log))
+        ]
+    found, live = [], []
+    for name, view in sorted(definitions(log).items()):
+        if name in manifest.views and manifest.views[name].status == "live":
+            live += [name, *_beside(manifest, name)]
+            continue
+        state = state_of(log, view, manifest)
+        status = "backfilling" if state is None else state.status
+        ok = False if status == "stopped" else None
+        found.append(ViewCheck(name, ok, status, state.reason if state else None, False, manifest.tick))
     listener.verifying(live)
-    findings = []
-    with closing(Past(log, store, tools, moment_of(manifest))) as past:
-        for name in live:
-            told = _difference(store, manifest, past, name)
-            listener.verified(name, told, on_base=name in past.on_base)
-            if told is not None:
-                text = f"view {name!r} at tick {manifest.tick}: {told}"
-                findings.append(Finding(f"view {name}", None, None, None, text))
-    return findings
+    if live:
+        with closing(Past(log, store, tools(), moment_of(manifest))) as past:
+            for name in live:
+                told = _difference(store, manifest, past, name)
+                on_base = name in past.on_base
+                listener.verified(name, told, on_base=on_base)
+                found.append(ViewCheck(name, told is None, "live", told, on_base, manifest.tick))
+    return sorted(found, key=lambda check: check.view)
+
+
+_NO_TICK = "no tick was made yet"
 
 
 def _beside(manifest: Manifest, view: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,12 @@ from headwater.errors import (
     EngineRunningError,
     HeadwaterError,
     TickNotKeptError,
+    TopicNotFoundError,
     UsageError,
     ViewExistsError,
     ViewNotFoundError,
 )
-from headwater.log.protocol import Finding, Log
+from headwater.log.protocol import Log
 from headwater.positions import Receipt
 from headwater.queries import statements as s
 from headwater.queries.dialect import words_of
@@ -29,11 +30,12 @@ from headwater.queries.parsing import parse
 from headwater.runtime import reading
 from headwater.runtime.catalog import VIEW, definitions, derived_of, in_order, keep_past, state_of
 from headwater.runtime.declaring import Declarations, stopped_for
-from headwater.runtime.explain import begins_late, explained, sketched
+from headwater.runtime.explain import begins_late, explained, resting_on, sketched, unplanned
 from headwater.runtime.following import Arrivals, Changes, FollowedView
 from headwater.runtime.functions.registry import Functions
 from headwater.runtime.growth import BOUNDED, extents, refuse_growth, refuse_growth_above
 from headwater.runtime.history import HOLD, beginning, hold_from_start, let_go, removed
+from headwater.runtime.nearest import names_hinted, nearest, relation_names
 from headwater.runtime.pacing import Pace
 from headwater.runtime.running import EngineRoom, Listener, Runner, RunReport, run, wait_for
 from headwater.runtime.session import ui_address
@@ -42,8 +44,9 @@ from headwater.runtime.tools import Tools
 from headwater.runtime.units import Ledger, balanced, view_of
 from headwater.state.bases import Bases
 from headwater.state.cuts import Cut
+from headwater.state.errors import tick_not_kept
 from headwater.state.manifest import Manifest
-from headwater.state.ownership import Owner, owner
+from headwater.state.ownership import Owner, Ownership, owner
 from headwater.state.refs import RunRef
 from headwater.state.serving import view_changes, view_contents
 from headwater.state.store import StateStore
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 
     from headwater.runtime.copying import Rows
     from headwater.runtime.past import Past
+    from headwater.runtime.verification import ViewCheck
     from headwater.runtime.why import Why
 
 
@@ -131,7 +135,8 @@ class Views:
         """The definition that a statement makes; StatementError if its query cannot be kept."""
         self.functions.require(statement.query.text)
         catalog = self._tools().catalog
-        plan = catalog.plan(statement.query)
+        with names_hinted(self._log):
+            plan = catalog.plan(statement.query)
         made = statement.definition(plan.schema, plan.inputs)
         if made.options.state == BOUNDED:
             refuse_growth(plan, extents(catalog.units(), self._log.topics()))
@@ -147,7 +152,7 @@ class Views:
         if name is None:
             if statement.if_exists:
                 return
-            raise view_not_found(statement.name, views)
+            raise view_not_found(statement.name, views, self._log.topics(), topic_hint="DROP TOPIC {}")
         self.drop_readers(name, statement.cascade, "view")
         keep_past(self._log, name, served=False)
         self._log.drop_entry(VIEW, name)
@@ -253,10 +258,16 @@ class Views:
             self._resume(self.functions.here())
         return run(self._room, tick_rows)
 
-    def start(self, pace: Pace, tick_rows: int | None) -> Runner:
-        """Keep every view up to date in the background."""
-        self._resume(self.functions.here())
-        runner = Runner(self._room, pace, tick_rows)
+    def claim(self) -> Ownership:
+        """Become the engine of the workspace before there is anything to run, such as Spark; EngineRunningError if another
+        is. For `start`, or to be released."""
+        return self._room.claim()
+
+    def start(self, pace: Pace, tick_rows: int | None, ownership: Ownership | None = None) -> Runner:
+        """Keep every view up to date in the background; `ownership` is the workspace's, if it was claimed already."""
+        if ownership is not None or self.engine() is None:
+            self._resume(self.functions.here())
+        runner = Runner(self._room, pace, tick_rows, ownership)
         self._runners.append(runner)
         return runner
 
@@ -344,17 +355,19 @@ class Views:
             self._reach(after, timeout_ms)
         names = {w.text.lower() for w in words_of(text) if w.is_name}
         tick = self._tick_of(as_of)
-        if tick is not None and (cut := self._collected(tick)) is not None:
-            with closing(self._past(cut)) as past:
-                return reading.answer(text, past.relations(names), lambda: self._tools())
-        relations = reading.relations(self._log, self.store, self.at(tick), names)
-        return reading.answer(text, relations, lambda: self._tools())
+        with names_hinted(self._log):
+            if tick is not None and (cut := self._collected(tick)) is not None:
+                with closing(self._past(cut)) as past:
+                    return reading.answer(text, past.relations(names), lambda: self._tools())
+            relations = reading.relations(self._log, self.store, self.at(tick), names)
+            return reading.answer(text, relations, lambda: self._tools())
 
     def rows(self, query: s.Query) -> Rows:
         """The columns and rows of a query, as a stream where it can be one."""
         from headwater.runtime.copying import rows_of
 
-        return rows_of(query, self._log, self._tools, self.query)
+        with names_hinted(self._log):
+            return rows_of(query, self._log, self._tools, self.query)
 
     def at(self, as_of: int | datetime | None) -> Manifest | None:
         """The manifest of a tick; the newest without one."""
@@ -365,7 +378,9 @@ class Views:
         if as_of is None:
             return None
         if not isinstance(as_of, datetime):
-            return whole_number(as_of, "as_of", least=0)
+            return whole_number(
+                as_of, "as_of", least=1, hint="the first tick is 1; left out, it is the newest"
+            )
         tick = self.store.tick_at(as_of)
         if tick is None:
             raise TickNotKeptError(f"no tick was committed at or before {as_of.isoformat()}")
@@ -424,9 +439,12 @@ class Views:
 
     def changes(self, name: str, since: int) -> pa.Table:
         """What changed in a view after a tick."""
-        if self.store.latest() is None:
+        found, ticks = self.spelled(name), self.store.ticks()
+        if not ticks:
             raise self._never_run(name)
-        return view_changes(self.store, self.spelled(name), since)
+        if since > ticks[-1]:
+            raise tick_not_kept(since, ticks)
+        return view_changes(self.store, found, since)
 
     def follow(self, name: str, since: int | None, timeout_ms: float | None, *, resync: bool) -> Changes:
         """What is in a view, or changed after a tick, then what every tick changes."""
@@ -445,7 +463,8 @@ class Views:
         self, query: s.Query, since: int | None, timeout_ms: float | None, rows_max: int
     ) -> Subscription:
         """The rows of a query, then what every tick changes in them; StatementError if it cannot be kept."""
-        followed = FollowedQuery(self._log, self.store, self._tools, query, rows_max)
+        with names_hinted(self._log):
+            followed = FollowedQuery(self._log, self.store, self._tools, query, rows_max)
         return Subscription(
             followed, self.store, self._arrivals, self._clock, since=since, timeout_ms=timeout_ms
         )
@@ -464,7 +483,7 @@ class Views:
         manifest = self.store.latest()
         relation = reading.relations(self._log, self.store, manifest, {name.lower()}).get(name.lower())
         if relation is None:
-            raise view_not_found(name, definitions(self._log))
+            raise view_not_found(name, relation_names(self._log))
         spark = self._given if self._given is not None else self._tools().spark
         return spark.createDataFrame(relation.read(None, None))
 
@@ -474,8 +493,14 @@ class Views:
         known = (n for view in views.values() for n in (view.name, *derived_of(view)))
         found = next((n for n in known if n.lower() == name.lower()), None)
         if found is None:
-            raise view_not_found(name, views)
+            raise view_not_found(name, views, self._log.topics(), topic_hint="ws.topic({!r})")
         return found
+
+    def no_relation(self, name: str) -> TopicNotFoundError:
+        """The error for a name that neither a topic nor a view has, where either would do."""
+        near = nearest(name, relation_names(self._log))
+        hint = f"did you mean {near}?" if near else "SHOW TOPICS and SHOW VIEWS list what is there"
+        return TopicNotFoundError(f"there is no topic or view {name!r}", hint=hint, topic=name)
 
     def _never_run(self, name: str) -> Exception:
         view = self.spelled(name)
@@ -515,24 +540,27 @@ class Views:
     def explain(self, name: str) -> pa.Table:
         """EXPLAIN view: its statement, its graph, and what it keeps."""
         view = self.describe(name)
-        units = {u.name: u for u in self._tools().catalog.units()}
-        known = extents(list(units.values()), self._log.topics())
-        return explained(view, units[view.name], self.store.latest(), known)
+        workload = self._tools().catalog.workload({})
+        unit = next((unit for unit in workload.units if unit.name == view.name), None)
+        manifest = self.store.latest()
+        if unit is None:
+            return unplanned(view, workload.broken[view.name].reason, manifest)
+        base = resting_on(self._log, unit, Bases(self.store.storage), manifest)
+        return explained(view, unit, manifest, extents(workload.units, self._log.topics()), base)
 
     def explain_query(self, query: s.Query) -> pa.Table:
         """EXPLAIN query: how it would be kept as a view."""
         tools = self._tools()
         known = extents(tools.catalog.units(), self._log.topics())
-        return sketched(tools.catalog.plan(query), tools.evaluator, known)
+        with names_hinted(self._log):
+            plan = tools.catalog.plan(query)
+        return sketched(plan, tools.evaluator, known)
 
-    def verify(self) -> list[Finding]:
+    def verify(self) -> list[ViewCheck]:
         """Recompute every live view in batch from the log at the newest tick's cut, and compare."""
         from headwater.runtime.verification import verify_views
 
-        manifest = self.store.latest()
-        if manifest is None:
-            return []
-        return verify_views(self._log, self.store, manifest, self._tools(), self.listener)
+        return verify_views(self._log, self.store, self.store.latest(), self._tools, self.listener)
 
     def describe(self, name: str) -> ViewDefinition:
         """The definition of a view; of what it gives beside its rows, that of the view."""
@@ -560,12 +588,14 @@ def _refuse_other_than_query(text: str) -> None:
         )
 
 
-def view_not_found(name: str, views: Mapping[str, Any]) -> ViewNotFoundError:
-    """The error for a view that is not there, with the nearest that is."""
-    import difflib
-
-    near = difflib.get_close_matches(name, list(views), 1)
-    hint = f"did you mean {near[0]!r}?" if near else "SHOW VIEWS lists those that are there"
+def view_not_found(
+    name: str, views: Iterable[str], topics: Iterable[str] = (), *, topic_hint: str = ""
+) -> ViewNotFoundError:
+    """The error for a view that is not there, with the nearest that is, or what to do with a topic of that name."""
+    near = nearest(name, views)
+    hint = f"did you mean {near!r}?" if near else "SHOW VIEWS lists those that are there"
+    if (topic := next((t for t in topics if t.lower() == name.lower()), None)) is not None:
+        hint = f"{topic} is a topic: {topic_hint.format(topic)}"
     return ViewNotFoundError(f"there is no view {name!r}", hint=hint, view=name)
 
 

@@ -4,6 +4,9 @@ Small runs: a run is merged with its older neighbours as long as what is merged 
 the next. So what stays apart more than halves from run to run, and a row that is merged finds itself in a run at least
 half as large again, but for those of the newest run: a row is rewritten O(log n) times.
 
+Tiny runs: what a merge of them costs hardly depends on their rows, and so they are let stand until there are a few, which
+then become one.
+
 Large runs cost real time to rewrite, so they wait for company: runs are of one size class if they are within a factor of
 `fan` of each other, and `fan` neighbours of a class become one of the next, with what is smaller beside them. Probes then meet up to `fan` runs
 per class, and a row is rewritten once per class.
@@ -17,6 +20,12 @@ from dataclasses import dataclass
 NOW_ROWS_MAX = 200_000
 """Merges of fewer rows take milliseconds, and are done within the tick; larger ones are left to the background."""
 
+
+TINY_ROWS_MAX = 2_048
+"""Merges of fewer rows take about the same time, however many they are."""
+
+FEW = 8
+"""How many tiny runs call for a merge: a probe of one that does not have the key takes some microseconds."""
 
 FAN = 4
 """How many large runs of a size are let stand before they are merged."""
@@ -37,7 +46,9 @@ class Merge:
         return slice(self.start, self.stop)
 
 
-def to_merge(sizes: Sequence[int], now_rows_max: int = NOW_ROWS_MAX, fan: int = FAN) -> list[Merge]:
+def to_merge(
+    sizes: Sequence[int], now_rows_max: int = NOW_ROWS_MAX, fan: int = FAN, few: int = FEW
+) -> list[Merge]:
     """The merges that runs of one arrangement call for, by their rows, oldest first; they do not overlap.
 
     Runs that a background merge is at work on are left out by the caller, together with all that are older.
@@ -45,7 +56,7 @@ def to_merge(sizes: Sequence[int], now_rows_max: int = NOW_ROWS_MAX, fan: int = 
     small = len(sizes)
     while small and sizes[small - 1] < now_rows_max:
         small -= 1
-    found = _halving(sizes[small:], small, now_rows_max)
+    found = _settled(sizes, small, now_rows_max, few)
     classes = [_size_class(rows, now_rows_max, fan) for rows in sizes[:small]]
     if small:
         start = small
@@ -56,6 +67,22 @@ def to_merge(sizes: Sequence[int], now_rows_max: int = NOW_ROWS_MAX, fan: int = 
                 rows = sum(sizes[start:small])
                 return [Merge(start, small, rows, now=False), *found]
     return found
+
+
+def _settled(sizes: Sequence[int], small: int, now_rows_max: int, few: int) -> list[Merge]:
+    """The merges of small runs: of tiny ones once there are a few, which then are one."""
+    tiny = end = len(sizes)
+    while tiny > small and sizes[tiny - 1] < TINY_ROWS_MAX:
+        tiny -= 1
+    if few == 1 or tiny == end:
+        return _halving(sizes[small:], small, now_rows_max)
+    if end - tiny < few:
+        return []
+    found = _halving([*sizes[small:tiny], sum(sizes[tiny:])], small, now_rows_max)
+    # what was settled before stays so: the only merge there can be has the tiny runs in it
+    start = found[-1].start if found else tiny
+    rows = sum(sizes[start:])
+    return [Merge(start, end, rows, rows < now_rows_max)]
 
 
 def _halving(sizes: Sequence[int], offset: int, now_rows_max: int) -> list[Merge]:

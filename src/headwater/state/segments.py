@@ -71,7 +71,8 @@ class Segment:
 def encode(run: Run, ticks: tuple[int, int]) -> Segment:
     """The bytes of a run, with one copy of its columns. Dictionary-encoded columns are refused."""
     batch = _as_batch(run)
-    schema, body = memoryview(batch.schema.serialize()), memoryview(batch.serialize())
+    schema, body = batch.schema.serialize().to_pybytes(), memoryview(batch.serialize())
+    _refuse_dictionaries(schema)
     head = len(schema) + _message_head(body)
     length = len(schema) + len(body) + len(_END_OF_STREAM)
     low, high = (int(run.hashes[0]), int(run.hashes[-1]) + 1) if len(run) else (0, 0)
@@ -79,7 +80,7 @@ def encode(run: Run, ticks: tuple[int, int]) -> Segment:
     whole.update(body)
     whole.update(_END_OF_STREAM)
     fields = (length, len(run), low, (high - 1) & _MASK, *ticks)
-    top = bytes(schema) + bytes(body[: head - len(schema)])
+    top = schema + bytes(body[: head - len(schema)])
     checksum = xxhash.xxh3_64_intdigest(_HEADER.pack(_MAGIC, head, 0, *fields) + top)
     header = _HEADER.pack(_MAGIC, head, checksum, *fields)
     parts = (header, schema, body, _END_OF_STREAM)
@@ -124,15 +125,20 @@ def _as_batch(run: Run) -> pa.RecordBatch:
     weights = pa.array(np.ascontiguousarray(run.weights, dtype=np.int64))
     if not run.rows.num_columns:  # such a batch may not know its number of rows
         return pa.RecordBatch.from_arrays([hashes, weights], schema=pa.schema([_HASH, _WEIGHT]))
-    for field in run.rows.schema:
-        if pa.types.is_dictionary(field.type):
-            raise TypeError(f"column {field.name!r} is dictionary-encoded: cast it to its values first")
     return run.rows.add_column(0, _WEIGHT, weights).add_column(0, _HASH, hashes)
 
 
 def _message_head(message: memoryview) -> int:
     """Bytes of an Arrow message ahead of its body."""
     return 8 + int.from_bytes(message[4:8], "little")
+
+
+@lru_cache(maxsize=1024)
+def _refuse_dictionaries(message: bytes) -> None:
+    """Looks at a schema once: most runs have that of one that was seen before."""
+    for field in _schema(message):
+        if pa.types.is_dictionary(field.type):
+            raise TypeError(f"column {field.name!r} is dictionary-encoded: cast it to its values first")
 
 
 @lru_cache(maxsize=1024)

@@ -279,12 +279,16 @@ class Selects:
     def _over(self, depth: int, feature: str) -> Query:
         source = self.source(depth)
         outputs = self._outputs(*projection(self.chooser, source.scope, low=1, high=3))
-        outputs.add(self._window_function(source.scope, feature))
+        first = self._window_function(source.scope, feature)
+        outputs.add(first)
         if self.chooser.rng.random() < 0.4:
             further = [
                 (name, 1.0, partial(self._window_function, source.scope, name)) for name in WINDOW_FUNCTIONS
             ]
-            outputs.add(self.chooser.make(further))
+            second = self.chooser.make(further)
+            # Two that tell equal rows apart leave open which value of one is beside which of the other.
+            if not (_tells_equal_rows_apart(first) and _tells_equal_rows_apart(second)):
+                outputs.add(second)
         return outputs.query(f"SELECT {{}} FROM {source.sql}{self._where(source.scope, 0.3)}", source.rows)
 
     def _window_function(self, scope: Scope, feature: str) -> Expression:
@@ -419,3 +423,7 @@ class Selects:
             for i, (a, b) in enumerate(zip(columns, others, strict=True))
         ]
         return f"array(named_struct({first}), named_struct({second}))", fields
+
+
+def _tells_equal_rows_apart(window: Expression) -> bool:
+    return window.sql.startswith(("row_number(", "lag(", "lead(")) or " ROWS " in window.sql

@@ -24,6 +24,7 @@ from headwater.log.embedded.conditions import (
     check_producer,
 )
 from headwater.log.embedded.core import Core, Ticket, VoidedError
+from headwater.log.embedded.durability import OPEN_FILES_MAX
 from headwater.log.embedded.frames import Frame
 from headwater.log.embedded.gathering import Gathering, Request
 from headwater.log.embedded.state import PartitionState, State, TopicState
@@ -32,8 +33,10 @@ from headwater.log.names import no_topic, respell
 from headwater.log.protocol import Append, CursorMove, Producer
 from headwater.log.routing import needs_ends, route
 from headwater.log.watermarks import event_times, watermark_after
+from headwater.parallel import side_by_side
 from headwater.positions import Receipt
 from headwater.records import adapt
+from headwater.storage import File
 
 FRAME_ROWS_MAX = 131_072
 FRAME_BYTES_MAX = 8 << 20
@@ -51,6 +54,23 @@ class TopicRows:
     """By partition; None where the partition or the content depends on what others have written."""
     fresh: dict[int, dict[Any, int]] = field(default_factory=dict)
     """Versioned topics: the counts per key that hold once the rows are committed."""
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Stamped frames of one partition, and where they go; `record` is what the journal says of them."""
+
+    record: dict[str, Any]
+    frames: list[Frame]
+    file: File
+
+    def write(self) -> None:
+        """Put the frames into the file."""
+        at: int = self.record["b"][0]
+        for frame in self.frames:
+            for piece in frame.pieces():
+                self.file.write_at(at, piece)
+                at += len(piece)
 
 
 class AppendRequest(Request):
@@ -175,15 +195,14 @@ class Appender:
             if not 0 <= number < len(topic.partitions):
                 raise UsageError(f"topic {topic.definition.name!r} has no partition {number}")
         seq, at = self._core.next_stamp()
-        parts, blobs = [], []
+        placed = []
         for number, moment in sorted(moments.items()):
             group = [punctuation_frame(topic.definition, moment)]
-            part, data = self._write_part(topic, number, group, (seq, at, len(moments)), inline=True)
-            parts.append(part)
-            blobs += data
+            placed.append(self._place_part(topic, number, group, (seq, at, len(moments)), inline=True))
+            placed[-1].write()
         sync, _ = durability_of([topic.definition], self._core)
-        record = {"k": "append", "seq": seq, "at": at, "sync": sync, "parts": parts}
-        return self._core.commit(record, b"".join(blobs)), sync
+        record = {"k": "append", "seq": seq, "at": at, "sync": sync, "parts": [p.record for p in placed]}
+        return self._core.commit(record, b"".join(f.to_bytes() for p in placed for f in p.frames)), sync
 
     def _maybe_checkpoint(self) -> None:
         if self._core.checkpoint_due:
@@ -210,10 +229,8 @@ class Appender:
         batches = [adapt(b, schema) for b in batches]
         prepared: dict[int, list[Frame]] | None = None
         if not needs_ends(definition) and definition.versioned_by is None:
-            prepared = {}
-            for batch in batches:
-                for partition, rows in route(batch, definition, {}).items():
-                    prepared.setdefault(partition, []).extend(encode_rows(rows, definition, producer))
+            routed = [part for batch in batches for part in route(batch, definition, {}).items()]
+            prepared = _encoded(routed, definition, producer)
         return TopicRows(name, topic.id, definition, batches, prepared)
 
     # --- under the lock --------------------------------------------------------------------------------------------
@@ -232,13 +249,18 @@ class Appender:
         total = sum(f.total_bytes for r in rows for fs in (r.frames or {}).values() for f in fs)
         inline = total <= self._core.settings.inline_bytes_max
         count = sum(len(r.frames or {}) for r in rows)
-        parts, blobs = [], []
-        for topic_rows in rows:
-            topic = state.topics[topic_rows.name]
-            for partition, group in sorted((topic_rows.frames or {}).items()):
-                part, data = self._write_part(topic, partition, group, (seq, at, count), inline)
-                parts.append(part)
-                blobs += data if inline else []
+        groups = [
+            (state.topics[topic_rows.name], partition, group)
+            for topic_rows in rows
+            for partition, group in sorted((topic_rows.frames or {}).items())
+        ]
+        placed: list[_Placed] = []
+        for begin in range(0, len(groups), OPEN_FILES_MAX // 2):  # files stay open until they are written
+            some = groups[begin : begin + OPEN_FILES_MAX // 2]
+            placed += [self._place_part(*group, (seq, at, count), inline) for group in some]
+            side_by_side(_Placed.write, placed[begin:], size=total)
+        parts = [part.record for part in placed]
+        blobs = [frame.to_bytes() for part in placed for frame in part.frames] if inline else []
         sync, gather = durability_of([state.topics[r.name].definition for r in rows], self._core)
         record = {"k": "append", "seq": seq, "at": at, "sync": sync, "parts": parts}
         if append.producer is not None:
@@ -273,33 +295,27 @@ class Appender:
                 ends[partition] += part.num_rows
         if definition.versioned_by is not None:
             routed, rows.fresh = self._versions.number(state.topics[rows.name], routed)
-        rows.frames = {
-            partition: [f for part in parts for f in encode_rows(part, definition, producer)]
-            for partition, parts in routed.items()
-        }
+        parts = [(partition, part) for partition, parts in routed.items() for part in parts]
+        rows.frames = _encoded(parts, definition, producer)
 
-    def _write_part(
+    def _place_part(
         self, topic: TopicState, number: int, group: list[Frame], commit: tuple[int, int, int], inline: bool
-    ) -> tuple[dict[str, Any], list[bytes]]:
-        seq, at, count = commit
+    ) -> _Placed:
+        """Stamp the frames of a partition, and find the place that they go to."""
         partition = topic.partitions[number]
         first = partition.end
-        last, ahead = stamp_frames(group, partition, topic.definition, (seq, at, count))
-        name, start, new = self._place(topic, number, partition, seq)
+        last, ahead = stamp_frames(group, partition, topic.definition, commit)
+        name, start, new = self._place(topic, number, partition, commit[0])
         file = self._core.writable(name, 0 if new else start)
         if new:
             file.truncate(0)
             file.write_at(0, frames.segment_prefix(topic.definition.storage_schema))
-        data = [f.to_bytes() for f in group]
-        at_byte = start
-        for piece in data:
-            file.write_at(at_byte, piece)
-            at_byte += len(piece)
+        end = start + sum(f.total_bytes for f in group)
         part: dict[str, Any] = {
             "t": topic.id,
             "p": number,
             "s": name,
-            "b": [start, at_byte],
+            "b": [start, end],
             "o": [first, first + sum(f.span for f in group)],
             "r": sum(f.rows for f in group),
             "w": [partition.watermark, last],
@@ -308,10 +324,10 @@ class Appender:
         if ahead:
             part["a"] = ahead
         if inline:
-            part["i"] = at_byte - start
+            part["i"] = end - start
         if new:
             part["new"], part["x"] = True, frames.prefix_checksum(topic.definition.storage_schema)
-        return part, data
+        return _Placed(part, group, file)
 
     def _place(
         self, topic: TopicState, number: int, partition: PartitionState, seq: int
@@ -416,6 +432,21 @@ class Appender:
             file.sync()
         finally:
             file.close()
+
+
+def _encoded(
+    routed: Sequence[tuple[int, pa.RecordBatch]], topic: TopicDefinition, producer: dict[str, Any] | None
+) -> dict[int, list[Frame]]:
+    """The frames of each partition's rows."""
+    groups = side_by_side(
+        lambda part: list(encode_rows(part[1], topic, producer)),
+        routed,
+        size=sum(rows.nbytes for _, rows in routed),
+    )
+    found: dict[int, list[Frame]] = {}
+    for (partition, _), group in zip(routed, groups, strict=True):
+        found.setdefault(partition, []).extend(group)
+    return found
 
 
 def encode_rows(

@@ -101,4 +101,5 @@ _OWN_NAMES = {
     "flush.lock",
     "maintain.lock",
     "state",
+    "bases",
 }

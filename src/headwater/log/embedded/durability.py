@@ -21,6 +21,8 @@ from headwater.log.embedded.journal import FOLDER, Head, journal_name, read_head
 from headwater.settings import LogSettings
 from headwater.storage import File, Storage
 
+OPEN_FILES_MAX = 256
+"""Segments held open for appending."""
 SPIN_MS = (0.05, 0.1, 0.2, 0.5, 1.0)
 """How long to sleep between looks at a lock: short at first."""
 STUCK_MS = 5.0
@@ -70,7 +72,7 @@ class Flusher(Follower, abc.ABC):
         """Under `exclusive`: a segment opened for appending after its first `size` bytes; the rest is a dead writer's."""
         file = self._writable.get(name)
         if file is None:
-            if len(self._writable) >= 256:
+            if len(self._writable) >= OPEN_FILES_MAX:
                 self._writable.pop(next(iter(self._writable))).close()
             if size == 0:
                 self.storage.make_dirs(os.path.dirname(name))

@@ -32,6 +32,7 @@ import pyarrow as pa
 import xxhash
 
 from headwater.log.watermarks import NONE, latest_of
+from headwater.storage import Bytes
 
 _MARK = b'{"hw":1,'
 _WIDTH = 20
@@ -50,6 +51,8 @@ _BSUM_AT = _HEADER_BYTES - len('0000000000000000","hsum":"0000000000000000"}')
 _HSUM_AT = _HEADER_BYTES - len('0000000000000000"}')
 HEAD_BYTES_MAX = 1 << 20
 """No frame has a longer header; a length beyond it is damage."""
+_COPY_BYTES_MAX = 256 << 10
+"""Up to here it is cheaper to copy a frame into one piece than to write it in two."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,10 @@ class Frame:
     def to_bytes(self) -> bytes:
         """The frame as it goes to disk."""
         return b"".join((self.head, self.body))
+
+    def pieces(self) -> tuple[Bytes, ...]:
+        """The same in pieces to be written one after the other; large ones are not copied for it."""
+        return (self.to_bytes(),) if self.body_bytes < _COPY_BYTES_MAX else (self.head, self.body)
 
 
 def stamp(head: bytearray, mark: int, **numbers: int) -> None:

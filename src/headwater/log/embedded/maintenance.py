@@ -161,7 +161,10 @@ class Maintenance:
                 break
             gone.append(segment)
             size -= segment.size
-        if not gone or not self._swap(topic, number, gone, [], first=gone[-1].end):
+        if not gone:
+            return MaintenanceReport()
+        first = gone[-1].end
+        if not self._swap(topic, number, gone, [], first=first, free_to=None if override_holds else first):
             return MaintenanceReport()
         return MaintenanceReport(
             segments_removed=len(gone),
@@ -195,7 +198,7 @@ class Maintenance:
                 self._name(topic, number, group[0]), definition, number, group, masks
             )
             new.compacted = True
-            if self._swap(topic, number, group, [new]):
+            if self._swap(topic, number, group, [new], free_to=None if override_holds else bound):
                 removed += sum(int((~m).sum()) for m in masks)
                 freed += sum(s.size for s in group) - new.size
         return MaintenanceReport(rows_compacted=removed, bytes_freed=freed)
@@ -227,15 +230,28 @@ class Maintenance:
     # --- committing ----------------------------------------------------------------------------------------------
 
     def _swap(
-        self, topic: TopicState, number: int, old: list[Segment], new: list[Segment], first: int | None = None
+        self,
+        topic: TopicState,
+        number: int,
+        old: list[Segment],
+        new: list[Segment],
+        *,
+        first: int | None = None,
+        free_to: int | None = None,
     ) -> bool:
-        """Put `new` in the place of `old` and delete the old files; False if they changed under our hands."""
+        """Put `new` in the place of `old` and delete the old files; False if they changed under our hands.
+
+        `first`: where the partition begins afterwards. `free_to`: nothing before it may be held; a hold that was laid
+        on it since, or moved back, wins.
+        """
         names = [s.name for s in old]
 
         def change(state: State) -> dict[str, Any] | None:
             found = state.ids.get(topic.id)
             there = {s.name for s in found.partitions[number].segments} if found else set()
-            if not there.issuperset(names):
+            if found is None or not there.issuperset(names):
+                return None
+            if free_to is not None and hold_limit(state, found, number) < free_to:
                 return None
             self._core.storage.sync_dir(f"{topic.folder}/{number}")
             record = {

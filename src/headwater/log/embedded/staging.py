@@ -128,9 +128,12 @@ class EmbeddedStage:
             )
         file, staged = found
         for frame in encode_rows(rows, definition, None):
-            file.write_at(staged.size, frame.to_bytes())
+            at = staged.size
+            for piece in frame.pieces():
+                file.write_at(at, piece)
+                at += len(piece)
             staged.frames.append((staged.size, frame))
-            staged.size += frame.total_bytes
+            staged.size = at
             frame.body = memoryview(b"")  # it is on disk now; the header is stamped at commit
             if frame.times is not None:
                 frame.times = decisive_times(frame.times, self._core.clock.now_us(), definition)

@@ -48,6 +48,8 @@ class AggregateReader(Reader):
                 plan, "session windows are not kept in views yet", hint="window(at, '1 minute') works"
             )
         if not all(self._mergeable(a) for a in aggregates):
+            if any(e.containsPattern(self._scalar) for e in items(plan.expressions())):
+                return self._regrouped_with_scalars(plan, child, grouping, aggregates, results)
             return self._regrouped(plan, child, grouping)
         plain = [a for a in aggregates if not a.isDistinct()]
         distinct = [a for a in aggregates if a.isDistinct()]
@@ -131,9 +133,9 @@ class AggregateReader(Reader):
             chosen = option(group[0].filter())
             source = child
             if chosen is not None:
-                source = self._mapped(
-                    child, g.Filter(self._expression(chosen, child.attributes)), child.attributes
-                )
+                source, (chosen,) = self._scalars(child, [chosen])
+                kept = g.Filter(self._expression(chosen, source.attributes))
+                source = self._mapped(source, kept, source.attributes)
             arguments = self._args(group[0])
             below = self._projected(source, [*keys, *(self._named(e) for e in arguments)])
             width = len(below.attributes)
@@ -266,6 +268,7 @@ class AggregateReader(Reader):
 
     def _regrouped(self, plan: Jvm, child: Lowered, grouping: Sequence[Jvm]) -> Lowered:
         """Any other aggregate: Spark computes it again for the groups that a change touches."""
+        child = self._counted(child)
         below, key = self._keyed(child, [e.child() if kind(e) == "Alias" else e for e in grouping])
         attributes = items(plan.output())
         node = g.Regroup(
@@ -277,6 +280,23 @@ class AggregateReader(Reader):
             whole=not key,
         )
         return Lowered(node, attributes)
+
+    def _regrouped_with_scalars(
+        self,
+        plan: Jvm,
+        child: Lowered,
+        grouping: Sequence[Jvm],
+        aggregates: Sequence[Jvm],
+        results: Sequence[Jvm],
+    ) -> Lowered:
+        """The same with subqueries: those inside functions are columns of the input, those around them come after."""
+        c = self._c
+        child, changed = self._scalars(child, [*grouping, *aggregates])
+        keys, functions = changed[: len(grouping)], changed[len(grouping) :]
+        bare = [e.child() if kind(e) == "Alias" else e for e in keys]
+        shown = [*keys, *(c.alias(a, "result", like=a.resultAttribute()) for a in functions)]
+        inner = plan.copy(c.seq(bare), c.seq(shown), plan.child(), c.none())
+        return self._projected(self._regrouped(inner, child, keys), results)
 
     def _is_session(self, expression: Jvm) -> bool:
         attribute = expression.toAttribute()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Jvm = Any
 """A py4j handle."""
@@ -147,6 +147,15 @@ def find(node: Jvm, found: Callable[[Jvm], bool]) -> Jvm:
         if (hit := find(child, found)) is not None:
             return hit
     return None
+
+
+def collected(frame: DataFrame) -> pa.Table:
+    """The rows of a DataFrame, run now, in types that say of nulls inside values what Spark does.
+
+    Not `toArrow`, which fails where a struct is NULL whose fields never are.
+    """
+    batches = frame._collect_as_arrow(empty_list_if_zero_records=False)  # type: ignore[operator]
+    return pa.Table.from_batches(batches)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from headwater.queries import graph as g
@@ -13,7 +15,7 @@ from headwater.runtime.planning.catalyst import (
     module,
     option,
 )
-from headwater.runtime.planning.handles import Lowered, NotIn
+from headwater.runtime.planning.handles import Bound, Lowered, NotIn
 from headwater.runtime.planning.reader import Reader
 
 _JOINS: dict[str, g.JoinKind] = {
@@ -52,14 +54,17 @@ class JoinReader(Reader):
                 return self._not_in(left, right, *pair)
             if join_kind == "existence" and (pair := self._null_aware(plan)) is not None:
                 return self._in_or_null(left, right, *pair, join_type.exists())
-            # a condition that Spark found to be never true matches nothing, whatever the kind of join
-            never = condition is not None and kind(condition) == "Literal" and condition.value() is not True
-            if condition is not None and (never or join_kind in ("semi", "anti", "existence")):
+            # what Spark found to be never true, or pushed down until a side was empty, is never met
+            if _empty(left.node) or _empty(right.node) or (condition is not None and _never(condition)):
+                left_keys, right_keys, condition = self._one_sided(self._literal(False), left, right)
+            elif condition is not None and join_kind in ("semi", "anti", "existence"):
                 left_keys, right_keys, condition = self._one_sided(condition, left, right)
             if not left_keys:
                 self._refuse_cross(plan, left.node, right.node, join_kind)
         left_below, left_key = self._keyed(left, left_keys)
         right_below, right_key = self._keyed(right, right_keys)
+        if condition is not None:
+            left_below, (condition,) = self._scalars(left_below, [condition])
         sides = [*left_below.attributes]
         if join_kind == "existence":
             sides.append(join_type.exists())
@@ -188,15 +193,60 @@ class JoinReader(Reader):
         return Lowered(g.Map(filtered.input, (*filtered.steps, g.Project(dropped)), schema), left.attributes)
 
 
+def _never(condition: Jvm) -> bool:
+    """Whether a condition is seen to be false or null whatever the rows."""
+    children = items(condition.children())
+    match kind(condition):
+        case "Literal":
+            return condition.value() is not True
+        case "And":
+            return any(map(_never, children))
+        case "Or":
+            return all(map(_never, children))
+        case "If" | "CaseWhen":  # conditions and values in turn, and, if there is an ELSE, its value
+            return all(map(_never, [*children[1::2], *children[-1:][: len(children) % 2]]))
+    return False
+
+
+def _empty(node: g.Node) -> bool:
+    """Whether it never has a row."""
+    match node:
+        case g.Constant():
+            return not node.rows.num_rows
+        case g.Join(kind="inner" | "semi"):
+            return _empty(node.left) or _empty(node.right)
+        case g.Join(kind="left" | "anti" | "existence"):
+            return _empty(node.left)
+        case g.Join(kind="right"):
+            return _empty(node.right)
+        case g.Aggregate(keys=0) | g.Regroup(whole=True) | g.Source():
+            return False
+    return all(_empty(i) for i in node.inputs)
+
+
 def _single(node: g.Node) -> bool:
-    """Whether it has one row at most: an aggregate without GROUP BY."""
+    """Whether it has one row at most: an aggregate without GROUP BY, or by constants alone."""
     if isinstance(node, g.Map):
         return _single(node.input) and not any(
             isinstance(s, (g.Expand, g.Generate, g.Replicate)) for s in node.steps
         )
     if isinstance(node, g.Rank):
         return node.limit - node.offset <= 1 and not node.key and node.function == "row_number"
-    return (isinstance(node, g.Aggregate) and node.keys == 0) or (isinstance(node, g.Regroup) and node.whole)
+    if isinstance(node, g.Regroup):
+        aggregates = isinstance(node.evaluate, g.Aggregate) or kind(node.evaluate.plan) == "Aggregate"
+        return aggregates and _fixed(node.input, node.key)
+    return isinstance(node, g.Aggregate) and _fixed(node.input, range(node.keys))
+
+
+def _fixed(node: g.Node, columns: Sequence[int]) -> bool:
+    """Whether these columns are the same in all rows."""
+    if not columns:
+        return True
+    last = node.steps[-1] if isinstance(node, g.Map) else None
+    if not isinstance(last, g.Project):
+        return False
+    handles = [last.expressions[c].handle for c in columns]
+    return all(isinstance(handle, Bound) and handle.expression.foldable() for handle in handles)
 
 
 def _static(node: g.Node) -> bool:

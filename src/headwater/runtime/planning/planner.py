@@ -42,6 +42,7 @@ from headwater.runtime.planning.registration import SessionFunctions
 from headwater.runtime.session import SEMANTICS
 
 if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
 _MENTIONED = re.compile(r"View \(`([^`]+)`")
@@ -64,6 +65,11 @@ _EXCLUDED = (
     "MergeScalarSubqueries",
     "MergeSubplans",
 )
+_GROUPS_MAX = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
+"""Beyond so many groups the rows of one are added up in parts, which depend on what other groups there are."""
+_INLINE = "spark.sql.alwaysInlineCommonExpr"
+"""What BETWEEN and NULLIF read twice gets no node of its own: it would come between a correlated condition and the join
+that it is to be part of."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,8 @@ class Planner:
         for name, value in SEMANTICS.items():
             self._spark.conf.set(name, value)
         self._spark.conf.set("spark.sql.optimizer.excludedRules", ",".join(_RULES + r for r in _EXCLUDED))
+        self._spark.conf.set(_GROUPS_MAX, str(2**31 - 1))
+        self._spark.conf.set(_INLINE, "true")
         self.catalyst = Catalyst(self._spark)
         self._registered: dict[str, Relation] = {}
         self._functions = functions
@@ -301,21 +309,32 @@ def statement_error(query: Query, error: Exception) -> HeadwaterError:
     first = message.strip().splitlines()[0]
     if first.startswith("[") and "] " in first:
         first = first.split("] ", 1)[1]
-    first = first.split(" SQLSTATE:")[0].rstrip(".; ")
+    first = f"Spark: {first.split(' SQLSTATE:')[0].rstrip('.; ')}"
+    facts = {}
+    if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+        facts["missing"] = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
+        first = f"there is no topic or view {facts['missing']}"
+    found = _placed(query, error, first, message)
+    found.facts.update(facts)
+    return found
+
+
+def _placed(query: Query, error: PySparkException, first: str, message: str) -> StatementError:
+    """Spark's refusal, with what it is about underlined where Spark says where that is."""
     text = spelled(query.text).text
     for context in error.getQueryContext() or []:
         start, stop = context.startIndex(), context.stopIndex()
         if 0 <= start <= stop < len(text):
-            return _pointing(query, start, stop + 1, f"Spark: {first}", _hint(first))
+            return _pointing(query, start, stop + 1, first, _hint(first))
     if (at := _POSITION.search(str(error))) is not None:
         start = sum(len(line) + 1 for line in text.split("\n")[: int(at[1]) - 1]) + int(at[2])
-        return _pointing(query, start, start + 1, f"Spark: {first}", _hint(first))
-    return StatementError(f"Spark: {first}", detail="\n".join(message.strip().splitlines()[1:8]) or None)
+        return _pointing(query, start, start + 1, first, _hint(first))
+    return StatementError(first, detail="\n".join(message.strip().splitlines()[1:8]) or None)
 
 
 def _hint(refusal: str) -> str | None:
     """What to do about a hidden column that is not there, or a function."""
-    if refusal.startswith("Cannot resolve routine"):
+    if refusal.startswith("Spark: Cannot resolve routine"):
         return "Spark has no such function; ws.function(...) declares one of yours"
     name = next(iter(hidden_among(re.findall(r"`(\w+)` cannot be resolved", refusal))), None)
     if name is None:

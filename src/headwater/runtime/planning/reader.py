@@ -9,6 +9,7 @@ from headwater.queries import graph as g
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
+    find,
     identity,
     items,
     kind,
@@ -30,6 +31,9 @@ class Reader:
         self._relations = relations
         self._refuse = refuse
         self._read: set[int] = set()
+        assert catalyst.jvm is not None
+        patterns = catalyst.jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+        self._scalar: Jvm = patterns.SCALAR_SUBQUERY()
         self.origins: dict[int, tuple[g.Node, Jvm]] = {}
         """By the identity of a graph's node: the node, and what part of the plan it was made of."""
 
@@ -84,6 +88,12 @@ class Reader:
             return lowered
         return self._projected(lowered, wanted)
 
+    def _counted(self, child: Lowered) -> Lowered:
+        """The same rows, with a column if they have none: Arrow counts no rows without one."""
+        if child.attributes:
+            return child
+        return self._projected(child, [self._c.alias(self._literal(1), "one")])
+
     def _mapped(self, child: Lowered, step: g.Step, attributes: list[Jvm]) -> Lowered:
         schema = self._c.arrow_schema(attributes)
         if isinstance(child.node, g.Map):
@@ -121,6 +131,7 @@ class Reader:
         return module(self._c.jvm.org.apache.spark.sql.catalyst.planning, name)
 
     def _projected(self, child: Lowered, expressions: Sequence[Jvm]) -> Lowered:
+        child, expressions = self._scalars(child, expressions)
         attributes = [e.toAttribute() for e in expressions]
         made = tuple(self._expression(e, child.attributes) for e in expressions)
         if [e.column for e in made] == list(range(len(child.attributes))) and not isinstance(
@@ -128,6 +139,34 @@ class Reader:
         ):
             return Lowered(child.node, attributes)
         return self._mapped(child, g.Project(made), attributes)
+
+    def _scalars(self, child: Lowered, expressions: Sequence[Jvm]) -> tuple[Lowered, list[Jvm]]:
+        """Uncorrelated scalar subqueries become a join with their one row."""
+        values: dict[int, Jvm] = {}
+
+        def change(e: Jvm) -> Jvm | None:
+            return values.get(identity(e)) if kind(e) == "ScalarSubquery" else None
+
+        changed = []
+        for expression in expressions:
+            while expression.containsPattern(self._scalar):
+                found = find(expression, lambda e: kind(e) == "ScalarSubquery")
+                if identity(found) not in values:
+                    child = self._beside(child, found)
+                    values[identity(found)] = child.attributes[-1]
+                expression = self._c.rewritten(expression, change)
+            changed.append(expression)
+        return child, changed
+
+    def _beside(self, child: Lowered, subquery: Jvm) -> Lowered:
+        """The input with one more column, the value of a scalar subquery."""
+        if subquery.outerAttrs().size():
+            self._refuse(subquery, "this correlated subquery has no incremental form", hint="join with it")
+        right = self.lower(subquery.plan())
+        attributes = [*child.attributes, right.attributes[0].newInstance()]
+        schema = self._c.arrow_schema(attributes)
+        node = g.Join(child.node, right.node, "left", (), (), None, schema, at_most_one=True)
+        return Lowered(node, attributes)
 
     def _over(self, projects: Sequence[Jvm], lowered: Lowered) -> Lowered:
         for project in reversed(projects):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pyarrow as pa
 
 from headwater.queries import graph as g
 from headwater.runtime.planning.catalyst import (
     Jvm,
-    find,
+    collected,
     identity,
     items,
     kind,
@@ -44,9 +46,7 @@ class LinearReader(Reader):
         return self._constant(plan)
 
     def _onerowrelation(self, plan: Jvm) -> Lowered:
-        # a row without columns; Arrow counts no rows without one
-        one = self._c.alias(self._literal(1), "one")
-        return self._constant(self._c.plans.Project(self._c.seq([one]), plan))
+        return self._constant(plan)
 
     def _range(self, plan: Jvm) -> Lowered:
         return self._constant(plan)
@@ -55,8 +55,11 @@ class LinearReader(Reader):
         from pyspark.sql.classic.dataframe import DataFrame
 
         attributes = items(plan.output())
+        if not attributes:  # Arrow counts no rows without a column
+            one = self._c.alias(self._literal(1), "one")
+            return self._narrowed(self._constant(self._c.plans.Project(self._c.seq([one]), plan)), [])
         schema = self._c.arrow_schema(attributes)
-        table = DataFrame(self._c.dataset(plan), self._c.spark).toArrow()
+        table = collected(DataFrame(self._c.dataset(plan), self._c.spark))
         columns = [
             table.column(i).cast(f.type).combine_chunks() if table.num_rows else pa.array([], f.type)
             for i, f in enumerate(schema)
@@ -69,8 +72,7 @@ class LinearReader(Reader):
     # Linear
 
     def _project(self, plan: Jvm) -> Lowered:
-        child, expressions = self._scalars(self.lower(plan.child()), items(plan.projectList()))
-        return self._projected(child, expressions)
+        return self._projected(self.lower(plan.child()), items(plan.projectList()))
 
     def _filter(self, plan: Jvm) -> Lowered:
         below = self.filtered(plan)
@@ -84,10 +86,10 @@ class LinearReader(Reader):
         return self.lower(plan.child())
 
     def _expand(self, plan: Jvm) -> Lowered:
-        child = self.lower(plan.child())
-        projections = tuple(
-            tuple(self._expression(e, child.attributes) for e in items(p)) for p in items(plan.projections())
-        )
+        given = [items(projection) for projection in items(plan.projections())]
+        child, changed = self._scalars(self.lower(plan.child()), [e for some in given for e in some])
+        made = iter([self._expression(e, child.attributes) for e in changed])
+        projections = tuple(tuple(islice(made, len(some))) for some in given)
         return self._mapped(child, g.Expand(projections), items(plan.output()))
 
     def _generate(self, plan: Jvm) -> Lowered:
@@ -142,41 +144,6 @@ class LinearReader(Reader):
         return self.lower(plan.child())
 
     _repartition = _repartitionbyexpression = _rebalancepartitions = _sort
-
-    # Scalar subqueries
-
-    def _scalars(self, child: Lowered, expressions: list[Jvm]) -> tuple[Lowered, list[Jvm]]:
-        """Uncorrelated scalar subqueries become a join with their one row."""
-        changed = []
-        for expression in expressions:
-            while (found := find(expression, lambda e: kind(e) == "ScalarSubquery")) is not None:
-                if found.outerAttrs().size():
-                    self._refuse(
-                        found, "this correlated subquery has no incremental form", hint="join with it"
-                    )
-                right = self.lower(found.plan())
-                value = right.attributes[0].newInstance()
-                attributes = [*child.attributes, value]
-                node = g.Join(
-                    child.node,
-                    right.node,
-                    "left",
-                    (),
-                    (),
-                    None,
-                    self._c.arrow_schema(attributes),
-                    at_most_one=True,
-                )
-                child = Lowered(node, attributes)
-                number = identity(found)
-
-                def change(e: Jvm, number: int = number, value: Jvm = value) -> Jvm | None:
-                    same = kind(e) == "ScalarSubquery" and identity(e) == number
-                    return value if same else None
-
-                expression = self._c.rewritten(expression, change)
-            changed.append(expression)
-        return child, changed
 
 
 def _read_attributes(plan: Jvm) -> set[int]:

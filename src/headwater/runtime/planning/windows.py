@@ -22,9 +22,9 @@ class WindowReader(Reader):
 
     def _window(self, plan: Jvm) -> Lowered:
         self._refuse_unordered(plan)
-        child = self.lower(plan.child())
+        child = self._counted(self.lower(plan.child()))
         below, key = self._keyed(child, items(plan.partitionSpec()))
-        attributes = items(plan.output())
+        attributes = [*child.attributes, *(e.toAttribute() for e in items(plan.windowExpressions()))]
         node = g.Regroup(
             below.node,
             key,
@@ -32,7 +32,7 @@ class WindowReader(Reader):
             Evaluation(plan, tuple(child.attributes)),
             self._c.arrow_schema(attributes),
         )
-        return Lowered(node, attributes)
+        return self._narrowed(Lowered(node, attributes), items(plan.output()))
 
     def _refuse_unordered(self, plan: Jvm) -> None:
         """A user's window of this kind was refused before: this one is what became of a correlated LIMIT."""

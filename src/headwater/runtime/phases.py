@@ -1,0 +1,54 @@
+"""Where the time of a tick goes, by phase."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+PLAN = "plan"
+"""Finding out which views there are, and planning those that are new."""
+READ = "read"
+"""Reading the new records of the log."""
+COMPUTE = "compute"
+"""The operators, with their probes of the state."""
+WRITE = "write"
+"""Encoding the new runs, and handing them to the files."""
+MERGE = "merge"
+"""Merging runs that have become many."""
+COMMIT = "commit"
+"""Making runs and manifest durable."""
+TIDY = "tidy"
+"""Removing what no tick needs any more, and letting go of records."""
+
+
+class Phases:
+    """A stopwatch that runs for one phase at a time: a phase within another interrupts it."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._under_way: list[str] = []
+        self._since = 0.0
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Count what is done meanwhile to a phase."""
+        self._count()
+        self._under_way.append(phase)
+        try:
+            yield
+        finally:
+            self._count()
+            self._under_way.pop()
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """What each phase took so far."""
+        return dict(self._seconds)
+
+    def _count(self) -> None:
+        now = time.perf_counter()
+        if self._under_way:
+            phase = self._under_way[-1]
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._since
+        self._since = now
