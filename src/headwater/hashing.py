@@ -15,13 +15,17 @@ Beside it, `identities` gives 128 bits that stand for a whole row where no compa
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.parallel import side_by_side
+
+_Made = TypeVar("_Made")
 Hashes = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
@@ -39,7 +43,7 @@ _LONG_BYTES = 512
 def hash_rows(columns: Sequence[pa.Array], rows: int, seed: int = 0) -> Hashes:
     """The hash of each row over its key columns; other seeds give independent hashes."""
     if rows > _BLOCK_ROWS:
-        return np.concatenate([hash_rows(block, count, seed) for block, count in _blocks(columns, rows)])
+        return np.concatenate(_by_blocks(lambda block, count: hash_rows(block, count, seed), columns, rows))
     hashes = np.full(rows, np.uint64((_SEED + seed * 0x9E3779B97F4A7C15) & (2**64 - 1)), dtype=np.uint64)
     for column in columns:
         hashes = _mix(hashes ^ _lanes(column))
@@ -52,7 +56,7 @@ def identities(columns: Sequence[pa.Array], rows: int, *, exact: bool) -> tuple[
     `exact` tells -0.0 from 0.0, as rows do; without it they are one, as in keys.
     """
     if rows > _BLOCK_ROWS:
-        parts = [identities(block, count, exact=exact) for block, count in _blocks(columns, rows)]
+        parts = _by_blocks(lambda block, count: identities(block, count, exact=exact), columns, rows)
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     state = np.repeat(_IDENTITY_SEEDS, rows, axis=1)
     for column in columns:
@@ -151,10 +155,16 @@ def plain(column: pa.Array) -> pa.Array:
     return column
 
 
-def _blocks(columns: Sequence[pa.Array], rows: int) -> Iterator[tuple[list[pa.Array], int]]:
-    for start in range(0, rows, _BLOCK_ROWS):
+def _by_blocks(
+    act: Callable[[list[pa.Array], int], _Made], columns: Sequence[pa.Array], rows: int
+) -> list[_Made]:
+    """What `act` makes of each block of rows."""
+
+    def one(start: int) -> _Made:
         count = min(_BLOCK_ROWS, rows - start)
-        yield [column.slice(start, count) for column in columns], count
+        return act([column.slice(start, count) for column in columns], count)
+
+    return side_by_side(one, range(0, rows, _BLOCK_ROWS), size=rows * 8 * len(columns))
 
 
 def _mix(h: Hashes) -> Hashes:

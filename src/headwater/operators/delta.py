@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.hashing import Hashes, Indices, Mask, identities
+from headwater.parallel import side_by_side
 
 Weights = npt.NDArray[np.int64]
 
@@ -22,6 +23,9 @@ _SMALL = 4_096
 """Below it, numpy's own argsort is the faster one."""
 _FEW = 256
 """Pairs that are put right one by one."""
+
+_MANY = 100_000
+"""From here on, columns are gathered side by side."""
 
 _UNCHECKED = pc.TakeOptions(boundscheck=False)
 
@@ -90,7 +94,15 @@ def take_rows(rows: pa.RecordBatch, indices: Indices) -> pa.RecordBatch:
     """The rows at these places, which must exist, in this order; copies these rows and no others."""
     if not rows.num_columns:
         return rows
-    return pc.call_function("take", [rows, pa.array(indices)], _UNCHECKED)
+    places = pa.array(indices)
+    if len(indices) < _MANY:
+        return pc.call_function("take", [rows, places], _UNCHECKED)
+    columns = side_by_side(
+        lambda column: pc.call_function("take", [column, places], _UNCHECKED),
+        rows.columns,
+        size=len(indices) * 8 * rows.num_columns,
+    )
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
 def concat_rows(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -104,9 +116,11 @@ def concat_rows(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Reco
             return batch
         columns = batch.columns
     else:
-        columns = [
-            pa.concat_arrays([batch.column(i) for batch in filled]) for i in range(filled[0].num_columns)
-        ]
+        columns = side_by_side(
+            lambda i: pa.concat_arrays([batch.column(i) for batch in filled]),
+            range(filled[0].num_columns),
+            size=sum(batch.nbytes for batch in filled) if len(filled[0]) > _SMALL else 0,
+        )
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headwater.log.protocol import Log
 from headwater.operators.delta import Delta, concat_rows
+from headwater.parallel import side_by_side
 from headwater.positions import Ends
 from headwater.runtime.hidden import READABLE, read_records
 from headwater.runtime.units import TableUnit, Unit
@@ -76,13 +77,19 @@ class Inputs:
         self, topic: str, columns: Sequence[str], begins: Mapping[int, int], stops: Mapping[int, int]
     ) -> pa.RecordBatch:
         own = self._schema(topic)
-        batches: list[pa.RecordBatch] = []
+        spans: list[tuple[int, int, int]] = []
         for partition, stop in sorted(stops.items()):
             begin = begins.get(partition)
             if begin is None:
                 begin = self._log.partitions(topic)[partition].first
             if begin < stop:
-                batches += read_records(self._log, topic, partition, (begin, stop), columns)
+                spans.append((partition, begin, stop))
+        parts = side_by_side(
+            lambda span: list(read_records(self._log, topic, span[0], span[1:], columns)),
+            spans,
+            size=sum(stop - begin for _, begin, stop in spans) * 8 * len(columns),
+        )
+        batches = [batch for part in parts for batch in part]
         if not batches:
             known = {field.name: field for field in (*own, *READABLE)}
             return Delta.empty(pa.schema([known[name] for name in columns])).rows

@@ -52,28 +52,47 @@ class _Pending:
     rows: int = 0
 
 
+@dataclass
+class _Open:
+    """An Arrow segment that is open for reading; under the reader's lock, but for the reading itself."""
+
+    file: File
+    schema: pa.Schema
+    readers: int = 0
+    is_retired: bool = False
+
+    def retire(self) -> None:
+        """Close it as soon as nobody reads it."""
+        self.is_retired = True
+        self.close_if_done()
+
+    def close_if_done(self) -> None:
+        if self.is_retired and not self.readers:
+            self.file.close()
+
+
 class SegmentReader:
     """Reads the segments of a workspace; safe to use from several threads."""
 
     def __init__(self, storage: Storage, open_max: int = 64) -> None:
         self._storage = storage
         self.sealed = SealedReader(storage, open_max)
-        self._files: OrderedDict[str, tuple[File, pa.Schema, int]] = OrderedDict()
+        self._files: OrderedDict[str, _Open] = OrderedDict()
         self._open_max = open_max
         self._lock = threading.RLock()
 
     def close(self) -> None:
         """Close every file."""
         with self._lock:
-            for file, _, _ in self._files.values():
-                file.close()
+            for found in self._files.values():
+                found.retire()
             self._files.clear()
             self.sealed.close()
 
     def disown(self) -> None:
         """Close the handles that a forked child has of its parent's files, whoever holds the lock."""
-        for file, *_ in self._files.values():
-            file.close()
+        for found in self._files.values():
+            found.file.close()
 
     def forget(self, names: Sequence[str]) -> None:
         """Let go of files that were removed."""
@@ -81,10 +100,10 @@ class SegmentReader:
             self.sealed.forget(names)
             for name in names:
                 if found := self._files.pop(name, None):
-                    found[0].close()
+                    found.retire()
 
-    def _arrow(self, segment: Segment) -> tuple[File, pa.Schema, int]:
-        """An open Arrow segment: file, schema, and where its first frame starts."""
+    def _arrow(self, segment: Segment) -> _Open:
+        """An open Arrow segment."""
         with self._lock:
             found = self._files.get(segment.name)
             if found is None:
@@ -95,9 +114,9 @@ class SegmentReader:
                     file.close()
                     raise corrupt(segment, 0, "its schema is not what was written")
                 schema = pa.ipc.read_schema(pa.py_buffer(prefix))
-                found = self._files[segment.name] = (file, schema, start)
+                found = self._files[segment.name] = _Open(file, schema)
                 while len(self._files) > self._open_max:
-                    self._files.popitem(last=False)[1][0].close()
+                    self._files.popitem(last=False)[1].retire()
             self._files.move_to_end(segment.name)
             return found
 
@@ -110,14 +129,14 @@ class SegmentReader:
 
     def rebuilt_index(self, segment: Segment) -> list[list[int]]:
         """The index of an Arrow segment from its frames alone: an entry for each. The stored one is a part of it."""
-        _, schema, _ = self._arrow(segment)
+        schema = self._arrow(segment).schema
         start = len(frames.segment_prefix(schema))
         whole = dataclasses.replace(segment, index=[[segment.first, start, 0, 0, 0]])
         return [[h.first, byte, h.seq, h.at, h.w0] for byte, h in self.headers(whole, segment.first)]
 
     def frames(self, segment: Segment, start: int, end: int) -> Iterator[FrameRows]:
         """The frames with records in [start, end), each cut to them."""
-        _, schema, _ = self._arrow(segment)
+        schema = self._arrow(segment).schema
         for byte, header, data in self._walk(segment, start, bodies=True, end=end):
             if header.kind == "mark":
                 continue
@@ -157,7 +176,14 @@ class SegmentReader:
 
     def _bytes(self, segment: Segment, at: int, size: int) -> memoryview:
         with self._lock:
-            return memoryview(self._arrow(segment)[0].read_at(at, min(size, segment.size - at)))
+            found = self._arrow(segment)
+            found.readers += 1
+        try:
+            return memoryview(found.file.read_at(at, min(size, segment.size - at)))
+        finally:
+            with self._lock:
+                found.readers -= 1
+                found.close_if_done()
 
     def _header(
         self, segment: Segment, at: int, data: memoryview, base: int, ahead: int
