@@ -363,7 +363,8 @@ def _finish(spec: AggregateSpec, kept: _Kept, keys: pa.RecordBatch | None, there
 
     def overflow(function: Function, fits: Bools) -> None:
         if keys is not None and not fits.all():
-            raise _overflow(spec, function, keys, int(np.argmin(fits)) % keys.num_rows)
+            groups = max(1, keys.num_rows)  # a batch without columns does not keep count
+            raise _overflow(spec, function, keys, int(np.argmin(fits)) % groups)
 
     columns: list[pa.Array] = []
     for function, kind, first, second in spec.finishers:
