@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from headwater.runtime.native import FAILURES, native
 from headwater.runtime.planning.catalyst import Catalyst, items
 
-SCHEMA = "i BIGINT, j BIGINT, n INT, x DOUBLE, y DOUBLE, s STRING, b BOOLEAN, at TIMESTAMP"
+SCHEMA = "i BIGINT, j BIGINT, n INT, x DOUBLE, y DOUBLE, s STRING, b BOOLEAN, at TIMESTAMP, p STRUCT<a: BIGINT, b: BIGINT>"
 DOUBLES = (None, math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -50.0)
 ROWS = [
     {
@@ -25,6 +25,7 @@ ROWS = [
         "s": (None, "", "a", "é", "b")[k % 5],
         "b": (None, True, False)[k % 3],
         "at": (None, *(datetime.fromtimestamp(t, UTC) for t in (0, -1, -0.000001, 1767225659.999999)))[k % 5],
+        "p": (None, {"a": 1, "b": 2}, {"a": None, "b": 2}, {"a": 3, "b": 3})[k % 4],
     }
     for k in range(8 * 8 * 3 * 7)
 ]
@@ -50,6 +51,8 @@ EXPRESSIONS = (
     "window(at, '1 minute')",
     "window(at, '7 days', '7 days', '3 hours')",
     "window(at, '1 minute').start",
+    "p.a < p.b",
+    "p.a + p.b",
     "n + n * 2 - n",
     "x * y + x",
     "CAST(n AS BIGINT) * 2",

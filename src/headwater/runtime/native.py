@@ -160,7 +160,8 @@ class _Translation:
         act: _Values | None = make(e, *children)
         if act is None:
             return None
-        number = self._number((name, e.dataType().simpleString(), *(c.number for c in children)))
+        which = e.ordinal() if name == "GetStructField" else None  # all else is told by type and children
+        number = self._number((name, e.dataType().simpleString(), which, *(c.number for c in children)))
         self._met[number] += 1
         return _Node(act, number)
 
