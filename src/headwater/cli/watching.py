@@ -188,9 +188,8 @@ def leaving_at_once() -> Iterator[None]:
 
     def leave(*_: Any) -> None:
         # written past all buffers: whatever was being printed may hold them
-        clear = (
-            "\r\x1b[K\x1b[?25h" if sys.stderr.isatty() else ""
-        )  # a spinner's line, and the cursor that it hid
+        # a spinner's line goes, and the cursor that it hid comes back
+        clear = "\r\x1b[K\x1b[?25h" if sys.stderr.isatty() else ""
         os.write(2, f"{clear}interrupted\n".encode())
         os._exit(INTERRUPTED)
 
