@@ -85,12 +85,11 @@ Headwater: SQLite is given rows as tuples and returns tuples, in one file withou
 at the end of a file and an `fsync`.
 
 Views read events of eight columns, about 75 bytes each, a million to a tick. Structured Streaming reads from each file the
-columns that the query needs, and keeps no log; Headwater first appends all eight to its log and syncs them, which
-takes a quarter of a second for a million rows, file included, and is more than half of a tick that has little else to
-do: that is where it stays below one and a half times Structured Streaming (group by 100 keys, tumbling window). In the
-join, merging the state of both sides is a third of the time; an engine that goes on (`ws.start`) does that beside its
-ticks. Thirty views cost seven times one: a view that a change of 100 rows touches takes about a millisecond, spread over a
-thousand small calls, where one view alone takes five with all that is done once for a tick.
+columns that the query needs, and keeps no log; Headwater first appends all eight to its log and syncs them, while its
+engine makes a tick of what was appended before. Reading the file and appending is two thirds of the time where a tick has
+little else to do (filter, group by 100 keys, tumbling window). Thirty views cost seven times one: a view that a change of
+100 rows touches takes about a millisecond, spread over a thousand small calls, where one view alone takes five with all
+that is done once for a tick.
 
 This page is written by `python -m benchmarks --write-docs` from the last run;
 do not edit it.

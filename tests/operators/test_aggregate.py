@@ -574,3 +574,35 @@ def test_values_of_every_ordered_type_have_a_least_and_a_greatest(
             assert list(view.shown) == [identity((high, high))]
             view.apply(delta([((low,), 2), ((high,), -1)], [kind]))
             assert list(view.shown) == [identity((low, low))]
+
+
+def test_a_large_change_of_few_groups_is_combined_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = [pa.int64(), pa.int64(), pa.float64()]
+    wanted = (
+        Function("count", ()),
+        Function("sum", (1,)),
+        Function("avg", (2,)),
+        Function("max", (1,), append_only=True),
+    )
+    rows = [((n % 7, n * n % 101, n / 3), 1) for n in range(2_000)]
+    monkeypatch.setattr(a, "PIECE_ROWS", 300)
+    calls: list[int] = []
+    combine = a.combine
+    monkeypatch.setattr(a, "combine", lambda spec, piece: calls.append(len(piece)) or combine(spec, piece))
+    view = View(a.AggregateSpec(schema_of(kinds), 1, wanted))
+    view.apply(delta(rows[:1_000], kinds))
+    view.apply(delta(rows[1_000:], kinds))
+    assert calls == [300, 300, 300, 100] * 2
+    monkeypatch.setattr(a, "PIECE_ROWS", 1 << 18)
+    whole = View(a.AggregateSpec(schema_of(kinds), 1, wanted))
+    whole.apply(delta(rows, kinds))
+    for found, wanted_row in zip(sorted(view.shown.values()), sorted(whole.shown.values()), strict=True):
+        assert all(map(is_close, found, wanted_row))
+
+
+def test_a_large_change_of_many_groups_is_not_combined_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = [pa.int64(), pa.int64()]
+    monkeypatch.setattr(a, "PIECE_ROWS", 300)
+    monkeypatch.setattr(a, "combine", None)
+    view = View(a.AggregateSpec(schema_of(kinds), 1, (Function("sum", (1,)),)))
+    assert len(view.apply(delta([((n, n), 1) for n in range(2_000)], kinds))) == 2_000

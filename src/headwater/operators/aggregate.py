@@ -30,15 +30,19 @@ from headwater.operators import functions, lanes
 from headwater.operators.accumulators import Accumulator, Batch, Count, Lanes
 from headwater.operators.collation import Order
 from headwater.operators.custom import Custom
-from headwater.operators.delta import Delta, take_rows
+from headwater.operators.delta import Delta, concat_rows, take_rows
 from headwater.operators.extremes import Extreme
 from headwater.operators.functions import Function
 from headwater.operators.grouping import Groups, group
 from headwater.operators.latest import Found, find
 from headwater.operators.ordered import arrange_ordered, first_rows
-from headwater.operators.runs import Run
+from headwater.operators.runs import Run, key_hashes
 from headwater.operators.sums import Bools
+from headwater.parallel import side_by_side
 
+PIECE_ROWS = 1 << 18
+"""A larger change of few groups is combined in pieces of so many rows, side by side. What comes of it does not depend on
+the number of cores."""
 _ROWS = Count((), None)
 _Picks = list[list[pa.Array]]
 """By extreme: the values that were picked, and what they were picked by."""
@@ -214,6 +218,10 @@ def step(spec: AggregateSpec, state: Sequence[Run], arranged: Sequence[Sequence[
     if not len(delta):
         nothing = tuple(_no_run(arrangement.schema) for arrangement in spec.arrangements)
         return Step(Delta.empty(spec.output), _no_run(spec.state), nothing)
+    if len(delta) > PIECE_ROWS and spec.combinable and _few_groups(spec, delta):
+        pieces = [delta.slice(start, PIECE_ROWS) for start in range(0, len(delta), PIECE_ROWS)]
+        combined = side_by_side(lambda piece: combine(spec, piece), pieces, size=delta.rows.nbytes)
+        return step_combined(spec, state, concat_rows(combined, spec.state))
     batch = Batch(delta.rows, delta.weights, group(delta.rows, len(delta), range(spec.width)))
     fresh = _collect(spec, batch)
     runs = tuple(_arrange(arrangement, delta) for arrangement in spec.arrangements)
@@ -225,6 +233,13 @@ def step(spec: AggregateSpec, state: Sequence[Run], arranged: Sequence[Sequence[
         spec, state, batch.groups, fresh, lambda picks: _pick_again(spec, after, batch, picks), batch
     )
     return Step(output, kept, runs)
+
+
+def _few_groups(spec: AggregateSpec, delta: Delta) -> bool:
+    """Whether most rows share their group with many others, by a sample."""
+    sample = np.linspace(0, len(delta) - 1, 1_024).astype(np.int64)
+    keys = take_rows(delta.rows.select(range(spec.width)), sample)
+    return not spec.width or len(np.unique(key_hashes(keys, range(spec.width)))) < len(sample) // 2
 
 
 def netted(change: Delta) -> Delta:

@@ -69,6 +69,10 @@ class Delta:
         """The changes at these places, in this order."""
         return Delta(take_rows(self.rows, indices), self.weights[indices])
 
+    def slice(self, start: int, count: int) -> Delta:
+        """So many changes from a place on, as far as there are; nothing is copied."""
+        return Delta(self.rows.slice(start, count), self.weights[start : start + count], self.distinct)
+
     def filter(self, mask: Mask) -> Delta:
         """The changes where the mask is true."""
         if mask.all():
