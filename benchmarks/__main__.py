@@ -25,6 +25,8 @@ SUBJECTS = (
     "views",
     "ticks",
     "pacing",
+    "windows",
+    "skew",
 )
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "latest.json"

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Unit = Literal["records/s", "MB/s", "ms", "% of a core", "rows", "ticks/s"]
-LOWER_IS_BETTER = frozenset({"ms", "% of a core"})
+Unit = Literal["records/s", "MB/s", "ms", "% of a core", "rows", "ticks/s", "MB"]
+LOWER_IS_BETTER = frozenset({"ms", "% of a core", "MB"})
 
 
 @dataclass(frozen=True)

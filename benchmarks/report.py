@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import Row
+from benchmarks.harness import LOWER_IS_BETTER, Row
 
 
 def figure(value: float, unit: str) -> str:
@@ -23,7 +23,7 @@ def goal(row: Row) -> str:
     """The goal with its sign, and whether it is met."""
     if row.goal is None:
         return ""
-    sign = "<=" if row.unit in ("ms", "% of a core") else ">="
+    sign = "<=" if row.unit in LOWER_IS_BETTER else ">="
     return f"{sign} {row.goal:,.0f}: {row.verdict}"
 
 

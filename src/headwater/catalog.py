@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,18 +17,16 @@ import pyarrow as pa
 from headwater.arguments import span_us, whole_number
 from headwater.clock import Microseconds, format_span, parse_span_us
 from headwater.errors import NewerVersionError, SchemaError, UsageError
-from headwater.settings import DURABILITIES, Durability, format_bytes, parse_bytes
+from headwater.rules import HIDDEN as HIDDEN
+from headwater.rules import NAME, check_column, check_topic
+from headwater.settings import Durability, format_bytes, parse_bytes
+from headwater.timing import OCCURRED, SENT, STORED, WatermarkBy, with_clock
 from headwater.types import WIDER, format_type, parse_type, quote
 
 Cleanup = Literal["delete", "compact"]
 
-NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,199}\Z")
-HIDDEN = ("_partition", "_offset", "_appended_at", "_op", "_watermark", "_sequence", "_version")
-"""Columns that every topic has besides its own; user columns may not take these names."""
-
 OP_TYPE = pa.int8()
 """`_op` in active segments: its place in `headwater.records.OPS`."""
-PARTITIONS_MAX = 4096
 TOMBSTONE_RETENTION_US = parse_span_us("1 day")
 
 T = TypeVar("T")
@@ -91,6 +88,14 @@ class TopicDefinition:
     tombstone_retention_us: Microseconds = TOMBSTONE_RETENTION_US
     durability: Durability | None = None
     schema_version: int = 0
+    watermark: WatermarkBy = "events"
+    producer_timeout_us: Microseconds | None = None
+    versions_for_us: Microseconds | None = None
+    """How long compaction leaves records that others have replaced, for those who read versions."""
+    clock: str | None = None
+    """The column that says whose clock a row's times are by; `occurred` and `sent` are then those times."""
+    occurred: str | None = None
+    sent: str | None = None
     incarnation: int = field(default=0, compare=False)
     """Given by the log: tells a topic from an earlier one of its name."""
 
@@ -103,6 +108,14 @@ class TopicDefinition:
     def routing(self) -> tuple[str, ...]:
         """The columns whose hash chooses a row's partition; empty where rows are spread."""
         return self.partition_by or self.key or ((self.versioned_by,) if self.versioned_by else ())
+
+    @cached_property
+    def given(self) -> TopicDefinition:
+        """What rows are to fit when they are appended: this, without the columns that the log itself fills."""
+        if self.clock is None:
+            return self
+        own = pa.schema([f for f in self.schema if f.name not in STORED.names])
+        return dataclasses.replace(self, schema=own, time=self.time if self.time in own.names else None)
 
     @cached_property
     def row_schema(self) -> pa.Schema:
@@ -119,6 +132,7 @@ class TopicDefinition:
     def to_json(self) -> dict[str, Any]:
         """A plain form that `from_json` reads back."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "schema"}
+        plain = {k: v for k, v in plain.items() if k not in _LATER or v != _LATER[k]}
         columns = [[f.name, format_type(f.type), f.nullable] for f in self.schema]
         return {**{k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}, "columns": columns}
 
@@ -147,11 +161,27 @@ class TopicDefinition:
     def options(self) -> dict[str, str]:
         """The WITH options that differ from the default, as SQL literals."""
         shown: dict[str, str] = {"partitions": str(self.partitions)}
-        for name in ("partition_by", "versioned_by", "cleanup", "durability"):
+        for name in (
+            "partition_by",
+            "versioned_by",
+            "cleanup",
+            "durability",
+            "watermark",
+            "clock",
+            "occurred",
+            "sent",
+        ):
             value = getattr(self, name)
-            if value and value != "delete":
+            if value and (name, value) not in _USUAL:
                 shown[name] = f"'{', '.join(value) if isinstance(value, tuple) else value}'"
-        for name in ("retention", "max_ahead", "idle_after", "tombstone_retention"):
+        for name in (
+            "retention",
+            "max_ahead",
+            "idle_after",
+            "producer_timeout",
+            "tombstone_retention",
+            "versions_for",
+        ):
             span = getattr(self, f"{name}_us")
             if span is not None and (name, span) != ("tombstone_retention", TOMBSTONE_RETENTION_US):
                 shown[name] = f"'{format_span(span)}'"
@@ -160,20 +190,23 @@ class TopicDefinition:
         return shown
 
 
-OPTION_NAMES = (
-    "partitions",
-    "partition_by",
-    "versioned_by",
-    "cleanup",
+_FIXED = ("partitions", "partition_by", "versioned_by", "max_ahead", "watermark", "clock", "occurred", "sent")
+ALTERABLE = (
     "retention",
     "retention_bytes",
     "tombstone_retention",
-    "max_ahead",
+    "cleanup",
     "idle_after",
+    "producer_timeout",
+    "versions_for",
     "durability",
 )
-ALTERABLE = ("retention", "retention_bytes", "tombstone_retention", "idle_after", "durability", "cleanup")
 """Options that may change later: none of them changes what a record already in the log means."""
+OPTION_NAMES = (*_FIXED, *ALTERABLE)
+_USUAL = (("cleanup", "delete"), ("watermark", "events"), ("occurred", OCCURRED), ("sent", SENT))
+_LATER = {"watermark": "events", "producer_timeout_us": None, "clock": None, "occurred": None, "sent": None}
+_LATER["versions_for_us"] = None
+"""Fields that a definition says only where they differ from these: earlier versions do not know them."""
 
 
 def define_topic(
@@ -188,9 +221,11 @@ def define_topic(
     """A checked definition from what the user wrote; `options` are the WITH options."""
     values = _read_options(options or {})
     schema = pa.schema([pa.field(f.name, _column_type(f), f.nullable and f.name not in key) for f in schema])
+    if values.get("clock") is not None:
+        schema, values = with_clock(name, schema, key, values)
     lateness_us = lateness if isinstance(lateness, int) else span_us(lateness, "lateness")
     topic = TopicDefinition(name=name, schema=schema, key=key, time=time, lateness_us=lateness_us, **values)
-    _check(topic)
+    check_topic(topic)
     return topic
 
 
@@ -204,7 +239,7 @@ def alter_options(topic: TopicDefinition, options: Mapping[str, Any]) -> TopicDe
                 topic=topic.name,
             )
     changed = dataclasses.replace(topic, **_read_options(options))
-    _check(changed)
+    check_topic(changed)
     return changed
 
 
@@ -224,7 +259,7 @@ def add_column(topic: TopicDefinition, field: pa.Field) -> TopicDefinition:
 
 def widen_column(topic: TopicDefinition, column: str, kind: pa.DataType) -> TopicDefinition:
     """The definition with a column of a wider type, in which every old value is the same value."""
-    field = _field(topic, column)
+    field = check_column(topic, column)
     _column_type(pa.field(column, kind))
     if kind == field.type:
         return topic
@@ -239,9 +274,9 @@ def widen_column(topic: TopicDefinition, column: str, kind: pa.DataType) -> Topi
 
 def drop_not_null(topic: TopicDefinition, column: str) -> TopicDefinition:
     """The definition with a column made nullable."""
-    _field(topic, column)
-    if column in topic.key or column == topic.time:
-        what = "key" if column in topic.key else "time"
+    check_column(topic, column)
+    if column in topic.key or column in (topic.time, topic.clock):
+        what = "key" if column in topic.key else "time" if column == topic.time else "clock"
         raise SchemaError(
             f"column {column!r} of topic {topic.name!r} cannot become nullable: it is a {what} column",
             topic=topic.name,
@@ -251,7 +286,7 @@ def drop_not_null(topic: TopicDefinition, column: str) -> TopicDefinition:
 
 def _evolve(topic: TopicDefinition, fields: list[pa.Field]) -> TopicDefinition:
     changed = dataclasses.replace(topic, schema=pa.schema(fields), schema_version=topic.schema_version + 1)
-    _check(changed)
+    check_topic(changed)
     return changed
 
 
@@ -310,16 +345,6 @@ def _not_wider(topic: TopicDefinition, field: pa.Field, kind: pa.DataType) -> Sc
     )
 
 
-def _field(topic: TopicDefinition, column: str) -> pa.Field:
-    if column not in topic.schema.names:
-        raise SchemaError(
-            f"topic {topic.name!r} has no column {column!r}",
-            hint=f"its columns are {', '.join(topic.schema.names)}",
-            topic=topic.name,
-        )
-    return topic.schema.field(column)
-
-
 def _read_options(options: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in options.items():
@@ -343,7 +368,7 @@ def _read_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-_SPANS = ("retention", "tombstone_retention", "max_ahead", "idle_after")
+_SPANS = ("retention", "tombstone_retention", "max_ahead", "idle_after", "producer_timeout", "versions_for")
 
 
 def _count(value: Any) -> int:
@@ -359,89 +384,6 @@ def _columns(value: Any) -> tuple[str, ...]:
             f"partition_by names columns, not {value!r}", hint="write partition_by = 'user', or 'shop, user'"
         )
     return tuple(c.strip().strip("`") for c in columns)
-
-
-def _check(topic: TopicDefinition) -> None:
-    names = topic.schema.names
-    if not NAME.match(topic.name):
-        raise SchemaError(
-            f"{topic.name!r} cannot be the name of a topic",
-            hint="use letters, digits and underscores, not starting with a digit",
-        )
-    if not names:
-        raise SchemaError(f"topic {topic.name!r} needs at least one column")
-    folded = [n.lower() for n in names]
-    for name in names:
-        if folded.count(name.lower()) > 1:
-            raise SchemaError(f"topic {topic.name!r} has the column {name!r} twice (names ignore case)")
-        if name.lower() in HIDDEN:
-            raise SchemaError(
-                f"{name!r} is a column that every topic has; topic {topic.name!r} cannot declare it",
-                hint="choose another name",
-            )
-    if not 1 <= topic.partitions <= PARTITIONS_MAX:
-        raise SchemaError(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {topic.partitions}")
-    for column in (*topic.key, *topic.partition_by, *filter(None, (topic.time, topic.versioned_by))):
-        _field(topic, column)
-    _check_roles(topic)
-
-
-def _check_roles(topic: TopicDefinition) -> None:
-    name = topic.name
-    for column in (*topic.key, *topic.partition_by, *filter(None, (topic.versioned_by,))):
-        if pa.types.is_nested(topic.schema.field(column).type):
-            raise SchemaError(
-                f"column {column!r} of topic {name!r} is nested and cannot be a key",
-                hint="use a scalar column, such as an id",
-            )
-    if topic.key and not set(topic.partition_by) <= set(topic.key):
-        raise SchemaError(
-            f"partition_by of the keyed topic {name!r} must be part of its primary key",
-            detail="otherwise two records of one key could lie in two partitions, with no order between them",
-            hint=f"partition_by = '{', '.join(topic.key)}', or leave it out",
-        )
-    if topic.time and not pa.types.is_timestamp(topic.schema.field(topic.time).type):
-        raise SchemaError(
-            f"WATERMARK of topic {name!r} is for {topic.time!r}, which is not a TIMESTAMP",
-            hint=f"declare {quote(topic.time)} TIMESTAMP",
-        )
-    if topic.lateness_us < 0:
-        raise SchemaError(f"the lateness of topic {name!r} cannot be negative")
-    if topic.max_ahead_us is not None and not topic.time:
-        raise SchemaError(f"max_ahead of topic {name!r} needs a WATERMARK column")
-    if topic.cleanup not in ("delete", "compact"):
-        raise SchemaError(f"cleanup is 'delete' or 'compact', not {topic.cleanup!r}")
-    if topic.versioned_by is not None:
-        _check_versioned(topic)
-    if topic.cleanup == "compact" and not topic.key:
-        raise SchemaError(
-            f"topic {name!r} cannot be compacted: it has no primary key",
-            hint="add PRIMARY KEY (...), or leave cleanup out",
-        )
-    if topic.durability is not None and topic.durability not in DURABILITIES:
-        raise SchemaError(f"durability is one of {', '.join(DURABILITIES)}, not {topic.durability!r}")
-    if topic.retention_us is not None and topic.retention_us <= 0:
-        raise SchemaError(f"the retention of topic {name!r} must be longer than nothing")
-    if topic.retention_bytes is not None and topic.retention_bytes <= 0:
-        raise SchemaError(
-            f"retention_bytes of topic {name!r} must be more than nothing, not {topic.retention_bytes}",
-            hint="write a size such as '10 GB', or leave it out to keep everything",
-        )
-
-
-def _check_versioned(topic: TopicDefinition) -> None:
-    if topic.cleanup == "compact" or topic.retention_us is not None or topic.retention_bytes is not None:
-        what = "compacted" if topic.cleanup == "compact" else "given a retention"
-        raise SchemaError(
-            f"topic {topic.name!r} is event-sourced (versioned_by = {topic.versioned_by!r}) and cannot be {what}",
-            detail="every event of an aggregate is needed to rebuild it",
-            hint="leave cleanup and retention out",
-        )
-    if topic.routing != (topic.versioned_by,):
-        raise SchemaError(
-            f"topic {topic.name!r} is versioned_by {topic.versioned_by!r} and must be partitioned by it too",
-            hint=f"partition_by = '{topic.versioned_by}', or leave it out",
-        )
 
 
 # --- views -----------------------------------------------------------------------------------------------------------
@@ -520,6 +462,10 @@ class ViewDefinition:
     emit_on_close: bool = False
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The topics and views that it reads, with the columns that each had: one that is added later changes nothing."""
+    late: pa.Schema | None = None
+    """The columns of `<view>.late`, if it has one."""
+    replayed: Mapping[str, Mapping[int, int]] = field(default_factory=dict, compare=False)
+    """By topic and partition, the offset before which late rows were given back: they count as if they were in time."""
     incarnation: int = field(default=0, compare=False)
     """Given by the log: the number of the commit that put it, which tells it from an earlier one of its name."""
 
@@ -534,11 +480,13 @@ class ViewDefinition:
             "format": VIEW_FORMAT,
             "name": self.name,
             "query": self.query,
-            "columns": [[f.name, _type_text(f.type), f.nullable] for f in self.columns],
+            "columns": _fields_text(self.columns),
             "names": list(self.names),
             "options": dataclasses.asdict(self.options),
             "emit_on_close": self.emit_on_close,
             "inputs": {name: list(columns) for name, columns in self.inputs.items()},
+            **({"late": _fields_text(self.late)} if self.late is not None else {}),
+            **({"replayed": _by_text(self.replayed)} if self.replayed else {}),
         }
 
     @classmethod
@@ -554,15 +502,20 @@ class ViewDefinition:
                 found=document["format"],
                 supported=VIEW_FORMAT,
             )
-        fields = [pa.field(name, _text_type(kind), nullable) for name, kind, nullable in document["columns"]]
+        late = document.get("late")
         return cls(
             name=document["name"],
             query=document["query"],
-            columns=pa.schema(fields),
+            columns=_text_fields(document["columns"]),
             names=tuple(document["names"]),
             options=ViewOptions(**document["options"]),
             emit_on_close=document["emit_on_close"],
             inputs={name: tuple(columns) for name, columns in document["inputs"].items()},
+            late=None if late is None else _text_fields(late),
+            replayed={
+                topic: {int(p): end for p, end in ends.items()}
+                for topic, ends in document.get("replayed", {}).items()
+            },
             incarnation=incarnation,
         )
 
@@ -576,6 +529,18 @@ class ViewDefinition:
         return f"{head} AS\n{self.query}" + ("\nEMIT ON WINDOW CLOSE" if self.emit_on_close else "")
 
 
+def _fields_text(schema: pa.Schema) -> list[list[Any]]:
+    return [[f.name, _type_text(f.type), f.nullable] for f in schema]
+
+
+def _text_fields(fields: Sequence[Sequence[Any]]) -> pa.Schema:
+    return pa.schema([pa.field(name, _text_type(kind), nullable) for name, kind, nullable in fields])
+
+
+def _by_text(ends: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
+    return {topic: {str(p): end for p, end in sorted(some.items())} for topic, some in sorted(ends.items())}
+
+
 def define_view(
     name: str,
     query: str,
@@ -585,6 +550,7 @@ def define_view(
     options: Mapping[str, Any] | None = None,
     emit_on_close: bool = False,
     inputs: Mapping[str, Sequence[str]] | None = None,
+    late: pa.Schema | None = None,
 ) -> ViewDefinition:
     """A checked definition. `columns` is what the query gives; `names`, if any, are put in place of its names."""
     check_view(name, names)
@@ -599,7 +565,7 @@ def define_view(
     _check_columns(name, [f.name for f in fields])
     made = view_options(options or {})
     known = {read: tuple(columns) for read, columns in (inputs or {}).items()}
-    return ViewDefinition(name, query, pa.schema(fields), tuple(names), made, emit_on_close, known)
+    return ViewDefinition(name, query, pa.schema(fields), tuple(names), made, emit_on_close, known, late)
 
 
 def check_view(name: str, names: Sequence[str] = ()) -> None:

@@ -11,6 +11,8 @@ from headwater.errors import UsageError
 
 Microseconds = int
 """A point in time (since 1970, UTC) or a span, always in microseconds."""
+FOREVER_US: Microseconds = 2**63 - 1
+"""Later than any point in time."""
 
 _UNITS: dict[str, int] = {
     "microsecond": 1,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from headwater.log.appending import stage_rows
 from headwater.log.cursor import lag_of
 from headwater.log.protocol import Log, Producer
 from headwater.queries import statements as s
+from headwater.timing import STORED
 from headwater.types import TIMESTAMP, format_type, quote
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ def _execute(log: Log, statement: s.Statement, clock: Clock, views: Callable[[],
             alter(log, topic, lambda t: catalog.drop_not_null(t, column))
         case s.SetOptions(topic, options):
             if log.entries("view"):
+                views().refuse_losing_versions(catalog.alter_options(log.topic(topic), s.resolve(options)))
                 views().hold(topic)
             alter(log, topic, lambda t: catalog.alter_options(t, s.resolve(options)))
         case s.ShowTopics():
@@ -289,12 +292,20 @@ def show_topics(log: Log) -> pa.Table:
                 "size_bytes": sum(i.size_bytes for i in infos),
                 "key": ", ".join(topic.key) or None,
                 "time": topic.time,
+                "watermark": _lowest([i.watermark for i in infos]),
+                "ahead": sum(i.ahead for i in infos),
                 "cleanup": topic.cleanup,
                 "retention": None if topic.retention_us is None else format_span(topic.retention_us),
                 "last_appended_at": from_us(max(appended)) if appended else None,
             }
         )
     return pa.Table.from_pylist(rows, schema=_TOPICS)
+
+
+def _lowest(watermarks: list[int | None]) -> datetime | None:
+    """The watermark of a topic: the lowest of its partitions, none while one has none."""
+    known = [watermark for watermark in watermarks if watermark is not None]
+    return from_us(min(known)) if known and len(known) == len(watermarks) else None
 
 
 def show_cursors(log: Log, clock: Clock) -> pa.Table:
@@ -331,6 +342,10 @@ def describe(topic: TopicDefinition) -> pa.Table:
         "partition": topic.routing,
         "time": (topic.time,),
         "version": (topic.versioned_by,),
+        "clock": (topic.clock,),
+        "occurred": (topic.occurred,),
+        "sent": (topic.sent,),
+        "filled by the log": STORED.names if topic.clock is not None else (),
     }
     rows = [
         {
@@ -348,6 +363,7 @@ def explain(log: Log, name: str) -> pa.Table:
     """EXPLAIN: what a topic is, and what it holds."""
     topic = log.topic(name)
     facts = {"topic": topic.name, "statement": topic.to_sql(), "schema version": str(topic.schema_version)}
+    facts |= _time_facts(log, topic)
     if name in log.entries(COPY):
         facts["unfinished"] = "CREATE TOPIC ... AS did not end: run it again, or DROP TOPIC"
     for partition, info in log.partitions(name).items():
@@ -364,6 +380,33 @@ def explain(log: Log, name: str) -> pa.Table:
     return pa.table({"property": list(facts), "value": list(facts.values())})
 
 
+def _time_facts(log: Log, topic: TopicDefinition) -> dict[str, str]:
+    """What raises the watermark of a topic, who has promised what, and whose clocks are corrected."""
+    facts: dict[str, str] = {}
+    if topic.time is not None and topic.watermark == "producers":
+        facts["watermark"] = f"what its producers have promised of {topic.time}"
+    elif topic.time is not None:
+        facts["watermark"] = f"{topic.time} less {format_span(topic.lateness_us)}"
+    bounds = {
+        "max_ahead": "rows further ahead of their append time do not raise the watermark",
+        "idle_after": "a silent partition is raised by a running engine",
+        "producer_timeout": "a silent producer is retired by a running engine",
+    }
+    for option, meaning in bounds.items():
+        if (span := getattr(topic, f"{option}_us")) is not None:
+            facts[option] = f"{format_span(span)}: {meaning}"
+    if topic.clock is not None:
+        facts["clock"] = f"of {topic.clock}: {topic.occurred} and {topic.sent} give {', '.join(STORED.names)}"
+    for producer, promise in sorted(log.promises(topic.name).items()):
+        said = (
+            "promised nothing yet, which holds the watermark"
+            if promise.moment is None
+            else f"promised {from_us(promise.moment).isoformat()}"
+        )
+        facts[f"producer {producer}"] = f"{said}, heard of at {from_us(promise.heard_at).isoformat()}"
+    return facts
+
+
 _TOPICS = pa.schema(
     [
         ("topic", pa.string()),
@@ -373,6 +416,8 @@ _TOPICS = pa.schema(
         ("size_bytes", pa.int64()),
         ("key", pa.string()),
         ("time", pa.string()),
+        ("watermark", TIMESTAMP),
+        ("ahead", pa.int64()),
         ("cleanup", pa.string()),
         ("retention", pa.string()),
         ("last_appended_at", TIMESTAMP),

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from headwater.catalog import OP_TYPE, TopicDefinition
 from headwater.errors import BadRowError, HeadwaterError, UsageError
 from headwater.parallel import side_by_side
+from headwater.timing import STORED
 from headwater.types import format_type
 from headwater.values import UNFIT, array_of, convert
 
@@ -29,11 +30,12 @@ _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 
 
 def conform(rows: Any, topic: TopicDefinition, *, captured: bool = False) -> pa.RecordBatch:
-    """One batch in the topic's columns and types, plus `_op` (int8) on keyed topics; BadRowError if a row is not fit.
+    """One batch in the topic's columns and types, but for those that the log itself fills, plus `_op` (int8) on keyed
+    topics; BadRowError if a row is not fit.
 
     `_op` is 'upsert' or 'delete'; rows that were `captured` from a database may say what happened there.
     """
-    ops = OPS if captured else OPS[:CAPTURED_FROM]
+    ops, topic = OPS if captured else OPS[:CAPTURED_FROM], topic.given
     if isinstance(rows, Mapping):
         raise UsageError(
             f"append to topic {topic.name!r} takes a list of rows, not one mapping",
@@ -180,6 +182,17 @@ def _first_failure(values: Sequence[Any], check: Callable[[Any], object]) -> int
 def _refuse_unknown(rows: list[Mapping[str, Any]], allowed: set[str], topic: TopicDefinition) -> None:
     row = next(i for i, r in enumerate(rows) if not allowed.issuperset(r))
     column = next(c for c in rows[row] if c not in allowed)
+    if topic.clock is not None and column in STORED.names:
+        raise BadRowError(
+            f"row {row} for topic {topic.name!r} has a column {column!r}, which the log fills",
+            detail=f"value {_short(rows[row][column])}; nothing of this append was written",
+            hint=f"leave it out: it is worked out from {topic.clock}, {topic.occurred} and {topic.sent}",
+            topic=topic.name,
+            row=row,
+            column=column,
+            value=rows[row][column],
+            expected="no value",
+        )
     raise BadRowError(
         f"row {row} for topic {topic.name!r} has a column {column!r} that the topic does not have",
         detail=f"value {_short(rows[row][column])}; nothing of this append was written",

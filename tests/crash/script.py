@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +42,20 @@ CUSTOMERS = define_topic(
     options={"cleanup": "compact"},
 )
 LOOSE = define_topic("loose", pa.schema([pa.field("n", pa.int64())]), options={"durability": "os"})
+FEED = define_topic(
+    "feed",
+    pa.schema([pa.field("n", pa.int64()), pa.field("at", TIMESTAMP)]),
+    time="at",
+    options={"partitions": 2, "watermark": "producers"},
+)
+METERS = define_topic(
+    "meters",
+    pa.schema(
+        [pa.field("id", pa.int64()), pa.field("occurred_at", TIMESTAMP), pa.field("sent_at", TIMESTAMP)]
+    ),
+    time="corrected_at",
+    options={"clock": "id"},
+)
 HOUR = "1 hour"
 
 
@@ -91,6 +106,15 @@ def numbers(start: int, count: int) -> list[dict[str, Any]]:
 
 def people(start: int, count: int, version: str) -> list[dict[str, Any]]:
     return [{"id": n % 4, "name": f"{version}-{n}"} for n in range(start, start + count)]
+
+
+def fed(start: int, count: int) -> dict[str, list[dict[str, Any]]]:
+    """Rows of a producer who promises, and of devices."""
+    times = [datetime.fromtimestamp(1_700_000_000 - n, UTC) for n in range(start, start + count)]
+    return {
+        "feed": [{"n": n, "at": at} for n, at in enumerate(times)],
+        "meters": [{"id": n % 2, "occurred_at": at, "sent_at": at} for n, at in enumerate(times)],
+    }
 
 
 def _alter(log: EmbeddedLog, _: ManualClock) -> None:
@@ -173,6 +197,32 @@ SCRIPT = [
 ]
 
 
+TIME_SCRIPT = [
+    Step("create feed", _create(FEED), repeatable=True),
+    Step("create meters", _create(METERS), repeatable=True),
+    Step("a producer promises", lambda log, _: log.promise("feed", "a", 1_000), repeatable=True),
+    Step(
+        "another appends, which holds the watermark; devices too",
+        lambda log, _: append(log, fed(0, 3), producer=Producer("b", 1)),
+        repeatable=True,
+    ),
+    Step("the first promises more", lambda log, _: log.promise("feed", "a", 2_000), repeatable=True),
+    Step("the other retires", lambda log, _: log.retire("feed", "b"), repeatable=True),
+    Step(
+        "silence",
+        lambda log, _: log.punctuate("feed", {0: 3_000, 1: 3_000}, silent_at=log.ends(["feed"])["feed"]),
+        repeatable=True,
+    ),
+    Step("devices again", lambda log, _: append(log, fed(3, 5))),
+    Step("upkeep: seal", lambda log, _: log.maintain(force=True), upkeep=True, repeatable=True),
+    Step(
+        "a minute passes, and another promise",
+        lambda log, clock: (clock.advance("1 minute"), log.promise("feed", "a", 9_000)),
+    ),
+]
+"""The same for what is said of time: promises, silence, device clocks."""
+
+
 def told(script: list[Step], at: int, what: str) -> str:
     """The script with an arrow."""
     lines = [f"{'-->' if n == at else '   '} {n:2d} {step.told}" for n, step in enumerate(script)]
@@ -187,6 +237,7 @@ def contents(log: EmbeddedLog) -> dict[str, Any]:
         seen[name] = {
             "schema": definition.schema.names,
             "ends": {p: (i.end, i.watermark) for p, i in partitions.items()},
+            "heard": ({p: i.heard_at for p, i in partitions.items()}, dict(log.promises(name))),
             "rows": {
                 p: [row for piece in log.read(name, p, i.first, i.end) for row in piece.to_pylist()]
                 for p, i in partitions.items()

@@ -18,7 +18,18 @@ from headwater.clock import ManualClock
 from headwater.log.embedded import EmbeddedLog
 from headwater.testing import Crash, FaultyStorage
 from headwater.testing.faults import Call
-from tests.crash.script import SCRIPT, SETTINGS, Step, agrees, append, contents, numbers, problems, told
+from tests.crash.script import (
+    SCRIPT,
+    SETTINGS,
+    TIME_SCRIPT,
+    Step,
+    agrees,
+    append,
+    contents,
+    numbers,
+    problems,
+    told,
+)
 
 LONG = os.environ.get("HEADWATER_LONG") == "1"
 POWER_SEEDS = range(40 if LONG else 4)
@@ -157,6 +168,11 @@ def test_the_process_dies_at_every_call(life: Life) -> None:
 @pytest.mark.parametrize("seed", POWER_SEEDS)
 def test_the_power_is_lost_at_every_call(life: Life, seed: int) -> None:
     _at_every_call(life, seed)
+
+
+@pytest.mark.parametrize("power", [None, 0])
+def test_what_is_said_of_time_survives_at_every_call(tmp_path: Path, power: int | None) -> None:
+    _at_every_call(Life(tmp_path, TIME_SCRIPT), power)
 
 
 @pytest.mark.parametrize("when", ["before", "torn", "after"])

@@ -57,6 +57,10 @@ EXPRESSIONS = (
     "x * y + x",
     "CAST(n AS BIGINT) * 2",
     "i IS NULL OR x IS NOT NULL",
+    "at - at",
+    "at + (at - at)",
+    "sequence(j, j + 10L, 3L)",
+    "sequence(j, 100L, 50L)",
 )
 
 

@@ -20,6 +20,8 @@ KINDS = {
     "join": r"(inner|left|right|full|semi|anti|existence) join on ",
     "rank": r"(row_number|rank|dense_rank) <= ",
     "whole group": r"recompute whole groups ",
+    "sliding": r"recompute near changes ",
+    "sessions": r"sessions of rows |session aggregate ",
 }
 """How EXPLAIN begins the line of an operator of each kind."""
 

@@ -56,6 +56,16 @@ def test_it_holds_what_it_held(golden: hw.Workspace, home: Path) -> None:
     assert found == expected
 
 
+def test_its_partitions_were_heard_of_when_they_were_written_to(golden: hw.Workspace, home: Path) -> None:
+    """Early workspaces did not say so: it is the time of the last segment, or of the checkpoint."""
+    for topic in golden.topics():
+        for info in topic.partitions().values():
+            assert 0 < info.heard_at <= EXPECTED[home.name]["made_at_us"]
+            if info.last_appended_at is not None:
+                assert info.heard_at == info.last_appended_at
+        assert topic.promises() == {}
+
+
 def test_every_checksum_holds(golden: hw.Workspace) -> None:
     assert golden.verify().ok
 

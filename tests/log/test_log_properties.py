@@ -59,6 +59,19 @@ TOPICS = (
         pa.schema([pa.field("id", pa.string()), pa.field("n", pa.int32())]),
         options={"partitions": 2, "versioned_by": "id"},
     ),
+    define_topic(
+        "feed",
+        pa.schema([pa.field("n", pa.int64()), pa.field("at", TIMESTAMP)]),
+        time="at",
+        options={"partitions": 2, "watermark": "producers"},
+    ),
+    define_topic(
+        "meters",
+        pa.schema([("id", pa.int32()), ("occurred_at", TIMESTAMP), ("sent_at", TIMESTAMP)]),
+        time="corrected_at",
+        lateness="1 minute",
+        options={"partitions": 2, "clock": "id"},
+    ),
 )
 
 moments = st.integers(0, 600).map(lambda minute: BASE + timedelta(minutes=minute))
@@ -72,7 +85,18 @@ customer_rows = st.one_of(
     st.fixed_dictionaries({"id": st.integers(0, 5), "_op": st.just("delete")}),
 )
 account_rows = st.fixed_dictionaries({"id": st.sampled_from("abc"), "n": st.integers(0, 9)})
-ROWS = {"plain": plain_rows, "clicks": click_rows, "customers": customer_rows, "accounts": account_rows}
+feed_rows = st.fixed_dictionaries({"n": st.integers(0, 9), "at": moments})
+meter_rows = st.fixed_dictionaries(
+    {"id": st.integers(0, 3), "occurred_at": st.none() | moments, "sent_at": st.none() | moments}
+)
+ROWS = {
+    "plain": plain_rows,
+    "clicks": click_rows,
+    "customers": customer_rows,
+    "accounts": account_rows,
+    "feed": feed_rows,
+    "meters": meter_rows,
+}
 names = st.sampled_from(sorted(ROWS))
 
 
@@ -185,14 +209,27 @@ class LogMachine(RuleBasedStateMachine):
     def punctuate(self, name: str, at: dict[int, int]) -> None:
         self.both(lambda log: log.punctuate(name, at))
 
+    @rule(name=names, at=moments.map(to_us), grown=st.integers(0, 1))
+    def fall_silent(self, name: str, at: int, grown: int) -> None:
+        ends = {p: end + grown * (p == 1) for p, end in self.model.ends([name])[name].items()}
+        self.both(lambda log: log.punctuate(name, dict.fromkeys(ends, at), silent_at=ends))
+
+    @rule(producer=st.sampled_from("pqr"), at=moments.map(to_us))
+    def promise(self, producer: str, at: int) -> None:
+        self.both(lambda log: log.promise("feed", producer, at))
+
+    @rule(producer=st.sampled_from("pqr"), since=st.none() | moments.map(to_us))
+    def retire(self, producer: str, since: int | None) -> None:
+        self.both(lambda log: log.retire("feed", producer, silent_since=since))
+
     @rule(name=names)
     def add_column(self, name: str) -> None:
         old = self.model.topics()[name]
-        if len(old.schema) < 6:
+        if len(old.schema) < 6 + 2 * (name == "meters"):
             new = add_column(old, pa.field(f"added_{len(old.schema)}", pa.list_(pa.string())))
             self.both(lambda log: log.alter_topic(old, new))
 
-    @rule(column=st.sampled_from([("clicks", "user"), ("clicks", "n"), ("accounts", "n")]))
+    @rule(column=st.sampled_from([("clicks", "user"), ("clicks", "n"), ("accounts", "n"), ("meters", "id")]))
     def widen(self, column: tuple[str, str]) -> None:
         old = self.model.topics()[column[0]]
         wider = {pa.int16(): pa.int32(), pa.int32(): pa.int64()}.get(old.schema.field(column[1]).type)
@@ -255,9 +292,10 @@ class LogMachine(RuleBasedStateMachine):
         assert by_name(self.log) == by_name(self.model)
         tables, wanted_tables = contents(self.log), contents(self.model)
         for topic in self.model.topics().values():
+            assert self.log.promises(topic.name) == self.model.promises(topic.name)
             found, wanted = self.log.partitions(topic.name), self.model.partitions(topic.name)
             for p, bounds in wanted.items():
-                for fact in ("first", "end", "rows", "watermark", "ahead"):
+                for fact in ("first", "end", "rows", "watermark", "ahead", "heard_at"):
                     assert getattr(found[p], fact) == getattr(bounds, fact), f"{fact} of {topic.name}/{p}"
                 assert_equal(tables[topic.name, p], wanted_tables[topic.name, p])
                 self.compare_places(topic, p, bounds.end, wanted_tables[topic.name, p])
@@ -344,7 +382,7 @@ class SyncedLogMachine(LogMachine):
 PHASES = [phase for phase in Phase if phase is not Phase.explain]
 TestLog = LogMachine.TestCase
 TestLog.settings = settings(
-    max_examples=1_500 if LONG else 60, stateful_step_count=60 if LONG else 30, phases=PHASES
+    max_examples=1_500 if LONG else 50, stateful_step_count=60 if LONG else 30, phases=PHASES
 )
 TestSyncedLog = SyncedLogMachine.TestCase
 TestSyncedLog.settings = settings(max_examples=200 if LONG else 10, stateful_step_count=30, phases=PHASES)

@@ -93,6 +93,30 @@ def test_state_that_grows_with_a_topic_that_only_grows(root: g.Node) -> None:
     assert grows(root) == ["clicks"]
 
 
+def test_state_that_the_watermark_passes_does_not_grow() -> None:
+    window = pa.struct([("start", pa.timestamp("us")), ("end", pa.timestamp("us"))])
+    counted = pa.schema([("w", window), ("n", pa.int64())])
+    below = g.Map(join(CLICKS, ORDERS), (), ROW)
+    root = g.Aggregate(below, 1, (function("count"),), counted)
+    expiring = {id(root): frozenset({"clicks"}), id(below.input): frozenset({"clicks"})}
+    assert told(root, KNOWN).startswith("grows with clicks")
+    assert told(root, KNOWN, expiring) == (
+        "bounded by time: it keeps the rows of clicks, to be found by rows of the other side that come later, until the "
+        "watermark of clicks has passed, and bounded by orders"
+    )
+    assert [part.extent.bounded for part in kept(root, KNOWN, {id(root): frozenset({"clicks"})})] == [
+        False,
+        True,
+        True,
+    ]
+    assert all(part.extent.bounded for part in kept(root, KNOWN, expiring))
+    (*_, last) = kept(root, KNOWN)
+    assert "correct_for lets go of windows that are closed" in last.instead
+    closing = g.Close(CLICKS, (("clicks",), ("clicks", "taps")), ROW)
+    (part,) = kept(closing, KNOWN)
+    assert part.extent == Extent(passing=frozenset({"clicks", "taps"}))
+
+
 @pytest.mark.parametrize(
     ("node", "extent"),
     [

@@ -74,7 +74,7 @@ def run(
         views_of(ws).listener = Ticks(ws.log)
         if once:
             _apply(ws, file, as_json)
-            _run_once(ws, tick_rows, as_json)
+            run_once(ws, tick_rows, as_json)
             return
         with _claimed(views_of(ws)) as ownership:
             _apply(ws, file, as_json)
@@ -98,7 +98,7 @@ def rebuild(session: Session, view: str, no_run: bool, as_json: bool) -> None:
         views_of(ws).listener = Ticks(ws.log)
         if not as_json:
             click.echo(f"rebuilding {', '.join(names)}", err=True)
-        _run_once(ws, None, as_json)
+        run_once(ws, None, as_json)
 
 
 def _say_rebuilt(names: list[str], as_json: bool) -> None:
@@ -161,7 +161,8 @@ def _placed(error: HeadwaterError, file: str) -> HeadwaterError:
     return type(error)(f"{error.message} (in {file})", detail=error.detail, hint=error.hint, **error.facts)
 
 
-def _run_once(ws: Workspace, tick_rows: int | None, as_json: bool) -> None:
+def run_once(ws: Workspace, tick_rows: int | None, as_json: bool) -> None:
+    """Bring every view up to date and say what was done; exit status 1 if one is stopped. The listener is `Ticks`."""
     from headwater.cli.watching import Ticks, asked_to_stop, start_spark
 
     views = views_of(ws)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from headwater import __version__
-from headwater.cli import INTERRUPTED, append, doctor, engine, tail, topics, upkeep, views, why
+from headwater.cli import INTERRUPTED, append, doctor, engine, late, tail, topics, upkeep, views, why
 from headwater.cli.output import print_error
 from headwater.cli.session import FUNCTIONS_VARIABLE, VARIABLE, Session
 from headwater.errors import HeadwaterError, UsageError
@@ -116,6 +116,7 @@ for command in (
     views.views,
     views.status,
     why.why,
+    late.late,
     upkeep.cursors,
     upkeep.lag,
     upkeep.maintain,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from headwater.catalog import ViewDefinition
     from headwater.log.protocol import Log
     from headwater.state.manifest import Manifest, ViewState
@@ -24,11 +26,15 @@ class Standing:
     reason: str | None
     ledger: Mapping[str, int]
     """What became of the rows that it has taken in: read, and of those used, diverted, dropped, failed."""
+    watermark: datetime | None
+    """That which it has reached, if it shows rows by one."""
 
 
 def standings(log: Log, manifest: Manifest | None) -> list[Standing]:
     """Every view that is declared, by name."""
+    from headwater.clock import from_us
     from headwater.runtime.catalog import definitions, state_of
+    from headwater.runtime.lateness import watermark_of
     from headwater.runtime.units import balanced, total
 
     views = definitions(log)
@@ -37,6 +43,7 @@ def standings(log: Log, manifest: Manifest | None) -> list[Standing]:
     for name, view in sorted(views.items()):
         state = state_of(log, view, manifest)
         behind = {topic: counts.after(topic, at) for topic, at in _reads(view, views, manifest)}
+        reached = watermark_of(state.extra) if state else None
         found.append(
             Standing(
                 name,
@@ -45,6 +52,7 @@ def standings(log: Log, manifest: Manifest | None) -> list[Standing]:
                 state.last_tick if state else None,
                 state.reason if state else None,
                 total(balanced(state.extra.get("ledger", {}) if state else {})),
+                None if reached is None else from_us(reached),
             )
         )
     return found
@@ -128,7 +136,7 @@ def _reads(
     view: ViewDefinition, views: Mapping[str, ViewDefinition], manifest: Manifest | None
 ) -> Iterator[tuple[str, Mapping[int, int]]]:
     """The topics under a view, each with the positions up to which it has them."""
-    from headwater.runtime.hidden import table_with_hidden
+    from headwater.runtime.hidden import table_with_hidden, versions_of
     from headwater.runtime.units import view_of
 
     state = _state(view, manifest)
@@ -139,7 +147,7 @@ def _reads(
             yield name, state.positions[name]
         else:  # a keyed topic is read once for all views, as a table with a place of its own
             kept = manifest.views if manifest else {}
-            table = kept.get(name) or kept.get(table_with_hidden(name))
+            table = kept.get(name) or kept.get(table_with_hidden(name)) or kept.get(versions_of(name))
             yield name, table.positions.get(name, {}) if table is not None else {}
 
 

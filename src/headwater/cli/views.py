@@ -39,8 +39,11 @@ def views(session: Session, as_json: bool) -> None:
                 "columns": row["columns"],
                 "state": shown_bytes(row["state_bytes"]),
                 "last tick": row["last_tick"],
-                **({"failed": row["failed"]} if any(r["failed"] for r in rows) else {}),
-                **({"reason": row["reason"]} if any(r["reason"] for r in rows) else {}),
+                **{
+                    what: row[what]
+                    for what in (*_LEFT_OUT, "watermark", "reason")
+                    if any(r[what] for r in rows)
+                },
             }
             for row in rows
         ]
@@ -70,8 +73,9 @@ def status(session: Session, as_json: bool) -> None:
         click.echo()
         left_out = [w for w in _LEFT_OUT if any(row["ledger"][w] for row in about[kind] if "ledger" in row)]
         rows = [_row(row, left_out) for row in about[kind]]
-        if not any(row.get("reason") for row in rows):
-            rows = [{k: v for k, v in row.items() if k != "reason"} for row in rows]
+        for optional in ("watermark", "reason"):
+            if not any(row.get(optional) for row in rows):
+                rows = [{k: v for k, v in row.items() if k != optional} for row in rows]
         print_listing(rows, as_json=False, empty=empty)
 
 
@@ -140,7 +144,8 @@ def _row(row: dict[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
     }
     facts = {k: v for k, v in row.items() if k not in ("ledger", "reason")}
     shown = {named.get(k, k): shown_bytes(v) if k == "size_bytes" else v for k, v in facts.items()}
-    shown |= {what: row["ledger"][what] for what in left_out if "ledger" in row}
+    if left_out and "ledger" in row:
+        shown |= {what: row["ledger"][what] for what in ("read", "used", *left_out)}
     return shown | ({"reason": row["reason"]} if "reason" in row else {})
 
 

@@ -90,9 +90,22 @@ class PartitionInfo:
     oldest_appended_at: Microseconds | None
     ahead: int = 0
     """Rows so far ahead of their append time (`max_ahead`) that they did not raise the watermark."""
+    heard_at: Microseconds = 0
+    """When it was last heard of: the time of its last record or declared punctuation, at first that of the topic's
+    creation. What silence alone wrote does not count."""
     compacted_to: int = 0
     """Below this offset compaction may have removed records that later ones replaced: what the topic held at a position
     before it can no longer be told."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What is known of a producer of a topic `WITH (watermark = 'producers')`."""
+
+    moment: Microseconds | None
+    """It sends nothing older from now on; None if it has appended and promised nothing yet, which holds the watermark."""
+    heard_at: Microseconds
+    """The time of its last promise or append."""
 
 
 @dataclass(frozen=True)
@@ -237,8 +250,36 @@ class Log(Protocol):
         """
         ...
 
-    def punctuate(self, topic: str, moments: Mapping[int, Microseconds]) -> None:
-        """Raise the watermark of each partition given; takes one offset in each, which readers skip."""
+    def punctuate(
+        self,
+        topic: str,
+        moments: Mapping[int, Microseconds],
+        *,
+        silent_at: Mapping[int, int] | None = None,
+    ) -> None:
+        """Raise the watermark of each partition given; takes one offset in each, which readers skip.
+
+        `silent_at` says that these partitions were found silent, with the ends that they had then: one that has grown
+        since, or whose watermark is as high already, is left alone, and the others are as silent as before.
+        """
+        ...
+
+    def promise(self, topic: str, producer: str, moment: Microseconds) -> None:
+        """The producer sends nothing older from now on: one commit, which makes it known if it is new, and in which
+        every partition gets the minimum over the known producers' promises, if that is higher than its watermark.
+        A promise below an earlier one of the same producer is only a sign of life. UsageError unless the topic is
+        `WITH (watermark = 'producers')`.
+        """
+        ...
+
+    def retire(self, topic: str, producer: str, *, silent_since: Microseconds | None = None) -> bool:
+        """The producer is no longer one: it is left out of the minimum, which may rise, in the same commit. With
+        `silent_since` only if nothing was heard of it after that. False if it is not known, or was heard of.
+        """
+        ...
+
+    def promises(self, topic: str) -> Mapping[str, Promise]:
+        """The known producers of a topic `WITH (watermark = 'producers')`, by name; none on another topic."""
         ...
 
     def partitions(self, topic: str) -> Mapping[int, PartitionInfo]:

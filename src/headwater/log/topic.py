@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.arguments import whole_number
+from headwater.arguments import label, whole_number
 from headwater.catalog import TopicDefinition
 from headwater.clock import Clock, SystemClock, from_us, to_us
 from headwater.errors import UsageError
 from headwater.log.appending import Expect, append_rows, make_producer
 from headwater.log.cursor import Cursor
 from headwater.log.group import GroupMember
-from headwater.log.protocol import Log, PartitionInfo, TimeAxis
+from headwater.log.protocol import Log, PartitionInfo, Promise, TimeAxis
 from headwater.log.reader import (
     BATCH_ROWS,
     OnGap,
@@ -149,8 +149,12 @@ class Topic:
             on_gap=on_gap,
         )
 
-    def punctuate(self, moment: datetime) -> None:
-        """Declare that no record earlier than `moment` is to come: raises the watermark of every partition to it."""
+    def punctuate(self, moment: datetime, *, producer: str | None = None) -> None:
+        """Declare that no record earlier than `moment` is to come: raises the watermark of every partition to it.
+
+        On a topic `WITH (watermark = 'producers')` a `producer` promises it of its own records, and the watermark is the
+        minimum over the known producers: those that have promised or appended in their own name, and not retired.
+        """
         if self.definition.time is None:
             raise UsageError(
                 f"topic {self.name!r} has no event time to punctuate",
@@ -161,7 +165,25 @@ class Topic:
                 f"a topic is punctuated at a datetime, not {moment!r}",
                 hint="topic.punctuate(datetime(2026, 1, 31, 12, tzinfo=UTC))",
             )
+        if producer is not None:
+            self._log.promise(self.name, label(producer, "producer"), to_us(moment))
+            return
         self._log.punctuate(self.name, {p: to_us(moment) for p in self._log.partitions(self.name)})
+
+    def retire(self, producer: str) -> None:
+        """The producer sends no more: the watermark no longer waits for its promises. It joins again as it came first."""
+        if not self._log.retire(self.name, label(producer, "producer")):
+            known = ", ".join(sorted(self._log.promises(self.name)))
+            raise UsageError(
+                f"topic {self.name!r} has no producer {producer!r}",
+                hint=f"its producers are {known}"
+                if known
+                else "it has none: one joins by a promise or an append",
+            )
+
+    def promises(self) -> Mapping[str, Promise]:
+        """The known producers of a topic `WITH (watermark = 'producers')`, with what each has promised."""
+        return self._log.promises(self.name)
 
     def finish(self) -> None:
         """End a bounded input: every window of it can close."""

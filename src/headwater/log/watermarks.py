@@ -1,7 +1,8 @@
 """The watermark as a function of the records: W before a row is the higher of the highest eligible event time before
 it less the lateness, and the highest punctuation before it.
 
-Eligible are rows not further ahead of their append time than `max_ahead`. Pure; both backends use it.
+Eligible are rows not further ahead of their append time than `max_ahead`; none on a topic whose producers promise (see
+`promises`), where punctuation alone raises it. Pure; both backends use it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def row_watermarks(
     times: npt.NDArray[np.int64], before: Microseconds, appended_at: Microseconds, topic: TopicDefinition
 ) -> tuple[npt.NDArray[np.int64], Microseconds, int]:
     """For rows of one append: the watermark before each, the one after them all, and how many were too far ahead."""
+    if topic.watermark == "producers":
+        return np.full(len(times), before, dtype=np.int64), before, 0
     ahead = 0
     if topic.max_ahead_us is not None:
         too_far = times > appended_at + topic.max_ahead_us
@@ -51,6 +54,8 @@ def watermark_after(
     times: npt.NDArray[np.int64], before: Microseconds, appended_at: Microseconds, topic: TopicDefinition
 ) -> tuple[Microseconds, int]:
     """The last two answers of `row_watermarks`, without the one for each row."""
+    if topic.watermark == "producers":
+        return before, 0
     ahead = 0
     if topic.max_ahead_us is not None:
         eligible = times[times <= appended_at + topic.max_ahead_us]

@@ -37,7 +37,7 @@ from headwater.operators.grouping import Groups, group
 from headwater.operators.latest import Found, find
 from headwater.operators.ordered import arrange_ordered, first_rows
 from headwater.operators.runs import Run, key_hashes
-from headwater.operators.sums import Bools
+from headwater.operators.sums import Bools, Ints
 from headwater.parallel import side_by_side
 
 PIECE_ROWS = 1 << 18
@@ -282,20 +282,51 @@ def step_combined(spec: AggregateSpec, state: Sequence[Run], combined: pa.Record
         return step(spec, state, (), Delta.empty(spec.schema))
     groups = group(combined, combined.num_rows, range(spec.width))
     order = np.arange(combined.num_rows) if groups.order is None else groups.order
-    columns = combined.columns
-    column = spec.width
+    fresh = _merged(spec, combined.columns[spec.width :], order, groups.starts, groups.sizes)
+    output, kept = _apply(spec, state, groups, fresh, lambda picks: picks, None)
+    return Step(output, kept, ())
+
+
+# The columns that a combinable spec has in its state after the key, for operators whose groups are not given by a key.
+
+
+def collected(spec: AggregateSpec, batch: Batch) -> list[pa.Array]:
+    """What a delta brings to each of its groups."""
+    return _collect(spec, batch).columns()
+
+
+def merged(
+    spec: AggregateSpec, kept: Sequence[pa.Array], order: Ints, starts: Ints, sizes: Ints
+) -> list[pa.Array]:
+    """What several groups have together, for each segment of groups in the given order."""
+    return _merged(spec, kept, order, starts, sizes).columns()
+
+
+def finished(spec: AggregateSpec, kept: Sequence[pa.Array], keys: pa.RecordBatch) -> list[pa.Array]:
+    """The buffer columns of all functions over some groups, which have rows.
+
+    Raises ArithmeticOverflowError, naming the group by its key, if a sum does not fit its type.
+    """
+    columns = iter(kept)
+    numbers = [[_number(next(columns)) for _ in dtypes] for dtypes in spec.dtypes]
+    picks = [[next(columns) for _ in extreme.columns] for extreme in spec.extremes]
+    there = np.ones(len(kept[0]), dtype=np.bool_)
+    return _finish(spec, _Kept(numbers, picks, []), keys, there)
+
+
+def _merged(spec: AggregateSpec, kept: Sequence[pa.Array], order: Ints, starts: Ints, sizes: Ints) -> _Kept:
+    column = 0
     sums: list[Lanes] = []
     for accumulator, dtypes in zip(spec.accumulators, spec.dtypes, strict=True):
-        parts = columns[column : column + len(dtypes)]
+        parts = kept[column : column + len(dtypes)]
         column += len(dtypes)
-        sums.append(accumulator.merge([_number(part)[order] for part in parts], groups.starts))
+        sums.append(accumulator.merge([_number(part)[order] for part in parts], starts))
     picks: _Picks = []
     for extreme in spec.extremes:
-        parts = columns[column : column + len(extreme.columns)]
+        parts = kept[column : column + len(extreme.columns)]
         column += len(extreme.columns)
-        picks.append(extreme.pick(parts, order, groups.starts, groups.sizes))
-    output, kept = _apply(spec, state, groups, _Kept(sums, picks, []), lambda picks: picks, None)
-    return Step(output, kept, ())
+        picks.append(extreme.pick(parts, order, starts, sizes))
+    return _Kept(sums, picks, [])
 
 
 def _collect(spec: AggregateSpec, batch: Batch) -> _Kept:

@@ -79,6 +79,37 @@ class JoinSpec:
 
 
 @dataclass(frozen=True, eq=False)
+class Statuses:
+    """What the output of a join shows of rows of one side, by whether they have a match; side 0 is the left one."""
+
+    kind: Kind
+    schema: pa.Schema
+    sides: tuple[pa.Schema, pa.Schema]
+
+    def status(self, side: int, rows: pa.RecordBatch, matched: Bools, weights: Ints) -> Delta:
+        """What the output shows of rows of one side, given whether they have a match."""
+        kind = self.kind
+        if kind == "existence":
+            columns = [*rows.columns, pa.array(matched)]
+            return Delta(pa.RecordBatch.from_arrays(columns, schema=self.schema), weights)
+        shown = Delta(rows, weights).filter(matched if kind == "semi" else ~matched)
+        if kind in ("semi", "anti"):
+            return shown
+        padding = [nulls(len(shown), field.type) for field in self.sides[1 - side]]
+        mine = shown.rows.columns
+        columns = [*padding, *mine] if side else [*mine, *padding]
+        return shown.with_rows(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+
+    def flips(self, side: int, rows: pa.RecordBatch, weights: Ints, before: Ints, after: Ints) -> list[Delta]:
+        """What changes for rows that stay, given how many matches they had and have."""
+        places = np.flatnonzero((before > 0) != (after > 0))
+        if not len(places):
+            return []
+        rows, weights, now = take_rows(rows, places), weights[places], after[places] > 0
+        return [self.status(side, rows, ~now, -weights), self.status(side, rows, now, weights)]
+
+
+@dataclass(frozen=True, eq=False)
 class Step:
     """What comes of two deltas: the change of the output, consolidated, and a run for the state of each side."""
 
@@ -100,9 +131,10 @@ def step(
     `condition` is called at most twice, with all pairs in question at once, and never without any.
     """
     sides = (Side.of(d_left, left, spec.left_key), Side.of(d_right, right, spec.right_key))
-    join = _Join(spec, sides, spec.output(d_left.rows.schema, d_right.rows.schema), condition)
+    schemas = (d_left.rows.schema, d_right.rows.schema)
+    join = _Join(spec, sides, Statuses(spec.kind, spec.output(*schemas), schemas), condition)
     parts, distinct = _by_pairs(join) if spec.shows_pairs or condition is not None else _by_counts(join)
-    output = concat(parts, join.schema)
+    output = concat(parts, join.statuses.schema)
     known = Delta(output.rows, output.weights, distinct) if distinct else consolidate(output)
     return Step(known, sides[0].delta, sides[1].delta)
 
@@ -113,30 +145,8 @@ class _Join:
 
     spec: JoinSpec
     sides: tuple[Side, Side]
-    schema: pa.Schema
+    statuses: Statuses
     condition: Condition | None
-
-    def status(self, side: int, rows: pa.RecordBatch, matched: Bools, weights: Ints) -> Delta:
-        """What the output shows of rows of one side, given whether they have a match."""
-        kind = self.spec.kind
-        if kind == "existence":
-            columns = [*rows.columns, pa.array(matched)]
-            return Delta(pa.RecordBatch.from_arrays(columns, schema=self.schema), weights)
-        shown = Delta(rows, weights).filter(matched if kind == "semi" else ~matched)
-        if kind in ("semi", "anti"):
-            return shown
-        padding = [nulls(len(shown), field.type) for field in self.sides[1 - side].delta.rows.schema]
-        mine = shown.rows.columns
-        columns = [*padding, *mine] if side else [*mine, *padding]
-        return shown.with_rows(pa.RecordBatch.from_arrays(columns, schema=self.schema))
-
-    def flips(self, side: int, rows: pa.RecordBatch, weights: Ints, before: Ints, after: Ints) -> list[Delta]:
-        """What changes for rows that stay, given how many matches they had and have."""
-        places = np.flatnonzero((before > 0) != (after > 0))
-        if not len(places):
-            return []
-        rows, weights, now = take_rows(rows, places), weights[places], after[places] > 0
-        return [self.status(side, rows, ~now, -weights), self.status(side, rows, now, weights)]
 
 
 def _by_pairs(join: _Join) -> tuple[list[Delta], bool]:
@@ -149,7 +159,9 @@ def _by_pairs(join: _Join) -> tuple[list[Delta], bool]:
     )
     parts = []
     if join.spec.shows_pairs:
-        parts = [pairs.delta(join.schema) for pairs in (come_left, come_right, come_both) if len(pairs)]
+        parts = [
+            pairs.delta(join.statuses.schema) for pairs in (come_left, come_right, come_both) if len(pairs)
+        ]
     touched = []
     for side, shown, mine, others in (
         (0, join.spec.shows_left, come_left, come_right),
@@ -159,7 +171,7 @@ def _by_pairs(join: _Join) -> tuple[list[Delta], bool]:
             run = join.sides[side].delta
             matched = mine.matches(side) + come_both.matches(side) > 0
             if len(run):
-                parts.append(join.status(side, run.rows, matched, run.weights))
+                parts.append(join.statuses.status(side, run.rows, matched, run.weights))
             touched.append(_Touched.of(side, others, ours if side == 0 else theirs))
     parts += _status_changes(join, [some for some in touched if len(some.places)])
     return parts, _distinct(join, ours, theirs)
@@ -173,7 +185,7 @@ def _by_counts(join: _Join) -> tuple[list[Delta], bool]:
         matches = np.zeros(len(left.delta), dtype=np.int64)
         members, places = left.members(np.arange(len(left.hashes)))
         matches[members] = right.count((*right.state, right.delta), left.keys, left.hashes)[places]
-        parts.append(join.status(0, left.delta.rows, matches > 0, left.delta.weights))
+        parts.append(join.statuses.status(0, left.delta.rows, matches > 0, left.delta.weights))
     if len(right.hashes):
         members, places = right.members(np.arange(len(right.hashes)))
         gained = tally(places, right.delta.weights[members], len(right.hashes))
@@ -181,7 +193,7 @@ def _by_counts(join: _Join) -> tuple[list[Delta], bool]:
         flipped = np.flatnonzero((before > 0) != (before + gained > 0))
         found = left.probe(left.state, take_rows(right.keys, flipped), right.hashes[flipped])
         before, after = before[flipped][found.probe], (before + gained)[flipped][found.probe]
-        parts += join.flips(0, found.rows, found.weights, before, after)
+        parts += join.statuses.flips(0, found.rows, found.weights, before, after)
     return parts, not len(right.delta)
 
 
@@ -223,7 +235,7 @@ def _status_changes(join: _Join, touched: list[_Touched]) -> list[Delta]:
     parts = []
     for some, before in zip(touched, befores, strict=True):
         rows, weights = take_rows(some.found.rows, some.places), some.found.weights[some.places]
-        parts += join.flips(some.side, rows, weights, before, before + some.gained)
+        parts += join.statuses.flips(some.side, rows, weights, before, before + some.gained)
     return parts
 
 

@@ -1,7 +1,8 @@
 """What bounds the state of a view: the tables that it reads, or nothing, because it grows with a topic that only grows.
 
 A topic without a key has a history and no current rows, so whatever is kept of each of its rows, or of each of their
-keys, is kept forever. Everything else is bounded: a table by the number of its keys, a single group by being one.
+keys, is kept forever, unless rows that come too late are left out: then it can be let go of once the watermark has passed.
+Everything else is bounded: a table by the number of its keys, a single group by being one.
 `kept` says of every operator of a graph what its state grows with; linear operators have none. The rows that a view
 shows are its result and not counted here: a view that is a filtered topic is as long as the topic.
 """
@@ -9,7 +10,9 @@ shows are its result and not counted here: a view that is a filtered topic is as
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
 
 from headwater.queries import graph as g
 
@@ -22,9 +25,11 @@ class Extent:
     """Topics without a key: it has more rows with every record of them."""
     tables: frozenset[str] = frozenset()
     """Topics with a key: it has no more rows than they and each other have together."""
+    passing: frozenset[str] = frozenset()
+    """Topics without a key whose watermarks pass what it has, after which it is let go of."""
 
     def __or__(self, other: Extent) -> Extent:
-        return Extent(self.topics | other.topics, self.tables | other.tables)
+        return Extent(self.topics | other.topics, self.tables | other.tables, self.passing | other.passing)
 
     @property
     def bounded(self) -> bool:
@@ -75,8 +80,20 @@ def rows(node: g.Node, sources: Mapping[str, Extent]) -> Extent:
     return found
 
 
-def kept(root: g.Node, sources: Mapping[str, Extent]) -> Iterator[Kept]:
-    """What the operators of a graph keep, those that changes reach first before the others."""
+def kept(
+    root: g.Node, sources: Mapping[str, Extent], expiring: Mapping[int, frozenset[str]] | None = None
+) -> Iterator[Kept]:
+    """What the operators of a graph keep, those that changes reach first before the others.
+
+    `expiring`: by the identity of a node, the topics whose watermarks let it forget.
+    """
+    for part in _kept(root, sources):
+        passing = (expiring or {}).get(id(part.node))
+        extent = part.extent if passing is None else Extent(tables=part.extent.tables, passing=passing)
+        yield replace(part, extent=extent)
+
+
+def _kept(root: g.Node, sources: Mapping[str, Extent]) -> Iterator[Kept]:
     for node in g.walk(root):
         match node:
             case g.Source() | g.Constant() | g.Map() | g.Union():
@@ -95,6 +112,22 @@ def kept(root: g.Node, sources: Mapping[str, Extent]) -> Iterator[Kept]:
                     "min, max, min_by and max_by without GROUP BY keep one row of a topic that only grows"
                 )
                 yield Kept(node, what, instead, rows(node.input, sources))
+            case g.Slide():
+                what = "every row, to be found by rows that come later and are near it in time"
+                instead = "GROUP BY window(...) keeps a row for every window"
+                yield Kept(node, what, instead, rows(node.input, sources))
+            case g.Sessions():
+                what = "every row, since its session changes with the rows before and after it"
+                instead = (
+                    "count, sum, avg, min and max over a topic without a PRIMARY KEY keep the sessions alone"
+                )
+                yield Kept(node, what, instead, rows(node.input, sources))
+            case g.SessionAggregate():
+                instead = "the same over a topic with a PRIMARY KEY"
+                yield Kept(node, "a row for every session", instead, rows(node.input, sources))
+            case g.Close():
+                topics = frozenset(topic for domain in node.domains for topic in domain)
+                yield Kept(node, "rows that are not final yet", "", Extent(passing=topics))
             case g.Fold():
                 instead = "the same over a topic with a PRIMARY KEY"
                 yield Kept(node, "a state for every key", instead, rows(node, sources))
@@ -106,9 +139,10 @@ def kept(root: g.Node, sources: Mapping[str, Extent]) -> Iterator[Kept]:
 def _aggregate(node: g.Aggregate, extent: Extent) -> Iterator[Kept]:
     if node.keys:
         what = "a row for every group" if node.functions or node.customs else "every different row"
-        yield Kept(
-            node, what, "the same without GROUP BY or DISTINCT, or over a topic with a PRIMARY KEY", extent
-        )
+        instead = "the same without GROUP BY or DISTINCT, or over a topic with a PRIMARY KEY"
+        if any(is_window(node.schema.field(key).type) for key in range(node.keys)):
+            instead = "late = 'divert', late = 'drop' or correct_for lets go of windows that are closed"
+        yield Kept(node, what, instead, extent)
         return
     yield Kept(node, "one row", "", ONE)
     for function in node.functions:
@@ -117,14 +151,21 @@ def _aggregate(node: g.Aggregate, extent: Extent) -> Iterator[Kept]:
             yield Kept(node, what, "count, sum and avg keep one value", extent)
 
 
+def is_window(kind: pa.DataType) -> bool:
+    """Whether a column of this type has windows: from when, and until when."""
+    return pa.types.is_struct(kind) and [field.name for field in kind] == ["start", "end"]
+
+
 def _named(side: g.Node) -> str:
     names = dict.fromkeys(s.name for s in g.sources(side))
     return " and ".join(names) or "the constants"
 
 
-def told(root: g.Node, sources: Mapping[str, Extent]) -> str:
-    """What bounds the state of a graph, or what it grows with, for people."""
-    parts = list(kept(root, sources))
+def told(
+    root: g.Node, sources: Mapping[str, Extent], expiring: Mapping[int, frozenset[str]] | None = None
+) -> str:
+    """What bounds the state of a graph, or what it grows with, for people; `expiring` as for `kept`."""
+    parts = list(kept(root, sources, expiring))
     if not parts:
         return "none: each row is looked at alone"
     whole = ONE
@@ -133,6 +174,10 @@ def told(root: g.Node, sources: Mapping[str, Extent]) -> str:
     if whole.topics:
         most = next(p for p in parts if p.extent.topics)
         return f"grows with {', '.join(sorted(whole.topics))}: it keeps {most.what}"
+    if whole.passing:
+        what, topics = next(p.what for p in parts if p.extent.passing), " and ".join(sorted(whole.passing))
+        more = f", and bounded by {', '.join(sorted(whole.tables))}" if whole.tables else ""
+        return f"bounded by time: it keeps {what}, until the watermark of {topics} has passed{more}"
     if not whole.tables:
         return "bounded by the query: one row for each group without keys"
     what = "table" if len(whole.tables) == 1 else "tables"

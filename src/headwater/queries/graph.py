@@ -193,6 +193,17 @@ class Aggregate:
 
 
 @dataclass(frozen=True)
+class Range:
+    """Where the matches of a join are: the left row's point lies in the right row's range, to which both ends belong."""
+
+    point: int
+    low: int
+    high: int
+    width: int | None
+    """The greatest distance of the two ends; None if the ranges of one key do not overlap."""
+
+
+@dataclass(frozen=True)
 class Join:
     """Two inputs on equal keys, with the rest of the condition over the pair."""
 
@@ -205,6 +216,8 @@ class Join:
     schema: pa.Schema
     at_most_one: bool = False
     """Whether the right side must have at most one row, or the query fails: a scalar subquery."""
+    range: Range | None = field(default=None, repr=False)
+    """What the condition implies of pairs, by columns that it was computed in; it tells where to look, and nothing else."""
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -257,6 +270,72 @@ class Regroup:
 
 
 @dataclass(frozen=True)
+class Framed:
+    """A function over the frame [time + low, time + high] of each row, both ends included."""
+
+    function: Function
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Slide:
+    """Every row, with functions over the rows of its key that are near it in time behind it: their buffers, from which
+    Spark computes the results, or, without functions that have one, the results that Spark computes from the rows."""
+
+    input: Node
+    key: tuple[int, ...]
+    time: int
+    preceding: int
+    following: int
+    """How far frames reach back and ahead, in units of the time's type."""
+    text: str
+    framed: tuple[Framed, ...]
+    schema: pa.Schema
+    evaluate: Any = field(default=None, compare=False, repr=False)
+    append_only: bool = False
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it reads."""
+        return (self.input,)
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Every row, with the interval of its session in place of its own, which is a struct of start and end."""
+
+    input: Node
+    key: tuple[int, ...]
+    column: int
+    schema: pa.Schema
+    append_only: bool = False
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it reads."""
+        return (self.input,)
+
+
+@dataclass(frozen=True)
+class SessionAggregate:
+    """A row per group, as `Aggregate` has it, one of whose `keys` columns is that of `Sessions`; over rows that are never
+    taken back, and so need not be kept."""
+
+    input: Node
+    keys: int
+    column: int
+    functions: tuple[Function, ...]
+    schema: pa.Schema
+    append_only: bool = False
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it reads."""
+        return (self.input,)
+
+
+@dataclass(frozen=True)
 class Fold:
     """A row per key: the state that a user's step has made of the key's rows, in the order in which they came."""
 
@@ -274,7 +353,38 @@ class Fold:
         return (self.input,)
 
 
-Node = Source | Constant | Map | Union | Aggregate | Join | Rank | Regroup | Fold
+@dataclass(frozen=True)
+class Close:
+    """The rows that are final: those whose time, in the last column but one of the input, the watermarks have reached;
+    the last column is the number of the domain whose watermarks these are. Neither is shown."""
+
+    input: Node
+    domains: tuple[tuple[str, ...], ...]
+    """Topics, by the number of their domain."""
+    schema: pa.Schema
+    append_only: bool = False
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it reads."""
+        return (self.input,)
+
+
+Node = (
+    Source
+    | Constant
+    | Map
+    | Union
+    | Aggregate
+    | Join
+    | Rank
+    | Regroup
+    | Slide
+    | Sessions
+    | SessionAggregate
+    | Fold
+    | Close
+)
 
 
 def walk(node: Node) -> Iterator[Node]:

@@ -118,9 +118,11 @@ class CreateView:
         self,
         schema: pa.Schema,
         inputs: Mapping[str, Sequence[str]],
+        late: pa.Schema | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> ViewDefinition:
-        """The checked definition, with the columns that the query gives, and what it reads with the columns there."""
+        """The checked definition, with the columns that the query gives, what it reads with the columns there, and the
+        columns of its late rows, if it tells of them."""
         return define_view(
             self.name,
             self.query.text,
@@ -129,6 +131,7 @@ class CreateView:
             options=resolve(self.options, environ),
             emit_on_close=self.emit_on_close,
             inputs=inputs,
+            late=late,
         )
 
 

@@ -32,7 +32,8 @@ class Arrangements:
         self._writer = writer
         self._tick = tick
         self._merging = merging
-        self._later: dict[str, tuple[Slot, tuple[RunRef, ...], bool]] = {}
+        self._later: dict[str, tuple[Slot, tuple[RunRef, ...], bool, int | None]] = {}
+        self._watermarks: dict[str, Mapping[str, int]] = {}
         self._exchanges = 0
         self._runs: dict[str, list[Run]] = {}
         self.refs: dict[str, tuple[RunRef, ...]] = {}
@@ -44,6 +45,10 @@ class Arrangements:
             self._runs.pop(name, None)
             refs = tuple(before.arrangements.get(name, ()))
             self.refs[name] = refs if self._merging is None else self._merging.adopted(name, refs)
+
+    def expire(self, unit: Unit, watermarks: Mapping[str, int]) -> None:
+        """Let merges drop what no row after these watermarks will meet."""
+        self._watermarks[unit.identity] = watermarks
 
     def clear(self, unit: Unit) -> None:
         """Begin with nothing."""
@@ -85,22 +90,32 @@ class Arrangements:
             if name in self._runs:
                 self._runs[name].append(run)
         else:
-            self._compact(name, slot, refs, [*self.runs(unit, slot), run])
+            self._compact(unit, slot, refs, [*self.runs(unit, slot), run])
         return ref
 
     def add_parts(self, unit: Unit, slot: Slot, parts: Parts) -> None:
         """Add a run that tasks have written, and merge what is due."""
         name = arrangement_id(unit, slot)
         refs = (*self.refs.get(name, ()), *parts.refs)
-        self._compact(name, slot, refs, [*self.runs(unit, slot), *self.opened(parts.refs)])
+        self._compact(unit, slot, refs, [*self.runs(unit, slot), *self.opened(parts.refs)])
 
-    def _compact(self, name: str, slot: Slot, refs: tuple[RunRef, ...], runs: list[Run]) -> None:
-        leave, large = self._busy(name, refs), self._merging is None
+    def _compact(self, unit: Unit, slot: Slot, refs: tuple[RunRef, ...], runs: list[Run]) -> None:
+        name = arrangement_id(unit, slot)
+        leave, large, level = self._busy(name, refs), self._merging is None, self._level(unit, slot)
         with self._phases(phases.MERGE):
-            done = compacted(slot, refs, runs, self._writer, self._store, leave=leave, large=large)
+            done = compacted(
+                slot, refs, runs, self._writer, self._store, leave=leave, large=large, level=level
+            )
         self.refs[name], self._runs[name] = done.refs, done.runs
         if done.later is not None:
-            self._later[name] = (slot, done.refs[done.later], done.later.start == 0)
+            self._later[name] = (slot, done.refs[done.later], done.later.start == 0, level)
+
+    def _level(self, unit: Unit, slot: Slot) -> int | None:
+        """The watermark by which rows of an arrangement expire, if there is one."""
+        known = self._watermarks.get(unit.identity, {})
+        if slot.expires is None or any(topic not in known for topic in slot.expires.topics):
+            return None
+        return min(known[topic] for topic in slot.expires.topics)
 
     def _busy(self, name: str, refs: Sequence[RunRef]) -> int:
         """How many of the oldest runs are to be left alone."""
@@ -110,8 +125,8 @@ class Arrangements:
         """The tick was made: have the large merges done that it calls for."""
         if self._merging is not None:
             self._merging.committed(manifest)
-            for name, (slot, parts, bottom) in self._later.items():
-                self._merging.ask(name, slot, parts, bottom=bottom, tick=self._tick + 1)
+            for name, (slot, parts, bottom, level) in self._later.items():
+                self._merging.ask(name, slot, parts, bottom=bottom, tick=self._tick + 1, level=level)
 
     def durable(self, unit: Unit, slot: Slot) -> tuple[RunRef, ...]:
         """The references of an arrangement, all of which can be read by other processes."""

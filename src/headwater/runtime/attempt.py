@@ -32,9 +32,11 @@ from headwater.runtime.catalog import Broken, Workload
 from headwater.runtime.compaction import merged_run
 from headwater.runtime.history import base_of, base_slot, beginning, hold_from_start, removed
 from headwater.runtime.inputs import Inputs
+from headwater.runtime.lateness import watermarks_at
 from headwater.runtime.phases import Phases
 from headwater.runtime.placement import Parts
 from headwater.runtime.units import BESIDE, Derived, Done, Ledger, Unit, ViewUnit, added
+from headwater.runtime.versions import VersionsUnit
 from headwater.state.bases import Bases
 from headwater.state.damage import is_of_state
 from headwater.state.manifest import Manifest, ViewState, encode_schema
@@ -81,6 +83,8 @@ class _Standing:
     """While it is built on a base: that base, whose contents of other units it has read."""
     ledger: Ledger = field(default_factory=dict)
     """By topic, what became of the rows that it has read so far."""
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    """Of the topics that it waits for, at its positions."""
     beside: dict[str, Delta] = field(default_factory=dict)
     """By arrangement, what this tick changes in what it gives beside its rows."""
     beside_refs: dict[str, RunRef] = field(default_factory=dict)
@@ -153,6 +157,11 @@ class Attempt:
                 elif standing.status == "live":
                     self._standing[unit.name] = self._anew(unit, standing.state, reason)
                 continue
+            if standing.status == "live" and (below := self._taken_back(unit)) is not None:
+                reason = f"{below} was made anew, without rows that it had"
+                standing = self._standing[unit.name] = self._anew(unit, standing.state, reason)
+                if standing.status == "stopped":
+                    continue
             try:
                 self._move(unit, standing)
             except (FencedError, StorageError, ClosedError):
@@ -230,6 +239,7 @@ class Attempt:
             begins=state.extra["begins"],
             base=self._bases.newest() if "base" in state.extra else None,
             ledger=state.extra.get("ledger", {}),
+            watermarks=state.extra.get("watermarks", {}),
             is_blocked="blocked" in state.extra,
         )
 
@@ -252,7 +262,8 @@ class Attempt:
         again: then it is stopped instead.
         """
         hold_from_start(self._log, unit.topics)
-        begins = {topic: beginning(self._log, topic) for topic in unit.topics}
+        needs_all = isinstance(unit, VersionsUnit)
+        begins = {topic: beginning(self._log, topic, every_record=needs_all) for topic in unit.topics}
         based = base_of(self._log, unit, self._bases.newest())
         if based is not None and removed(self._log, based.extra["begins"]):
             return self._from_base(unit, based, state)
@@ -284,6 +295,7 @@ class Attempt:
             begun=True,
             base=base,
             ledger=based.extra.get("ledger", {}),
+            watermarks=based.extra.get("watermarks", {}),
         )
 
     def _stopped_at(self, unit: Unit, state: ViewState, reason: str) -> _Standing:
@@ -305,6 +317,13 @@ class Attempt:
                 return below.status, f"it reads {name}, which is {below.status}"
         return None
 
+    def _taken_back(self, unit: Unit) -> str | None:
+        """A view below that was made anew, and from this tick on lacks rows which the unit counts on."""
+        for name in unit.counts_on if isinstance(unit, ViewUnit) else ():
+            if self._standing[name].joined and (self._replaced(name).weights < 0).any():
+                return name
+        return None
+
     def _move(self, unit: Unit, standing: _Standing) -> None:
         first = not standing.begun
         if standing.status == "live":
@@ -313,7 +332,7 @@ class Attempt:
             changes |= {
                 n: self._replaced(n) if s.joined else s.change or self._nothing(n) for n, s in below.items()
             }
-            self._apply(unit, standing, changes, first=False)
+            self._apply(unit, standing, changes, self._watermarks(unit, self._cut), first=False)
             standing.positions, standing.sequence = self._own_cut(unit, self._cut), self._sequence
             return
         target, sequence = self._chunk(unit, standing)
@@ -321,7 +340,8 @@ class Attempt:
         changes = self._read(unit, standing.positions, target)
         if joins:
             changes |= {n: self._since(n, standing.base) for n in unit.units}
-        self._apply(unit, standing, changes, first=first)
+        at = {**self._cut, **target} if joins else target
+        self._apply(unit, standing, changes, self._watermarks(unit, at), first=first)
         standing.positions, standing.sequence, standing.begun = self._own_cut(unit, target), sequence, True
         if joins:
             standing.status, standing.joined, standing.base = "live", True, None
@@ -376,15 +396,34 @@ class Attempt:
     def _own_cut(self, unit: Unit, cut: Ends) -> Ends:
         return {t: dict(cut[t]) for t in unit.topics if t in cut}
 
+    def _watermarks(self, unit: Unit, at: Ends) -> dict[str, int]:
+        """The watermarks of the topics that a unit waits for, at some positions; none is there for one without."""
+        if not isinstance(unit, ViewUnit) or not unit.waits_for:
+            return {}
+        return watermarks_at(self._log, unit.waits_for, at)
+
     def _apply(
-        self, unit: Unit, standing: _Standing, changes: Mapping[str, Delta | pa.RecordBatch], *, first: bool
+        self,
+        unit: Unit,
+        standing: _Standing,
+        changes: Mapping[str, Delta | pa.RecordBatch],
+        watermarks: Mapping[str, int],
+        *,
+        first: bool,
     ) -> None:
         nothing = not first and not any(_size(c) for c in changes.values())
-        if nothing:
+        if nothing and watermarks == standing.watermarks:
             standing.change = None
             return
+        standing.watermarks = watermarks
         with self._phases(phases.COMPUTE):
-            done: Done = unit.step(changes, self._arrangements.of(unit), first=first)
+            held = self._arrangements.of(unit)
+            if isinstance(unit, ViewUnit):
+                if unit.is_past_replay(standing.positions):
+                    self._arrangements.expire(unit, watermarks)
+                done: Done = unit.step(changes, held, first=first, watermarks=watermarks)
+            else:
+                done = unit.step(changes, held, first=first)
         for slot, run in done.runs.items():
             if isinstance(run, Parts):
                 self._arrangements.add_parts(unit, slot, run)
@@ -541,7 +580,8 @@ class Attempt:
             }
             | ({"base": standing.base.tick} if standing.base is not None else {})
             | ({"blocked": True} if standing.is_blocked else {})
-            | ({"ledger": standing.ledger} if isinstance(unit, ViewUnit) else {}),
+            | ({"ledger": standing.ledger} if isinstance(unit, ViewUnit) else {})
+            | ({"watermarks": standing.watermarks} if standing.watermarks else {}),
         )
 
 

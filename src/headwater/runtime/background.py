@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headwater.runtime.compaction import check_parts, merged_run
+from headwater.runtime.compaction import check_parts, merged_run, unexpired
 from headwater.runtime.pipeline import Slot
 from headwater.state.manifest import Manifest
 from headwater.state.refs import RunRef
@@ -24,6 +24,7 @@ class _Task:
     parts: tuple[RunRef, ...]
     bottom: bool
     tick: int
+    level: int | None
     writer: Writer | None = None
     merged: RunRef | None = None
 
@@ -39,12 +40,21 @@ class Merging:
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def ask(self, name: str, slot: Slot, parts: Sequence[RunRef], *, bottom: bool, tick: int) -> None:
-        """Have these runs merged, unless another merge of the arrangement is under way."""
+    def ask(
+        self,
+        name: str,
+        slot: Slot,
+        parts: Sequence[RunRef],
+        *,
+        bottom: bool,
+        tick: int,
+        level: int | None = None,
+    ) -> None:
+        """Have these runs merged, unless another merge of the arrangement is under way; see `compacted`."""
         with self._guard:
             if name in self._tasks:
                 return
-            task = self._tasks[name] = _Task(name, slot, tuple(parts), bottom, tick)
+            task = self._tasks[name] = _Task(name, slot, tuple(parts), bottom, tick, level)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="headwater-merge", daemon=True)
             self._thread.start()
@@ -110,6 +120,8 @@ class Merging:
         check_parts(self._store, task.parts, task.writer)
         runs = [self._store.open_run(ref) for ref in task.parts]
         merged = merged_run(task.slot, runs, bottom=task.bottom)
+        if task.bottom:
+            merged = unexpired(task.slot, merged, task.level)
         ref = task.writer.add(merged, ticks=(task.parts[0].ticks[0], task.parts[-1].ticks[1]))
         task.writer.flush()
         task.merged = ref

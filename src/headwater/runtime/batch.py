@@ -18,18 +18,34 @@ import pyarrow.parquet as pq
 
 from headwater.catalog import TopicDefinition, ViewDefinition
 from headwater.log.protocol import Log
+from headwater.operators.closing import EARLIEST
 from headwater.operators.delta import concat_rows
 from headwater.positions import Ends
 from headwater.queries import statements as s
+from headwater.queries.as_of import may_read_versions
+from headwater.queries.orderings import spelled
 from headwater.runtime.expressions import conformed, evaluation_error
 from headwater.runtime.functions.calls import worker_failure
 from headwater.runtime.functions.folds import parse_fold
 from headwater.runtime.functions.registry import Functions
-from headwater.runtime.hidden import hidden_in, read_records, topic_schema, visible
-from headwater.runtime.planning.catalyst import Catalyst, collected, plain_type
-from headwater.runtime.planning.names import Names, Opened
-from headwater.runtime.planning.planner import analyse, pin
+from headwater.runtime.hidden import (
+    hidden_in,
+    is_versions,
+    read_records,
+    table_topic,
+    topic_schema,
+    version_schema,
+    versions_of,
+    visible,
+)
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, collected, plain_type
+from headwater.runtime.planning.handles import Relation, with_versions
+from headwater.runtime.planning.names import Opened
+from headwater.runtime.planning.planner import analyse, pin, refuser
 from headwater.runtime.planning.registration import SessionFunctions
+from headwater.runtime.planning.timing import Policy, Timing
+from headwater.runtime.planning.versions import Unversioned, VersionedNames
+from headwater.runtime.versions import all_records, batch_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,6 +76,9 @@ class Batch:
         self._known: set[str] = set()
         self._tables: dict[str, pa.Table] = {}
         self._opened: dict[str, Opened] = {}
+        self.unversioned: dict[str, Unversioned] = {}
+        """Why what is known by a name has no versions."""
+        self._every: dict[str, Opened] = {}
 
     def close(self) -> None:
         """Remove what was written for Spark to read."""
@@ -70,26 +89,70 @@ class Batch:
         for name in definition.reads:
             if name not in self._known:
                 self.topic(name, definition.inputs[name], hidden_in(definition.query))
-        frame = self.query(definition.query).toDF(*definition.columns.names)
+                if (
+                    self._log is not None
+                    and self._log.topic(name).key
+                    and may_read_versions(definition.query)
+                ):
+                    self.versions(name, definition.inputs[name])
+        return self._viewed(definition, self._apart(definition, self.query(definition.query)))
+
+    def timed_view(
+        self, definition: ViewDefinition, relations: Mapping[str, Relation], watermarks: Mapping[str, int]
+    ) -> tuple[DataFrame, list[tuple[str, DataFrame]]]:
+        """The same for a view that leaves out late rows, or shows only final ones, at these watermarks of topics; and by
+        topic the rows that may be late, as `planning.timing` tells them. All that it reads must be there."""
+        query, policy = s.Query(definition.query), Policy.of(definition)
+        names = self._names(query, {n: self._every[n] for n in definition.reads})
+        plan = pin(self._catalyst, query, self._functions, names)
+        timed = Timing(self._catalyst, with_versions(relations), refuser(query), policy).timed(plan)
+        frame = self._apart(definition, self._planned(timed.plan))
+        if policy.emits:
+            levels = [min(watermarks.get(topic, EARLIEST) for topic in topics) for topics in timed.domains]
+            frame = _final(frame, definition.columns.names, levels)
+        late = [(part.topic, self._planned(part.plan)) for part in timed.late]
+        return self._viewed(definition, frame), late
+
+    def _names(self, query: s.Query, opened: Mapping[str, Opened]) -> VersionedNames:
+        dotted = [name for name in self._known if "." in name]
+        known: dict[str, Opened | Unversioned] = {}
+        if may_read_versions(query.text):
+            known |= self.unversioned
+            known |= {table_topic(name): self._opened[name] for name in self._opened if is_versions(name)}
+        return VersionedNames(self._catalyst, opened, dotted, known, spelled(query.text), refuser(query))
+
+    def _apart(self, definition: ViewDefinition, frame: DataFrame) -> DataFrame:
+        """The rows of a view with session windows as a table of their own: Spark takes a filter on a session, even one of
+        another view, to where rows are not yet in sessions, and makes sessions of those that another view groups by."""
+        if "session_window" not in definition.query.lower():
+            return frame
+        return self._frame(free_table(frame.toDF(*(f"column {i}" for i in range(len(frame.columns))))))
+
+    def _viewed(self, definition: ViewDefinition, frame: DataFrame) -> DataFrame:
+        frame = frame.toDF(*definition.columns.names)
         frame.createOrReplaceTempView(definition.name)
+        self._every[definition.name] = Opened(frame._jdf.queryExecution().analyzed(), len(definition.columns))
         self._known.add(definition.name)
         return frame
 
-    def query(self, text: str, *, pinned: bool = True) -> DataFrame:
-        """A query over what is there; `pinned`: with the choices that Spark leaves open made as in views."""
+    def _planned(self, plan: Jvm) -> DataFrame:
         from pyspark.sql.classic.dataframe import DataFrame as Classic
 
+        known = self._functions
+        return Classic(self._catalyst.dataset(plan if known is None else known.collected(plan)), self._spark)
+
+    def query(self, text: str, *, pinned: bool = True) -> DataFrame:
+        """A query over what is there; `pinned`: with the choices that Spark leaves open made as in views."""
         known = self._functions
         if known is not None and (fold := parse_fold(text)) is not None:
             return self._frame(known.folded(fold, self._tables[fold.topic]))
         query = s.Query(text)
-        dotted = [name for name in self._known if "." in name]
-        names = Names(self._catalyst, self._opened if hidden_in(text) else {}, dotted)
+        names = self._names(query, self._opened if hidden_in(text) else {})
         if pinned:
             plan = pin(self._catalyst, query, known, names)
         else:
             plan = analyse(self._catalyst, query, known, names).queryExecution().analyzed()
-        return Classic(self._catalyst.dataset(plan if known is None else known.collected(plan)), self._spark)
+        return self._planned(plan)
 
     def topic(self, name: str, columns: Sequence[str] | None = None, hidden: Sequence[str] = ()) -> None:
         """Make a topic's rows at the cut known under its name; those of a keyed one are its current rows.
@@ -104,12 +167,26 @@ class Batch:
             rows = rows.select([*columns, *(n for n in rows.schema.names if n not in known)])
         self.register(name, rows)
 
+    def versions(self, name: str, columns: Sequence[str]) -> None:
+        """Make the versions of a keyed topic's rows at the cut known, with these columns and all hidden ones."""
+        assert self._log is not None
+        topic = self._log.topic(name)
+        rows = self.version_rows(all_records(self._log, topic, self._cut.get(topic.name)), topic)
+        schema = version_schema(topic, columns)
+        self.register(versions_of(topic.name), rows.select(schema.names).cast(schema))
+
+    def version_rows(self, records: pa.RecordBatch, topic: TopicDefinition) -> pa.Table:
+        """The versions of a topic's rows, by Spark, of all its records."""
+        versions = batch_versions(self._frame(pa.Table.from_batches([records])), topic)
+        return as_table(versions, version_schema(topic))
+
     def register(self, name: str, rows: pa.Table) -> None:
         """Make a table known under a name; columns that are marked as hidden are its last."""
         frame, shown = self._frame(rows), visible(rows.schema)
         self._opened.pop(name, None)
+        self._every[name] = Opened(frame._jdf.queryExecution().analyzed(), len(shown))
         if len(shown) < len(rows.schema):
-            self._opened[name] = Opened(frame._jdf.queryExecution().analyzed(), len(shown))
+            self._opened[name] = self._every[name]
             frame = frame.select(*(f"`{column}`" for column in shown))
         frame.createOrReplaceTempView(f"`{name}`")
         self._known.add(name)
@@ -123,6 +200,14 @@ class Batch:
         path = Path(self._scratch.name) / f"{len(self._known)}.parquet"
         pq.write_table(rows, path, row_group_size=1 << 18)
         return self._spark.read.parquet(str(path))
+
+
+def _final(frame: DataFrame, names: Sequence[str], levels: Sequence[int]) -> DataFrame:
+    """The rows that are final at some watermarks, by the last two columns, which go."""
+    columns = [f"shown {i}" for i in range(len(names))]
+    reached = " OR ".join(f"(`domain` = {i} AND `close` <= {level})" for i, level in enumerate(levels))
+    final = frame.toDF(*columns, "close", "domain").where(f"`close` IS NULL OR {reached or 'false'}")
+    return final.select(*(f"`{column}`" for column in columns))
 
 
 def current_rows(

@@ -15,12 +15,22 @@ from headwater.log.protocol import Entry, Log
 from headwater.queries.statements import Query
 from headwater.runtime.admission import ERRORS, Admission
 from headwater.runtime.expressions import Evaluator
-from headwater.runtime.hidden import hidden_schema, table_with_hidden
+from headwater.runtime.hidden import (
+    WATERMARK,
+    hidden_fields,
+    hidden_schema,
+    is_versions,
+    table_topic,
+    table_with_hidden,
+)
+from headwater.runtime.lateness import LATE_NAME, Lateness, late_schema
 from headwater.runtime.pipeline import Pipeline
 from headwater.runtime.placement import Placement
-from headwater.runtime.planning.handles import Relation
+from headwater.runtime.planning.handles import Relation, Times
 from headwater.runtime.planning.planner import Plan, Planner
+from headwater.runtime.planning.timing import Policy
 from headwater.runtime.units import BESIDE, ERRORS_NAME, Derived, TableUnit, Unit, ViewUnit, view_of
+from headwater.runtime.versions import VersionsUnit, readable_versions
 from headwater.state.manifest import Manifest, ViewState, decode_schema, encode_schema
 
 VIEW = "view"
@@ -57,18 +67,48 @@ class Catalog:
         self._evaluator = evaluator
         self._placement = placement
         self._made: dict[str, tuple[object, Unit]] = {}
+        self._known_times: dict[str, tuple[int, dict[str, Times]]] = {}
         self._guard = threading.RLock()
 
-    def plan(self, query: Query, inputs: Mapping[str, Sequence[str]] | None = None) -> Plan:
+    def plan(
+        self,
+        query: Query,
+        inputs: Mapping[str, Sequence[str]] | None = None,
+        policy: Policy | None = None,
+    ) -> Plan:
         """Plan a query over the topics and views that are there; `inputs` says which columns it knew when it was made."""
-        return self._planner.plan(query, self._relations(inputs))
+        relations = self._relations(inputs)
+        if policy is not None and policy.emits:
+            relations = self._timed(relations)
+        return self._planner.plan(query, relations, policy)
+
+    def relations_of(self, view: ViewDefinition) -> dict[str, Relation]:
+        """What a view reads, as planning sees it, with what is known of times."""
+        relations = self._relations(view.inputs)
+        return self._timed({name: relations[name] for name in view.reads if name in relations})
+
+    def _timed(self, relations: Mapping[str, Relation]) -> dict[str, Relation]:
+        """Relations with the columns of views that have event times."""
+        views = definitions(self._log)
+        return {
+            name: replace(relation, times=self._times(views[name])) if name in views else relation
+            for name, relation in relations.items()
+        }
+
+    def _times(self, view: ViewDefinition) -> dict[str, Times]:
+        known = self._known_times.get(view.name)
+        if known is None or known[0] != view.incarnation:
+            places = self._planner.times(Query(view.query), self.relations_of(view))
+            times = {view.columns.names[place]: times for place, times in places.items()}
+            known = self._known_times[view.name] = (view.incarnation, times)
+        return known[1]
 
     def plan_with(self, reader: ViewDefinition, other: ViewDefinition) -> Plan:
         """Plan a view as if another one that it reads were defined otherwise."""
         relations = self._relations(reader.inputs)
         columns = _chosen(other.columns, reader.inputs.get(other.name))
         relations[other.name] = Relation(other.name, columns, append_only=False)
-        return self._planner.plan(Query(reader.query), relations)
+        return self._planner.plan(Query(reader.query), relations, Policy.of(reader))
 
     def widened(self, topic: TopicDefinition) -> dict[str, ViewDefinition]:
         """The views that mean something else once a topic is widened so, as they are to be declared then; also those
@@ -87,11 +127,12 @@ class Catalog:
                     relations[name] = _view_relation(below, view.inputs.get(name))
             if relations.keys() != set(view.reads):
                 continue
-            plan = self._planner.plan(Query(view.query), relations)
+            plan = self._planner.plan(Query(view.query), relations, Policy.of(view))
             unit = units.get(view.name)
             if unit is None or plan.fingerprint != unit.plan.fingerprint:
                 fields = zip(view.columns.names, plan.schema.types, strict=True)
-                changed[view.name] = replace(view, columns=pa.schema(list(fields)))
+                late = None if view.late is None else late_schema(plan.late)
+                changed[view.name] = replace(view, columns=pa.schema(list(fields)), late=late)
         return changed
 
     def units(self) -> Sequence[Unit]:
@@ -133,8 +174,9 @@ class Catalog:
                     continue
                 used.add(_made_name(each))
                 for source, name in unit.sources.items():
-                    if source in topics and name not in units:
-                        units[name] = self._table(topics[source], with_hidden=name != source)
+                    topic = table_topic(source) if is_versions(source) else source
+                    if topic in topics and name not in units:
+                        units[name] = self._table(topics[topic], name)
                         used.add(name)
                 if each is definition and definition.name in units:
                     unit = unit.beside()
@@ -145,11 +187,13 @@ class Catalog:
             del self._made[name]
         return Workload(list(units.values()), broken)
 
-    def _table(self, topic: TopicDefinition, *, with_hidden: bool) -> Unit:
+    def _table(self, topic: TopicDefinition, name: str) -> Unit:
+        """The unit of this name that keeps a topic: as its table, with hidden columns or without, or as its versions."""
         known = (topic.incarnation, topic.schema_version)
-        name = table_with_hidden(topic.name) if with_hidden else topic.name
         if name not in self._made or self._made[name][0] != known:
-            self._made[name] = (known, TableUnit(topic, with_hidden=with_hidden))
+            hidden = name == table_with_hidden(topic.name)
+            unit = VersionsUnit(topic) if is_versions(name) else TableUnit(topic, with_hidden=hidden)
+            self._made[name] = (known, unit)
         return self._made[name][1]
 
     def _view(
@@ -172,13 +216,17 @@ class Catalog:
             }
             for name, schema in types.items():
                 relations[name] = replace(relations[name], schema=schema)
-            plan = self._planner.plan(Query(definition.query), relations)
+            policy = Policy.of(definition)
+            if policy.emits:
+                relations = self._timed(relations)
+            plan = self._planner.plan(Query(definition.query), relations, policy)
             if plan.schema.types != definition.columns.types:
                 raise UsageError("a column that it reads has another type than when it was declared")
-            pipeline = Pipeline(plan.root, self._evaluator, self._placement)
+            pipeline = Pipeline(plan.root, self._evaluator, self._placement, plan.expiries)
             read = {n: topics[n] for n in definition.reads if n in topics}
             admission = admission_of(definition, plan, topics, self._evaluator)
-            self._made[made_name] = (known, ViewUnit(definition, plan, pipeline, read, admission))
+            lateness = lateness_of(definition, plan, topics, self._evaluator)
+            self._made[made_name] = (known, ViewUnit(definition, plan, pipeline, read, admission, lateness))
         made = self._made[made_name][1]
         assert isinstance(made, ViewUnit)
         return made
@@ -231,7 +279,8 @@ _READ_MAX = 4_096
 
 def derived_of(view: ViewDefinition) -> dict[str, pa.Schema]:
     """The relations that a view gives beside its rows, by name, with their columns."""
-    return {f"{view.name}.{ERRORS_NAME}": ERRORS} if view.options.on_error == "divert" else {}
+    errors = {f"{view.name}.{ERRORS_NAME}": ERRORS} if view.options.on_error == "divert" else {}
+    return errors if view.late is None else {**errors, f"{view.name}.{LATE_NAME}": view.late}
 
 
 def admission_of(
@@ -241,6 +290,17 @@ def admission_of(
     if view.options.on_error != "divert":
         return None
     return Admission(plan.root, {n: view.inputs[n] for n in plan.reads if n in topics}, evaluator)
+
+
+def lateness_of(
+    view: ViewDefinition, plan: Plan, topics: Mapping[str, TopicDefinition], evaluator: Evaluator
+) -> Lateness | None:
+    """What finds the late rows, for a view that leaves them out."""
+    if not plan.late:
+        return None
+    times = {graph.topic: str(topics[graph.topic].time) for graph in plan.late}
+    schema = late_schema(plan.late) if view.late is None else view.late
+    return Lateness(plan.late, times, schema, evaluator, is_told=view.late is not None)
 
 
 def keep_past(log: Log, name: str, *, served: bool, types: Mapping[str, pa.Schema] | None = None) -> None:
@@ -329,7 +389,13 @@ def _made_name(definition: ViewDefinition) -> str:
 
 def _topic_relation(topic: TopicDefinition, columns: Sequence[str] | None) -> Relation:
     return Relation(
-        topic.name, _chosen(topic.schema, columns), append_only=not topic.key, hidden=hidden_schema(topic)
+        topic.name,
+        _chosen(topic.schema, columns),
+        append_only=not topic.key,
+        hidden=pa.schema([*hidden_schema(topic), *hidden_fields(topic, [WATERMARK])]),
+        times={topic.time: Times(frozenset([topic.name]))} if topic.time is not None else {},
+        is_stream=not topic.key and topic.time is not None,
+        versions=readable_versions(topic),
     )
 
 

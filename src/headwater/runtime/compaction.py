@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.operators.delta import take_rows
 from headwater.operators.ordered import merge_ordered
 from headwater.operators.runs import Run, evolved, joined, merge, merge_latest, split
 from headwater.parallel import LARGE_BYTES, side_by_side
@@ -35,9 +40,10 @@ def compacted(
     *,
     leave: int = 0,
     large: bool = True,
+    level: int | None = None,
 ) -> Compacted:
     """Do the merges that are due, and write what they make. The oldest `leave` runs are left alone; so are the `large`
-    ones, if that is not asked for."""
+    ones, if that is not asked for. `level` is the watermark by which rows expire."""
     kept_refs, kept_runs = list(refs), list(runs)
     wholes = [slice(leave + w.start, leave + w.stop) for w in _wholes(kept_refs[leave:])]
     later: slice | None = None
@@ -49,6 +55,8 @@ def compacted(
         check_parts(store, kept_refs[part], writer)
         chosen = kept_runs[part]
         merged = _merged_by_all_cores(slot, chosen, bottom=part.start == 0)
+        if part.start == 0:
+            merged = unexpired(slot, merged, level)
         ticks = (kept_refs[part][0].ticks[0], kept_refs[part][-1].ticks[1])
         ref = writer.add(merged, ticks=ticks)
         store.remember(ref, merged)
@@ -91,8 +99,27 @@ def merged_run(slot: Slot, runs: Sequence[Run], *, bottom: bool) -> Run:
     if slot.discipline == "latest":
         return merge_latest([evolved(run, slot.schema) for run in runs], slot.key, bottom)
     if slot.discipline == "ordered":
-        return merge_ordered(runs, slot.key, slot.order)
+        types = slot.schema.types
+        same = [run if run.rows.schema.types == types else evolved(run, slot.schema) for run in runs]
+        return merge_ordered(same, slot.key, slot.order)
     return merge(runs, slot.key)
+
+
+def unexpired(slot: Slot, run: Run, level: int | None) -> Run:
+    """A run of everything in an arrangement, without the rows that no later row will meet.
+
+    Not one of newer runs alone: without what they take back, older rows would be there again.
+    """
+    if slot.expires is None or level is None or not len(run):
+        return run
+    column = run.rows.column(slot.expires.column)
+    if pa.types.is_struct(column.type):
+        column = pc.struct_field(column, [1])
+    times = column.view(pa.int64()).fill_null(2**62).to_numpy()
+    kept = np.flatnonzero(times > level - slot.expires.slack_us)
+    if len(kept) == len(run):
+        return run
+    return Run(run.hashes[kept], take_rows(run.rows, kept), run.weights[kept])
 
 
 def _merged_by_all_cores(slot: Slot, runs: Sequence[Run], *, bottom: bool) -> Run:

@@ -19,6 +19,7 @@ from headwater.runtime.functions.folds import Fold, FoldCode, check_columns, che
 from headwater.runtime.functions.registry import Functions
 from headwater.runtime.functions.states import AggregateCode
 from headwater.runtime.history import hold_from_start
+from headwater.runtime.planning.timing import Policy
 from headwater.runtime.tools import Tools
 from headwater.state.manifest import Manifest
 from headwater.types import format_type
@@ -152,7 +153,7 @@ class Declarations:
                 continue
             changed.add(view.name)
             try:
-                planned = self._tools().catalog.plan(Query(view.query), view.inputs).schema
+                planned = self._tools().catalog.plan(Query(view.query), view.inputs, Policy.of(view)).schema
             except HeadwaterError:
                 for each in done:
                     self._put(each)

@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from headwater.catalog import ViewDefinition
+from headwater.catalog import ViewDefinition, ViewOptions
+from headwater.clock import format_span, from_us
 from headwater.errors import CorruptionError
 from headwater.log.protocol import Log
 from headwater.queries import graph as g
-from headwater.queries.bounds import Extent, told
+from headwater.queries.bounds import Extent, is_window, told
 from headwater.runtime.expressions import Evaluator
+from headwater.runtime.growth import expiring
 from headwater.runtime.history import base_of, removed
+from headwater.runtime.lateness import LATE_NAME, watermark_of
 from headwater.runtime.pipeline import Pipeline, Slot
 from headwater.runtime.planning.planner import Plan
 from headwater.runtime.units import ERRORS_NAME, Unit, ViewUnit
@@ -33,7 +36,8 @@ def explained(
     state = manifest.views.get(view.name) if manifest else None
     facts = _declared(view, state)
     facts["arranged by"] = ", ".join(unit.schema.field(k).name for k in unit.key) or "one group"
-    facts["state"] = told(unit.plan.root, extents)
+    facts["state"] = told(unit.plan.root, extents, expiring(unit.plan))
+    facts |= _final_facts(unit.plan.root, state)
     if unit.plan.hidden:
         facts["hidden columns"] = "; ".join(
             f"{', '.join(names)} of {topic}" for topic, names in unit.plan.hidden.items()
@@ -66,7 +70,64 @@ def _declared(view: ViewDefinition, state: ViewState | None) -> dict[str, str]:
         "columns": ", ".join(f"{f.name} {f.type}" for f in view.columns),
         "status": state.status if state else "backfilling",
         "errors": f"a row that fails {stops}",
+        **_late_facts(view),
     }
+
+
+def _late_facts(view: ViewDefinition) -> dict[str, str]:
+    """What becomes of rows that come too late, if something was said about it."""
+    told_of = f"left out, and shown in {view.name}.{LATE_NAME}"
+    match view.options:
+        case ViewOptions(late="divert"):
+            said = f"a row that comes too late for its window is {told_of}"
+        case ViewOptions(late="drop"):
+            said = "a row that comes too late for its window is left out, and counted"
+        case ViewOptions(correct_for_us=int(span)):
+            said = (
+                f"a row that comes late changes the result until the watermark is {format_span(span)} past its "
+                f"window; then it is {told_of}"
+            )
+        case _ if view.emit_on_close:
+            said = "a row that comes late changes the result, also what was shown already: so all windows are kept"
+        case _:
+            return {}
+    back = [
+        f"partition {p} of {t} before offset {end}" for t, e in view.replayed.items() for p, end in e.items()
+    ]
+    return {"late rows": said, **({"given back": f"late rows of {', '.join(back)}"} if back else {})}
+
+
+def _final_facts(root: g.Node, state: ViewState | None) -> dict[str, str]:
+    """When rows are final, for a view that shows only those, and how far the watermark is."""
+    facts = {}
+    if isinstance(root, g.Close):
+        facts["final"] = (
+            f"a row is shown when the watermark of {_waited_for(root)} has {_reached(root.input)}"
+        )
+    reached = watermark_of(state.extra) if state is not None else None
+    return facts | ({"watermark": from_us(reached).isoformat()} if reached is not None else {})
+
+
+def _reached(node: g.Node) -> str:
+    """What a watermark must have reached for a row of a node to be final."""
+    while isinstance(node, g.Map):
+        node = node.input
+    if isinstance(node, g.Regroup) and isinstance(node.evaluate, g.Aggregate):
+        node = node.evaluate
+    match node:
+        case g.Join():
+            return "passed the last time at which a row could still match it"
+        case g.Slide():
+            return "passed its time, and that up to which its frame reaches"
+        case g.SessionAggregate() | g.Aggregate(input=g.Sessions()):
+            return "passed the end of its session"
+        case g.Aggregate() if any(is_window(node.schema.field(k).type) for k in range(node.keys)):
+            return "reached the end of its window"
+    return "passed all that could still change it"
+
+
+def _waited_for(node: g.Close) -> str:
+    return " and ".join(dict.fromkeys(topic for domain in node.domains for topic in domain))
 
 
 def resting_on(log: Log, unit: Unit, bases: Bases, manifest: Manifest | None) -> Manifest | None:
@@ -97,7 +158,7 @@ def sketched(plan: Plan, evaluator: Evaluator, extents: Mapping[str, Extent]) ->
     pipeline = Pipeline(plan.root, evaluator)
     facts = {
         "columns": ", ".join(f"{f.name} {f.type}" for f in plan.schema),
-        "state": told(plan.root, extents),
+        "state": told(plan.root, extents, expiring(plan)),
         "graph": "\n".join(describe(pipeline, "", None)),
         "picture": "\n".join(picture(pipeline, "view")),
     }
@@ -161,13 +222,23 @@ def title(node: g.Node) -> str:
             pairs = zip(
                 _each(node.left.schema, node.left_key), _each(node.right.schema, node.right_key), strict=True
             )
-            on = " and ".join(f"{a} = {b}" for a, b in pairs) or "every pair"
+            on = " and ".join(f"{a} = {b}" for a, b in pairs) or ("a range" if node.range else "every pair")
             more = f" and {node.condition.text}" if node.condition else ""
             return f"{node.kind} join on {on}{more}"
         case g.Rank():
             return f"{node.function} <= {node.limit} by ({_names(node.input.schema, node.key)})"
         case g.Regroup():
             return f"recompute whole groups by ({_names(node.input.schema, node.key)}): {node.text}"
+        case g.Slide():
+            names = _names(node.input.schema, node.key), node.input.schema.field(node.time).name
+            return f"recompute near changes by ({names[0]}) along {names[1]}: {node.text}"
+        case g.Sessions():
+            return f"sessions of rows by ({_names(node.input.schema, node.key)})"
+        case g.SessionAggregate():
+            functions = ", ".join(f.text for f in node.functions) or "distinct"
+            return f"session aggregate {functions} by ({_names(node.input.schema, range(node.keys))})"
+        case g.Close():
+            return f"wait until final, by the watermark of {_waited_for(node)}"
         case g.Fold():
             return f"fold {node.name} by ({_names(node.input.schema, node.key)}), in the order of the log"
 

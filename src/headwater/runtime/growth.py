@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from headwater.catalog import TopicDefinition
 from headwater.errors import UsageError
 from headwater.queries.bounds import Extent, kept, rows, topic_extent
+from headwater.runtime.hidden import versions_of
 from headwater.runtime.planning.planner import Plan
 from headwater.runtime.units import TableUnit, Unit
 
@@ -18,6 +19,9 @@ def extents(
 ) -> dict[str, Extent]:
     """How many rows everything that a view may read can have; `new` are plans that views are about to have."""
     found = {name: topic_extent(name, keyed=bool(topic.key)) for name, topic in topics.items()}
+    found |= {
+        versions_of(name): topic_extent(name, keyed=False) for name, topic in topics.items() if topic.key
+    }
     for unit in units:
         if not isinstance(unit, TableUnit):
             plan = (new or {}).get(unit.name, unit.plan)
@@ -26,9 +30,17 @@ def extents(
     return found
 
 
+def expiring(plan: Plan) -> dict[int, frozenset[str]]:
+    """By the identity of an operator: the topics whose watermarks let it forget."""
+    return {
+        node: frozenset(topic for expiry in expiries for topic in expiry.topics)
+        for node, expiries in plan.expiries.items()
+    }
+
+
 def refuse_growth(plan: Plan, known: Mapping[str, Extent]) -> None:
     """StatementError, underlining it, if something in the query has to be kept for as long as there are records."""
-    for part in kept(plan.root, known):
+    for part in kept(plan.root, known, expiring(plan)):
         if not part.extent.bounded:
             grows = ", ".join(sorted(part.extent.topics))
             plan.refuse(
@@ -47,7 +59,7 @@ def refuse_growth_above(
     for unit in units:
         if isinstance(unit, TableUnit) or unit.name == name or unit.definition.options.state != BOUNDED:
             continue
-        for part in kept(unit.plan.root, known):
+        for part in kept(unit.plan.root, known, expiring(unit.plan)):
             if not part.extent.bounded:
                 grows = ", ".join(sorted(part.extent.topics))
                 raise UsageError(

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headwater.catalog import TopicDefinition
 from headwater.log.protocol import Log
+from headwater.queries.as_of import VERSIONS
 from headwater.queries.dialect import words_of
 from headwater.queries.serving_sources import HIDDEN
 from headwater.types import TIMESTAMP
@@ -26,9 +27,15 @@ READABLE = pa.schema(
     ]
 )
 """All of them; a topic without a key has no `_op`."""
+WATERMARK = "_watermark"
+"""The watermark that a record met: for the engine alone."""
+EVERY = pa.schema([*READABLE, (WATERMARK, TIMESTAMP)])
+"""Those that can be named, and that one."""
 _RECORDS = "._records"
 POSITION = ("_partition", "_offset", "_appended_at")
 """Those that say which record it is."""
+VERSIONED = pa.schema([("_valid_from", TIMESTAMP), ("_valid_to", TIMESTAMP), ("_version", pa.string())])
+"""Those that a version of a row has besides: when it was valid, half open, and what it is known by for ever."""
 
 
 def hidden_schema(topic: TopicDefinition) -> pa.Schema:
@@ -42,6 +49,18 @@ def hidden_among(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in READABLE.names if name in folded)
 
 
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of hidden columns, those of the engine too, in the order that they always have."""
+    wanted = set(names)
+    return tuple(name for name in EVERY.names if name in wanted)
+
+
+def hidden_fields(topic: TopicDefinition, names: Iterable[str]) -> pa.Schema:
+    """Hidden columns of a topic by name, those of the engine too, as far as it has them."""
+    wanted = set(names)
+    return pa.schema([f for f in EVERY if f.name in wanted and (f.name != "_op" or topic.key)])
+
+
 def hidden_in(query: str) -> tuple[str, ...]:
     """Which hidden columns a query may mean: the names that stand in its text."""
     return hidden_among(word.text for word in words_of(query) if word.is_name) if "_" in query else ()
@@ -52,19 +71,40 @@ def table_with_hidden(topic: str) -> str:
     return f"{topic}{_RECORDS}"
 
 
+def versions_of(topic: str) -> str:
+    """The name of the relation of all versions of a keyed topic's rows, and of the unit that keeps it."""
+    return f"{topic}.{VERSIONS}"
+
+
+def is_versions(name: str) -> bool:
+    """Whether a name is that of the versions of a topic."""
+    return name.endswith(f".{VERSIONS}")
+
+
 def table_topic(unit: str) -> str:
-    """The topic whose table a unit keeps, with hidden columns or without."""
-    return unit.removesuffix(_RECORDS)
+    """The topic whose table a unit keeps, with hidden columns or without, or all versions of its rows."""
+    return unit.removesuffix(_RECORDS).removesuffix(f".{VERSIONS}")
+
+
+def version_hidden(topic: TopicDefinition) -> pa.Schema:
+    """The hidden columns that versions of a keyed topic's rows have: those of the record that each is, and their own."""
+    return pa.schema([*hidden_schema(topic), *VERSIONED])
+
+
+def version_schema(topic: TopicDefinition, columns: Sequence[str] | None = None) -> pa.Schema:
+    """The columns of the versions of a topic's rows, or these of them, and after them all hidden ones, marked."""
+    own = topic.schema if columns is None else pa.schema([topic.schema.field(name) for name in columns])
+    return pa.schema([*own, *(f.with_metadata({HIDDEN: b""}) for f in version_hidden(topic))])
 
 
 def topic_schema(topic: TopicDefinition, hidden: Sequence[str]) -> pa.Schema:
     """The columns of a topic, and after them these hidden ones, as far as it has them, marked."""
-    return marked(pa.schema([*topic.schema, *(f for f in hidden_schema(topic) if f.name in hidden)]))
+    return marked(pa.schema([*topic.schema, *hidden_fields(topic, hidden)]))
 
 
 def marked(schema: pa.Schema) -> pa.Schema:
     """A schema whose hidden columns are known as such to those who read its tables."""
-    fields = (f.with_metadata({HIDDEN: b""}) if f.name in READABLE.names else f for f in schema)
+    fields = (f.with_metadata({HIDDEN: b""}) if f.name in EVERY.names else f for f in schema)
     return pa.schema(list(fields))
 
 

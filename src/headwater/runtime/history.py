@@ -16,7 +16,7 @@ from headwater.clock import Clock, Microseconds, parse_span_us
 from headwater.errors import CorruptionError
 from headwater.log.protocol import CursorMove, Log, Waiting
 from headwater.runtime.catalog import definitions
-from headwater.runtime.hidden import table_topic, table_with_hidden
+from headwater.runtime.hidden import table_topic, table_with_hidden, versions_of
 from headwater.runtime.pipeline import Slot
 from headwater.runtime.units import BESIDE, Unit, ViewUnit, view_of
 from headwater.state.bases import Bases
@@ -30,18 +30,21 @@ BASES_PER_RETENTION = 16
 
 
 Begins = Mapping[str, Sequence[int]]
-"""Where topics began when a unit was built: of each its incarnation, then the first offsets of its partitions."""
+"""Where topics began when a unit was built: of each its incarnation, then the first offsets of its partitions; for a unit
+that needs every record, then up to where each of these was compacted."""
 
 
-def beginning(log: Log, topic: str) -> list[int]:
-    """A topic's incarnation, and where its partitions begin now."""
-    return [log.topic(topic).incarnation, *(info.first for _, info in sorted(log.partitions(topic).items()))]
+def beginning(log: Log, topic: str, *, every_record: bool = False) -> list[int]:
+    """A topic's incarnation, and where its partitions begin now; `every_record`: and how far they are compacted."""
+    parts = [info for _, info in sorted(log.partitions(topic).items())]
+    compacted = [info.compacted_to for info in parts] if every_record else []
+    return [log.topic(topic).incarnation, *(info.first for info in parts), *compacted]
 
 
 def removed(log: Log, begins: Begins) -> bool:
     """Whether records that a unit was made from are gone, if it began there: by retention, or with their whole topic.
 
-    Compaction does not count: it takes only records that others replace.
+    Compaction counts for units that need every record alone: it takes only records that others replace.
     """
     return any(not _is_there(log, topic, then) for topic, then in begins.items())
 
@@ -49,8 +52,12 @@ def removed(log: Log, begins: Begins) -> bool:
 def _is_there(log: Log, topic: str, then: Sequence[int]) -> bool:
     if topic not in log.topics():
         return False
-    now = beginning(log, topic)
+    now = beginning(log, topic, every_record=_needs_every_record(log, topic, then))
     return now[0] == then[0] and all(a <= b for a, b in zip(now[1:], then[1:], strict=True))
+
+
+def _needs_every_record(log: Log, topic: str, then: Sequence[int]) -> bool:
+    return len(then) > 1 + log.topic(topic).partitions
 
 
 def hold_from_start(log: Log, reads: Sequence[str]) -> None:
@@ -118,13 +125,23 @@ def let_go(log: Log, bases: Bases, manifest: Manifest, clock: Clock) -> None:
 
 
 def _is_only_compacted(topic: TopicDefinition) -> bool:
-    return topic.cleanup == "compact" and topic.retention_us is None and topic.retention_bytes is None
+    """Whether nothing is ever removed of it that a view could need again."""
+    return (
+        topic.cleanup == "compact"
+        and topic.versions_for_us is None
+        and topic.retention_us is None
+        and topic.retention_bytes is None
+    )
 
 
 def _is_removing(log: Log, topic: TopicDefinition, clock: Clock) -> bool:
-    """Whether there are records that retention would remove by now."""
-    oldest = None if topic.retention_us is None else clock.now_us() - topic.retention_us
+    """Whether there are records that retention would remove by now, or compaction, where it matters."""
+    spans = [topic.retention_us, topic.versions_for_us if topic.cleanup == "compact" else None]
+    shortest = min((span for span in spans if span is not None), default=None)
+    oldest = None if shortest is None else clock.now_us() - shortest
     for info in log.partitions(topic.name).values():
+        if info.compacted_to and topic.versions_for_us is not None:
+            return True  # from now on it cannot be told what else is gone
         if oldest is not None and info.oldest_appended_at is not None and info.oldest_appended_at < oldest:
             return True
         if topic.retention_bytes is not None and info.size_bytes > topic.retention_bytes:
@@ -204,9 +221,12 @@ def _needs_base(log: Log, state: ViewState) -> bool:
 def _is_let_go(log: Log, topic: str, then: Sequence[int]) -> bool:
     """Whether records from a beginning on may be removed. Who declares a retention holds all that is there first."""
     definition, hold = log.topic(topic), log.cursor(topic, HOLD)
-    if definition.retention_us is None and definition.retention_bytes is None:
+    compacts = definition.cleanup == "compact" and _needs_every_record(log, topic, then)
+    if definition.retention_us is None and definition.retention_bytes is None and not compacts:
         return False
-    return hold is None or any(hold.positions.get(p, 0) > first for p, first in enumerate(then[1:]))
+    return hold is None or any(
+        hold.positions.get(p, 0) > first for p, first in enumerate(then[1 : 1 + definition.partitions])
+    )
 
 
 def _can_be_base(log: Log, manifest: Manifest, due: Sequence[TopicDefinition]) -> bool:
@@ -248,5 +268,6 @@ def _position(view: ViewDefinition, topic: str, manifest: Manifest) -> Mapping[i
 
 
 def _tables(topic: str, manifest: Manifest) -> list[ViewState]:
-    found = (manifest.views.get(name) for name in (topic, table_with_hidden(topic)))
+    names = (topic, table_with_hidden(topic), versions_of(topic))
+    found = (manifest.views.get(name) for name in names)
     return [table for table in found if table is not None and table.extra.get("table")]

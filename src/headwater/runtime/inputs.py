@@ -11,7 +11,7 @@ from headwater.log.protocol import Log
 from headwater.operators.delta import Delta, concat_rows
 from headwater.parallel import side_by_side
 from headwater.positions import Ends
-from headwater.runtime.hidden import READABLE, read_records
+from headwater.runtime.hidden import EVERY, READABLE, read_records
 from headwater.runtime.units import TableUnit, Unit
 
 Span = tuple[str, tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
@@ -91,6 +91,6 @@ class Inputs:
         )
         batches = [batch for part in parts for batch in part]
         if not batches:
-            known = {field.name: field for field in (*own, *READABLE)}
+            known = {field.name: field for field in (*own, *EVERY)}
             return Delta.empty(pa.schema([known[name] for name in columns])).rows
         return concat_rows(batches, batches[0].schema)

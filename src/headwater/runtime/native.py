@@ -84,7 +84,15 @@ def native(expression: Jvm, attributes: Sequence[Jvm], result: pa.DataType) -> N
 
 def may_fail(e: Jvm) -> bool:
     """Whether a native expression may raise one of `FAILURES`."""
-    checked = (*_ARITHMETIC, "MakeDecimal", "If", "CaseWhen")
+    checked = (
+        *_ARITHMETIC,
+        "MakeDecimal",
+        "If",
+        "CaseWhen",
+        "SubtractTimestamps",
+        "TimestampAddInterval",
+        "Sequence",
+    )
     return kind(e) in checked or any(may_fail(c) for c in items(e.children()))
 
 
@@ -247,6 +255,8 @@ class _Translation:
     def _cast(self, e: Jvm, child: _Node) -> _Values | None:
         (source,) = _types(e)
         target = e.dataType().simpleString()
+        if source == target and source in _TIMES:
+            return child.of
         order = list(_INTEGERS)
         if source in order and target in order and order.index(source) <= order.index(target):
             return lambda rows: pc.cast(child.of(rows), _INTEGERS[target])
@@ -272,6 +282,39 @@ class _Translation:
     def _precisetimestampconversion(self, e: Jvm, child: _Node) -> _Values | None:
         target = {**_TIMES, **_INTEGERS}[e.dataType().simpleString()]
         return lambda rows: pc.cast(child.of(rows), target)
+
+    def _subtracttimestamps(self, e: Jvm, left: _Node, right: _Node) -> _Values | None:
+        a, b = _types(e)
+        if a != b or a not in _TIMES or e.legacyInterval():
+            return None
+        return lambda rows: pc.subtract_checked(left.of(rows), right.of(rows))
+
+    def _timestampaddinterval(self, e: Jvm, time: _Node, interval: _Node) -> _Values | None:
+        a, b = _types(e)
+        if a not in _TIMES or b != "interval day to second":  # days are of 24 hours: times are UTC
+            return None
+        return lambda rows: pc.add_checked(time.of(rows), interval.of(rows))
+
+    def _sequence(self, e: Jvm, first: _Node, last: _Node, *step: _Node) -> _Values | None:
+        """Only one that ascends by a number which is written out."""
+        by = items(e.children())[-1]
+        if _types(e) != ["bigint"] * 3 or kind(by) != "Literal" or not (by.value() or 0) > 0:
+            return None
+
+        def listed(rows: _Rows) -> pa.Array:
+            low, high = first.column(rows), last.column(rows)
+            absent = pc.or_(pc.is_null(low), pc.is_null(high)).to_numpy(zero_copy_only=False)
+            starts, ends = (pc.fill_null(c, 0).to_numpy(zero_copy_only=False) for c in (low, high))
+            lengths = np.where(absent, 0, (ends - starts) // by.value() + 1)
+            if (lengths < 0).any() or (starts > ends)[~absent].any() or lengths.sum() >= 2**31:
+                raise pa.ArrowInvalid("a sequence goes the other way, or is too long")
+            offsets = np.concatenate(([0], np.cumsum(lengths)))
+            steps = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+            values = np.repeat(starts, lengths) + steps * by.value()
+            mask = pa.array(absent) if absent.any() else None
+            return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values), mask=mask)
+
+        return listed
 
     def _createnamedstruct(self, e: Jvm, *parts: _Node) -> _Values | None:
         literals = items(e.children())[::2]

@@ -20,24 +20,32 @@ from headwater.log.protocol import Log
 from headwater.operators.delta import Delta, concat, consolidate
 from headwater.operators.runs import Run
 from headwater.positions import Ends
+from headwater.queries.as_of import are_versions_among, may_read_versions
 from headwater.queries.statements import Query
 from headwater.runtime.attempt import BACKFILL_ROWS
-from headwater.runtime.batch import Batch, as_table, current_rows
+from headwater.runtime.batch import Batch, as_table, current_rows, free_table
 from headwater.runtime.catalog import admission_of, definition_at, derived_of
 from headwater.runtime.hidden import (
     POSITION,
     hidden_among,
     hidden_in,
+    in_order,
+    is_versions,
     marked,
     table_topic,
     table_with_hidden,
     topic_schema,
+    version_schema,
+    versions_of,
 )
 from headwater.runtime.history import base_of, base_slot, removed
 from headwater.runtime.inputs import Inputs
+from headwater.runtime.lateness import LATE_NAME, told_of, watermarks_at
+from headwater.runtime.planning.timing import NEEDED, Policy
 from headwater.runtime.reading import Relation, is_named
 from headwater.runtime.tools import Tools
-from headwater.runtime.units import Unit, ViewUnit, view_of
+from headwater.runtime.units import ERRORS_NAME, Unit, ViewUnit, view_of
+from headwater.runtime.versions import all_records, readable_versions
 from headwater.state.bases import Bases
 from headwater.state.cuts import Part
 from headwater.state.manifest import Manifest
@@ -97,7 +105,15 @@ class Past:
             if name.lower() in names and name.lower() not in found:
                 schema = topic_schema(topic, hidden_among(names))
                 found[name.lower()] = Relation(name, schema, partial(self._load_topic, name, schema))
+                if are_versions_among(names) and readable_versions(topic).refusal is None:
+                    found[versions_of(name).lower()] = Relation(
+                        versions_of(name), version_schema(topic), partial(self._load_versions, name)
+                    )
         return found
+
+    def _load_versions(self, name: str, equal: Mapping[str, Any] | None) -> pa.Table:
+        del equal
+        return self._version_rows(name).cast(version_schema(self._log.topic(name)))
 
     def _load_view(self, name: str, equal: Mapping[str, Any] | None) -> pa.Table:
         del equal
@@ -141,27 +157,52 @@ class Past:
         else:
             for source in definition.reads:
                 if source not in self._definitions and source in self._log.topics():
-                    self._topic(source, definition.inputs[source], hidden_in(definition.query))
+                    self._topic(source, definition.inputs[source], self._hidden(definition, source))
+                    if self._log.topic(source).key and may_read_versions(definition.query):
+                        self._versions(source, definition.inputs[source])
             if definition.options.on_error == "divert":
                 self._admit(definition)
-            self._made[name] = as_table(self._batch.view(definition), definition.columns)
+            if Policy.of(definition).is_plain:
+                self._made[name] = as_table(self._batch.view(definition), definition.columns)
+            else:
+                self._timed(definition)
+
+    def _timed(self, definition: ViewDefinition) -> None:
+        """A view that leaves out late rows, or shows only what is final, and what is told of the late ones."""
+        relations = self._catalog.relations_of(definition)
+        there = self._log.topics().keys() & self._moment.positions.keys()
+        watermarks = watermarks_at(self._log, there, self._moment.positions)
+        frame, parts = self._batch.timed_view(definition, relations, watermarks)
+        self._made[definition.name] = as_table(frame, definition.columns)
+        if definition.late is not None:
+            rows = [
+                (topic, Delta.of(_batch(table := free_table(part), table.schema))) for topic, part in parts
+            ]
+            told = told_of(rows, definition.late)
+            self._give(f"{definition.name}.{LATE_NAME}", pa.Table.from_batches([told.rows]))
+
+    def _hidden(self, definition: ViewDefinition, source: str) -> tuple[str, ...]:
+        """The hidden columns that a view needs of a topic."""
+        needed = Policy.of(definition).leaves_out and not self._log.topic(source).key
+        return (*hidden_in(definition.query), *(NEEDED if needed else ()))
 
     def _admit(self, definition: ViewDefinition) -> None:
         """Have Spark see only those rows of topics that the view takes, and keep what is told of the others."""
-        plan = self._catalog.plan(Query(definition.query), definition.inputs)
+        plan = self._catalog.plan(Query(definition.query), definition.inputs, Policy.of(definition))
         admission = admission_of(definition, plan, self._log.topics(), self._evaluator)
         assert admission is not None
-        wanted, changes = hidden_in(definition.query), {}
+        changes = {}
         for name in admission.topics:
+            wanted = self._hidden(definition, name)
             rows = self._topic_rows(name, definition.inputs[name], (*wanted, *POSITION))
             changes[name] = Delta.of(_batch(rows, rows.schema))
         done = admission.sorted_out(changes)
         for name, admitted in done.admitted.items():
+            wanted = in_order(self._hidden(definition, name))
             shown = [*definition.inputs[name], *(n for n in wanted if n in admitted.rows.schema.names)]
             rows = pa.Table.from_batches([admitted.rows.select(shown)])
             self._batch.register(name, rows.cast(marked(rows.schema)))
-        for name in derived_of(definition):
-            self._give(name, pa.Table.from_batches([done.errors.rows]))
+        self._give(f"{definition.name}.{ERRORS_NAME}", pa.Table.from_batches([done.errors.rows]))
 
     def _give(self, name: str, rows: pa.Table) -> None:
         """Keep what a view gives beside its rows."""
@@ -178,12 +219,35 @@ class Past:
             rows = self._made[unit] = self._on_base(unit)
         else:
             rows = self._rows(name, hidden)
-        rows = rows.select([*columns, *(n for n in hidden_among(hidden) if n in rows.schema.names)])
+        rows = rows.select([*columns, *(n for n in in_order(hidden) if n in rows.schema.names)])
         return rows.cast(marked(rows.schema))
+
+    def _versions(self, name: str, columns: Sequence[str]) -> None:
+        """The versions of a keyed topic's rows as Spark is to see them."""
+        schema = version_schema(self._log.topic(name), columns)
+        rows = self._version_rows(name)
+        self._batch.register(versions_of(name), rows.select(schema.names).cast(schema))
+
+    def _version_rows(self, name: str) -> pa.Table:
+        """All versions of a keyed topic's rows."""
+        unit = versions_of(name)
+        if unit not in self._made:
+            if self._removed(unit):
+                self._made[unit] = self._on_base(unit)
+            else:
+                topic, at = self._log.topic(name), self._position(name)
+                self._made[unit] = self._batch.version_rows(all_records(self._log, topic, at), topic)
+        return self._made[unit]
 
     def _rows(self, name: str, hidden: Sequence[str] = ()) -> pa.Table:
         """What a topic held."""
-        topic = self._log.topic(name)
+        topic, at = self._log.topic(name), self._position(name)
+        if topic.key:
+            self._refuse_if_compacted(name)
+        return current_rows(self._log, topic, at, hidden)
+
+    def _position(self, name: str) -> Mapping[int, int]:
+        """How far the tick goes in a topic."""
         if name not in self._moment.positions:
             raise TickNotKeptError(
                 f"tick {self._moment.tick} does not cover topic {name!r}: no view that was part of it read it",
@@ -191,9 +255,7 @@ class Past:
                 tick=self._moment.tick,
                 topic=name,
             )
-        if topic.key:
-            self._refuse_if_compacted(name)
-        return current_rows(self._log, topic, self._moment.positions[name], hidden)
+        return self._moment.positions[name]
 
     def _removed(self, name: str) -> bool:
         part = self._moment.parts.get(name)
@@ -233,7 +295,13 @@ class Past:
             }
             if last:
                 changes |= {n: self._since(n, base) for n in unit.units}
-            done = unit.step(changes, lambda slot: runs[slot.name], first=False)  # type: ignore[arg-type]
+            held = lambda slot: runs[slot.name]  # noqa: E731
+            if isinstance(unit, ViewUnit):
+                reached = {**self._moment.positions, **target} if last else target
+                watermarks = watermarks_at(self._log, unit.waits_for, reached)
+                done = unit.step(changes, held, first=False, watermarks=watermarks)  # type: ignore[arg-type]
+            else:
+                done = unit.step(changes, held, first=False)  # type: ignore[arg-type]
             for slot, run in done.runs.items():
                 assert isinstance(run, Run)  # nothing is placed in tasks without a tick to write for
                 runs[slot.name].append(run)
@@ -260,10 +328,12 @@ class Past:
         unit = self._unit(name)
         assert unit is not None
         if name not in self._made:
-            gone = self._removed(name)
-            self._made[name] = (
-                self._on_base(name) if gone else self._rows(table_topic(name), unit.schema.names)
-            )
+            if is_versions(name):
+                self._version_rows(table_topic(name))
+            elif self._removed(name):
+                self._made[name] = self._on_base(name)
+            else:
+                self._made[name] = self._rows(table_topic(name), unit.schema.names)
         now = Delta.of(_batch(self._made[name], unit.schema))
         then = unit.rows(self._opened(base, base.views[name].contents))
         return consolidate(concat([now, then.negated()], unit.schema))

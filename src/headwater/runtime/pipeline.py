@@ -7,14 +7,23 @@ writes files, so the same step runs in the driver and, by hash range, in tasks, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from headwater.errors import EvaluationError
-from headwater.operators import aggregate, join, ranking
+from headwater.operators import (
+    aggregate,
+    closing,
+    join,
+    range_join,
+    ranking,
+    session_aggregate,
+    sessions,
+    sliding,
+)
 from headwater.operators.delta import Delta, concat, consolidate, take_rows
 from headwater.operators.fold import fold
 from headwater.operators.functions import Function
@@ -27,8 +36,19 @@ from headwater.runtime.groups import compile_groups
 from headwater.runtime.linear import compile_condition, compile_map, renamed
 from headwater.runtime.native import may_fail, native
 from headwater.runtime.placement import Parts, Place, Placement
+from headwater.runtime.planning.expiring import Expiries, Expiry
 from headwater.runtime.planning.handles import Bound
-from headwater.runtime.tasks import AggregateKernel, ArrowCondition, JoinKernel, Kernel, RankKernel
+from headwater.runtime.tasks import (
+    AggregateKernel,
+    ArrowCondition,
+    JoinKernel,
+    Kernel,
+    RangeJoinKernel,
+    RankKernel,
+    SessionAggregateKernel,
+    SessionsKernel,
+    SlideKernel,
+)
 from headwater.state.refs import RunRef
 
 Runs = Sequence[Run]
@@ -43,6 +63,7 @@ class Slot:
     key: tuple[int, ...]
     order: tuple[Order, ...]
     schema: pa.Schema
+    expires: Expiry | None = None
 
 
 class State(Place, Protocol):
@@ -84,8 +105,15 @@ class Outcome:
 class Pipeline:
     """All operators of a view, inputs first. An operator that two others read runs once."""
 
-    def __init__(self, root: g.Node, evaluator: Evaluator, placement: Placement | None = None) -> None:
+    def __init__(
+        self,
+        root: g.Node,
+        evaluator: Evaluator,
+        placement: Placement | None = None,
+        expiries: Expiries | None = None,
+    ) -> None:
         self._placement = placement
+        self._expiries = expiries or {}
         self.schema = root.schema
         self.root = root
         self._nodes: list[g.Node] = []
@@ -106,7 +134,11 @@ class Pipeline:
         self._place[id(node)] = place
         self._nodes.append(node)
         self._inputs.append(inputs)
-        self._operators.append(_operator(node, str(place), evaluator))
+        operator = _operator(node, str(place), evaluator)
+        if (known := self._expiries.get(id(node))) is not None:
+            when = (*known, *[known[-1]] * len(operator.slots))
+            operator.slots = tuple(replace(s, expires=e) for s, e in zip(operator.slots, when, strict=False))
+        self._operators.append(operator)
         return place
 
     @property
@@ -114,19 +146,33 @@ class Pipeline:
         """Every node with its operator, inputs first."""
         return list(zip(self._nodes, self._operators, strict=True))
 
-    def step(self, changes: Mapping[str, Delta], state: State, *, first: bool) -> Outcome:
-        """Apply a change of the sources. `first`: there is no state yet, so constants and empty aggregates come in.
+    def step(
+        self,
+        changes: Mapping[str, Delta],
+        state: State,
+        *,
+        first: bool,
+        watermarks: Mapping[str, int] | None = None,
+    ) -> Outcome:
+        """Apply a change of the sources. `first`: there is no state yet, so constants and empty aggregates come in;
+        `watermarks`: those of topics, where the graph waits for some.
 
         The change is consolidated.
         """
-        outcome = self._stepped(changes, state, first=first)
+        outcome = self._stepped(changes, state, first, watermarks or {})
         return Outcome(consolidate(outcome.change), outcome.runs)
 
     def step_arranged(
-        self, changes: Mapping[str, Delta], state: State, key: tuple[int, ...], *, first: bool
+        self,
+        changes: Mapping[str, Delta],
+        state: State,
+        key: tuple[int, ...],
+        *,
+        first: bool,
+        watermarks: Mapping[str, int] | None = None,
     ) -> tuple[Run, Mapping[Slot, Run | Parts]]:
         """The same, with the change as a run by these columns, which must be the `group` where there is one."""
-        outcome = self._stepped(changes, state, first=first)
+        outcome = self._stepped(changes, state, first, watermarks or {})
         change = outcome.change
         if self.group is not None and change.hashes is not None:
             change = aggregate.netted(change)
@@ -134,7 +180,9 @@ class Pipeline:
             return Run(change.hashes, change.rows, change.weights), outcome.runs
         return arrange(change, key), outcome.runs
 
-    def _stepped(self, changes: Mapping[str, Delta], state: State, *, first: bool) -> Outcome:
+    def _stepped(
+        self, changes: Mapping[str, Delta], state: State, first: bool, watermarks: Mapping[str, int]
+    ) -> Outcome:
         made: list[Delta] = []
         runs: dict[Slot, Run | Parts] = {}
         for place, node in enumerate(self._nodes):
@@ -146,7 +194,10 @@ class Pipeline:
             operator = self._operators[place]
             given = [made[i] for i in self._inputs[place]]
             output = self._nothing[place]
-            if any(len(d) for d in given):
+            if isinstance(operator, _Close):
+                output, run = operator.step_at(given[0], state(operator.slots[0]), watermarks)
+                runs.update((s, run) for s in operator.slots if len(run))
+            elif any(len(d) for d in given):
                 output, added = self._step(operator, given, state)
                 runs.update((s, r) for s, r in zip(operator.slots, added, strict=True) if len(r))
             if first and (initial := operator.initial()) is not None:
@@ -201,13 +252,21 @@ def _operator(node: g.Node, name: str, evaluator: Evaluator) -> Operator:
         case g.Aggregate():
             return _Aggregate(node, name)
         case g.Join():
-            return _Join(node, name, evaluator)
+            return _join(node, name, evaluator)
         case g.Rank():
             return _Rank(node, name)
         case g.Regroup():
             return _Regroup(node, name, evaluator)
+        case g.Slide():
+            return _Slide(node, name, evaluator)
+        case g.Sessions():
+            return _Sessions(node, name)
+        case g.SessionAggregate():
+            return _SessionAggregate(node, name)
         case g.Fold():
             return _Fold(node, name)
+        case g.Close():
+            return _Close(node, name)
 
 
 def group_columns(root: g.Node) -> tuple[int, ...] | None:
@@ -215,8 +274,8 @@ def group_columns(root: g.Node) -> tuple[int, ...] | None:
     node = root
     # the column of `node` that each column of the root is, if it is one
     origins: list[int | None] = list(range(len(root.schema)))
-    while isinstance(node, g.Map):
-        for step in reversed(node.steps):
+    while isinstance(node, g.Map | g.Close):
+        for step in reversed(node.steps) if isinstance(node, g.Map) else ():
             if isinstance(step, g.Project):
                 origins = [None if c is None else step.expressions[c].column for c in origins]
             elif isinstance(step, g.Call):
@@ -226,7 +285,11 @@ def group_columns(root: g.Node) -> tuple[int, ...] | None:
         node = node.input
     if isinstance(node, g.Regroup) and isinstance(node.evaluate, g.Aggregate):
         node = node.evaluate
-    if isinstance(node, g.Aggregate) and node.keys and all(k in origins for k in range(node.keys)):
+    if (
+        isinstance(node, g.Aggregate | g.SessionAggregate)
+        and node.keys
+        and all(k in origins for k in range(node.keys))
+    ):
         return tuple(origins.index(k) for k in range(node.keys))
     return None
 
@@ -296,6 +359,32 @@ class _Aggregate(Operator):
         return self._step(inputs, state)
 
 
+def _join(node: g.Join, name: str, evaluator: Evaluator) -> Operator:
+    return (
+        _Join(node, name, evaluator) if node.range is None else _RangeJoin(node, node.range, name, evaluator)
+    )
+
+
+class _RangeJoin(Operator):
+    def __init__(self, node: g.Join, reach: g.Range, name: str, evaluator: Evaluator) -> None:
+        spec = range_join.RangeJoinSpec(
+            node.kind, node.left_key, node.right_key, reach.point, reach.low, reach.high, reach.width
+        )
+        self._spec = spec
+        self._condition = None if node.condition is None else compile_condition(node.condition, evaluator)
+        if (condition := _arrow_condition(node.condition)) is not None:
+            self.kernel = RangeJoinKernel(spec, condition)
+        self.slots = (
+            Slot(f"{name}.left", "ordered", spec.left_key, spec.left_order, node.left.schema),
+            Slot(f"{name}.right", "ordered", spec.right_key, spec.right_order, node.right.schema),
+        )
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        left, right = state
+        done = range_join.step(self._spec, left, right, inputs[0], inputs[1], self._condition)
+        return done.output, (done.left, done.right)
+
+
 class _Join(Operator):
     def __init__(self, node: g.Join, name: str, evaluator: Evaluator) -> None:
         self._spec = join.JoinSpec(node.kind, node.left_key, node.right_key)
@@ -325,11 +414,17 @@ def _join_kernel(spec: join.JoinSpec, condition: g.Expression | None) -> JoinKer
     """The join for tasks, which have no JVM: None if its condition is, or may become, Spark's to evaluate."""
     if condition is None:
         return JoinKernel(spec)
-    bound = condition.handle
-    if not isinstance(bound, Bound) or may_fail(bound.expression):
+    made = _arrow_condition(condition)
+    return None if made is None else JoinKernel(spec, made)
+
+
+def _arrow_condition(condition: g.Expression | None) -> ArrowCondition | None:
+    """A condition that can be asked without a JVM, if it can."""
+    bound = None if condition is None else condition.handle
+    if condition is None or not isinstance(bound, Bound) or may_fail(bound.expression):
         return None
     made = native(bound.expression, bound.attributes, condition.type)
-    return None if made is None else JoinKernel(spec, ArrowCondition(made))
+    return None if made is None else ArrowCondition(made)
 
 
 class _Rank(Operator):
@@ -340,6 +435,56 @@ class _Rank(Operator):
         )
         self.kernel: Kernel = RankKernel(self._spec)
         self.slots = (Slot(f"{name}.rows", "ordered", node.key, order, node.input.schema),)
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        return self.kernel(inputs, state)
+
+
+class _Slide(Operator):
+    def __init__(self, node: g.Slide, name: str, evaluator: Evaluator) -> None:
+        framed = tuple(
+            sliding.Framed(Function(f.function.kind, f.function.args, f.function.filter), f.low, f.high)  # type: ignore[arg-type]
+            for f in node.framed
+        )
+        self._spec = sliding.SlideSpec(
+            node.input.schema, node.key, node.time, node.preceding, node.following, framed
+        )
+        self._output = node.schema
+        self._evaluate = None
+        if node.evaluate is None:
+            self.kernel = SlideKernel(self._spec, node.schema)
+        else:
+            groups = g.Regroup(node.input, node.key, node.text, node.evaluate, node.schema)
+            self._evaluate = compile_groups(groups, evaluator)
+        self.slots = (Slot(f"{name}.rows", "ordered", node.key, self._spec.order, node.input.schema),)
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        output, run = sliding.step(self._spec, state[0], inputs[0], self._output, self._evaluate)
+        return output, (run,)
+
+
+class _Sessions(Operator):
+    def __init__(self, node: g.Sessions, name: str) -> None:
+        spec = sessions.SessionSpec(node.input.schema, node.key, node.column)
+        self.kernel: Kernel = SessionsKernel(spec)
+        rows, held = sessions.by_start(spec.rows_start), sessions.by_start(spec.sessions_start)
+        self.slots = (
+            Slot(f"{name}.rows", "ordered", spec.rows_key, rows, spec.rows),
+            Slot(f"{name}.sessions", "ordered", spec.sessions_key, held, spec.sessions),
+        )
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        return self.kernel(inputs, state)
+
+
+class _SessionAggregate(Operator):
+    def __init__(self, node: g.SessionAggregate, name: str) -> None:
+        functions = tuple(Function(f.kind, f.args, f.filter, append_only=True) for f in node.functions)  # type: ignore[arg-type]
+        whole = aggregate.AggregateSpec(node.input.schema, node.keys, functions)
+        spec = session_aggregate.SessionAggregateSpec(whole, node.column)
+        self.kernel: Kernel = SessionAggregateKernel(spec)
+        key, order = tuple(range(len(spec.key))), sessions.by_start(spec.start)
+        self.slots = (Slot(f"{name}.sessions", "ordered", key, order, spec.state),)
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
         return self.kernel(inputs, state)
@@ -357,6 +502,21 @@ class _Fold(Operator):
         rows = take_rows(given.rows, np.repeat(np.arange(len(given)), given.weights))
         output, run = fold(state[0], self._node.key, rows, self._node.handle, self._node.schema)
         return output, (run,)
+
+
+class _Close(Operator):
+    """Unlike all others it moves with the watermarks too."""
+
+    def __init__(self, node: g.Close, name: str) -> None:
+        self._node = node
+        width = len(node.input.schema)
+        key, order = closing.waiting_key(width), closing.waiting_order(width)
+        self.slots = (Slot(f"{name}.waiting", "ordered", key, order, node.input.schema),)
+
+    def step_at(self, given: Delta, waiting: Runs, watermarks: Mapping[str, int]) -> tuple[Delta, Run]:
+        """The change of what is final at these watermarks, and a run for what waits."""
+        levels = closing.levels(self._node.domains, watermarks)
+        return closing.close(waiting, given, levels, self._node.schema)
 
 
 class _Regroup(Operator):

@@ -19,8 +19,16 @@ from headwater.operators.runs import Run, contents, contents_latest
 from headwater.operators.upsert import upsert
 from headwater.runtime.catalog import definitions
 from headwater.runtime.following import Mark
-from headwater.runtime.hidden import READABLE, read_records, table_with_hidden
+from headwater.runtime.hidden import (
+    READABLE,
+    hidden_schema,
+    read_records,
+    table_with_hidden,
+    version_hidden,
+    versions_of,
+)
 from headwater.runtime.units import view_of
+from headwater.runtime.versions import VersionsUnit
 from headwater.state.manifest import Manifest, ViewState, encode_schema
 from headwater.state.serving import change_run, view_state
 from headwater.state.store import StateStore
@@ -135,6 +143,54 @@ class TableSource:
         return consolidate(_selected(change, self._columns))
 
     def _runs(self, manifest: Manifest, state: ViewState) -> list[Run]:
+        name = state.contents
+        return self._store.runs(manifest, name) if name in manifest.arrangements else []
+
+
+class VersionsSource:
+    """All versions of a keyed topic's rows, which the ticks keep for the views that read them."""
+
+    def __init__(self, log: Log, store: StateStore, topic: str, columns: Sequence[str]) -> None:
+        self.name = topic
+        self._log = log
+        self._store = store
+        self._columns = (*columns, *version_hidden(log.topic(topic)).names)
+
+    def _state(self, manifest: Manifest) -> ViewState | None:
+        state = manifest.views.get(versions_of(self.name))
+        return state if state is not None and state.status == "live" else None
+
+    def mark(self, manifest: Manifest) -> Mark | None:
+        """See `Source`."""
+        state = self._state(manifest)
+        return None if state is None else (state.extra["identity"], state.built, state.schema)
+
+    def check(self, manifest: Manifest) -> None:
+        """They come, if a view is to come that reads them."""
+        _refuse_unread(self._log, self.name, manifest)
+
+    def rows(self, manifest: Manifest) -> Iterator[Delta]:
+        """See `Source`."""
+        return _pieces(self._runs(manifest), self._columns, VersionsUnit(self._log.topic(self.name)).rows)
+
+    def change(self, before: Manifest, now: Manifest) -> Delta:
+        """What the records between the two cuts do to the versions at the first."""
+        then, state = self._state(before), self._state(now)
+        assert then is not None
+        assert state is not None
+        topic = self._log.topic(self.name)
+        unit, schema = VersionsUnit(topic), pa.schema([*topic.schema, *hidden_schema(topic)])
+        since, until = then.positions[self.name], state.positions[self.name]
+        batches = list(_between(self._log, self.name, since, until, schema.names))
+        if not batches:
+            return Delta.empty(unit.schema)
+        records, runs = concat_rows(batches, schema), self._runs(before)
+        done = unit.step({self.name: records}, lambda _: runs, first=False)  # type: ignore[arg-type]
+        return _selected(done.change, self._columns)
+
+    def _runs(self, manifest: Manifest) -> list[Run]:
+        state = self._state(manifest)
+        assert state is not None
         name = state.contents
         return self._store.runs(manifest, name) if name in manifest.arrangements else []
 

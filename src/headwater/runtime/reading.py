@@ -12,8 +12,17 @@ from headwater.catalog import TopicDefinition
 from headwater.errors import ViewUnavailableError
 from headwater.log.protocol import Log
 from headwater.operators.runs import contents_latest
+from headwater.queries.as_of import are_versions_among
 from headwater.runtime.catalog import definitions, derived_of
-from headwater.runtime.hidden import hidden_among, table_with_hidden, topic_schema
+from headwater.runtime.hidden import (
+    hidden_among,
+    table_with_hidden,
+    topic_schema,
+    version_schema,
+    versions_of,
+)
+from headwater.runtime.planning.versions import Unversioned, view_without_versions
+from headwater.runtime.versions import VersionsUnit, all_records, readable_versions
 from headwater.state.manifest import Manifest
 from headwater.state.serving import view_contents, view_lookup, view_state
 from headwater.state.store import StateStore
@@ -29,6 +38,8 @@ class Relation:
     name: str
     schema: pa.Schema
     load: Callable[[Mapping[str, Any] | None], pa.Table]
+    unversioned: Unversioned | None = None
+    """Why it has no versions, if it has none."""
 
     def read(self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None) -> pa.Table:
         """Its rows, or at least those that have the values of `equal`."""
@@ -46,14 +57,21 @@ def relations(
             # while another definition is built beside it, it has the columns that it had
             state = manifest.views.get(name) if manifest is not None else None
             columns = state.arrow_schema if state is not None else view.columns
-            found[name.lower()] = Relation(name, columns, _view_loader(store, manifest, name))
+            unversioned = view_without_versions(name)
+            found[name.lower()] = Relation(name, columns, _view_loader(store, manifest, name), unversioned)
         for beside, shown in derived_of(view).items():
             if names is None or is_named(beside, names):
                 found[beside.lower()] = Relation(beside, shown, _view_loader(store, manifest, beside))
     for name, topic in log.topics().items():
         if names is None or name.lower() in names:
             schema = topic_schema(topic, hidden_among(names or ()))
-            found[name.lower()] = Relation(name, schema, _topic_loader(log, store, manifest, topic, schema))
+            refusal = readable_versions(topic).refusal
+            load = _topic_loader(log, store, manifest, topic, schema)
+            found[name.lower()] = Relation(name, schema, load, refusal)
+            if refusal is None and are_versions_among(names or ()):
+                load = _version_loader(log, store, manifest, topic)
+                versions = Relation(versions_of(name), version_schema(topic), load)
+                found[versions.name.lower()] = versions
     return found
 
 
@@ -76,6 +94,8 @@ def answer(text: str, found: Mapping[str, Relation], tools: Callable[[], Tools])
     try:
         for relation in found.values():
             batch.register(relation.name, relation.read(None, None))
+            if relation.unversioned is not None:
+                batch.unversioned[relation.name] = relation.unversioned
         return free_table(batch.query(text, pinned=False))
     finally:
         batch.close()
@@ -129,5 +149,23 @@ def _topic_loader(
             return table.select(schema.names).cast(schema) if has_hidden else table
         cut = manifest.positions.get(topic.name) if manifest else None
         return current_rows(log, topic, cut, schema.names)
+
+    return load
+
+
+def _version_loader(
+    log: Log, store: StateStore, manifest: Manifest | None, topic: TopicDefinition
+) -> Callable[[Mapping[str, Any] | None], pa.Table]:
+    def load(equal: Mapping[str, Any] | None) -> pa.Table:
+        del equal
+        unit = VersionsUnit(topic)
+        state = manifest.views.get(unit.name) if manifest else None
+        if manifest is not None and state is not None and state.status == "live":
+            runs = store.runs(manifest, state.contents) if state.contents in manifest.arrangements else []
+            found = unit.rows(runs)
+        else:
+            cut = manifest.positions.get(topic.name) if manifest else None
+            found = unit.of_records(all_records(log, topic, cut))
+        return pa.Table.from_batches([found.rows]).cast(version_schema(topic))
 
     return load

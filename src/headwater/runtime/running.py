@@ -13,6 +13,7 @@ from headwater.log.protocol import Log
 from headwater.runtime.catalog import definitions
 from headwater.runtime.engine import Engine, TickReport
 from headwater.runtime.pacing import Pace
+from headwater.runtime.silence import Silence
 from headwater.runtime.tools import Tools
 from headwater.runtime.units import view_of
 from headwater.state.manifest import Manifest
@@ -200,6 +201,7 @@ class Runner:
         self._stop = threading.Event()
         self._started_ms = room.clock.steady_ms()
         self._done = _Done()
+        self._silence = Silence(room.log, room.clock)
         self._error: BaseException | None = None
         self._ownership = room.claim() if ownership is None else ownership
         try:
@@ -252,6 +254,7 @@ class Runner:
 
     def _turn(self) -> None:
         began = self._room.clock.steady_ms()
+        self._silence.look()
         seen = self._room.log.sequence()
         report = self._engine.tick(self._tick_rows)
         if report is None:

@@ -21,8 +21,16 @@ from headwater.operators.runs import Run
 from headwater.queries.statements import Query
 from headwater.runtime.compaction import merged_run
 from headwater.runtime.following import Arrivals, Following, Mark, not_part
+from headwater.runtime.hidden import is_versions, table_topic
 from headwater.runtime.pipeline import Pipeline, Slot, State
-from headwater.runtime.query_sources import CHUNK_ROWS, Source, TableSource, TopicSource, ViewSource
+from headwater.runtime.query_sources import (
+    CHUNK_ROWS,
+    Source,
+    TableSource,
+    TopicSource,
+    VersionsSource,
+    ViewSource,
+)
 from headwater.runtime.tools import Tools
 from headwater.state.manifest import Manifest
 from headwater.state.serving import as_changes
@@ -66,11 +74,14 @@ class FollowedQuery:
         plan = tools.catalog.plan(self._query)
         self.schema = plan.schema
         self._pipeline = Pipeline(plan.root, tools.evaluator)
-        self._sources = {n: self._source(n, plan.inputs[n], plan.hidden.get(n, ())) for n in plan.reads}
+        known = {n: plan.inputs[table_topic(n) if is_versions(n) else n] for n in plan.reads}
+        self._sources = {n: self._source(n, known[n], plan.hidden.get(n, ())) for n in plan.reads}
         self._planned: Mark | None = None
 
     def _source(self, name: str, columns: Sequence[str], hidden: Sequence[str]) -> Source:
         topics = self._log.topics()
+        if is_versions(name):
+            return VersionsSource(self._log, self._store, table_topic(name), columns)
         if name not in topics:
             return ViewSource(self._log, self._store, name, columns)
         if topics[name].key:

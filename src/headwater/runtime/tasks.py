@@ -16,7 +16,15 @@ import orjson
 import pyarrow as pa
 
 from headwater.errors import HeadwaterError, StorageError
-from headwater.operators import aggregate, join, ranking
+from headwater.operators import (
+    aggregate,
+    join,
+    range_join,
+    ranking,
+    session_aggregate,
+    sessions,
+    sliding,
+)
 from headwater.operators.delta import Delta
 from headwater.operators.lanes import booleans
 from headwater.operators.pairs import Condition
@@ -97,6 +105,26 @@ class JoinKernel:
 
 
 @dataclass(frozen=True)
+class RangeJoinKernel:
+    """The same where partners lie in a range."""
+
+    spec: range_join.RangeJoinSpec
+    condition: Condition | None = None
+    rows_min: ClassVar[int] = 200_000
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The columns that must be equal, left and right."""
+        return self.spec.left_key, self.spec.right_key
+
+    def __call__(
+        self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]
+    ) -> tuple[Delta, Sequence[Run]]:
+        done = range_join.step(self.spec, state[0], state[1], inputs[0], inputs[1], self.condition)
+        return done.output, (done.left, done.right)
+
+
+@dataclass(frozen=True)
 class RankKernel:
     """The first rows of each group."""
 
@@ -113,6 +141,67 @@ class RankKernel:
         self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]
     ) -> tuple[Delta, Sequence[Run]]:
         output, run = ranking.step(self.spec, state[0], inputs[0])
+        return output, (run,)
+
+
+@dataclass(frozen=True)
+class SlideKernel:
+    """Rows with functions over the rows near them."""
+
+    spec: sliding.SlideSpec
+    output: pa.Schema
+    rows_min: ClassVar[int] = 200_000
+    """A million rows take 2 s for 100,000 keys."""
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The columns of the partition."""
+        return (self.spec.key,)
+
+    def __call__(
+        self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]
+    ) -> tuple[Delta, Sequence[Run]]:
+        output, run = sliding.step(self.spec, state[0], inputs[0], self.output)
+        return output, (run,)
+
+
+@dataclass(frozen=True)
+class SessionsKernel:
+    """Rows with their sessions; the rows first, then the sessions."""
+
+    spec: sessions.SessionSpec
+    rows_min: ClassVar[int] = 200_000
+    """A million rows take 2 s for 100,000 keys."""
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The columns that sessions are told apart by."""
+        return (self.spec.key,)
+
+    def __call__(
+        self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]
+    ) -> tuple[Delta, Sequence[Run]]:
+        done = sessions.step(self.spec, state[0], state[1], inputs[0])
+        return done.output, (done.rows, done.sessions)
+
+
+@dataclass(frozen=True)
+class SessionAggregateKernel:
+    """Sessions, with what is aggregated over them."""
+
+    spec: session_aggregate.SessionAggregateSpec
+    rows_min: ClassVar[int] = 500_000
+    """A million rows take 0.2 to 0.5 s for 100,000 keys."""
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The columns that sessions are told apart by."""
+        return (self.spec.key,)
+
+    def __call__(
+        self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]
+    ) -> tuple[Delta, Sequence[Run]]:
+        output, run = session_aggregate.step(self.spec, state[0], inputs[0])
         return output, (run,)
 
 

@@ -20,9 +20,11 @@ from headwater.errors import EvaluationError
 from headwater.operators.delta import Delta, consolidate
 from headwater.operators.runs import Run, arrange, contents, contents_latest, evolved
 from headwater.operators.upsert import upsert
+from headwater.positions import Ends
 from headwater.queries import graph as g
 from headwater.runtime.admission import ERRORS, Admission, no_single_row
-from headwater.runtime.hidden import POSITION, hidden_among, hidden_schema, table_with_hidden
+from headwater.runtime.hidden import POSITION, hidden_schema, in_order, table_with_hidden
+from headwater.runtime.lateness import LATE_NAME, Late, Lateness, domains_of
 from headwater.runtime.pipeline import Pipeline, Slot, State, group_columns
 from headwater.runtime.placement import Parts
 from headwater.runtime.planning.planner import Plan
@@ -85,10 +87,13 @@ class TableUnit:
         return Done(consolidate(change), {self.contents: run} if len(run) else {})
 
     def _evolved(self, run: Run) -> Run:
-        if run.rows.schema.equals(self.schema):
+        return self._as_now(run, self.schema)
+
+    def _as_now(self, run: Run, schema: pa.Schema) -> Run:
+        if run.rows.schema.equals(schema):
             return run
         if run not in self._older:
-            self._older[run] = evolved(run, self.schema)
+            self._older[run] = evolved(run, schema)
         return self._older[run]
 
     def rows(self, runs: Sequence[Run]) -> Delta:
@@ -108,8 +113,10 @@ class ViewUnit:
         pipeline: Pipeline,
         topics: Mapping[str, TopicDefinition],
         admission: Admission | None = None,
+        lateness: Lateness | None = None,
     ) -> None:
-        """`topics`: those that it names; `admission` takes out the rows that fail, for a view that diverts them."""
+        """`topics`: those that it names; `admission` takes out the rows that fail, for a view that diverts them, and
+        `lateness` finds those that are late, for one that leaves them out."""
         self.name = definition.name
         self.definition = definition
         self.identity = f"{definition.name}@{definition.incarnation}.{plan.fingerprint[:8]}"
@@ -121,9 +128,10 @@ class ViewUnit:
         self.key = contents_key(plan.root)
         self._topics = tuple(name for name in plan.reads if name in topics)
         self._admission = admission
+        self._lateness = lateness
         self.hidden: Mapping[str, tuple[str, ...]] = plan.hidden
         if admission is not None:
-            self.hidden = {t: hidden_among((*plan.hidden.get(t, ()), *POSITION)) for t in self._topics}
+            self.hidden = {t: in_order((*plan.hidden.get(t, ()), *POSITION)) for t in self._topics}
         self.topics = tuple(name for name in plan.reads if name in topics and not topics[name].key)
         self.sources: Mapping[str, str] = {
             name: table_with_hidden(name) if name in topics and name in self.hidden else name
@@ -132,11 +140,22 @@ class ViewUnit:
         }
         """The units that it reads, by the names that its graph has for them."""
         self.units = tuple(self.sources.values())
+        self.counts_on = tuple(self.sources[n] for n in _counted_on(plan.root) if n in self.sources)
+        """Those whose rows must stay, as their definitions say: what it keeps of them cannot be taken back."""
         self.append_only = plan.root.append_only
         self.contents = Slot(CONTENTS, "multiset", self.key, (), self.schema)
-        self.derived: tuple[Derived, ...] = ()
-        if admission is not None:
-            self.derived = (Derived(self, Slot(ERRORS_NAME, "multiset", (0, 1, 2), (), ERRORS)),)
+        self._late: Derived | None = None
+        self._errors = Derived(self, Slot(ERRORS_NAME, "multiset", (0, 1, 2), (), ERRORS))
+        self.derived: tuple[Derived, ...] = () if admission is None else (self._errors,)
+        if lateness is not None and lateness.is_told:
+            position = tuple(lateness.schema.names.index(name) for name in ("_partition", "_offset"))
+            self._late = Derived(self, Slot(LATE_NAME, "multiset", position, (), lateness.schema))
+            self.derived += (self._late,)
+            self.fingerprint += f".{LATE_NAME}"
+        expiring = (slot.expires.topics for slot in pipeline.slots if slot.expires is not None)
+        waits = (topic for topics in (*domains_of(plan.root), *expiring) for topic in topics)
+        self.waits_for = tuple(dict.fromkeys(waits))
+        """The topics whose watermarks decide what it shows, and what it keeps."""
         self.slots: tuple[Slot, ...] = (*pipeline.slots, self.contents, *(d.contents for d in self.derived))
         self.replaces: str | None = None
         """The view whose place it takes once it has caught up."""
@@ -153,13 +172,20 @@ class ViewUnit:
         made.name, made.replaces = self.definition.name, None
         return made
 
-    def step(self, changes: Mapping[str, Delta], state: State, *, first: bool) -> Done:
-        """Apply a change of the sources."""
+    def step(
+        self,
+        changes: Mapping[str, Delta],
+        state: State,
+        *,
+        first: bool,
+        watermarks: Mapping[str, int] | None = None,
+    ) -> Done:
+        """Apply a change of the sources; `watermarks` are those of the topics that it waits for, after that change."""
         given = self._by_source(changes)
         counted = {t: {"read": int(given[t].weights.sum())} for t in self._topics if t in given}
         beside: dict[Slot, Delta] = {}
         try:
-            changed, made = self.pipeline.step_arranged(given, state, self.key, first=first)
+            changed, made, late = self._moved(given, state, first, watermarks)
         except EvaluationError as error:
             if self._admission is None:
                 raise
@@ -167,12 +193,18 @@ class ViewUnit:
             if not len(done.errors):
                 raise no_single_row(error) from error
             try:
-                changed, made = self.pipeline.step_arranged(done.admitted, state, self.key, first=first)
+                changed, made, late = self._moved(done.admitted, state, first, watermarks)
             except EvaluationError as another:
                 raise no_single_row(another) from another
-            beside = {self.derived[0].contents: consolidate(done.errors)}
+            beside = {self._errors.contents: consolidate(done.errors)}
             for topic, failed in done.failed.items():
                 counted[topic]["failed"] = failed
+        if late is not None:
+            what = "diverted" if self._late is not None else "dropped"
+            for topic, left_out in late.counted.items():
+                counted[topic][what] = left_out
+            if self._late is not None:
+                beside[self._late.contents] = late.rows
         runs = dict(made)
         runs |= {slot: arrange(told, slot.key) for slot, told in beside.items() if len(told)}
         rows = pa.RecordBatch.from_arrays(changed.rows.columns, schema=self.schema)
@@ -180,9 +212,29 @@ class ViewUnit:
             runs[self.contents] = Run(changed.hashes, rows, changed.weights)
         return Done(Delta(rows, changed.weights, distinct=True), runs, beside, counted)
 
+    def _moved(
+        self,
+        given: Mapping[str, Delta],
+        state: State,
+        first: bool,
+        watermarks: Mapping[str, int] | None,
+    ) -> tuple[Run, Mapping[Slot, Run | Parts], Late | None]:
+        changed, made = self.pipeline.step_arranged(
+            given, state, self.key, first=first, watermarks=watermarks
+        )
+        return changed, made, None if self._lateness is None else self._lateness.found(given)
+
     def admitted(self, changes: Mapping[str, Delta]) -> Mapping[str, Delta]:
         """Changes of its sources, topics with their positions, without the rows that it diverts."""
         return changes if self._admission is None else self._admission.sorted_out(changes).admitted
+
+    def is_past_replay(self, positions: Ends) -> bool:
+        """Whether it has read all late rows that were given back to it, for which old state is needed."""
+        return all(
+            positions.get(topic, {}).get(partition, 0) >= end
+            for topic, ends in self.definition.replayed.items()
+            for partition, end in ends.items()
+        )
 
     def _by_source(self, changes: Mapping[str, Delta]) -> dict[str, Delta]:
         named = {source: changes[unit] for source, unit in self.sources.items() if unit in changes}
@@ -242,6 +294,23 @@ def balanced(ledger: Ledger, topics: Iterable[str] = ()) -> dict[str, dict[str, 
 def view_of(name: str) -> str:
     """The view that gives a relation beside its rows, as in `revenue.errors`; of any other name that itself."""
     return name.partition(".")[0]
+
+
+def _counted_on(root: g.Node) -> dict[str, None]:
+    """The sources of operators that keep too little to take a row back, since none is ever taken back."""
+    found: dict[str, None] = {}
+    for node in g.walk(root):
+        match node:
+            case g.SessionAggregate():
+                keeps_little = True
+            case g.Aggregate(input=below) if below.append_only:
+                extremes = (f.kind in ("min", "max", "min_by", "max_by") for f in node.functions)
+                keeps_little = bool(node.customs) or any(extremes)
+            case _:
+                keeps_little = False
+        if keeps_little:
+            found |= dict.fromkeys(source.name for source in g.sources(node))
+    return found
 
 
 def contents_key(root: g.Node) -> tuple[int, ...]:

@@ -102,3 +102,12 @@ class View:
     def rebuild(self) -> list[str]:
         """Have it built anew from the log by the next run, and every view above it with it; says which."""
         return self._views.rebuild(self.name)
+
+    def replay_late(self) -> int:
+        """Give the rows that came too late for it, as `<view>.late` has them now, back to it: they count as if they had
+        been in time. Says how many rows of topics that are; 0 if there are none, and then nothing is done.
+
+        The next run builds it anew from the log beside what is served, and takes its place in one tick. UsageError if it
+        has no `.late`, or if records were removed that it was made from.
+        """
+        return self._views.replay_late(self.name)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from headwater.arguments import whole_number
-from headwater.catalog import TopicDefinition, ViewDefinition
+from headwater.catalog import TopicDefinition, ViewDefinition, view_options
 from headwater.clock import Clock, from_us
 from headwater.errors import (
     EngineRunningError,
@@ -25,6 +26,7 @@ from headwater.errors import (
 from headwater.log.protocol import Log
 from headwater.positions import Receipt
 from headwater.queries import statements as s
+from headwater.queries.as_of import may_read_versions
 from headwater.queries.dialect import words_of
 from headwater.queries.parsing import parse
 from headwater.runtime import reading
@@ -34,14 +36,19 @@ from headwater.runtime.explain import begins_late, explained, resting_on, sketch
 from headwater.runtime.following import Arrivals, Changes, FollowedView
 from headwater.runtime.functions.registry import Functions
 from headwater.runtime.growth import BOUNDED, extents, refuse_growth, refuse_growth_above
+from headwater.runtime.hidden import versions_of
 from headwater.runtime.history import HOLD, beginning, hold_from_start, let_go, removed
+from headwater.runtime.lateness import LATE_NAME, late_schema, tells, watermark_of
 from headwater.runtime.nearest import names_hinted, nearest, relation_names
 from headwater.runtime.pacing import Pace
+from headwater.runtime.planning.timing import Policy
+from headwater.runtime.replaying import given_back, refuse_other_definition, refuse_untold
 from headwater.runtime.running import EngineRoom, Listener, Runner, RunReport, run, wait_for
 from headwater.runtime.session import ui_address
 from headwater.runtime.subscribing import FollowedQuery, Subscription
 from headwater.runtime.tools import Tools
-from headwater.runtime.units import Ledger, balanced, view_of
+from headwater.runtime.units import Ledger, balanced, total, view_of
+from headwater.runtime.versions import readable_versions
 from headwater.state.bases import Bases
 from headwater.state.cuts import Cut
 from headwater.state.errors import tick_not_kept
@@ -109,11 +116,10 @@ class Views:
         existing = self._log.entries(VIEW).get(statement.name)
         if existing is not None and statement.if_not_exists:
             return
-        self._refuse_unsupported(statement)
         made = self.define(statement)
         if existing is not None:
             then = ViewDefinition.from_document(existing.document)
-            same = then.to_document() == made.to_document()
+            same = replace(then, replayed={}).to_document() == made.to_document()
             if statement.or_replace:
                 if same:
                     return
@@ -135,9 +141,11 @@ class Views:
         """The definition that a statement makes; StatementError if its query cannot be kept."""
         self.functions.require(statement.query.text)
         catalog = self._tools().catalog
+        options = view_options(s.resolve(statement.options))
         with names_hinted(self._log):
-            plan = catalog.plan(statement.query)
-        made = statement.definition(plan.schema, plan.inputs)
+            plan = catalog.plan(statement.query, policy=Policy(options, statement.emit_on_close))
+        late = late_schema(plan.late) if tells(options.late, options.correct_for_us) else None
+        made = statement.definition(plan.schema, plan.inputs, late)
         if made.options.state == BOUNDED:
             refuse_growth(plan, extents(catalog.units(), self._log.topics()))
         if made.name in definitions(self._log):
@@ -170,19 +178,6 @@ class Views:
             if reader in definitions(self._log):
                 self.drop(s.DropView(reader, if_exists=True, cascade=True))
 
-    def _refuse_unsupported(self, statement: s.CreateView) -> None:
-        options = s.resolve(statement.options)
-        for name, value in options.items():
-            if name in ("late", "correct_for") and value not in ("correct", None):
-                raise UsageError(
-                    f"this version of Headwater does not have {name} = {value!r}", hint="leave the option out"
-                )
-        if statement.emit_on_close:
-            raise UsageError(
-                "this version of Headwater does not have EMIT ON WINDOW CLOSE",
-                hint="leave it out: windows show at once",
-            )
-
     def _refuse_cycle(self, made: ViewDefinition) -> None:
         views = definitions(self._log)
         left, seen = list(made.reads), set()
@@ -203,7 +198,7 @@ class Views:
             if gone:
                 raise UsageError(
                     f"view {made.name!r} cannot be replaced so: {reader.name} reads {gone[0]}, which it would not have",
-                    hint=f"DROP VIEW {reader.name} first, or keep on_error = 'divert'",
+                    hint=f"DROP VIEW {reader.name} first, or keep the option that diverts rows to it",
                     view=made.name,
                     reader=reader.name,
                 )
@@ -278,6 +273,25 @@ class Views:
         if any(name in view.reads for view in definitions(self._log).values()):
             hold_from_start(self._log, [name])
 
+    def refuse_losing_versions(self, changed: TopicDefinition) -> None:
+        """Refuse other options of a topic with which versions could be lost that views read."""
+        if (refusal := readable_versions(changed).refusal) is None:
+            return
+        for view in definitions(self._log).values():
+            if changed.name not in view.reads or not may_read_versions(view.query):
+                continue
+            if (
+                versions_of(changed.name)
+                in self._tools().catalog.plan(s.Query(view.query), view.inputs).reads
+            ):
+                raise UsageError(
+                    f"topic {changed.name!r} cannot be altered so: view {view.name!r} reads versions of its rows",
+                    detail=refusal[0],
+                    hint="set versions_for = '...' to how long they are to be kept, together with cleanup",
+                    topic=changed.name,
+                    view=view.name,
+                )
+
     def widen(self, now: TopicDefinition, wider: TopicDefinition, alter: Callable[[], None]) -> None:
         """Have a topic altered so that columns are wider, and the views that use them built anew, beside."""
         changed = self._tools().catalog.widened(wider)
@@ -334,6 +348,22 @@ class Views:
             hold_from_start(self._log, views[each].reads)
             self._log.put_entry(VIEW, each, entry.document, expect=entry.sequence)
         return again
+
+    def replay_late(self, name: str) -> int:
+        """Give the late rows of a view back to it; how many. The next run builds it from the log, beside what is served."""
+        view, manifest = self.describe(name), self.store.latest()
+        refuse_untold(view)
+        if manifest is None:
+            raise self._never_run(view.name)
+        refuse_other_definition(self._log, view, manifest.views.get(view.name))
+        late = view_contents(self.store, manifest, f"{view.name}.{LATE_NAME}")
+        again, rows = given_back(self._log, view, late, manifest.views[view.name].positions)
+        if rows:
+            self._refuse_losing([view.name], f"late rows of view {view.name!r} cannot be given back")
+            hold_from_start(self._log, view.reads)
+            keep_past(self._log, view.name, served=True)
+            self._log.put_entry(VIEW, view.name, again.to_document(), expect=view.incarnation)
+        return rows
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -521,6 +551,8 @@ class Views:
                 prefix = state.contents.rsplit("/", 1)[0] + "/"
                 kept = (manifest.arrangements[n] for n in manifest.arrangements if n.startswith(prefix))
                 size = sum(ref.length for each in kept for ref in each)
+            account = total(self.ledger(name))
+            reached = watermark_of(state.extra) if state is not None else None
             rows.append(
                 {
                     "view": name,
@@ -532,7 +564,8 @@ class Views:
                     "last_tick": state.last_tick if state is not None else None,
                     "committed_at": from_us(manifest.committed_at) if manifest else None,
                     "reason": state.reason if state is not None else None,
-                    "failed": sum(each["failed"] for each in self.ledger(name).values()),
+                    **{what: account[what] for what in ("failed", "diverted", "dropped")},
+                    "watermark": None if reached is None else from_us(reached),
                 }
             )
         return pa.Table.from_pylist(rows, schema=_VIEWS)
@@ -626,5 +659,8 @@ _VIEWS = pa.schema(
         ("committed_at", pa.timestamp("us", tz="UTC")),
         ("reason", pa.string()),
         ("failed", pa.int64()),
+        ("diverted", pa.int64()),
+        ("dropped", pa.int64()),
+        ("watermark", pa.timestamp("us", tz="UTC")),
     ]
 )

@@ -6,24 +6,37 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from headwater.errors import GapError, RowNotFoundError, TickNotKeptError, UsageError, ViewUnavailableError
 from headwater.log.protocol import Log
-from headwater.operators.delta import Delta, concat_rows, empty_rows
+from headwater.operators.delta import Delta, concat_rows, empty_rows, take_rows
 from headwater.runtime.batch import Batch, as_table
 from headwater.runtime.catalog import definitions
 from headwater.runtime.comparison import difference
-from headwater.runtime.hidden import hidden_in, hidden_schema, marked
+from headwater.runtime.hidden import (
+    WATERMARK,
+    hidden_in,
+    hidden_schema,
+    in_order,
+    is_versions,
+    marked,
+    table_topic,
+    version_schema,
+)
 from headwater.runtime.lineage.finding import Finder
 from headwater.runtime.lineage.records import Records, records_of
 from headwater.runtime.lineage.slices import EVERYTHING, Slice, Slices, either, of_sources, within
+from headwater.runtime.planning.timing import NEEDED, Policy
 from headwater.runtime.text import listed
 from headwater.runtime.tools import Tools
 from headwater.runtime.units import ViewUnit, view_of
+from headwater.runtime.versions import VersionsUnit, all_records
 from headwater.state.manifest import Manifest, ViewState
 from headwater.state.serving import view_contents, view_lookup, view_state
 from headwater.state.store import StateStore
+from headwater.types import TIMESTAMP
 from headwater.values import UNFIT, array_of
 
 
@@ -44,7 +57,7 @@ class Why:
     """The first tick whose changes are kept."""
     records: Mapping[str, pa.Table]
     """By topic, in the order of partitions and offsets: `_partition`, `_offset`, `_appended_at`, of a keyed topic `_op`,
-    and the topic's columns."""
+    and the topic's columns. Of what was joined AS OF a time these are versions, under the name `<topic>.versions`."""
     path: Mapping[str, pa.Table]
     """The rows of the views in between from which the rows come; a view comes after those that it reads."""
     complete: bool
@@ -92,6 +105,11 @@ def why(
     ViewUnavailableError if the view is no part of the tick, RowNotFoundError if no row has the key.
     """
     state = view_state(manifest, view)
+    if view_of(view) != view:
+        raise UsageError(
+            f"{view} has records of topics as they are",
+            hint="_partition and _offset say where each is in the log",
+        )
     wanted = key_slice(state, key)
     rows = _looked_up(store, manifest, state, wanted)
     if not rows.num_rows:
@@ -100,7 +118,8 @@ def why(
     made = tools()
     units = _units(made, manifest, view)
     topics = _records(log, manifest, units, wanted)
-    finder = Finder(units, topics, made.evaluator)
+    watermarks = {unit.name: view_state(manifest, unit.name).extra.get("watermarks", {}) for unit in units}
+    finder = Finder(units, topics, made.evaluator, watermarks)
     computed = finder.rows(wanted)
     complete = difference(computed, rows) is None
     if not computed.num_rows:
@@ -120,7 +139,7 @@ def why(
         records=found.records,
         path={name: table for name, table in found.path.items() if name != view},
         complete=complete,
-        _again=lambda: _recomputed(made, log, units, found.records, wanted),
+        _again=lambda: _recomputed(made, log, units, found.records, watermarks, wanted),
     )
 
 
@@ -212,7 +231,8 @@ def _units(tools: Tools, manifest: Manifest, view: str) -> Sequence[ViewUnit]:
             found.insert(0, unit)
             wanted |= set(unit.units)
     for unit in found:
-        if (beside := next((name for name in unit.sources if view_of(name) != name), None)) is not None:
+        named = (name for name in unit.sources if view_of(name) != name and not is_versions(name))
+        if (beside := next(named, None)) is not None:
             raise UsageError(
                 f"view {unit.name!r} reads {beside}, and what becomes of rows that are left out is not traced",
                 hint=f"{beside} has _topic, _partition and _offset of every record that it tells of",
@@ -241,24 +261,49 @@ def _records(log: Log, manifest: Manifest, units: Sequence[ViewUnit], wanted: Sl
     # a topic that only views which joined in this very tick read is not in the tick's own positions
     cut = {t: ends for v in manifest.views.values() if v.status == "live" for t, ends in v.positions.items()}
     names = slices.keys() - {unit.name for unit in units}
-    return {n: records_of(log, log.topic(n), cut.get(n, {}), slices[n]) for n in sorted(names)}
+    return {n: _of_topic(log, n, cut.get(table_topic(n), {}), slices[n]) for n in sorted(names)}
+
+
+def _of_topic(log: Log, name: str, ends: Mapping[int, int], slices: Slices) -> Records:
+    """What a topic, or the versions of its rows, hold where the cut is. A version is the record that began it."""
+    topic = log.topic(table_topic(name))
+    if not is_versions(name):
+        return records_of(log, topic, ends, slices)
+    versions = VersionsUnit(topic).of_records(all_records(log, topic, ends)).rows
+    mine = within(versions.columns, versions.num_rows, slices)
+    return Records(topic, take_rows(versions, np.flatnonzero(mine)))
 
 
 def _recomputed(
-    tools: Tools, log: Log, units: Sequence[ViewUnit], records: Mapping[str, pa.Table], wanted: Slice
+    tools: Tools,
+    log: Log,
+    units: Sequence[ViewUnit],
+    records: Mapping[str, pa.Table],
+    watermarks: Mapping[str, Mapping[str, int]],
+    wanted: Slice,
 ) -> pa.Table:
     batch = Batch(tools.spark, None, {}, tools.functions)
     below = {unit.name for unit in units}
     try:
         for unit in units:
-            others = [name for name in unit.definition.reads if name not in below]
+            others, policy = [n for n in unit.definition.reads if n not in below], Policy.of(unit.definition)
             given = unit.admitted({name: Delta.of(_given(log, name, records)) for name in others})
             for name in others:
                 rows = pa.Table.from_batches([given[name].rows])
-                hidden = (n for n in hidden_in(unit.definition.query) if n in rows.schema.names)
+                needed = (*hidden_in(unit.definition.query), *(NEEDED if policy.leaves_out else ()))
+                hidden = (n for n in in_order(needed) if n in rows.schema.names)
                 rows = rows.select([*unit.definition.inputs[name], *hidden])
                 batch.register(name, rows.cast(marked(rows.schema)))
-            frame = batch.view(unit.definition)
+            for name in filter(is_versions, unit.sources):
+                topic = log.topic(table_topic(name))
+                schema = version_schema(topic, unit.definition.inputs[topic.name])
+                versions = records.get(name, version_schema(topic).empty_table())
+                batch.register(name, versions.select(schema.names).cast(schema))
+            if policy.is_plain:
+                frame = batch.view(unit.definition)
+            else:
+                relations = tools.catalog.relations_of(unit.definition)
+                frame, _ = batch.timed_view(unit.definition, relations, watermarks[unit.name])
         table = as_table(frame, units[-1].schema).combine_chunks()
     finally:
         batch.close()
@@ -273,9 +318,16 @@ def _given(log: Log, name: str, records: Mapping[str, pa.Table]) -> pa.RecordBat
         return empty_rows(views[name].columns)
     topic = log.topic(name)
     schema = pa.schema([*topic.schema, *hidden_schema(topic)])
-    if name not in records:
-        return empty_rows(schema)
-    return concat_rows(records[name].select(schema.names).combine_chunks().to_batches(), schema)
+    rows = empty_rows(schema)
+    if name in records:
+        rows = concat_rows(records[name].select(schema.names).combine_chunks().to_batches(), schema)
+    return rows if topic.time is None or topic.key else rows.append_column(WATERMARK, _met(log, name, rows))
+
+
+def _met(log: Log, topic: str, rows: pa.RecordBatch) -> pa.Array:
+    """The watermark that each record met."""
+    places = zip(rows.column("_partition").to_pylist(), rows.column("_offset").to_pylist(), strict=True)
+    return pa.array([log.watermark(topic, *place) for place in places], pa.int64()).view(TIMESTAMP)
 
 
 def _having(table: pa.Table, wanted: Slice) -> pa.Table:

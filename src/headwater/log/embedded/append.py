@@ -16,6 +16,7 @@ from headwater.errors import (
     HeadwaterError,
     UsageError,
 )
+from headwater.log.clocks import Change
 from headwater.log.embedded import frames
 from headwater.log.embedded.conditions import (
     check_incarnations,
@@ -24,6 +25,7 @@ from headwater.log.embedded.conditions import (
     check_producer,
 )
 from headwater.log.embedded.core import Core, Ticket, VoidedError
+from headwater.log.embedded.devices import DeviceClocks
 from headwater.log.embedded.durability import OPEN_FILES_MAX
 from headwater.log.embedded.frames import Frame
 from headwater.log.embedded.gathering import Gathering, Request
@@ -54,6 +56,8 @@ class TopicRows:
     """By partition; None where the partition or the content depends on what others have written."""
     fresh: dict[int, dict[Any, int]] = field(default_factory=dict)
     """Versioned topics: the counts per key that hold once the rows are committed."""
+    clocks: dict[int, Change] = field(default_factory=dict)
+    """Topics with device clocks: what is known of the devices once the rows are committed."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +108,10 @@ class Staged:
 class Appender:
     """Appends to a workspace."""
 
-    def __init__(self, core: Core, versions: Versions) -> None:
+    def __init__(self, core: Core, versions: Versions, clocks: DeviceClocks) -> None:
         self._core = core
         self._versions = versions
+        self._clocks = clocks
         self._gathering = Gathering(self._append_together)
 
     def append(self, append: Append) -> Receipt:
@@ -189,20 +194,23 @@ class Appender:
             {"k": "epoch", "seq": seq, "at": at, "sync": True, "name": producer.name, "epoch": producer.epoch}
         )
 
-    def punctuate(self, topic: TopicState, moments: Mapping[int, int]) -> tuple[Ticket, bool]:
-        """Under the lock: commit a punctuation in each partition given."""
-        for number in moments:
-            if not 0 <= number < len(topic.partitions):
-                raise UsageError(f"topic {topic.definition.name!r} has no partition {number}")
+    def punctuate(
+        self, topic: TopicState, moments: Mapping[int, int], said: dict[str, Any] | None = None
+    ) -> tuple[Ticket, bool]:
+        """Under the lock: commit a punctuation in each partition given, and what is `said` by it."""
         seq, at = self._core.next_stamp()
         placed = []
         for number, moment in sorted(moments.items()):
-            group = [punctuation_frame(topic.definition, moment)]
+            group = [punctuation_frame(topic.definition, moment, said)]
             placed.append(self._place_part(topic, number, group, (seq, at, len(moments)), inline=True))
             placed[-1].write()
         sync, _ = durability_of([topic.definition], self._core)
         record = {"k": "append", "seq": seq, "at": at, "sync": sync, "parts": [p.record for p in placed]}
-        return self._core.commit(record, b"".join(f.to_bytes() for p in placed for f in p.frames)), sync
+        if said is not None:
+            record["said"] = said
+        ticket = self._core.commit(record, b"".join(f.to_bytes() for p in placed for f in p.frames))
+        self._maybe_checkpoint()
+        return ticket, sync
 
     def _maybe_checkpoint(self) -> None:
         if self._core.checkpoint_due:
@@ -228,7 +236,7 @@ class Appender:
         schema = definition.row_schema
         batches = [adapt(b, schema) for b in batches]
         prepared: dict[int, list[Frame]] | None = None
-        if not needs_ends(definition) and definition.versioned_by is None:
+        if not needs_ends(definition) and definition.versioned_by is None and definition.clock is None:
             routed = [part for batch in batches for part in route(batch, definition, {}).items()]
             prepared = _encoded(routed, definition, producer)
         return TopicRows(name, topic.id, definition, batches, prepared)
@@ -240,12 +248,12 @@ class Appender:
     ) -> tuple[Receipt, Ticket | None, bool, bool]:
         rows = [self._current(state, r, producer) for r in rows]
         check_moves(state, append.moves)
+        seq, at = self._core.next_stamp()
         for topic_rows in rows:
-            self._complete(state, topic_rows, producer)
+            self._complete(state, topic_rows, producer, at)
         self._check_expect(state, append.expect, rows)
         if not append.moves and append.producer is None and not any(r.frames for r in rows):
             return Receipt({}), None, False, False
-        seq, at = self._core.next_stamp()
         total = sum(f.total_bytes for r in rows for fs in (r.frames or {}).values() for f in fs)
         inline = total <= self._core.settings.inline_bytes_max
         count = sum(len(r.frames or {}) for r in rows)
@@ -270,6 +278,7 @@ class Appender:
         ticket = self._core.commit(record, b"".join(blobs))
         for topic_rows in rows:
             self._versions.advance(state.topics[topic_rows.name], topic_rows.fresh)
+            self._clocks.advance(state.topics[topic_rows.name], topic_rows.clocks)
         return receipt_of(state, parts), ticket, sync, gather
 
     def _current(self, state: State, rows: TopicRows, producer: dict[str, Any] | None) -> TopicRows:
@@ -282,8 +291,8 @@ class Appender:
             return rows
         return self._prepare(rows.name, rows.batches, producer)
 
-    def _complete(self, state: State, rows: TopicRows, producer: dict[str, Any] | None) -> None:
-        """Route and encode what had to wait for the lock."""
+    def _complete(self, state: State, rows: TopicRows, producer: dict[str, Any] | None, at: int) -> None:
+        """Route and encode what had to wait for the lock; `at` is the time of the commit."""
         if rows.frames is not None:
             return
         definition = rows.definition
@@ -293,6 +302,8 @@ class Appender:
             for partition, part in route(batch, definition, ends).items():
                 routed.setdefault(partition, []).append(part)
                 ends[partition] += part.num_rows
+        if definition.clock is not None:
+            routed, rows.clocks = self._clocks.correct(state.topics[rows.name], routed, at)
         if definition.versioned_by is not None:
             routed, rows.fresh = self._versions.number(state.topics[rows.name], routed)
         parts = [(partition, part) for partition, parts in routed.items() for part in parts]
@@ -517,9 +528,9 @@ def _plain(producer: Producer | None) -> dict[str, Any] | None:
     return {"producer": producer.name, "epoch": producer.epoch, "sequence": producer.sequence}
 
 
-def punctuation_frame(definition: TopicDefinition, moment: int) -> Frame:
+def punctuation_frame(definition: TopicDefinition, moment: int, said: dict[str, Any] | None) -> Frame:
     """A frame of no rows that raises the watermark to `moment`."""
     empty = pa.RecordBatch.from_pylist([], schema=definition.storage_schema)
-    frame = frames.encode(empty, punctuation=True)
+    frame = frames.encode(empty, punctuation=True, said=said)
     frame.punctuation = moment
     return frame

@@ -20,14 +20,23 @@ Batches = Callable[[], Iterator[pa.RecordBatch]]
 
 
 def select_latest(
-    segments: Sequence[Batches], sizes: Sequence[int], *, bound: int, tombstones_before: int, rows_max: int
+    segments: Sequence[Batches],
+    sizes: Sequence[int],
+    *,
+    bound: int,
+    before: int,
+    tombstones_before: int,
+    rows_max: int,
 ) -> list[Mask]:
-    """For each segment a mask of the records to keep, among those below offset `bound`; all others stay."""
+    """For each segment a mask of the records to keep, among those below offset `bound` that were appended before a time;
+    all others stay."""
     keep = [np.ones(size, dtype=bool) for size in sizes]
     starts = np.cumsum([0, *sizes])
     passes = max(1, -(-int(starts[-1]) // rows_max))
     for number in range(passes):
-        hashes, places, dead = _collect(segments, starts, bound, tombstones_before, (number, passes))
+        hashes, places, dead = _collect(
+            segments, starts, bound, (before, tombstones_before), (number, passes)
+        )
         if not len(places):
             continue
         order = np.lexsort((places, hashes[1], hashes[0]))
@@ -43,11 +52,11 @@ def _collect(
     segments: Sequence[Batches],
     starts: npt.NDArray[np.int64],
     bound: int,
-    tombstones_before: int,
+    times: tuple[int, int],
     part: tuple[int, int],
 ) -> tuple[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]], npt.NDArray[np.int64], Mask]:
     """(both hashes, place over all segments, old tombstone?) of the records of one pass."""
-    number, passes = part
+    (before, tombstones_before), (number, passes) = times, part
     ones, twos, places, dead = [], [], [], []
     for index, read in enumerate(segments):
         at = int(starts[index])
@@ -56,9 +65,10 @@ def _collect(
             rows = batch.num_rows
             first = hash_rows(keys, rows)
             mine = np.asarray(batch.column("_offset").to_numpy()) < bound
+            appended = batch.column("_appended_at").view(pa.int64()).to_numpy()
+            mine &= appended < before
             if passes > 1:
                 mine &= first % np.uint64(passes) == number
-            appended = batch.column("_appended_at").view(pa.int64()).to_numpy()
             deletes = np.asarray(batch.column("_op").to_numpy(zero_copy_only=False) == "delete")
             ones.append(first[mine])
             twos.append(hash_rows(keys, rows, seed=1)[mine])

@@ -1,8 +1,8 @@
 """A frame: one record batch of the active segment, as an Arrow IPC message that describes and checks itself.
 
 An active segment is a plain Arrow IPC stream (schema message, then record batch messages, no end marker). Each record
-batch message carries custom metadata: `headwater`, a JSON object of fixed width, and `producer` where one was named.
-Fixed width, because rows are encoded before their offsets are known and stamped afterwards, without touching the body.
+batch message carries custom metadata: `headwater`, a JSON object of fixed width, `producer` where one was named, and
+`said` on a punctuation that is more than one (see `declaring`). Fixed width, because rows are encoded before their offsets are known and stamped afterwards, without touching the body.
 
   {"hw":1,"kind":"rows","first":..,"span":..,"rows":..,"seq":..,"at":..,"w0":..,"w1":..,"tmax":..,"ahead":..,
    "body":..,"parts":..,"bsum":"................","hsum":"................"}
@@ -171,13 +171,19 @@ def is_prefix(data: bytes, checksum: str | None) -> bool:
 
 
 def encode(
-    batch: pa.RecordBatch, *, producer: dict[str, Any] | None = None, punctuation: bool = False
+    batch: pa.RecordBatch,
+    *,
+    producer: dict[str, Any] | None = None,
+    punctuation: bool = False,
+    said: dict[str, Any] | None = None,
 ) -> Frame:
     """A frame of one batch, unstamped. A punctuation is a frame of no rows that takes one offset."""
     text = _TEMPLATE % ("rows" if not punctuation else "mark")
     metadata = {"headwater": text}
     if producer is not None:
         metadata["producer"] = orjson.dumps(producer).decode()
+    if said is not None:
+        metadata["said"] = orjson.dumps(said).decode()
     sink = pa.BufferOutputStream()
     writer = pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS)
     writer.write_batch(batch, custom_metadata=metadata)
@@ -237,8 +243,17 @@ def decode(data: memoryview, at: int, header: FrameHeader, schema: pa.Schema) ->
 
 def producer_of(data: memoryview, at: int, header: FrameHeader) -> dict[str, Any] | None:
     """The producer that a frame names, if any."""
+    return _metadata(data, at, header, b'{"producer":')
+
+
+def said_of(data: memoryview, at: int, header: FrameHeader) -> dict[str, Any] | None:
+    """What a punctuation says besides a moment, if anything."""
+    return _metadata(data, at, header, b'{"what":')
+
+
+def _metadata(data: memoryview, at: int, header: FrameHeader, begins: bytes) -> dict[str, Any] | None:
     head = bytes(data[at : at + header.head_bytes])
-    at_key = head.find(b'{"producer":')
+    at_key = head.find(begins)
     if at_key < 0:
         return None
     found: dict[str, Any] = json.JSONDecoder().raw_decode(head[at_key:].decode(errors="replace"))[0]

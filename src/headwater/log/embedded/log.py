@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from headwater.catalog import Named, TopicDefinition
-from headwater.clock import Clock, Microseconds, SystemClock
+from headwater.clock import Clock, SystemClock
 from headwater.errors import ConflictError, HeadwaterError
 from headwater.log.embedded.append import Appender
 from headwater.log.embedded.consumers import ConsumerSide
-from headwater.log.embedded.core import VoidedError
 from headwater.log.embedded.creation import WORKSPACE_FILE, create_workspace, read_about
+from headwater.log.embedded.declaring import DeclaringSide
+from headwater.log.embedded.devices import DeviceClocks
 from headwater.log.embedded.maintenance import Maintenance
 from headwater.log.embedded.part import spelled, topic_of
 from headwater.log.embedded.reading import ReadSide
@@ -44,14 +45,14 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class EmbeddedLog(ReadSide, ConsumerSide):
+class EmbeddedLog(ReadSide, ConsumerSide, DeclaringSide):
     """See `headwater.log.protocol.Log`. Open one with `EmbeddedLog.open`."""
 
     capabilities = frozenset(Capability)
 
     def __init__(self, storage: Storage, settings: LogSettings, clock: Clock) -> None:
         super().__init__(storage, settings, clock)
-        self._appender = Appender(self.core, Versions(self._read_keys))
+        self._appender = Appender(self.core, Versions(self._read_columns), DeviceClocks(self._read_columns))
         self._maintenance = Maintenance(self.core, self.reader, clock)
         _OPEN.add(self)
 
@@ -230,18 +231,6 @@ class EmbeddedLog(ReadSide, ConsumerSide):
     def stage(self) -> EmbeddedStage:
         """See `Log.stage`."""
         return EmbeddedStage(self.core, self._appender)
-
-    def punctuate(self, topic: str, moments: Mapping[int, Microseconds]) -> None:
-        """See `Log.punctuate`."""
-        while True:
-            try:
-                with self.core.exclusive() as state:
-                    found = topic_of(state, topic)
-                    ticket, sync = self._appender.punctuate(found, moments)
-                self.core.flush(ticket, sync=sync)
-                return
-            except VoidedError:
-                continue
 
     # --- upkeep ------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from headwater.clock import Clock, parse_span_us
+from headwater.clock import FOREVER_US, Clock, parse_span_us
 from headwater.errors import HeadwaterError
 from headwater.log.embedded import staging
 from headwater.log.embedded.compaction import Batches, select_latest
@@ -189,6 +189,7 @@ class Maintenance:
             [self._keys(topic, s) for s in segments],
             [s.rows for s in segments],
             bound=bound,
+            before=FOREVER_US if definition.versions_for_us is None else now - definition.versions_for_us,
             tombstones_before=now - definition.tombstone_retention_us,
             rows_max=self._core.settings.compaction_rows_max,
         )

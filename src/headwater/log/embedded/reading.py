@@ -55,6 +55,7 @@ class ReadSide(LogPart):
             oldest_appended_at=segments[0].at0 if segments else None,
             ahead=partition.ahead,
             compacted_to=_compacted_to(segments),
+            heard_at=partition.heard,
         )
 
     def ends(self, topics: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
@@ -128,8 +129,10 @@ class ReadSide(LogPart):
             segments = [s for s in place.from_offset(start) if s.first < end]
             return found, [dataclasses.replace(s, index=list(s.index)) for s in segments[:1]], place.first
 
-    def _read_keys(self, topic: TopicState, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        columns = [topic.definition.versioned_by or "", "_version"]
+    def _read_columns(
+        self, topic: TopicState, partition: int, start: int, end: int, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Records of a range, for those who hold the lock: also what is not visible yet."""
         for segment in topic.partitions[partition].from_offset(start):
             yield from self.reader.read(segment, topic.definition, start, min(end, segment.end), columns)
 

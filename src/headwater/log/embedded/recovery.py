@@ -256,13 +256,13 @@ def _restore(storage: Storage, found: Scanned, findings: list[str]) -> bool:
     taken = 0
     for part in found.record["parts"]:
         start, stop = part["b"]
+        inline = part.get("i", 0)
+        carried, taken = bytes(found.blob[taken : taken + inline]), taken + inline
         try:
             with contextlib.closing(storage.open(part["s"])) as segment:
                 if part.get("new") and not frames.is_prefix(segment.read_at(0, start), part.get("x")):
                     return False
-                if inline := part.get("i", 0):
-                    carried = bytes(found.blob[taken : taken + inline])
-                    taken += inline
+                if inline:
                     if segment.size() < start:
                         return False
                     if segment.read_at(start, stop - start) != carried:

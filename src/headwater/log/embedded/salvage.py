@@ -117,6 +117,7 @@ class _Run:
     stop: int
     headers: list[FrameHeader]
     producer: dict[str, Any] | None
+    said: dict[str, Any] | None
     new: bool
 
 
@@ -155,7 +156,8 @@ def _runs(storage: Storage, topic: TopicState, number: int, after: int, before: 
                 if run is not None:
                     yield run
                 producer = frames.producer_of(data, at, header)
-                run = _Run(topic, number, name, at, at, [], producer, new=not start and run is None)
+                said = frames.said_of(data, at, header)
+                run = _Run(topic, number, name, at, at, [], producer, said, new=not start and run is None)
             run.headers.append(header)
             at += header.total_bytes
             run.stop, end = at, header.end
@@ -199,4 +201,6 @@ def _record(seq: int, runs: list[_Run]) -> Record:
     record: Record = {"k": "append", "seq": seq, "at": runs[0].headers[0].at, "sync": True, "parts": parts}
     if (producer := runs[0].producer) is not None:
         record["producer"] = [producer["producer"], producer["epoch"], producer["sequence"]]
+    if (said := runs[0].said) is not None:
+        record["said"] = said
     return record

@@ -288,7 +288,7 @@ class SegmentReader:
 
     def _before_event(self, segment: Segment, topic: TopicDefinition, moment: int) -> int:
         """An offset before which no event time is >= `moment`: by the index, where the watermark has seen every row."""
-        if topic.max_ahead_us is not None:
+        if topic.max_ahead_us is not None or topic.watermark == "producers":
             return segment.first
         below = [e[0] for e in segment.index if e[4] + topic.lateness_us < moment]
         return below[-1] if below else segment.first

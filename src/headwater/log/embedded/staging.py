@@ -97,11 +97,16 @@ class EmbeddedStage:
         for name, batches in self._batches.items():
             topic = self._core.state.topics[name]
             definition = topic.definition
-            if definition.versioned_by is not None:
+            if definition.versioned_by is not None or definition.clock is not None:
+                which, what = (
+                    ("versioned topic", "number of each record")
+                    if definition.clock is None
+                    else ("topic of device clocks", "corrected time of each record")
+                )
                 raise UsageError(
-                    f"an append to the versioned topic {name!r} must fit in memory "
+                    f"an append to the {which} {name!r} must fit in memory "
                     f"({self._core.settings.staging_bytes_max >> 20} MB)",
-                    detail="the number of each record depends on what others append meanwhile",
+                    detail=f"the {what} depends on what others append meanwhile",
                     hint="append in smaller pieces",
                 )
             if self._versions.setdefault(name, definition.schema_version) != definition.schema_version:

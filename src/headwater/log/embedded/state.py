@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headwater.catalog import TopicDefinition
+from headwater.log import promises
 from headwater.log.embedded.journal import Record
 from headwater.log.names import EntryKey, entry_key
-from headwater.log.protocol import CursorInfo, Entry, GroupInfo
+from headwater.log.protocol import CursorInfo, Entry, GroupInfo, Promise
 from headwater.log.watermarks import NONE
 
 INDEX_BYTES = 64 << 10
@@ -81,6 +82,8 @@ class PartitionState:
     end: int = 0
     watermark: int = NONE
     ahead: int = 0
+    heard: int = 0
+    """The time of the last record or declared punctuation, at first of the topic's creation."""
 
     @property
     def active(self) -> Segment | None:
@@ -100,13 +103,16 @@ class PartitionState:
             "end": self.end,
             "watermark": self.watermark,
             "ahead": self.ahead,
+            "heard": self.heard,
         }
 
     @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> PartitionState:
-        """The partition that `to_json` wrote."""
+    def from_json(cls, plain: dict[str, Any], at: int) -> PartitionState:
+        """The partition that `to_json` wrote; `at` is the time of the state. Earlier versions did not say when it was
+        heard of last."""
         segments = [Segment.from_json(s) for s in plain["segments"]]
-        return cls(segments, plain["first"], plain["end"], plain["watermark"], plain["ahead"])
+        heard = plain.get("heard", segments[-1].at1 if segments else at)
+        return cls(segments, plain["first"], plain["end"], plain["watermark"], plain["ahead"], heard)
 
 
 @dataclass
@@ -116,6 +122,8 @@ class TopicState:
     id: int
     definition: TopicDefinition
     partitions: list[PartitionState]
+    promises: dict[str, Promise] = field(default_factory=dict)
+    """Its producers, where they promise."""
 
     @property
     def folder(self) -> str:
@@ -182,6 +190,8 @@ class State:
             self._add_part(record, part)
         if record.get("producer"):
             self._remember(record)
+        if record.get("said"):
+            self._say(record["said"], record["at"])
         for move in record.get("moves", ()):
             self._move(move, record["at"])
 
@@ -227,6 +237,8 @@ class State:
         segment.tmax = max(segment.tmax, part["m"])
         partition.end, partition.watermark = end, w1
         partition.ahead += part.get("a", 0)
+        if record.get("said", {}).get("what") != "silence":
+            partition.heard = record["at"]
         if part.get("i"):
             self.unsynced.add(segment.name)
         if not record.get("sync", True) and (part.get("new") or not part.get("i")):
@@ -234,6 +246,16 @@ class State:
                 record["seq"],
                 bool(part.get("new")) or self.soft.get(segment.name, (0, False))[1],
             )
+
+    def _say(self, said: Record, at: int) -> None:
+        """A producer of a topic promises, or is one no longer."""
+        topic = self.topic_by_id(said["t"])
+        if topic is None or said["what"] == "silence":
+            return
+        if said["what"] == "promise":
+            topic.promises = promises.promised(topic.promises, said["by"], said["moment"], at)
+        else:
+            topic.promises = promises.retired(topic.promises, said["by"])
 
     def _remember(self, record: Record) -> None:
         name, epoch, sequence = record["producer"]
@@ -247,6 +269,8 @@ class State:
                 ranges = receipt.setdefault(topic.definition.name, {})
                 before = ranges.get(part["p"])
                 ranges[part["p"]] = [before[0] if before else part["o"][0], part["o"][1]]
+                if topic.definition.watermark == "producers":
+                    topic.promises = promises.appended(topic.promises, name, record["at"])
         producer.receipts[sequence] = receipt
         while len(producer.receipts) > self.receipts_max:
             producer.receipts.popitem(last=False)
@@ -262,7 +286,7 @@ class State:
         if known is not None:
             known.definition = definition
             return
-        partitions = [PartitionState() for _ in range(definition.partitions)]
+        partitions = [PartitionState(heard=record["at"]) for _ in range(definition.partitions)]
         self.topics[definition.name] = self.ids[record["id"]] = TopicState(
             record["id"], definition, partitions
         )
@@ -364,6 +388,11 @@ class State:
                 [t.id, t.definition.to_json(), [p.to_json() for p in t.partitions]]
                 for t in self.topics.values()
             ],
+            "promises": [
+                [t.id, name, p.moment, p.heard_at]
+                for t in self.topics.values()
+                for name, p in t.promises.items()
+            ],
             "producers": {
                 name: [p.epoch, p.last, list(p.receipts.items())] for name, p in self.producers.items()
             },
@@ -383,9 +412,11 @@ class State:
             topic = TopicState(
                 number,
                 TopicDefinition.from_json(definition),
-                [PartitionState.from_json(p) for p in partitions],
+                [PartitionState.from_json(p, state.at) for p in partitions],
             )
             state.topics[topic.definition.name] = state.ids[number] = topic
+        for number, name, moment, heard_at in plain.get("promises", ()):
+            state.ids[number].promises[name] = Promise(moment, heard_at)
         for name, (epoch, last, receipts) in plain["producers"].items():
             state.producers[name] = ProducerState(
                 epoch, last, OrderedDict((s, _receipt(r)) for s, r in receipts)

@@ -5,7 +5,7 @@ Held in memory per partition, read once from the key column, then kept up with e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +14,8 @@ from headwater.errors import ConflictError, UsageError
 from headwater.log.embedded.state import TopicState
 from headwater.log.routing import partition_of_key
 
-ReadKeys = Callable[[TopicState, int, int, int], Iterator[pa.RecordBatch]]
-"""(topic, partition, start, end) -> batches of the key column and `_version`."""
+ReadColumns = Callable[[TopicState, int, int, int, Sequence[str]], Iterator[pa.RecordBatch]]
+"""(topic, partition, start, end, columns) -> batches."""
 
 
 class _Counts:
@@ -28,8 +28,8 @@ class _Counts:
 class Versions:
     """Counts per key, by topic id and partition. Used under the writer's lock."""
 
-    def __init__(self, read_keys: ReadKeys) -> None:
-        self._read_keys = read_keys
+    def __init__(self, read: ReadColumns) -> None:
+        self._read = read
         self._counts: dict[tuple[int, int], _Counts] = {}
 
     def number(
@@ -94,7 +94,8 @@ class Versions:
             counts = self._counts[topic.id, partition] = _Counts(topic)
         end = topic.partitions[partition].end
         if counts.end < end:
-            for batch in self._read_keys(topic, partition, counts.end, end):
+            columns = [topic.definition.versioned_by or "", "_version"]
+            for batch in self._read(topic, partition, counts.end, end, columns):
                 keys, versions = batch.column(0).to_pylist(), batch.column(1).to_pylist()
                 counts.by_key.update(zip(keys, versions, strict=True))
             counts.end = end

@@ -23,6 +23,7 @@ from headwater.errors import (
     GapError,
     UsageError,
 )
+from headwater.log import promises
 from headwater.log.memory.appends import Plan, check_expected, check_moves, plan_append
 from headwater.log.memory.groups import Group
 from headwater.log.memory.partition import reading_schema
@@ -49,6 +50,7 @@ from headwater.log.protocol import (
     GroupInfo,
     MaintenanceReport,
     PartitionInfo,
+    Promise,
     TimeAxis,
 )
 from headwater.log.routing import check_incarnation
@@ -93,9 +95,9 @@ class MemoryLog:
             self._put(definition)
 
     def _put(self, definition: TopicDefinition) -> None:
-        self._commit()
+        _, now = self._commit()
         self._incarnations += 1
-        self._topics[definition.name] = Topic(replace(definition, incarnation=self._incarnations))
+        self._topics[definition.name] = Topic(replace(definition, incarnation=self._incarnations), now)
 
     def replace_topic(self, old: TopicDefinition, new: TopicDefinition) -> None:
         """See Log."""
@@ -208,9 +210,11 @@ class MemoryLog:
         for name, pieces in plan.items():
             topic = self._topics[name]
             for p, batch in sorted(pieces.items()):
-                versions = topic.next_versions(batch)
-                written = topic.partitions[p].append(batch, topic.definition, now, sequence, versions)
+                rows, versions = topic.corrected(p, batch, now), topic.next_versions(batch)
+                written = topic.partitions[p].append(rows, topic.definition, now, sequence, versions)
                 positions.setdefault(name, {})[p] = written
+            if append.producer is not None and pieces and topic.definition.watermark == "producers":
+                topic.promises = promises.appended(topic.promises, append.producer.name, now)
         for move in append.moves:
             self._move(move, now)
         receipt = Receipt(positions)
@@ -218,14 +222,58 @@ class MemoryLog:
             self._producers.remember(append.producer, receipt)
         return receipt
 
-    def punctuate(self, topic: str, moments: Mapping[int, Microseconds]) -> None:
+    def punctuate(
+        self,
+        topic: str,
+        moments: Mapping[int, Microseconds],
+        *,
+        silent_at: Mapping[int, int] | None = None,
+    ) -> None:
         """See Log."""
         with self._held():
             partitions = {p: self._topic(topic).partition(p) for p in moments}
+            if silent_at is not None:
+                partitions = {
+                    p: part
+                    for p, part in partitions.items()
+                    if part.end == silent_at[p] and part.watermarks[-1][1] < moments[p]
+                }
             if partitions:
-                self._commit()
-            for p, partition in partitions.items():
-                partition.punctuate(moments[p])
+                _, now = self._commit()
+                for p, partition in partitions.items():
+                    partition.punctuate(moments[p], now if silent_at is None else None)
+
+    def promise(self, topic: str, producer: str, moment: Microseconds) -> None:
+        """See Log."""
+        with self._held():
+            found = self._topic(topic)
+            promises.check_promised(found.definition)
+            _, now = self._commit()
+            self._agree(found, promises.promised(found.promises, producer, moment, now), now)
+
+    def retire(self, topic: str, producer: str, *, silent_since: Microseconds | None = None) -> bool:
+        """See Log."""
+        with self._held():
+            found = self._topic(topic)
+            promises.check_promised(found.definition)
+            known = found.promises.get(producer)
+            if known is None or (silent_since is not None and known.heard_at > silent_since):
+                return False
+            _, now = self._commit()
+            self._agree(found, promises.retired(found.promises, producer), now)
+            return True
+
+    def _agree(self, topic: Topic, known: dict[str, Promise], now: Microseconds) -> None:
+        """These are the producers from now on; what they have promised together holds for every partition."""
+        topic.promises = known
+        levels = [partition.watermarks[-1][1] for partition in topic.partitions]
+        for p, moment in promises.raised(known, levels).items():
+            topic.partitions[p].punctuate(moment, now)
+
+    def promises(self, topic: str) -> Mapping[str, Promise]:
+        """See Log."""
+        with self._held():
+            return dict(self._topic(topic).promises)
 
     def stage(self) -> MemoryStage:
         """See Log."""
@@ -248,6 +296,7 @@ class MemoryLog:
                     oldest_appended_at=partition.segments[0].appended_at if partition.segments else None,
                     ahead=partition.ahead,
                     compacted_to=partition.compacted_to,
+                    heard_at=partition.heard_at,
                 )
                 for p, partition in enumerate(self._topic(topic).partitions)
             }

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.catalog import TopicDefinition
-from headwater.clock import Microseconds
+from headwater.clock import FOREVER_US, Microseconds
 from headwater.log.watermarks import NONE, event_times, row_watermarks, watermark_array
 from headwater.records import DELETE, adapt, op_names
 from headwater.types import TIMESTAMP
@@ -46,6 +46,7 @@ class Partition:
     end: int = 0
     segments: list[Segment] = field(default_factory=list)
     ahead: int = 0
+    heard_at: Microseconds = 0
     compacted_to: int = 0
     last_appended_at: Microseconds | None = None
     watermarks: list[tuple[int, Microseconds]] = field(default_factory=lambda: [(0, NONE)])
@@ -79,11 +80,12 @@ class Partition:
         self.segments.append(Segment(pa.RecordBatch.from_pydict(columns), appended_at))
         self.end = first + rows
         self.ahead += ahead
-        self.last_appended_at = appended_at
+        self.last_appended_at = self.heard_at = appended_at
         return first, self.end
 
-    def punctuate(self, moment: Microseconds) -> None:
-        """Raise the watermark, which takes one offset that holds no record."""
+    def punctuate(self, moment: Microseconds, at: Microseconds | None) -> None:
+        """Raise the watermark, which takes one offset that holds no record; `at` is None if that is no sign of life."""
+        self.heard_at = self.heard_at if at is None else at
         self.end += 1
         self._raise_watermark(self.end, moment)
 
@@ -133,21 +135,25 @@ class Partition:
         return too_old or too_much
 
     def compact(self, topic: TopicDefinition, now: Microseconds, limit: int) -> int:
-        """Of the records before `limit` keep the latest of each key, unless it is a tombstone that has had its time.
+        """Of the records before `limit` keep the latest of each key, unless it is a tombstone that has had its time; and
+        those that are younger than versions are kept.
 
         Offsets do not change, and neither do the watermarks. Returns the number of records removed.
         """
         latest: dict[tuple[Any, ...], int] = {}
+        settled = FOREVER_US if topic.versions_for_us is None else now - topic.versions_for_us
         for segment in self.segments:
             for offset, key in zip(segment.offsets, _keys(segment, topic), strict=True):
-                if offset < limit:
+                if offset < limit and segment.appended_at < settled:
                     latest[key] = offset
         before, compacted = self.rows, []
         for segment in self.segments:
             expired = segment.appended_at < now - topic.tombstone_retention_us
             ops = segment.batch.column("_op").to_pylist()
             mask = [
-                offset >= limit or (latest[key] == offset and not (op == DELETE and expired))
+                offset >= limit
+                or segment.appended_at >= settled
+                or (latest[key] == offset and not (op == DELETE and expired))
                 for offset, key, op in zip(segment.offsets, _keys(segment, topic), ops, strict=True)
             ]
             if any(mask):

@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from headwater.catalog import TopicDefinition
+from headwater.clock import Microseconds
 from headwater.errors import UsageError
+from headwater.log.clocks import Devices
 from headwater.log.memory.groups import Group
 from headwater.log.memory.partition import Partition, comparable
-from headwater.log.protocol import CursorInfo, GroupInfo
+from headwater.log.protocol import CursorInfo, GroupInfo, Promise
 
 
 @dataclass
@@ -20,14 +22,20 @@ class Topic:
     """The partitions, cursors and groups of one topic."""
 
     definition: TopicDefinition
+    created_at: Microseconds
     partitions: list[Partition] = field(init=False)
     versions: Counter[Any] = field(default_factory=Counter)
     """key -> number of its records, where the topic is versioned."""
     cursors: dict[str, CursorInfo] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
+    devices: list[Devices] = field(init=False)
+    """By partition, where the clocks of devices are corrected."""
+    promises: dict[str, Promise] = field(default_factory=dict)
+    """Its producers, where they promise."""
 
     def __post_init__(self) -> None:
-        self.partitions = [Partition() for _ in range(self.definition.partitions)]
+        self.devices = [Devices() for _ in range(self.definition.partitions)]
+        self.partitions = [Partition(heard_at=self.created_at) for _ in range(self.definition.partitions)]
 
     def partition(self, number: int) -> Partition:
         """One partition, or UsageError."""
@@ -37,6 +45,14 @@ class Topic:
                 hint=f"its partitions are 0 to {len(self.partitions) - 1}",
             )
         return self.partitions[number]
+
+    def corrected(self, p: int, batch: pa.RecordBatch, now: Microseconds) -> pa.RecordBatch:
+        """The rows of one commit to one partition, with what the log knows of their devices' clocks."""
+        if self.definition.clock is None:
+            return batch
+        batch, change = self.devices[p].correct(batch, self.definition, now)
+        self.devices[p].advance(change)
+        return batch
 
     def next_versions(self, batch: pa.RecordBatch) -> list[int] | None:
         """The ordinal of each row among its key's records, from 1, counting these in; None where not versioned."""

@@ -44,9 +44,15 @@ class Finder:
     """Finds what rows of the last of some views come from. `units` are it and all views below, sources first."""
 
     def __init__(
-        self, units: Sequence[ViewUnit], topics: Mapping[str, Records], evaluator: Evaluator
+        self,
+        units: Sequence[ViewUnit],
+        topics: Mapping[str, Records],
+        evaluator: Evaluator,
+        watermarks: Mapping[str, Mapping[str, int]],
     ) -> None:
+        """`watermarks`: by view, those of the topics that it waits for."""
         self._units = units
+        self._watermarks = watermarks
         self._topics = topics
         self._evaluator = evaluator
         everything = {name: np.ones(r.rows.num_rows, dtype=np.bool_) for name, r in topics.items()}
@@ -93,7 +99,7 @@ class Finder:
         }
         passes: dict[str, Pass] = {}
         for unit in self._units:
-            passes[unit.name] = done = run(unit.pipeline, unit.admitted(rows))
+            passes[unit.name] = done = run(unit.pipeline, unit.admitted(rows), self._watermarks[unit.name])
             if done.error is not None:
                 break
             rows[unit.name] = done.rows.delta

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from headwater.errors import ArithmeticOverflowError, EvaluationError
 from headwater.hashing import Indices
-from headwater.operators.delta import Delta, concat, consolidate
+from headwater.operators import closing
+from headwater.operators.delta import Delta, concat, consolidate, take_rows
 from headwater.queries import graph as g
 from headwater.runtime.lineage.sets import Ids, row_ids
 from headwater.runtime.linear import renamed
@@ -60,8 +61,8 @@ class Pass:
         return self.outputs[-1]
 
 
-def run(pipeline: Pipeline, sources: Mapping[str, Delta]) -> Pass:
-    """Run a graph over its sources as they are given; one that is not given is empty."""
+def run(pipeline: Pipeline, sources: Mapping[str, Delta], watermarks: Mapping[str, int]) -> Pass:
+    """Run a graph over its sources as they are given, one that is not given being empty, at these watermarks of topics."""
     made: list[Output] = []
     places: dict[int, int] = {}
     for place, (node, operator) in enumerate(pipeline.nodes):
@@ -72,6 +73,8 @@ def run(pipeline: Pipeline, sources: Mapping[str, Delta]) -> Pass:
                 made.append(Output(_of_source(node, sources.get(node.name))))
             elif isinstance(node, g.Map):
                 made.append(_mapped(node, operator, inputs[0]))
+            elif isinstance(node, g.Close):
+                made.append(_closed(node, inputs[0], watermarks))
             else:
                 made.append(Output(_stepped(node, operator, inputs)))
         except (EvaluationError, ArithmeticOverflowError) as error:
@@ -100,6 +103,12 @@ def _stepped(node: g.Node, operator: Operator, inputs: list[Delta]) -> Delta:
     if (initial := operator.initial()) is not None:
         output = concat([initial, output], node.schema)
     return output.renamed(renamed(output.rows, node.schema)) if len(output) else Delta.empty(node.schema)
+
+
+def _closed(node: g.Close, given: Delta, watermarks: Mapping[str, int]) -> Output:
+    final = np.flatnonzero(closing.is_final(given, closing.levels(node.domains, watermarks)))
+    rows = take_rows(given.rows, final).select(range(len(node.schema)))
+    return Output(Delta(renamed(rows, node.schema), given.weights[final]), final)
 
 
 def _mapped(node: g.Map, operator: Operator, given: Delta) -> Output:

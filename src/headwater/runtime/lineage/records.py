@@ -13,14 +13,15 @@ from headwater.catalog import TopicDefinition
 from headwater.hashing import Mask, identities
 from headwater.log.protocol import Log
 from headwater.operators.delta import concat_rows, groups_of, take_rows
-from headwater.runtime.hidden import hidden_schema, read_records
+from headwater.runtime.hidden import WATERMARK, hidden_fields, hidden_schema, read_records
 from headwater.runtime.lineage.slices import Slices, within
 from headwater.runtime.linear import renamed
 
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Records of a topic, by partition and offset: the topic's columns, and after them the hidden ones."""
+    """Records of a topic, by partition and offset: the topic's columns, and after them the hidden ones; of a plain topic
+    with event times the watermark that each met, too."""
 
     topic: TopicDefinition
     rows: pa.RecordBatch
@@ -30,12 +31,14 @@ class Records:
         the topic's columns."""
         rows = take_rows(self.rows, np.flatnonzero(chosen))
         own = self.topic.schema.names
-        return pa.Table.from_batches([rows]).select([*rows.schema.names[len(own) :], *own])
+        hidden = [name for name in rows.schema.names[len(own) :] if name != WATERMARK]
+        return pa.Table.from_batches([rows]).select([*hidden, *own])
 
 
 def records_of(log: Log, topic: TopicDefinition, ends: Mapping[int, int], slices: Slices) -> Records:
     """What a topic stands for where the cut is, and is of interest: a pass over the log, keeping only that."""
-    schema = pa.schema([*topic.schema, *hidden_schema(topic)])
+    met = hidden_fields(topic, [WATERMARK] if topic.time is not None and not topic.key else [])
+    schema = pa.schema([*topic.schema, *hidden_schema(topic), *met])
     found: list[pa.RecordBatch] = []
     for partition, info in sorted(log.partitions(topic.name).items()):
         end = ends.get(partition, info.first)

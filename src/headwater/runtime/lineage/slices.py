@@ -64,7 +64,7 @@ def _below(node: g.Node, one: Slice) -> Sequence[Slice]:
     match node:
         case g.Map():
             return [_through(node, one)]
-        case g.Union():
+        case g.Union() | g.Close():
             return [one] * len(node.inputs)
         case g.Aggregate():
             return [{c: v for c, v in one.items() if c < node.keys}]
@@ -75,6 +75,10 @@ def _below(node: g.Node, one: Slice) -> Sequence[Slice]:
         case g.Regroup():
             shown = shown_columns(node)
             return [{shown[c]: v for c, v in one.items() if shown.get(c) in node.key}]
+        case g.Slide() | g.Sessions():
+            return [{c: v for c, v in one.items() if c in node.key}]
+        case g.SessionAggregate():
+            return [{c: v for c, v in one.items() if c < node.keys and c != node.column}]
         case g.Fold():
             return [{node.key[c]: v for c, v in one.items() if c < len(node.key)}]
         case _:

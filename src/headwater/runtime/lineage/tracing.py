@@ -20,9 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.hashing import Indices, Mask
-from headwater.operators import join
+from headwater.operators import join, sessions
 from headwater.operators.collation import Order, sort_rows, total_order
-from headwater.operators.delta import Delta, take_rows
+from headwater.operators.delta import Delta, concat_rows, take_rows
+from headwater.operators.sliding import near
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator
 from headwater.runtime.groups import compile_groups
@@ -88,10 +89,20 @@ def back(site: Site, demand: Demand, sites: Sites, evaluator: Evaluator) -> Dema
             yield from _map(site, site.node, demand, sites)
         case g.Union():
             yield from _union(site, demand, sites)
+        case g.Close(input=child):
+            below = sites[id(child)]
+            need = _origins(site.whole, demand.need, below.whole)
+            yield below, Demand(need, _origins(site.part, demand.bad, below.part))
         case g.Aggregate():
             yield from _aggregate(site, site.node, demand, sites)
         case g.Regroup():
             yield from _regroup(site, site.node, demand, sites, evaluator)
+        case g.Slide():
+            yield from _slide(site, site.node, demand, sites)
+        case g.Sessions():
+            yield from _sessions(site, site.node.key, site.node.column, demand, sites)
+        case g.SessionAggregate():
+            yield from _sessions(site, range(site.node.keys), site.node.column, demand, sites)
         case g.Fold():
             yield from _fold(site, site.node, demand, sites)
         case g.Rank():
@@ -146,6 +157,43 @@ def _aggregate(site: Site, node: g.Aggregate, demand: Demand, sites: Sites) -> D
 def _fold(site: Site, node: g.Fold, demand: Demand, sites: Sites) -> Demands:
     below = sites[id(node.input)]
     yield below, _of_groups(below, node.key, _first_columns(site, demand, len(node.key)))
+
+
+def _slide(site: Site, node: g.Slide, demand: Demand, sites: Sites) -> Demands:
+    """All rows in the frames of those that are asked for, which are themselves the first columns of what is shown."""
+    below = sites[id(node.input)]
+    asked = [site.whole.delta.filter(demand.need).rows, site.part.delta.filter(demand.bad).rows]
+    wanted = concat_rows([rows.select(range(len(node.input.schema))) for rows in asked], node.input.schema)
+    reach = node.preceding, node.following
+    need, bad = (
+        near(output.delta.rows, wanted, node.key, node.time, *reach) for output in (below.whole, below.part)
+    )
+    yield below, Demand(need, bad)
+
+
+def _sessions(site: Site, key: tuple[int, ...] | range, column: int, demand: Demand, sites: Sites) -> Demands:
+    """All rows of the sessions that are asked for. One that the part has and the whole has not is a piece of a session of
+    the whole, or of several: of these all rows are needed.
+    """
+    (child,) = site.node.inputs
+    below = sites[id(child)]
+    columns = [*(c for c in key if c != column), column]
+    whole, part = (_session_ids(output, columns) for output in (below.whole, below.part))
+    bad = among(part, chosen(key_ids(site.part.delta, columns), demand.bad))
+    pieces = chosen(whole, among(below.whole.ids, chosen(below.part.ids, bad)))
+    asked = chosen(key_ids(site.whole.delta, columns), demand.need)
+    yield below, Demand(among(whole, joined(asked, pieces)), bad)
+
+
+def _session_ids(output: Output, columns: list[int]) -> Ids:
+    """What stands for the key and the session that each row belongs to; the session is the last of the columns."""
+    delta = output.delta
+    *key, column = columns
+    arrays = [*delta.rows.columns]
+    arrays[column] = sessions.sessions_of(delta.rows, key, column)
+    return key_ids(
+        Delta(pa.RecordBatch.from_arrays(arrays, schema=delta.rows.schema), delta.weights), columns
+    )
 
 
 def _first_columns(site: Site, demand: Demand, width: int) -> Ids:

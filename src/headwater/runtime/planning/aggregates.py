@@ -17,7 +17,7 @@ from headwater.runtime.planning.catalyst import (
     readable,
 )
 from headwater.runtime.planning.handles import Evaluation, Lowered
-from headwater.runtime.planning.reader import Reader
+from headwater.runtime.planning.sessions import SessionReader
 
 _MOMENTS = {"StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"}
 _FUNCTIONS = {
@@ -33,7 +33,7 @@ _FUNCTIONS = {
 }
 
 
-class AggregateReader(Reader):
+class AggregateReader(SessionReader):
     """Reads GROUP BY."""
 
     def _aggregate(self, plan: Jvm) -> Lowered:
@@ -43,10 +43,13 @@ class AggregateReader(Reader):
             self._refuse(plan, "this aggregate has no incremental form")
         grouping, aggregates, results = items(found._1()), items(found._2()), items(found._3())
         child = self.lower(found._4())
-        if any(self._is_session(e) for e in grouping):
-            self._refuse(
-                plan, "session windows are not kept in views yet", hint="window(at, '1 minute') works"
-            )
+        session = self._session_in(plan, grouping)
+        if session is not None and child.node.append_only and self._all_combine(aggregates):
+            below, functions = self._arguments(child, grouping, aggregates)
+            return self._finished(below, grouping, aggregates, functions, results, session)
+        if session is not None:
+            child = self._with_sessions(child, grouping, session)
+            plan, grouping = self._unmarked(plan, grouping, session)
         if not all(self._mergeable(a) for a in aggregates):
             if any(e.containsPattern(self._scalar) for e in items(plan.expressions())):
                 return self._regrouped_with_scalars(plan, child, grouping, aggregates, results)
@@ -212,6 +215,10 @@ class AggregateReader(Reader):
     def _kind_of(self, a: Jvm) -> str:
         return _FUNCTIONS[kind(a.aggregateFunction())]
 
+    def _all_combine(self, aggregates: Sequence[Jvm]) -> bool:
+        """Whether what each keeps of two groups of rows can be put together."""
+        return all(self._mergeable(a) and not a.isDistinct() for a in aggregates)
+
     def _mergeable(self, a: Jvm) -> bool:
         function = a.aggregateFunction()
         name = kind(function)
@@ -239,8 +246,12 @@ class AggregateReader(Reader):
         aggregates: Sequence[Jvm],
         functions: Sequence[g.Function],
         results: Sequence[Jvm],
+        session: int | None = None,
     ) -> Lowered:
-        """The operator, and above it Spark's own computation of the results from the functions' buffers."""
+        """The operator, and above it Spark's own computation of the results from the functions' buffers.
+
+        `session` is the key that is a session window, if rows still have their own intervals in it.
+        """
         c = self._c
         keys = [e.toAttribute() for e in grouping]
         buffers: list[Jvm] = []
@@ -253,7 +264,10 @@ class AggregateReader(Reader):
             buffers += own
             finals.append(c.alias(function.evaluateExpression(), "result", like=a.resultAttribute()))
         attributes = [*keys, *buffers]
-        node = g.Aggregate(below.node, len(keys), tuple(functions), c.arrow_schema(attributes))
+        schema = c.arrow_schema(attributes)
+        node: g.Node = g.Aggregate(below.node, len(keys), tuple(functions), schema)
+        if session is not None:
+            node = g.SessionAggregate(below.node, len(keys), session, tuple(functions), schema)
         leaf = module(c.plans, "LocalRelation").apply(c.seq(attributes))
         stacked = c.plans.Project(c.seq(results), c.plans.Project(c.seq([*keys, *finals]), leaf))
         collapsed = c.rule("CollapseProject").apply(stacked)
@@ -297,7 +311,3 @@ class AggregateReader(Reader):
         shown = [*keys, *(c.alias(a, "result", like=a.resultAttribute()) for a in functions)]
         inner = plan.copy(c.seq(bare), c.seq(shown), plan.child(), c.none())
         return self._projected(self._regrouped(inner, child, keys), results)
-
-    def _is_session(self, expression: Jvm) -> bool:
-        attribute = expression.toAttribute()
-        return bool(attribute.metadata().contains("spark.sessionWindow"))

@@ -21,11 +21,11 @@ from headwater.runtime.planning.catalyst import (
 )
 from headwater.runtime.planning.determinism import Refuse
 from headwater.runtime.planning.handles import Lowered, Relation
+from headwater.runtime.planning.sliding import SlideReader
 from headwater.runtime.planning.sources import LinearReader
-from headwater.runtime.planning.windows import WindowReader
 
 
-class FunctionReader(WindowReader, LinearReader, AggregateReader):
+class FunctionReader(SlideReader, LinearReader, AggregateReader):
     """Reads the nodes that call users' functions."""
 
     def __init__(
@@ -115,10 +115,11 @@ class FunctionReader(WindowReader, LinearReader, AggregateReader):
                 "users' aggregates stand beside count, sum, avg, min, max and the like, not beside DISTINCT or lists",
                 hint="compute them in two views, and join these",
             )
-        if any(self._is_session(e) for e in items(found._1())):
-            self._refuse(plan, "users' aggregates are not kept over session windows")
-        child = self.lower(found._4())
-        return self._with_users(child, items(found._1()), plain, users, items(found._3()))
+        child, grouping = self.lower(found._4()), items(found._1())
+        session = self._session_in(plan, grouping)
+        if session is not None:
+            child = self._with_sessions(child, grouping, session)
+        return self._with_users(child, grouping, plain, users, items(found._3()))
 
     def _with_users(
         self,

@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from headwater.queries import graph as g
+from headwater.runtime.hidden import versions_of
 from headwater.runtime.planning.catalyst import (
     Jvm,
 )
 
 SOURCE_KEY = "headwater.source"
 COLUMN_KEY = "headwater.column"
+RELATION_KEY = "headwater.relation"
+"""In the metadata of the first column of a relation that was put into a plan: its name."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """What is known of a column that has event times, or windows of them.
+
+    A row of time t is there, and as it stays, once the watermark of every topic of `domain` is past t + `slack_us`; one
+    with a window once these have reached its end and the slack.
+    """
+
+    domain: frozenset[str]
+    slack_us: int = 0
+    window: bool = False
+
+
+@dataclass(frozen=True)
+class Versions:
+    """The versions of a topic's rows, as planning sees them."""
+
+    hidden: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    """The columns that they have besides those of the topic."""
+    key: tuple[int, ...] = ()
+    """The columns of the topic's key."""
+    refusal: tuple[str, str] | None = None
+    """Why there are none, and what to do about it."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +56,34 @@ class Relation:
     """Columns that can be read by name and are no part of `*`."""
     places: tuple[int, ...] | None = None
     """Where its rows have the columns of `schema`, if that is not all of their columns in their order."""
+    times: Mapping[str, Times] = field(default_factory=dict)
+    """Its columns that have event times."""
+    is_stream: bool = False
+    """Whether it is a topic of single rows, each with the watermark that it met."""
+    versions: Versions | None = None
+    """How its rows' versions can be read; None if it is neither a topic nor has any."""
+    is_versions: bool = False
+    """Whether its rows are versions of a table's rows; one that comes may end another."""
+
+
+def with_versions(relations: Mapping[str, Relation]) -> dict[str, Relation]:
+    """Relations, and the versions of those that have some, under names of their own."""
+    made = dict(relations)
+    for name, relation in relations.items():
+        if relation.versions is not None and relation.versions.refusal is None:
+            known = versions_of(name)
+            times = dict(relation.times)
+            for own in relation.times.values():  # a topic has one column of times
+                times["_valid_from"] = own
+            made[known] = Relation(
+                known,
+                relation.schema,
+                append_only=False,
+                hidden=relation.versions.hidden,
+                times=times,
+                is_versions=True,
+            )
+    return made
 
 
 class Bound(NamedTuple):

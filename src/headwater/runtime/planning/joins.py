@@ -16,7 +16,7 @@ from headwater.runtime.planning.catalyst import (
     option,
 )
 from headwater.runtime.planning.handles import Bound, Lowered, NotIn
-from headwater.runtime.planning.reader import Reader
+from headwater.runtime.planning.ranges import RangeReader
 
 _JOINS: dict[str, g.JoinKind] = {
     "Inner": "inner",
@@ -30,7 +30,7 @@ _JOINS: dict[str, g.JoinKind] = {
 }
 
 
-class JoinReader(Reader):
+class JoinReader(RangeReader):
     """Reads joins."""
 
     def _join(self, plan: Jvm) -> Lowered:
@@ -59,10 +59,15 @@ class JoinReader(Reader):
                 left_keys, right_keys, condition = self._one_sided(self._literal(False), left, right)
             elif condition is not None and join_kind in ("semi", "anti", "existence"):
                 left_keys, right_keys, condition = self._one_sided(condition, left, right)
-            if not left_keys:
-                self._refuse_cross(plan, left.node, right.node, join_kind)
-        left_below, left_key = self._keyed(left, left_keys)
-        right_below, right_key = self._keyed(right, right_keys)
+        band = self._band(condition, left, right, right_keys)
+        if found is None and not left_keys and band is None:
+            self._refuse_cross(plan, left.node, right.node, join_kind)
+        left_below, left_key = self._keyed(left, [*left_keys, *([] if band is None else [band.point])])
+        right_below, right_key = self._keyed(right, [*right_keys, *([] if band is None else band[1:3])])
+        reach = None
+        if band is not None:
+            reach = g.Range(left_key[-1], right_key[-2], right_key[-1], band.width)
+            left_key, right_key = left_key[:-1], right_key[:-2]
         if condition is not None:
             left_below, (condition,) = self._scalars(left_below, [condition])
         sides = [*left_below.attributes]
@@ -79,6 +84,7 @@ class JoinReader(Reader):
             right_key,
             None if condition is None else self._expression(condition, pair_attributes),
             self._c.arrow_schema(sides),
+            range=reach,
         )
         return self._narrowed(Lowered(node, sides), items(plan.output()))
 

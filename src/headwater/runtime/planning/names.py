@@ -11,10 +11,11 @@ And what a view gives beside its rows has a name of two parts, `revenue.errors`,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, items, kind, module
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, items, kind, module, option
+from headwater.runtime.planning.handles import RELATION_KEY
 
 _SUBQUERIES = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
 _HIDDEN = "__metadata_col"
@@ -44,12 +45,15 @@ class Names:
 
     def resolved(self, parsed: Jvm) -> Jvm:
         """A parsed plan with these relations in it."""
-        if not self._relations and not self._dotted:
+        if not self._is_needed():
             return parsed
         assert self._c.jvm is not None
         # names of WITH come first; what is left after this are relations
         substitution = module(self._c.jvm.org.apache.spark.sql.catalyst.analysis, "CTESubstitution")
         return self._plan(substitution.apply(parsed))
+
+    def _is_needed(self) -> bool:
+        return bool(self._relations or self._dotted)
 
     def _plan(self, plan: Jvm) -> Jvm:
         if kind(plan) == "UnresolvedRelation":
@@ -82,12 +86,31 @@ class Names:
             return None
         name, opened = found
         self.met.add(name)
+        assert self._c.jvm is not None
+        origin = module(self._c.jvm.org.apache.spark.sql.catalyst.trees, "CurrentOrigin")
+        origin.set(relation.origin())  # what is refused of it is underlined where it is named
+        try:
+            return self._shown(name, opened, [alias or name])
+        finally:
+            origin.reset()
+
+    def _shown(
+        self,
+        name: str,
+        opened: Opened,
+        qualifier: Sequence[str],
+        where: Callable[[Sequence[Jvm]], Jvm] | None = None,
+    ) -> Jvm:
+        """A relation at a place that names it; `where` makes a condition for its rows, of its columns."""
         c = self._c
-        qualifier = c.seq([alias or name])
         attributes = items(opened.plan.output())
-        named = [self._renewed(a, hidden=i >= opened.visible) for i, a in enumerate(attributes)]
+        marks = [{_HIDDEN: a.name()} if i >= opened.visible else {} for i, a in enumerate(attributes)]
+        marks[0][RELATION_KEY] = name
+        named = [self._renewed(a, mark) for a, mark in zip(attributes, marks, strict=True)]
         below = c.plans.Project(c.seq(named), opened.plan)
-        shown = [n.toAttribute().withQualifier(qualifier) for n in named]
+        shown = [n.toAttribute().withQualifier(c.seq(qualifier)) for n in named]
+        if where is not None:
+            below = c.plans.Filter(where(shown), below)
         projection = c.plans.Project(c.seq(shown[: opened.visible]), below)
         tag = module(c.plans, "Project").hiddenOutputTag()
         projection.setTagValue(tag, c.seq(shown[opened.visible :]))
@@ -104,16 +127,16 @@ class Names:
         known_as = c.jvm.org.apache.spark.sql.catalyst.AliasIdentifier(parts[-1], c.seq(parts[:-1]))
         return c.plans.SubqueryAlias(known_as, found)
 
-    def _renewed(self, attribute: Jvm, *, hidden: bool) -> Jvm:
+    def _renewed(self, attribute: Jvm, marks: Mapping[str, str]) -> Jvm:
         """The same column with an identity of its own, so that every place which names a relation has its columns."""
         assert self._c.jvm is not None
         name, none = attribute.name(), self._c.seq([])
         metadata = self._c.none()
-        if hidden:
-            mark = self._c.jvm.org.apache.spark.sql.types.Metadata.fromJson(json.dumps({_HIDDEN: name}))
+        if marks:
+            mark = self._c.jvm.org.apache.spark.sql.types.Metadata.fromJson(json.dumps(dict(marks)))
             metadata = module(self._c.jvm.scala, "Some").apply(mark)
-        identity = self._c.expressions.NamedExpression.newExprId()
-        return self._c.expressions.Alias(attribute, name, identity, none, metadata, none)
+        number = self._c.expressions.NamedExpression.newExprId()
+        return self._c.expressions.Alias(attribute, name, number, none, metadata, none)
 
 
 def _subqueries_of(expression: Jvm) -> list[Jvm]:
@@ -121,3 +144,14 @@ def _subqueries_of(expression: Jvm) -> list[Jvm]:
     if kind(expression) in _SUBQUERIES:
         return [expression]
     return [found for child in items(expression.children()) for found in _subqueries_of(child)]
+
+
+def relation_of(plan: Jvm) -> str | None:
+    """The relation that a projection stands for, if `Names` has put it there."""
+    first = option(plan.projectList().headOption())
+    # a window has the metadata of the column that it is of
+    if first is None or kind(first) != "Alias" or kind(first.child()) != "AttributeReference":
+        return None
+    metadata = option(first.explicitMetadata())
+    is_known = metadata is not None and metadata.contains(RELATION_KEY)
+    return metadata.getString(RELATION_KEY) if is_known else None  # type: ignore[union-attr]

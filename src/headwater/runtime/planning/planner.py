@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,12 +18,13 @@ import pyarrow as pa
 
 from headwater.errors import HeadwaterError, StatementError
 from headwater.queries import graph as g
+from headwater.queries.as_of import may_read_versions
 from headwater.queries.dialect import pointing, words_of
 from headwater.queries.orderings import spelled
 from headwater.queries.statements import Query
 from headwater.runtime.functions.folds import Fold, graph, parse_fold
 from headwater.runtime.functions.registry import Functions
-from headwater.runtime.hidden import hidden_among
+from headwater.runtime.hidden import hidden_among, in_order, is_versions, versions_of
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
@@ -33,12 +34,23 @@ from headwater.runtime.planning.catalyst import (
     readable,
     spark_schema_json,
 )
+from headwater.runtime.planning.cumulating import cumulated, with_own_functions
 from headwater.runtime.planning.determinism import Determinism, Refuse
-from headwater.runtime.planning.handles import COLUMN_KEY, SOURCE_KEY, Relation
+from headwater.runtime.planning.expiring import Expiries, expiries
+from headwater.runtime.planning.handles import (
+    COLUMN_KEY,
+    SOURCE_KEY,
+    Relation,
+    Times,
+    Versions,
+    with_versions,
+)
 from headwater.runtime.planning.lists import with_ordered_lists
 from headwater.runtime.planning.lowering import Lowering
 from headwater.runtime.planning.names import Names, Opened
 from headwater.runtime.planning.registration import SessionFunctions
+from headwater.runtime.planning.timing import NEEDED, LatePlan, Policy, TimedPlan, Timing
+from headwater.runtime.planning.versions import Unversioned, VersionedNames, view_without_versions
 from headwater.runtime.session import SEMANTICS
 
 if TYPE_CHECKING:
@@ -88,6 +100,18 @@ class Plan:
     """refuse(node, reason, hint=...): raises, underlining the part of the SQL that a node of the graph came from."""
     hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The hidden columns that its graph reads, by the topic that has them."""
+    late: tuple[LateGraph, ...] = ()
+    """Where rows of topics may be late."""
+    expiries: Expiries = field(default_factory=dict, repr=False)
+    """When the state of its operators can be let go."""
+
+
+@dataclass(frozen=True)
+class LateGraph:
+    """The rows of a topic that may be late at one place of a query: its columns, then `timing.LATE_COLUMNS`."""
+
+    topic: str
+    root: g.Node
 
 
 class Planner:
@@ -106,31 +130,43 @@ class Planner:
         self._known = None if functions is None else SessionFunctions(self.catalyst, functions, runs=False)
         self._guard = threading.RLock()
 
-    def plan(self, query: Query, relations: Mapping[str, Relation]) -> Plan:
+    def plan(self, query: Query, relations: Mapping[str, Relation], policy: Policy | None = None) -> Plan:
         """The operator graph of a query; StatementError, underlining, if it cannot be read or kept."""
         if (fold := parse_fold(query.text)) is not None and self._functions is not None:
             return _fold_plan(fold, query, relations, self._functions)
         with self._guard:  # the names that are known belong to one plan at a time
-            return self._plan(query, relations)
+            return self._plan(query, relations, policy or Policy())
+
+    def times(self, query: Query, relations: Mapping[str, Relation]) -> Mapping[int, Times]:
+        """The columns of a query that have event times, or windows of them, by their places."""
+        if parse_fold(query.text) is not None:
+            return {}
+        with self._guard:
+            return self._analysed(query, relations, Policy(), is_timed=True)[1].times
 
     def signatures(self, query: str) -> tuple[str, ...]:
         """The users' functions that a query counts on: its plan is another one when this changes."""
         return () if self._functions is None else self._functions.signatures(query)
 
-    def _plan(self, query: Query, relations: Mapping[str, Relation]) -> Plan:
-        self._register(relations)
-        words = {word.text.lower() for word in words_of(query.text) if word.is_name}
-        dotted = [name for name in relations if "." in name and name.lower().rpartition(".")[2] in words]
-        names = Names(self.catalyst, self._opened(words, relations), dotted)
-        pinned = pin(self.catalyst, query, self._known, names)
-        optimized = self.catalyst.dataset(pinned).queryExecution().optimizedPlan()
+    def _plan(self, query: Query, relations: Mapping[str, Relation], policy: Policy) -> Plan:
+        pinned, timed, names = self._analysed(query, relations, policy, is_timed=not policy.is_plain)
+        optimized = self.catalyst.dataset(timed.plan).queryExecution().optimizedPlan()
         lowering = Lowering(self.catalyst, relations, refuser(query), self._functions)
         if names.met:
             lowering.keep_hidden(optimized)
         root, attributes = lowering.lower(optimized)
-        schema = self._schema(query, pinned, attributes)
-        if isinstance(root, g.Map):
+        shown = len(attributes) - 2 if policy.emits else len(attributes)
+        schema = self._schema(query, pinned, attributes[:shown])
+        if policy.emits:
+            domains = tuple(tuple(sorted(topics)) for topics in timed.domains)
+            # a version that comes late changes what was joined with the one before it
+            is_added_to = not any(is_versions(source.name) for source in g.sources(root))
+            added = policy.options.late != "correct" and is_added_to
+            root = g.Close(root, domains, schema, append_only=added)
+            lowering.origins[id(root)] = (root, timed.plan)
+        elif isinstance(root, g.Map):
             root = replace(root, schema=schema)
+        late = tuple(self._late(query, relations, part) for part in timed.late)
         shape = _COUNTED.sub("", f"{root!r}\n{schema}")
         return Plan(
             root=root,
@@ -144,8 +180,39 @@ class Planner:
             reads=tuple(dict.fromkeys(s.name for s in g.sources(root))),
             fingerprint=hashlib.sha256(shape.encode()).hexdigest()[:16],
             refuse=_node_refuser(query, lowering.origins),
-            hidden=_hidden(root),
+            hidden=_hidden([root, *(graph.root for graph in late)]),
+            late=late,
+            expiries=expiries(lowering.origins, timed.expiring),
         )
+
+    def _analysed(
+        self, query: Query, relations: Mapping[str, Relation], policy: Policy, *, is_timed: bool
+    ) -> tuple[Jvm, TimedPlan, Names]:
+        """A query as Spark understands it; `is_timed`: with the policy in it."""
+        self._register(relations)
+        words = {word.text.lower() for word in words_of(query.text) if word.is_name}
+        dotted = [name for name in relations if "." in name and name.lower().rpartition(".")[2] in words]
+        always = NEEDED if policy.leaves_out else ()
+        opened = self._opened(words, relations, is_timed, always)
+        names = VersionedNames(
+            self.catalyst,
+            opened,
+            dotted,
+            self._versions(query, words, relations),
+            spelled(query.text),
+            refuser(query),
+        )
+        pinned = pin(self.catalyst, query, self._known, names)
+        if not is_timed:
+            return pinned, TimedPlan(pinned), names
+        timing = Timing(self.catalyst, with_versions(relations), refuser(query), policy)
+        return pinned, timing.timed(pinned), names
+
+    def _late(self, query: Query, relations: Mapping[str, Relation], part: LatePlan) -> LateGraph:
+        optimized = self.catalyst.dataset(part.plan).queryExecution().optimizedPlan()
+        lowering = Lowering(self.catalyst, relations, refuser(query), self._functions)
+        lowering.keep_hidden(optimized)
+        return LateGraph(part.topic, lowering.lower(optimized)[0])
 
     def _register(self, relations: Mapping[str, Relation]) -> None:
         for name in [n for n in self._registered if n not in relations]:
@@ -161,20 +228,45 @@ class Planner:
             frame.createOrReplaceTempView(f"`{name}`")
             self._registered[name] = relation
 
-    def _opened(self, words: Collection[str], relations: Mapping[str, Relation]) -> dict[str, Opened]:
-        """The relations that a query of these words may read hidden columns of, if it names any."""
+    def _opened(
+        self,
+        words: Collection[str],
+        relations: Mapping[str, Relation],
+        every: bool = False,
+        always: Collection[str] = (),
+    ) -> dict[str, Opened]:
+        """The relations that a query of these words may read hidden columns of, if it names any; or `every` relation
+        that it may read, and with hidden columns that are `always` there in streams."""
         wanted = set(hidden_among(words))
         opened = {}
         for name, relation in relations.items():
-            hidden = [field for field in relation.hidden if field.name in wanted]
-            if hidden and name.lower() in words:
-                full = pa.schema([*relation.schema, *hidden])
-                marks = [{SOURCE_KEY: name, COLUMN_KEY: i} for i in range(len(full))]
-                empty = self._spark.sparkContext._jsc.emptyRDD()
-                schema = self.catalyst.struct_type(spark_schema_json(full, marks))
-                frame = self.catalyst.session.createDataFrame(empty, schema)
-                opened[name] = Opened(frame.queryExecution().analyzed(), len(relation.schema))
+            needed = wanted | set(always) if relation.is_stream else wanted
+            hidden = [field for field in relation.hidden if field.name in needed]
+            if (hidden or every) and name.lower() in words:
+                opened[name] = self._open(name, relation.schema, hidden)
         return opened
+
+    def _open(self, name: str, schema: pa.Schema, hidden: Iterable[pa.Field]) -> Opened:
+        """A relation of this name without rows, with these columns and, behind them, hidden ones."""
+        full = pa.schema([*schema, *hidden])
+        marks = [{SOURCE_KEY: name, COLUMN_KEY: i} for i in range(len(full))]
+        empty = self._spark.sparkContext._jsc.emptyRDD()
+        known = self.catalyst.struct_type(spark_schema_json(full, marks))
+        frame = self.catalyst.session.createDataFrame(empty, known)
+        return Opened(frame.queryExecution().analyzed(), len(schema))
+
+    def _versions(
+        self, query: Query, words: Collection[str], relations: Mapping[str, Relation]
+    ) -> dict[str, Opened | Unversioned]:
+        """What a query of these words may read versions of, if it reads any."""
+        if not may_read_versions(query.text):
+            return {}
+        named = {name: relation for name, relation in relations.items() if name.lower() in words}
+        found: dict[str, Opened | Unversioned] = {}
+        for name, relation in named.items():
+            versions = relation.versions or Versions(refusal=view_without_versions(name))
+            found[name] = versions.refusal or self._open(versions_of(name), relation.schema, versions.hidden)
+        return found
 
     def _schema(self, query: Query, pinned: Jvm, attributes: list[Jvm]) -> pa.Schema:
         names = [a.name() for a in items(pinned.output())]
@@ -233,12 +325,13 @@ def analyse(
     try:
         parsed = catalyst.session.sessionState().sqlParser().parsePlan(spelled(query.text).text)
         parsed = parsed if names is None else names.resolved(parsed)
+        parsed = with_own_functions(catalyst, parsed, query.text, refuser(query))
         dataset = catalyst.dataset(with_ordered_lists(catalyst, parsed, query.text, refuser(query)))
-        if functions is None:
-            return dataset
         plan = dataset.queryExecution().analyzed()
-        inlined = functions.inlined(plan, refuser(query))
-        return dataset if inlined is plan else catalyst.dataset(inlined)
+        changed = cumulated(catalyst, plan, query.text)
+        if functions is not None:
+            changed = functions.inlined(changed, refuser(query))
+        return dataset if changed is plan else catalyst.dataset(changed)
     except PySparkException as error:
         raise statement_error(query, error) from None
 
@@ -255,13 +348,16 @@ def refuser(query: Query) -> Refuse:
     return refuse
 
 
-def _hidden(root: g.Node) -> dict[str, tuple[str, ...]]:
+def _hidden(roots: Iterable[g.Node]) -> dict[str, tuple[str, ...]]:
     """The hidden columns of every source that has some."""
     found: dict[str, set[str]] = {}
-    for source in g.sources(root):
+    for source in (source for root in roots for source in g.sources(root)):
         if source.hidden:
             found.setdefault(source.name, set()).update(source.hidden)
-    return {name: hidden_among(columns) for name, columns in found.items()}
+    return {
+        name: tuple(sorted(columns)) if is_versions(name) else in_order(columns)
+        for name, columns in found.items()
+    }
 
 
 def _node_refuser(query: Query, origins: Mapping[int, tuple[g.Node, Jvm]]) -> Refuse:

@@ -17,7 +17,7 @@ from headwater.runtime.planning.catalyst import (
     readable,
 )
 from headwater.runtime.planning.determinism import Refuse
-from headwater.runtime.planning.handles import Bound, Lowered, Relation
+from headwater.runtime.planning.handles import Bound, Lowered, Relation, with_versions
 
 _NAMES = {"UnionLoop": "WITH RECURSIVE", "LogicalRelation": "reading files"}
 """Plan nodes as a user knows them."""
@@ -28,7 +28,7 @@ class Reader:
 
     def __init__(self, catalyst: Catalyst, relations: Mapping[str, Relation], refuse: Refuse) -> None:
         self._c = catalyst
-        self._relations = relations
+        self._relations = with_versions(relations)
         self._refuse = refuse
         self._read: set[int] = set()
         assert catalyst.jvm is not None

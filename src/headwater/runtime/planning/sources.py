@@ -79,7 +79,8 @@ class LinearReader(Reader):
         child, (condition,) = self._scalars(below, [plan.condition()])
         step = g.Filter(self._expression(condition, child.attributes))
         lowered = self._mapped(child, step, child.attributes)
-        return self._narrowed(lowered, items(plan.output()))
+        there = {identity(a) for a in lowered.attributes}  # a source gives no hidden column that nobody reads
+        return self._narrowed(lowered, [a for a in items(plan.output()) if identity(a) in there])
 
     def filtered(self, plan: Jvm) -> Lowered:
         """What a filter filters."""

@@ -6,10 +6,12 @@ from headwater.testing.contract.appending import AppendingContract
 from headwater.testing.contract.catalog import CatalogContract
 from headwater.testing.contract.cursors import CursorContract
 from headwater.testing.contract.cutting import CuttingContract
+from headwater.testing.contract.devices import DeviceContract
 from headwater.testing.contract.expecting import ExpectingContract
 from headwater.testing.contract.groups import GroupContract
 from headwater.testing.contract.names import NameContract
 from headwater.testing.contract.producing import ProducingContract
+from headwater.testing.contract.promising import PromisingContract
 from headwater.testing.contract.reading import ReadingContract
 from headwater.testing.contract.staging import StagingContract
 from headwater.testing.contract.time import TimeContract
@@ -30,6 +32,8 @@ class LogContract(
     StagingContract,
     ReadingContract,
     TimeContract,
+    PromisingContract,
+    DeviceContract,
     WaitingContract,
     CuttingContract,
     CursorContract,

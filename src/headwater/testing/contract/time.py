@@ -12,7 +12,7 @@ MINUTE = 60_000_000
 
 
 class TimeContract(Bench):
-    """watermark, punctuate, offset_at and the `_watermark` column."""
+    """watermark, punctuate, silence, offset_at and the `_watermark` column."""
 
     def append_at(self, *times: float) -> None:
         """Rows with event times so many minutes after START."""
@@ -149,6 +149,55 @@ class TimeContract(Bench):
         with refused(UsageError):
             self.log.punctuate("clicks", {0: 1, 5: 1})
         assert self.ends("clicks") == {0: 0}
+
+    def test_silence_raises_partitions_that_have_not_grown_since(self) -> None:
+        self.create("clicks", TIMED, time="at", partitions=3, partition_by="n")
+        (used,) = self.append("clicks", [{"n": 1, "at": minutes(1)}]).positions["clicks"]
+        quiet = [p for p in range(3) if p != used]
+        moments = {p: to_us(minutes(9)) for p in range(3)}
+        self.log.punctuate("clicks", moments, silent_at={used: 0, quiet[0]: 0, quiet[1]: 0})
+        assert self.ends("clicks") == {used: 1, quiet[0]: 1, quiet[1]: 1}
+        assert self.log.watermark("clicks", used, 1) == to_us(minutes(1))
+        assert [self.log.watermark("clicks", p, 1) for p in quiet] == [to_us(minutes(9))] * 2
+
+    def test_silence_writes_nothing_where_the_watermark_is_as_high(self) -> None:
+        self.create("clicks", TIMED, time="at")
+        self.append_at(5)
+        before = self.log.sequence()
+        self.log.punctuate("clicks", {0: to_us(minutes(5))}, silent_at={0: 1})
+        self.log.punctuate("clicks", {0: to_us(minutes(4))}, silent_at={0: 1})
+        assert (self.ends("clicks"), self.log.sequence()) == ({0: 1}, before)
+
+    def test_a_partition_is_heard_by_its_records_and_punctuations_but_not_by_silence(self) -> None:
+        created = self.clock.now_us()
+        self.create("clicks", TIMED, time="at", partitions=2, partition_by="n")
+
+        def heard() -> list[float]:
+            infos = self.log.partitions("clicks").values()
+            return [(info.heard_at - created) / MINUTE for info in infos]
+
+        self.clock.advance("1 minute")
+        assert heard() == [0, 0]
+        (used,) = self.append("clicks", [{"n": 1, "at": minutes(1)}]).positions["clicks"]
+        self.clock.advance("1 minute")
+        self.log.punctuate("clicks", {1 - used: to_us(minutes(1))}, silent_at={1 - used: 0})
+        assert heard() == ([1, 0] if used == 0 else [0, 1])
+        for _ in range(2):
+            self.log.maintain(force=True)
+            self.log = self.reopen(self.log)
+            assert heard() == ([1, 0] if used == 0 else [0, 1])
+        self.log.punctuate("clicks", {0: to_us(minutes(9)), 1: to_us(minutes(9))})
+        assert heard() == [2, 2]
+
+    def test_a_row_of_a_far_future_makes_nothing_late_where_max_ahead_is_set(self) -> None:
+        self.create("clicks", TIMED, time="at", max_ahead="1 hour")
+        now = from_us(self.clock.now_us())
+        far = now.replace(year=2099)
+        self.append("clicks", [{"n": 0, "at": now}, {"n": 1, "at": far}, {"n": 2, "at": now}])
+        self.append("clicks", [{"n": 3, "at": now}])
+        assert self.column("clicks", "_watermark") == [None, now, now, now]
+        info = self.log.partitions("clicks")[0]
+        assert (info.watermark, info.ahead) == (to_us(now), 1)
 
     def test_an_offset_is_found_by_append_time(self) -> None:
         self.create("clicks")

@@ -1,0 +1,132 @@
+"""What a topic must be declared to be: the rules that its definition keeps, now and after every change of it.
+
+Rules alone; the definition is in `headwater.catalog`, and what concerns time in `headwater.timing`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+import pyarrow as pa
+
+from headwater.clock import Microseconds
+from headwater.errors import SchemaError
+from headwater.settings import DURABILITIES
+from headwater.timing import TimedTopic, check_time
+
+NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,199}\Z")
+HIDDEN = ("_partition", "_offset", "_appended_at", "_op", "_watermark", "_sequence", "_version")
+"""Columns that every topic has besides its own; user columns may not take these names."""
+PARTITIONS_MAX = 4096
+
+
+class Declared(TimedTopic, Protocol):
+    """What the rules look at of a topic's definition."""
+
+    @property
+    def key(self) -> tuple[str, ...]: ...
+    @property
+    def partition_by(self) -> tuple[str, ...]: ...
+    @property
+    def versioned_by(self) -> str | None: ...
+    @property
+    def cleanup(self) -> str: ...
+    @property
+    def retention_us(self) -> Microseconds | None: ...
+    @property
+    def retention_bytes(self) -> int | None: ...
+    @property
+    def versions_for_us(self) -> Microseconds | None: ...
+    @property
+    def durability(self) -> str | None: ...
+
+
+def check_topic(topic: Declared) -> None:
+    """SchemaError if a topic is declared to be what no topic can be."""
+    names = topic.schema.names
+    if not NAME.match(topic.name):
+        raise SchemaError(
+            f"{topic.name!r} cannot be the name of a topic",
+            hint="use letters, digits and underscores, not starting with a digit",
+        )
+    if not names:
+        raise SchemaError(f"topic {topic.name!r} needs at least one column")
+    folded = [n.lower() for n in names]
+    for name in names:
+        if folded.count(name.lower()) > 1:
+            raise SchemaError(f"topic {topic.name!r} has the column {name!r} twice (names ignore case)")
+        if name.lower() in HIDDEN:
+            raise SchemaError(
+                f"{name!r} is a column that every topic has; topic {topic.name!r} cannot declare it",
+                hint="choose another name",
+            )
+    if not 1 <= topic.partitions <= PARTITIONS_MAX:
+        raise SchemaError(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {topic.partitions}")
+    named = (topic.time, topic.versioned_by, topic.clock, topic.occurred, topic.sent)
+    for column in (*topic.key, *topic.partition_by, *filter(None, named)):
+        check_column(topic, column)
+    _check_roles(topic)
+
+
+def _check_roles(topic: Declared) -> None:
+    name = topic.name
+    for column in (*topic.key, *topic.partition_by, *filter(None, (topic.versioned_by, topic.clock))):
+        if pa.types.is_nested(topic.schema.field(column).type):
+            raise SchemaError(
+                f"column {column!r} of topic {name!r} is nested and cannot be a key",
+                hint="use a scalar column, such as an id",
+            )
+    if topic.key and not set(topic.partition_by) <= set(topic.key):
+        raise SchemaError(
+            f"partition_by of the keyed topic {name!r} must be part of its primary key",
+            detail="otherwise two records of one key could lie in two partitions, with no order between them",
+            hint=f"partition_by = '{', '.join(topic.key)}', or leave it out",
+        )
+    check_time(topic)
+    if topic.cleanup not in ("delete", "compact"):
+        raise SchemaError(f"cleanup is 'delete' or 'compact', not {topic.cleanup!r}")
+    if topic.versioned_by is not None:
+        _check_versioned(topic)
+    if topic.cleanup == "compact" and not topic.key:
+        raise SchemaError(
+            f"topic {name!r} cannot be compacted: it has no primary key",
+            hint="add PRIMARY KEY (...), or leave cleanup out",
+        )
+    if topic.versions_for_us is not None and not topic.key:
+        raise SchemaError(f"topic {name!r} has no versions to keep: it has no primary key")
+    if topic.durability is not None and topic.durability not in DURABILITIES:
+        raise SchemaError(f"durability is one of {', '.join(DURABILITIES)}, not {topic.durability!r}")
+    if topic.retention_us is not None and topic.retention_us <= 0:
+        raise SchemaError(f"the retention of topic {name!r} must be longer than nothing")
+    if topic.retention_bytes is not None and topic.retention_bytes <= 0:
+        raise SchemaError(
+            f"retention_bytes of topic {name!r} must be more than nothing, not {topic.retention_bytes}",
+            hint="write a size such as '10 GB', or leave it out to keep everything",
+        )
+
+
+def _check_versioned(topic: Declared) -> None:
+    if topic.cleanup == "compact" or topic.retention_us is not None or topic.retention_bytes is not None:
+        what = "compacted" if topic.cleanup == "compact" else "given a retention"
+        raise SchemaError(
+            f"topic {topic.name!r} is event-sourced (versioned_by = {topic.versioned_by!r}) and cannot be {what}",
+            detail="every event of an aggregate is needed to rebuild it",
+            hint="leave cleanup and retention out",
+        )
+    if topic.routing != (topic.versioned_by,):
+        raise SchemaError(
+            f"topic {topic.name!r} is versioned_by {topic.versioned_by!r} and must be partitioned by it too",
+            hint=f"partition_by = '{topic.versioned_by}', or leave it out",
+        )
+
+
+def check_column(topic: Declared, column: str) -> pa.Field:
+    """A column of a topic; SchemaError if it has none of that name."""
+    if column not in topic.schema.names:
+        raise SchemaError(
+            f"topic {topic.name!r} has no column {column!r}",
+            hint=f"its columns are {', '.join(topic.schema.names)}",
+            topic=topic.name,
+        )
+    return topic.schema.field(column)

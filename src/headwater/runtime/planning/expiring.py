@@ -1,0 +1,97 @@
+"""When state can be let go: where rows of topics are left out because they are late, no row will come for what is older.
+
+Known are the columns of a plan by which rows were left out, each with the topics whose watermarks decide; found is which
+columns of the arrangements of its operators these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headwater.operators.sessions import SessionSpec
+from headwater.queries import graph as g
+from headwater.runtime.planning.catalyst import Jvm, identity, items, kind
+
+
+@dataclass(frozen=True)
+class Expiring:
+    """Rows are of no use any more once the least watermark of some topics has reached their time, or the end of their
+    window, and the slack."""
+
+    topics: tuple[str, ...]
+    slack_us: int
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """The same of an arrangement: `column` has the time in microseconds, as a timestamp, or as a window."""
+
+    column: int
+    topics: tuple[str, ...]
+    slack_us: int
+
+
+Expiries = Mapping[int, tuple[Expiry, ...]]
+"""By the identity of a node: when rows of its arrangements expire, the last one also of all that follow."""
+
+
+def expiries(
+    origins: Mapping[int, tuple[g.Node, Jvm]], expiring: Mapping[int, Expiring]
+) -> dict[int, tuple[Expiry, ...]]:
+    """When the state of operators expires, given of which part of the plan each was made."""
+    found: dict[int, tuple[Expiry, ...]] = {}
+    for number, (node, plan) in origins.items() if expiring else ():
+        columns = _columns(node, plan, expiring)
+        if columns:
+            found[number] = tuple(Expiry(column, by.topics, by.slack_us) for column, by in columns)
+    return found
+
+
+def _columns(node: g.Node, plan: Jvm, expiring: Mapping[int, Expiring]) -> list[tuple[int, Expiring]]:
+    """For each arrangement of a node the column by which it expires, and when."""
+    match node:
+        case g.Aggregate() | g.Regroup() | g.SessionAggregate() | g.Sessions() if kind(plan) == "Aggregate":
+            keys = _known(items(plan.groupingExpressions()), expiring)
+            if not keys:
+                return []
+            place, by = keys[0]
+            return [(column, by) for column in _key_columns(node, place)]
+        case g.Slide() if kind(plan) == "Window":
+            order = _known([o.child() for o in items(plan.orderSpec())], expiring)
+            return [(node.time, order[0][1])] if order else []
+        case g.Join() if kind(plan) == "Join":
+            sides = [_side(s, p, expiring) for s, p in ((node.left, plan.left()), (node.right, plan.right()))]
+            found = [side for side in sides if side is not None]
+            return found if len(found) == len(sides) else []
+    return []
+
+
+def _side(node: g.Node, plan: Jvm, expiring: Mapping[int, Expiring]) -> tuple[int, Expiring] | None:
+    """The column of one side of a join: what is computed for the join comes after the columns of its plan."""
+    for place, by in _known(items(plan.output()), expiring):
+        if node.schema.field(place).name == plan.output().apply(place).name():
+            return place, by
+    return None
+
+
+def _key_columns(node: g.Node, place: int) -> list[int]:
+    match node:
+        case g.Aggregate():
+            return [place] if place < node.keys else []
+        case g.Regroup():
+            return [node.key[place]]
+        case g.SessionAggregate():
+            return [node.keys]  # the end, behind the other keys and the start
+        case g.Sessions():
+            spec = SessionSpec(node.input.schema, node.key, node.column)
+            return [len(spec.flat), spec.sessions_start + 1]  # both are the end of the session
+    return []
+
+
+def _known(expressions: list[Jvm], expiring: Mapping[int, Expiring]) -> list[tuple[int, Expiring]]:
+    return [
+        (place, expiring[identity(e)])
+        for place, e in enumerate(expressions)
+        if kind(e) == "AttributeReference" and identity(e) in expiring
+    ]

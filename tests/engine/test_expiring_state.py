@@ -1,0 +1,81 @@
+"""State of windows that are closed goes: what operators keep stays as it is while a topic grows at a constant rate."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import headwater as hw
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+DAYS, ROWS, KEYS = 24, 200, 20
+
+QUERIES = {
+    "tumbling": "SELECT window(at, '1 hour') AS w, k, count(*) AS n, max(v) AS m FROM a GROUP BY window(at, '1 hour'), k",
+    "hopping": "SELECT window(at, '2 hours', '1 hour') AS w, sum(v) AS s FROM a GROUP BY window(at, '2 hours', '1 hour')",
+    "percentile": "SELECT window(at, '1 day') AS w, percentile(v, 0.5) AS p FROM a GROUP BY window(at, '1 day')",
+    "session": "SELECT k, session_window(at, '1 hour') AS w, count(*) AS n FROM a GROUP BY k, session_window(at, '1 hour')",
+    "session of lists": "SELECT k, session_window(at, '1 hour') AS w, array_agg(v ORDER BY at) AS l FROM a "
+    "GROUP BY k, session_window(at, '1 hour')",
+    "sliding": "SELECT k, at, v, sum(v) OVER (PARTITION BY k ORDER BY at "
+    "RANGE BETWEEN INTERVAL '2' HOURS PRECEDING AND CURRENT ROW) AS s FROM a",
+    "join": "SELECT a.k, a.at, b.at AS other FROM a LEFT JOIN b ON a.k = b.k "
+    "AND b.at BETWEEN a.at - INTERVAL '10' MINUTES AND a.at + INTERVAL '20' MINUTES",
+}
+
+
+def rows(day: int, topic: int) -> pa.Table:
+    random = np.random.default_rng((day, topic))
+    micros = np.sort(random.integers(0, 86_400_000_000, ROWS)) + day * 86_400_000_000
+    at = pa.array(micros + int(START.timestamp()) * 1_000_000).cast(pa.timestamp("us", "UTC"))
+    return pa.table(
+        {
+            "k": pa.array(random.integers(0, KEYS, ROWS)),
+            "v": pa.array(random.integers(0, 9, ROWS)),
+            "at": at,
+        }
+    )
+
+
+def kept(ws: hw.Workspace) -> int:
+    """Rows in the arrangements of operators, which is not what the view shows."""
+    manifest = ws._views.store.latest()
+    assert manifest is not None
+    return sum(
+        ref.rows
+        for name, refs in manifest.arrangements.items()
+        if not name.endswith(("/contents", "/late"))
+        for ref in refs
+    )
+
+
+CASES = [(name, "late = 'drop'") for name in QUERIES]
+CASES += [(name, "correct_for = '6 hours'") for name in ("tumbling", "session", "join")]
+
+
+@pytest.mark.parametrize(("name", "policy"), CASES)
+def test_state_stays_as_large_as_it_is(tmp_path: Path, spark: SparkSession, name: str, policy: str) -> None:
+    with hw.open(tmp_path / "ws", spark=spark) as ws:
+        for topic in ("a", "b"):
+            ws.sql(
+                f"CREATE TOPIC {topic} (k BIGINT, v BIGINT, at TIMESTAMP, "
+                "WATERMARK FOR at AS at - INTERVAL '1 hour') WITH (partitions = 1)"
+            )
+        ws.sql(f"CREATE MATERIALIZED VIEW result WITH ({policy}) AS {QUERIES[name]}")
+        sizes = []
+        for day in range(DAYS):
+            batch = {"a": rows(day, 0), "b": rows(day, 1)}
+            ws.append(batch if name == "join" else {"a": batch["a"]})
+            ws.run()
+            sizes.append(kept(ws))
+        # it grows from one merge to the next, eight ticks apart, and not beyond
+        assert max(sizes[-8:]) <= 1.3 * max(sizes[:8])
+        assert ws.verify().ok
