@@ -36,10 +36,10 @@ def value(producer: int, sequence: int, row: int) -> int:
 def appender(folder: str, number: str, start: str, idempotent: str) -> None:
     """Append to both topics for ever: rows that name their producer and sequence, in pieces of any size."""
     log = EmbeddedLog.open(folder, settings=BUSY)
-    chooser = random.Random(f"{number} {start}")
     producer, sequence = int(number), int(start)
     while True:
-        count = chooser.choice([1, 1, 2, 5, 99])
+        # the same for a sequence that is tried again: the first attempt may have been committed, and is what counts
+        count = random.Random(f"{producer} {sequence}").choice([1, 1, 2, 5, 99])
         rows = [{"n": value(producer, sequence, row)} for row in range(count)]
         named = Producer(f"p{producer}", sequence) if idempotent == "yes" else None
         append(log, {"left": rows, "right": rows}, producer=named)

@@ -198,7 +198,7 @@ def test_joins_as_of_a_time_mean_their_rewrite_after_every_tick_and_restart(
                 ws.sql(
                     "ALTER TOPIC customers ADD COLUMN age INT; ALTER TOPIC rates ALTER COLUMN rate TYPE BIGINT"
                 )
-            for _ in range(3):
+            for _ in range(2):
                 append(ws, chance, clock)
                 ws.run(tick_rows=None if step else 12)
             hold(ws, oracle)

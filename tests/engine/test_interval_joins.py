@@ -90,7 +90,7 @@ def test_interval_joins_equal_batch_after_every_tick_and_restart(tmp_path: Path,
                 ws.sql(TOPICS)
                 for name, select in VIEWS.items():
                     ws.sql(f"CREATE MATERIALIZED VIEW {name} AS {select}")
-            for _ in range(3):
+            for _ in range(2):
                 number += 14
                 ws.topic("l").append([row(chance, number + i) for i in range(14)])
                 ws.topic("r").append([row(chance, chance.randrange(20)) for _ in range(10)])

@@ -46,7 +46,7 @@ POLICIES = [
     )
 ]
 ALL = [(kind, policy) for policy in POLICIES for kind in QUERIES]
-SEEDS = range(400) if LONG else range(4)
+SEEDS = range(400) if LONG else range(2)
 VIEWS = 7
 """Of a case: four of them have every kind of query and every policy, eleven have each with each."""
 ROUNDS = 5

@@ -118,8 +118,9 @@ class CreateView:
         self,
         schema: pa.Schema,
         inputs: Mapping[str, Sequence[str]],
-        late: pa.Schema | None = None,
         environ: Mapping[str, str] = os.environ,
+        *,
+        late: pa.Schema | None = None,
     ) -> ViewDefinition:
         """The checked definition, with the columns that the query gives, what it reads with the columns there, and the
         columns of its late rows, if it tells of them."""

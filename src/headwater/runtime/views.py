@@ -145,7 +145,7 @@ class Views:
         with names_hinted(self._log):
             plan = catalog.plan(statement.query, policy=Policy(options, statement.emit_on_close))
         late = late_schema(plan.late) if tells(options.late, options.correct_for_us) else None
-        made = statement.definition(plan.schema, plan.inputs, late)
+        made = statement.definition(plan.schema, plan.inputs, late=late)
         if made.options.state == BOUNDED:
             refuse_growth(plan, extents(catalog.units(), self._log.topics()))
         if made.name in definitions(self._log):
