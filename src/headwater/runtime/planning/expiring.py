@@ -23,6 +23,10 @@ class Expiring:
     slack_us: int
 
 
+Place = tuple[str, int]
+"""A kind of plan node, and the identity of an attribute there: above it the same attribute says nothing of what comes."""
+
+
 @dataclass(frozen=True)
 class Expiry:
     """The same of an arrangement: `column` has the time in microseconds, as a timestamp, or as a window."""
@@ -37,12 +41,13 @@ Expiries = Mapping[int, tuple[Expiry, ...]]
 
 
 def expiries(
-    origins: Mapping[int, tuple[g.Node, Jvm]], expiring: Mapping[int, Expiring]
+    origins: Mapping[int, tuple[g.Node, Jvm]], expiring: Mapping[Place, Expiring]
 ) -> dict[int, tuple[Expiry, ...]]:
     """When the state of operators expires, given of which part of the plan each was made."""
     found: dict[int, tuple[Expiry, ...]] = {}
     for number, (node, plan) in origins.items() if expiring else ():
-        columns = _columns(node, plan, expiring)
+        here = {number: by for (name, number), by in expiring.items() if name == kind(plan)}
+        columns = _columns(node, plan, here)
         if columns:
             found[number] = tuple(Expiry(column, by.topics, by.slack_us) for column, by in columns)
     return found

@@ -15,10 +15,11 @@ from typing import NoReturn
 from headwater.catalog import ViewDefinition, ViewOptions
 from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, identity, items, kind, module, option
 from headwater.runtime.planning.determinism import Refuse
-from headwater.runtime.planning.expiring import Expiring
+from headwater.runtime.planning.expiring import Expiring, Place
 from headwater.runtime.planning.handles import Relation, Times
 from headwater.runtime.planning.names import relation_of
 from headwater.runtime.planning.time_bounds import Bounds, TimeBounds, windowed
+from headwater.runtime.planning.time_expressions import TimeExpressions
 
 WATERMARK = "_watermark"
 POSITION = ("_partition", "_offset")
@@ -85,8 +86,8 @@ class TimedPlan:
     """The topics whose watermarks count, by the number that DOMAIN has for them."""
     times: Mapping[int, Times] = field(default_factory=dict)
     """The output columns that have event times, by their place."""
-    expiring: Mapping[int, Expiring] = field(default_factory=dict)
-    """The attributes by which rows were left out, each by its identity: what is older is not met again."""
+    expiring: Mapping[Place, Expiring] = field(default_factory=dict)
+    """Where rows were left out by an attribute: what is older is not met again there."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class _Seen:
     """Whether a row that is there never goes."""
 
 
-class Timing:
+class Timing(TimeExpressions):
     """Puts a policy into analysed plans."""
 
     def __init__(
@@ -128,14 +129,15 @@ class Timing:
         policy: Policy,
     ) -> None:
         """`relations` are those that a plan may read, put into it by `Names`."""
-        self._c = catalyst
+        super().__init__(catalyst)
         self._relations = relations
         self._refuse = refuse
         self._policy = policy
         self._bounds = TimeBounds()
         self._late: list[LatePlan] = []
         self._domains: list[frozenset[str]] = []
-        self._expiring: dict[int, Expiring] = {}
+        self._expiring: dict[Place, Expiring] = {}
+        self._mentions: list[str] = []
         self._renamed: dict[int, int] = {}
         self._made_of: dict[int, int] = {}
         """By attributes that are made of one event time alone, as parts of cumulative windows are: that time."""
@@ -194,7 +196,13 @@ class Timing:
         times = {
             identity(a): relation.times[a.name()] for a in attributes[:width] if a.name() in relation.times
         }
-        self._renamed |= {identity(a): identity(a.child()) for a in items(plan.projectList())}
+        if relation.name not in self._mentions:
+            self._renamed |= {identity(a): identity(a.child()) for a in items(plan.projectList())}
+        else:  # of two places that read one relation neither is known by the relation's own attributes
+            own = {identity(a.child()) for a in items(plan.projectList())}
+            self._renamed = {i: renamed for i, renamed in self._renamed.items() if renamed not in own}
+            self._expiring = {place: by for place, by in self._expiring.items() if place[1] not in own}
+        self._mentions.append(relation.name)
         hidden = {a.name(): a for a in attributes[width:]}
         is_version = relation.is_versions
         if self._policy.leaves_out and self._policy.emits and not (relation.is_stream or is_version):
@@ -281,7 +289,7 @@ class Timing:
             if not windows:
                 self._refuse_timeless(plan)
             is_session = windows[0].metadata().contains(_SESSION)
-            self._expire(windows[0], {below.stream.name}, 1 if is_session else 0)
+            self._expire("Aggregate", windows[0], {below.stream.name}, 1 if is_session else 0)
             below = self._admitted(below, windows[0])
         given = items(plan.aggregateExpressions())
         by_key = replace(below, times={identity(k): below.times[identity(k)] for k in (*windows, *moments)})
@@ -305,11 +313,11 @@ class Timing:
         order = self._frame_time(plan, below)
         if below.stream is not None:
             attribute, following = order if order is not None else self._refuse_timeless(plan)
-            behind = [self._bounds.behind(e) for e in items(plan.windowExpressions())]
-            if all(b is not None for b in behind):
-                reach = max([0, *(b for b in behind if b is not None)]) + following
-                self._expire(attribute, {below.stream.name}, reach + 1)
+            if (reach := self._reach(plan, following)) is not None:
+                self._expire("Window", attribute, {below.stream.name}, reach + 1)
             below = self._admitted(below, attribute)
+        elif order is not None:
+            self._expire_further(order[0], self._reach(plan, order[1]))
         made = plan.withNewChildren(self._c.seq([below.plan]))
         if below.is_closing and by_window:
             return replace(below, plan=made)
@@ -340,8 +348,8 @@ class Timing:
         if left.stream is not None and right.stream is not None:
             assert bounds.least is not None
             assert bounds.most is not None
-            self._expire(bounds.left, {right.stream.name}, bounds.most + 1)
-            self._expire(bounds.right, {left.stream.name}, 1 - bounds.least)
+            self._expire("Join", bounds.left, {right.stream.name}, bounds.most + 1)
+            self._expire("Join", bounds.right, {left.stream.name}, 1 - bounds.least)
         left = self._admitted(left, bounds.left) if left.stream is not None else left
         right = self._admitted(right, bounds.right) if right.stream is not None else right
         return self._bounded_join(plan, left, right, bounds)
@@ -415,7 +423,8 @@ class Timing:
         if below.stream is not None:
             if not windows:
                 self._refuse_timeless(plan)
-            self._expire(windows[0], {below.stream.name}, below.times[identity(windows[0])].slack_us)
+            slack = below.times[identity(windows[0])].slack_us
+            self._expire("Aggregate", windows[0], {below.stream.name}, slack)
             below = self._admitted(below, windows[0])
         times = {identity(a): below.times[identity(a)] for a in shown if identity(a) in below.times}
         closing: tuple[Jvm, ...] = ()
@@ -489,13 +498,30 @@ class Timing:
         admitted = c.plans.Filter(c.expressions.Not(late), seen.plan)
         return replace(seen, plan=admitted, stream=None, carried=())
 
-    def _expire(self, attribute: Jvm, topics: Iterable[str], slack: int) -> None:
+    def _expire(self, node: str, attribute: Jvm, topics: Iterable[str], slack: int) -> None:
         slack += self._policy.options.correct_for_us or 0
+        for place in self._places(node, attribute):
+            self._expiring[place] = Expiring(tuple(topics), slack)
+
+    def _expire_further(self, attribute: Jvm, reach: int | None) -> None:
+        """Frames over rows that have frames already: what changes reaches as far back as both together."""
+        for place in self._places("Window", attribute):
+            known = self._expiring.pop(place, None)
+            if known is not None and reach is not None:
+                self._expiring[place] = replace(known, slack_us=known.slack_us + reach)
+
+    def _places(self, node: str, attribute: Jvm) -> set[Place]:
         number = identity(attribute)
-        for each in (number, self._renamed.get(number, number)):  # Spark's optimizer takes renamings back
-            known = self._expiring.get(each)
-            most = slack if known is None else max(slack, known.slack_us)
-            self._expiring[each] = Expiring(tuple(topics), most)
+        return {
+            (node, number),
+            (node, self._renamed.get(number, number)),
+        }  # the optimizer takes renamings back
+
+    def _reach(self, plan: Jvm, following: int) -> int | None:
+        """How far the frames of a window reach, back and ahead; None if by rows, or without bound."""
+        behind = [self._bounds.behind(e) for e in items(plan.windowExpressions())]
+        known = [b for b in behind if b is not None]
+        return max([0, *known]) + following if len(known) == len(behind) else None
 
     def _not_replayed(self, late: Jvm, stream: _Stream) -> Jvm:
         """Rows that were given back are not late."""
@@ -626,37 +652,6 @@ class Timing:
         if self._read_time(expression, below) is not None:
             read = identity(items(expression.references().toSeq())[0])
             self._made_of |= {identity(a): self._made_of.get(read, read) for a in attributes}
-
-    def _micros(self, time: Jvm) -> Jvm:
-        assert self._c.jvm is not None
-        types = self._c.jvm.org.apache.spark.sql.types
-        return self._c.expressions.PreciseTimestampConversion(
-            time, module(types, "TimestampType"), module(types, "LongType")
-        )
-
-    def _plus(self, micros: Jvm, more: int) -> Jvm:
-        return self._c.expressions.Add(micros, self._long(more)) if more else micros
-
-    def _field(self, struct: Jvm, ordinal: int) -> Jvm:
-        return self._c.expressions.GetStructField(struct, ordinal, self._c.none())
-
-    def _coalesced(self, condition: Jvm) -> Jvm:
-        """A condition that is false where it is NULL: before the first watermark nothing is late."""
-        false = module(self._c.expressions, "Literal").apply(False)
-        return self._c.expressions.Coalesce(self._c.seq([condition, false]))
-
-    def _number(self, value: int) -> Jvm:
-        return module(self._c.expressions, "Literal").apply(value)
-
-    def _long(self, value: int) -> Jvm:
-        assert self._c.jvm is not None
-        kinds = self._c.jvm.org.apache.spark.sql.types
-        return self._c.cast(self._number(value), module(kinds, "LongType"))
-
-    def _no_time(self) -> Jvm:
-        assert self._c.jvm is not None
-        kinds = self._c.jvm.org.apache.spark.sql.types
-        return module(self._c.expressions, "Literal").create(None, module(kinds, "TimestampType"))
 
     def _with_carried(self, given: Sequence[Jvm], below: _Seen) -> list[Jvm]:
         known = {identity(e) for e in given}
