@@ -71,6 +71,8 @@ class Bench:
     folder: Path
     quick: bool
     show: Callable[[Row], None]
+    only: str = ""
+    """What the names of cases must have in them, where only some are measured."""
     rows: list[Row] = field(default_factory=list)
 
     @property
@@ -81,6 +83,10 @@ class Bench:
     def size(self, full: int, quick: int) -> int:
         """A size for a full run, or for one that only shows that it works."""
         return quick if self.quick else full
+
+    def wants(self, case: str) -> bool:
+        """Whether a case is to be measured."""
+        return self.only in case
 
     @contextmanager
     def space(self) -> Iterator[Path]:

@@ -91,6 +91,10 @@ little else to do (filter, group by 100 keys, tumbling window). Thirty views cos
 100 rows touches takes about a millisecond, spread over a thousand small calls, where one view alone takes five with all
 that is done once for a tick.
 
+Windows and joins in time drop late rows on both sides; sessions are shown when they are closed, because Spark does so
+alone. What a join as of a time and a join of two changing tables are beside is no stream: Spark has none for them, and
+computes all anew. What operators keep falls when runs are merged, so it is the most within 30 days.
+
 This page is written by `python -m benchmarks --write-docs` from the last run;
 do not edit it.
 """

@@ -36,7 +36,8 @@ NETWORK = f"""
       QUALIFY row_number() OVER (PARTITION BY p.author ORDER BY p.at DESC, p.id DESC) <= {HISTORY};
     CREATE MATERIALIZED VIEW timeline AS
       SELECT f.follower, r.at, r.id, r.author, r.name, r.text FROM follows f JOIN recent r ON r.author = f.author
-      WHERE f.follower IN (SELECT id FROM accounts);
+      WHERE f.follower IN (SELECT id FROM accounts)
+      QUALIFY row_number() OVER (PARTITION BY f.follower ORDER BY r.at DESC, r.id DESC) <= {SEEN};
     CREATE MATERIALIZED VIEW home AS
       SELECT o.account AS reader, r.at, r.id, r.author, r.name, r.text
       FROM online o JOIN follows f ON f.follower = o.account JOIN recent r ON r.author = f.author
@@ -97,6 +98,17 @@ def _posts(bench: Bench, followers: int) -> None:
         bench.note(group, "rows that change, all followers", "rows", [rows[STAR]])
         for process, peak in peaks.mb().items():
             bench.note(group, f"peak of memory, {process}", "MB", [peak])
+        bench.note(group, "one reader's timeline, looked up", "ms", _lookups(ws, bench.size(100, 5)))
+
+
+def _lookups(ws: hw.Workspace, count: int) -> list[float]:
+    times = []
+    for reader in range(READERS, READERS + count):
+        started = time.perf_counter()
+        found = ws.query(f"SELECT at, name, text FROM timeline WHERE follower = {reader}")
+        times.append((time.perf_counter() - started) * 1_000)
+        assert found.num_rows
+    return times
 
 
 def _post(ws: hw.Workspace, number: int) -> tuple[int, float, int]:

@@ -59,6 +59,8 @@ def run(bench: Bench) -> None:
         spark = session()
         sides.warm(spark, space, space / "events")
         for name, (query, goal) in list(QUERIES.items())[: bench.size(len(QUERIES), 2)]:
+            if not bench.wants(name):
+                continue
             group = f"{name}, {ticks} ticks of {rows:,} rows"
             theirs, ours = [], []
             costs = sides.Costs()
@@ -81,6 +83,8 @@ def run(bench: Bench) -> None:
             "chain of four views": {f"c{i}": q for i, q in enumerate(CHAIN, 1)},
         }
         for name, views in alone.items():
+            if not bench.wants(name):
+                continue
             group = f"{name}, {ticks} ticks of {rows:,} rows"
             anew = sides.anew(spark, space, inputs, views)
             costs = sides.Costs()

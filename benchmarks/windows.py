@@ -112,6 +112,7 @@ CASES = {
 QUICK = ("session count", "as-of join")
 """One of each other side, where nothing is measured."""
 
+A_YEAR = "a year"
 YEAR = {
     "tumbling": "SELECT window(at, '1 hour') AS w, k, count(*) AS n FROM ev GROUP BY window(at, '1 hour'), k",
     "hopping": "SELECT window(at, '6 hours', '1 hour') AS w, sum(amount) AS s FROM ev GROUP BY window(at, '6 hours', '1 hour')",
@@ -133,10 +134,11 @@ def run(bench: Bench) -> None:
         if not bench.quick:  # nor is a stream measured that is the first one
             _streaming(spark, space, CASES["tumbling count"], known["events"], "update")
         for name, case in CASES.items():
-            if bench.quick and name not in QUICK:
+            if (bench.quick and name not in QUICK) or not bench.wants(name):
                 continue
             _case(bench, spark, space, f"{name}, {ticks} ticks of {rows:,} rows", case, known[case.streams])
-    _year(bench)
+    if bench.wants(A_YEAR):
+        _year(bench)
 
 
 def _case(bench: Bench, spark: Any, space: Path, group: str, case: Case, inputs: sides.Inputs) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -437,7 +438,8 @@ def view_options(options: Mapping[str, Any]) -> ViewOptions:
         known = get_args({"late": Late, "on_error": OnError, "state": StateBound}[name])
         if value not in known:
             choice = " or ".join(repr(one) for one in known)
-            raise UsageError(f"{name} is {choice}, not {value!r}", hint=f"write {name} = '{known[0]}'")
+            near = difflib.get_close_matches(str(value).lower(), known, 1) or known
+            raise UsageError(f"{name} is {choice}, not {value!r}", hint=f"write {name} = '{near[0]}'")
         values[name] = value
     made = ViewOptions(**values)
     if made.correct_for_us is not None and made.late != "correct":

@@ -132,13 +132,15 @@ def test_replay_gives_them_back_and_builds_the_view(run: Run) -> None:
     assert listed(run("sql", "SELECT n FROM per_minute", "--json")) == [{"n": 3}]
     assert [row["view"] for row in listed(run("late", "--json"))] == ["dropping", "hops"]
     assert run("late", "replay", "per_minute").stdout == "view per_minute has no late rows to give back\n"
+    assert listed(run("late", "replay", "hops", "--json")) == {"view": "hops", "rows": 2, "tick": 3}
     assert run("verify").stdout.splitlines()[-1].startswith("all is well")
 
 
 def test_replay_can_leave_the_work_to_the_next_run(run: Run) -> None:
     said = run("late", "replay", "hops", "--no-run").stdout
     assert said == "the next run builds hops anew: 2 late rows given back to hops\n"
-    assert listed(run("late", "replay", "hops", "--no-run", "--json")) == {"view": "hops", "rows": 0}
+    again = listed(run("late", "replay", "hops", "--no-run", "--json"))
+    assert again == {"view": "hops", "rows": 0, "tick": None}
     assert listed(run("run", "--once", "--json"))["ticks"] == 1
     assert "hops" not in run("late").stdout
 

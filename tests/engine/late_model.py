@@ -323,14 +323,28 @@ def interval_join(least: int, most: int, *, left: bool = False, right: bool = Fa
     return {"pairs": pairs, "rows": rows}
 
 
+def with_any(least: int, most: int, *, having: bool) -> dict[str, Any]:
+    """Clicks that have a payment of their user within bounds, or those that have none."""
+
+    def rows(admitted: list[Pair]) -> Iterator[tuple[tuple[Any, ...], int | None, str]]:
+        pays = [row for row, _ in admitted if row.topic == "pays"]
+        for c in (row for row, _ in admitted if row.topic == "clicks"):
+            if any(c.user == p.user and least <= p.at - c.at <= most for p in pays) == having:
+                yield (c.user, c.at, c.x), None if having else c.at + most + 1, "pays"
+
+    return {"pairs": interval_join(least, most)["pairs"], "rows": rows}
+
+
 def _unwindowed(topic: str) -> Callable[[Log], list[Pair]]:
     return lambda log: [(row, None) for row in kept(log, topic)]
 
 
-_JOINED = (
-    "SELECT c.user, c.at, c.x, p.user AS payer, p.at AS paid, p.x AS y FROM clicks c {join} JOIN pays p "
+_NEAR = (
+    "FROM clicks c {join} JOIN pays p "
     "ON c.user = p.user AND p.at BETWEEN c.at - INTERVAL '30 seconds' AND c.at + INTERVAL '1 minute'"
 )
+_JOINED = "SELECT c.user, c.at, c.x, p.user AS payer, p.at AS paid, p.x AS y " + _NEAR
+_BOUNDS = (-30 * SECOND, MINUTE)
 _FRAME = "sum(x) OVER (PARTITION BY user ORDER BY at RANGE BETWEEN {frame}) AS s FROM clicks WHERE x <> 3"
 
 
@@ -367,13 +381,25 @@ QUERIES: dict[str, Query] = {
         ("clicks",),
         **over_range(30 * SECOND, MINUTE),
     ),
-    "inner": Query(_JOINED.format(join="INNER"), ("clicks", "pays"), **interval_join(-30 * SECOND, MINUTE)),
-    "left": Query(
-        _JOINED.format(join="LEFT"), ("clicks", "pays"), **interval_join(-30 * SECOND, MINUTE, left=True)
+    "several": Query(
+        _grouped("window(at, '1 minute')") + " UNION ALL " + _grouped("window(at, '3 minutes')"),
+        ("clicks",),
+        **by_window(lambda at: tumbling(MINUTE)(at) + tumbling(3 * MINUTE)(at)),
     ),
+    "inner": Query(_JOINED.format(join="INNER"), ("clicks", "pays"), **interval_join(*_BOUNDS)),
+    "left": Query(_JOINED.format(join="LEFT"), ("clicks", "pays"), **interval_join(*_BOUNDS, left=True)),
+    "right": Query(_JOINED.format(join="RIGHT"), ("clicks", "pays"), **interval_join(*_BOUNDS, right=True)),
     "full": Query(
-        _JOINED.format(join="FULL"),
+        _JOINED.format(join="FULL"), ("clicks", "pays"), **interval_join(*_BOUNDS, left=True, right=True)
+    ),
+    "semi": Query(
+        "SELECT c.user, c.at, c.x " + _NEAR.format(join="LEFT SEMI"),
         ("clicks", "pays"),
-        **interval_join(-30 * SECOND, MINUTE, left=True, right=True),
+        **with_any(*_BOUNDS, having=True),
+    ),
+    "anti": Query(
+        "SELECT c.user, c.at, c.x " + _NEAR.format(join="LEFT ANTI"),
+        ("clicks", "pays"),
+        **with_any(*_BOUNDS, having=False),
     ),
 }

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import headwater as hw
+from headwater.operators.aggregate import AggregateSpec
+from headwater.queries import graph as g
+from headwater.runtime import pipeline, spreading
+from headwater.runtime.expressions import Evaluator
 
 pytestmark = pytest.mark.slow
 
@@ -93,6 +98,86 @@ def test_windows_grow_through_updates_deletions_and_restarts(folder: Path, spark
                 list(table.values())
             )
             assert ws.verify().differences == ()
+
+
+STREAM = "CREATE TOPIC s (k STRING, i INT, x DOUBLE, d DECIMAL(12, 2), at TIMESTAMP, WATERMARK FOR at AS at - INTERVAL '5 minutes')"
+SPREAD = {
+    "mergeable": f"""
+        SELECT {W} AS w, upper(k) AS u, count(*) AS n, count(x) FILTER (WHERE i > 1) AS c, sum(i) AS i, sum(d) AS d, avg(d) AS e,
+               sum(x) AS x, avg(x) AS y, stddev(i) AS s, min(x) AS lo, max(k) FILTER (WHERE i > 0) AS hi, max_by(k, i) AS b
+        FROM s GROUP BY {W}, upper(k)""",
+    "whole": f"SELECT {W} AS w, count(*) AS n, sum(i) AS i FROM s WHERE i > 0 GROUP BY {W} HAVING count(*) > 1",
+    "by_day": f"SELECT date_trunc('hour', w.end) AS h, i, count(*) AS n FROM (SELECT {W} AS w, i FROM s) GROUP BY 1, 2",
+    "by_zero": f"SELECT {W} AS w, x, CAST(x AS STRING) AS t, count(*) AS n FROM s GROUP BY {W}, x, CAST(x AS STRING)",
+    "of_table": f"SELECT {W} AS w, k, count(*) AS n, sum(x) AS x, avg(x) AS y FROM t GROUP BY {W}, k",
+    "steps": "SELECT e, count(*) AS n, sum(i) AS s FROM (SELECT i, explode(sequence(CAST(i AS BIGINT), 9L, 2L)) AS e FROM s) GROUP BY e",
+}
+ROW_BY_ROW = {
+    "whole_groups": f"SELECT {W} AS w, count(DISTINCT k) AS n, collect_set(k) AS ks, median(i) AS m FROM s GROUP BY {W}",
+    "of_element": f"SELECT w.start AS b, max(w.end) AS e, count(*) AS n FROM (SELECT {W} AS w FROM s) GROUP BY w.start",
+    "filtered": f"SELECT w, count(*) AS n FROM (SELECT {W} AS w FROM s) WHERE minute(w.end) <> 20 GROUP BY w",
+    "retracting": f"SELECT {W} AS w, min(x) AS lo, max(k) AS hi FROM t GROUP BY {W}",
+}
+
+
+def test_what_rows_bring_is_spread_over_windows_as_if_each_were_in_all_of_its_own(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    chance = random.Random(7)
+    start = datetime(2026, 1, 1, 10, tzinfo=UTC)
+    for round_ in range(2):
+        with hw.open(tmp_path / "w", durability="os", spark=spark) as ws:
+            if not round_:
+                ws.sql(TOPIC)
+                ws.sql(STREAM)
+                for name, select in {**SPREAD, **ROW_BY_ROW}.items():
+                    ws.sql(f"CREATE MATERIALIZED VIEW {name} AS {select}")
+                for late in ("late = 'divert'", "late = 'drop'", "correct_for = '10 minutes'"):
+                    name = late.partition("'")[2].strip("'").replace(" ", "_")
+                    ws.sql(
+                        f"CREATE MATERIALIZED VIEW p_{name} WITH ({late}) AS {SPREAD['mergeable']} EMIT ON WINDOW CLOSE"
+                    )
+            rows = [
+                {
+                    "k": chance.choice(["a", "b", None]),
+                    "i": chance.choice([None, 0, 1, 2, 3]),
+                    "x": chance.choice([None, 0.0, -0.0, 1.5, 1e20, float("nan")]),
+                    "d": chance.choice([None, Decimal("0.01"), Decimal("9999999999.99")]),
+                    "at": start + timedelta(minutes=round_ * 40 + chance.uniform(-30, 40)),
+                }
+                for _ in range(40)
+            ]
+            ws.topic("s").append(rows)
+            ws.topic("t").append(
+                [
+                    {"id": chance.randrange(15), **{c: row[c] for c in ("k", "at")}, "x": row["i"]}
+                    for row in rows
+                ]
+            )
+            assert ws.run(tick_rows=chance.choice([7, 1000])).stopped == {}
+            if round_:
+                assert ws.verify().differences == ()
+            else:
+                assert ws.view("p_divert").replay_late()
+                ws.run()
+
+
+def test_rows_are_combined_where_only_keys_look_at_the_window(
+    bare: hw.Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[bool] = []
+
+    def spread(node: g.Aggregate, spec: AggregateSpec, evaluator: Evaluator) -> spreading.Spread | None:
+        found = spreading.spread(node, spec, evaluator)
+        made.append(found is not None)
+        return found
+
+    monkeypatch.setattr(pipeline, "spread", spread)
+    bare.sql(STREAM)
+    for name, select in {**SPREAD, **ROW_BY_ROW}.items():
+        made.clear()
+        bare.sql(f"EXPLAIN {select}")
+        assert any(made) == (name in SPREAD), name
 
 
 def test_columns_are_named_as_those_of_sparks_windows_are(bare: hw.Workspace) -> None:

@@ -77,9 +77,39 @@ NEVER = "rows of this query never do"
 TIMELESS = "have none by their event time"
 REFUSED = [
     # policy, SELECT, what is said, what is underlined
-    ("late = 'divert'", f"SELECT {W} AS w, count(*) AS n FROM seats GROUP BY {W}", TIMELESS, f"GROUP BY {W}"),
-    ("late = 'drop'", f"SELECT {W} AS w, count(*) AS n FROM plain GROUP BY {W}", TIMELESS, f"GROUP BY {W}"),
-    ("late = 'divert'", "SELECT w, n FROM per_minute", TIMELESS, "SELECT w, n FROM per_minute"),
+    (
+        "late = 'divert'",
+        f"SELECT {W} AS w, count(*) AS n FROM seats GROUP BY {W}",
+        "seats is a table",
+        f"GROUP BY {W}",
+    ),
+    (
+        "late = 'drop'",
+        f"SELECT {W} AS w, count(*) AS n FROM plain GROUP BY {W}",
+        "plain has no WATERMARK",
+        f"GROUP BY {W}",
+    ),
+    ("late = 'divert'", "SELECT w, n FROM per_minute", "per_minute is a view", "SELECT w, n FROM per_minute"),
+    ("late = 'divert'", "SELECT 1 AS x", "reads no topic", "SELECT 1 AS x"),
+    (
+        "late = 'divert'",
+        "SELECT window(_appended_at, '1 minute') AS w, count(*) AS n FROM clicks GROUP BY 1",
+        "no row is late by _appended_at",
+        "GROUP BY 1",
+    ),
+    (
+        "EMIT",
+        "SELECT window(_appended_at, '1 minute') AS w, count(*) AS n FROM clicks GROUP BY 1",
+        "nothing closes windows by _appended_at",
+        "GROUP BY 1",
+    ),
+    (
+        "EMIT",
+        "SELECT window(window_time(w), '1 hour') AS h, sum(n) AS n FROM per_minute GROUP BY 1",
+        r"w is not made by window\(\) in this query",
+        "window_time(w)",
+    ),
+    ("late = 'dvert'", f"SELECT {W} AS w FROM clicks", "not 'dvert'", None),
     ("correct_for = '1 minute'", "SELECT url FROM clicks", TIMELESS, "SELECT url FROM clicks"),
     ("late = 'divert'", "SELECT url, count(*) AS n FROM clicks GROUP BY url", TIMELESS, "GROUP BY url"),
     (

@@ -26,6 +26,8 @@ VIEWS = {
     "newest": "SELECT max(_appended_at) AS newest, count(*) AS n FROM clicks",
     "minutes": "SELECT window(_appended_at, '1 minute').start AS w, count(*) AS n FROM clicks "
     "GROUP BY window(_appended_at, '1 minute')",
+    "hops": "SELECT window(_appended_at, '2 minutes', '1 minute').start AS w, count(*) AS n, max(_offset) AS o FROM clicks "
+    "GROUP BY window(_appended_at, '2 minutes', '1 minute')",
     "first_of_each": "SELECT user, url FROM clicks "
     "QUALIFY row_number() OVER (PARTITION BY user ORDER BY _partition, _offset) = 1",
     "later": "SELECT a.user, a._offset AS a, b._offset AS b FROM clicks a JOIN clicks b "

@@ -37,7 +37,8 @@ VIEWS = f"""
     CREATE MATERIALIZED VIEW timeline AS
       SELECT f.follower, r.at, r.id, r.author, r.name, r.text
       FROM follows f JOIN recent r ON r.author = f.author
-      WHERE f.follower IN (SELECT id FROM accounts);
+      WHERE f.follower IN (SELECT id FROM accounts)
+      QUALIFY row_number() OVER (PARTITION BY f.follower ORDER BY r.at DESC, r.id DESC) <= {SEEN};
 
     CREATE MATERIALIZED VIEW home AS
       SELECT o.account AS reader, r.at, r.id, r.author, r.name, r.text
@@ -85,14 +86,14 @@ class Network:
         for follower in self.accounts:
             lines = [line for who, author in self.follows if who == follower for line in self.recent(author)]
             if lines:
-                found[follower] = sorted(lines, reverse=True, key=lambda line: line[:2])
+                found[follower] = sorted(lines, reverse=True, key=lambda line: line[:2])[:SEEN]
         return found
 
     def holds(self, ws: hw.Workspace) -> None:
         """Compare the views with it."""
         wanted = self.timelines()
         assert lines(ws, "timeline") == wanted
-        shown = {who: wanted[who][:SEEN] for who in wanted.keys() & self.online}
+        shown = {who: wanted[who] for who in wanted.keys() & self.online}
         assert lines(ws, "home") == shown
         assert {row["reader"]: row["posts"] for row in ws.view("lists").read().to_pylist()} == {
             who: [{"at": when, "name": name, "text": text} for when, _, name, text in posts]
@@ -145,7 +146,7 @@ class Story:
         """What `who` has, newest first, as `name: text`; Ann is online, and has it as a list too."""
         assert self._ws.run().stopped == {}
         rows = self._ws.query(
-            f"SELECT name, text FROM timeline WHERE follower = {who} ORDER BY at DESC, id DESC LIMIT {SEEN}"
+            f"SELECT name, text FROM timeline WHERE follower = {who} ORDER BY at DESC, id DESC"
         )
         assert [f"{row['name']}: {row['text']}" for row in rows.to_pylist()] == list(posts)
         listed = self._ws.query(f"SELECT posts FROM lists WHERE reader = {who}").to_pylist()
@@ -351,7 +352,7 @@ def test_a_post_costs_its_authors_followers_and_nobody_elses(large: hw.Workspace
     found = cost(large)
     assert found.timeline == 2 * FOLLOWERS  # the post that comes, and the one that goes
     assert found.home <= 2 * 2 * FEW
-    assert found.kept <= 3 * FOLLOWERS
+    assert found.kept <= 5 * FOLLOWERS  # the two, in the order of each reader and in the timeline
 
     for text in ("to few", "edited", None):
         post = {"id": 101, "author": 2, "text": text, "at": at(101)}
@@ -368,7 +369,7 @@ def test_who_follows_an_author_with_many_followers_costs_one_timeline(large: hw.
     followed = cost(large)
     large.topic("follows").delete([one])
     for found in (followed, cost(large)):
-        assert found.timeline == PER_AUTHOR
+        assert 0 < found.timeline <= 2 * PER_AUTHOR
         assert found.home == 0
         assert found.kept <= 10 * PER_AUTHOR
 

@@ -361,3 +361,9 @@ def test_a_row_whose_time_is_put_right_leaves_its_windows_for_others(ws: hw.Work
     ws.topic("moved").delete([{"id": 1}])
     ws.run()
     assert ws.view("moved_windows").read().num_rows == 0
+
+
+def test_all_of_them_are_what_batch_gives(ws: hw.Workspace) -> None:
+    verified = ws.verify()
+    assert verified.ok, verified.differences
+    assert {f"v{number}" for number in range(len(CASES))} <= {check.view for check in verified.views}

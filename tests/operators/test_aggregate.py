@@ -148,7 +148,8 @@ def _by(args: list[tuple[Any, ...]], *, greatest: bool) -> Any:
     if not known:
         return None
     best = sorted((_rank(ordering)[:3] for _, ordering in known))[-1 if greatest else 0]
-    return min((value for value, ordering in known if _rank(ordering)[:3] == best), key=_rank)
+    tied = (value for value, ordering in known if _rank(ordering)[:3] == best)
+    return max(tied, key=_rank) if greatest else min(tied, key=_rank)
 
 
 def _total(values: list[Any]) -> Any:

@@ -89,6 +89,7 @@ def test_the_first_rows_are_those_of_a_full_sort(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordered, "_SPARE_ROWS", 3 if spare else 0)
         patch.setattr(ordered, "_INSERT_RATIO", 1 if spare else 8)
+        patch.setattr(ordered, "SLICE_ROWS", ordered.SLICE_ROWS if spare else 2)
         runs: list[Run] = []
         for changes, merge in zip(batches, merges, strict=True):
             runs.append(arrange_ordered(delta(changes, kinds), [0], order))

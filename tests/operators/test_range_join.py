@@ -217,6 +217,52 @@ def test_steps_add_up_to_the_join_with_the_version_valid_at_a_time(
     check(history, kind, condition)
 
 
+@shared_fixture
+@given(history=histories(versions=True), kind=st.sampled_from(("inner", "left")), condition=st.booleans())
+def test_where_nobody_sees_the_ends_of_versions_the_rest_adds_up(
+    hashing: str, history: Any, kind: Kind, condition: bool
+) -> None:
+    keys, width, steps, merges = history
+    many = len(keys)
+    key = tuple(range(many))
+    spec = RangeJoinSpec(kind, key, key, many, many, many + 1, width, (many + 1,))
+    left = Table([*keys, pa.int64(), pa.int8()])
+    right = Table([*keys, pa.int64(), pa.int64(), pa.int8()])
+    runs: tuple[list[Run], list[Run]] = ([], [])
+    shown: Counter[Hashable] = Counter()
+    for (changes_left, changes_right), merged in zip(steps, merges, strict=True):
+        d_left, d_right = left.apply(changes_left), right.apply(changes_right)
+        done = rj.step(spec, *runs, d_left, d_right, batched(many + 2) if condition else None)
+        shown.update(_without(counted(done.output), 2 * many + 3))
+        expected = _without(joined(kind, left, right, many, condition), 2 * many + 3)
+        assert Counter({row: n for row, n in shown.items() if n}) == expected
+        sides = ((done.left, spec.left_order), (done.right, spec.right_order))
+        for side, (run, order) in zip(runs, sides, strict=True):
+            side.append(run)
+            if merged:
+                side[:] = [merge_ordered(side, spec.left_key, order)]
+
+
+def _without(rows: Counter[Any], column: int) -> Counter[Hashable]:
+    """Rows, of which a column is not seen."""
+    seen: Counter[Hashable] = Counter()
+    for row, n in rows.items():
+        seen[(*row[:column], *row[column + 1 :])] += n
+    return seen
+
+
+def test_a_version_that_ends_is_not_joined_again_with_the_rows_before() -> None:
+    spec = RangeJoinSpec("inner", (), (), 0, 0, 1, None, (1,))
+    until = [(row, -1) for row in [(0, GREATEST)]] + [((0, 49), 1), ((50, GREATEST), 1)]
+    kinds = [pa.int64(), pa.int64()]
+    before, held = points(np.arange(100)), delta([((0, GREATEST), 1)], kinds)
+    none = points(np.zeros(0, dtype=np.int64))
+    begun = rj.step(spec, [], [], before, held)
+    done = rj.step(spec, [begun.left], [begun.right], none, delta(until, kinds))
+    assert len(begun.output) == 100
+    assert len(done.output) == 2 * 50  # those from 50 on go from one version to the next
+
+
 def near(kind: Kind = "inner", width: int | None = 10) -> RangeJoinSpec:
     return RangeJoinSpec(kind, (), (), 0, 0, 1, width)
 

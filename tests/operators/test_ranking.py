@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headwater.operators import ordered
+from headwater.operators.collation import sort_rows
 from headwater.operators.ordered import Order, merge_ordered
 from headwater.operators.ranking import Function, RankSpec, step
 from headwater.operators.runs import Run
@@ -48,7 +50,7 @@ def ranked(spec: RankSpec, changes: list[tuple[Row, int]], kinds: Any) -> list[t
             last = row
             value = {"row_number": number, "rank": rank, "dense_rank": dense}[spec.function]
             if spec.offset < value <= spec.limit:
-                result.append(((*row, value) if spec.numbered else row, 1))
+                result.append(((*row, value if spec.exact else 1) if spec.numbered else row, 1))
     return result
 
 
@@ -62,15 +64,26 @@ def histories(draw: st.DrawFn) -> Any:
         limit=draw(st.integers(0, 4)),
         offset=draw(st.integers(0, 2)),
         numbered=draw(st.booleans()),
+        exact=draw(st.booleans()),
     )
     batches = draw(st.lists(changes_of(kinds), max_size=5))
     return kinds, spec, batches, [draw(st.booleans()) for _ in batches]
 
 
+SLICES = st.sampled_from([1, 5, ordered.SLICE_ROWS])
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(histories())
-def test_every_step_changes_the_result_as_ranking_anew_would(hashing: str, history: Any) -> None:
-    kinds, spec, batches, merges = history
+@given(histories(), SLICES)
+def test_every_step_changes_the_result_as_ranking_anew_would(
+    hashing: str, history: Any, slice_rows: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ordered, "SLICE_ROWS", slice_rows)
+        check(*history)
+
+
+def check(kinds: Any, spec: RankSpec, batches: list[list[tuple[Row, int]]], merges: list[bool]) -> None:
     runs: list[Run] = []
     every: list[tuple[Row, int]] = []
     for changes, merge in zip(batches, merges, strict=True):
@@ -123,6 +136,34 @@ def test_a_change_of_rank_alone_is_seen_only_where_ranks_are() -> None:
         _, run = step(spec, [], delta([(("a", 3), 1)], KINDS))
         result, _ = step(spec, [run], delta([(("a", 9), 1)], KINDS))
         assert len(result) == expected
+
+
+def test_ranks_that_nobody_reads_are_one_and_do_not_change() -> None:
+    spec = top("row_number", limit=2, exact=False)
+    first, run = step(spec, [], delta([(("a", 3), 1), (("a", 2), 1)], KINDS))
+    assert counted(first) == Counter({("a", 3, 1): 1, ("a", 2, 1): 1})
+    result, _ = step(spec, [run], delta([(("a", 9), 1)], KINDS))
+    assert counted(result) == Counter({("a", 9, 1): 1, ("a", 2, 1): -1})
+
+
+def test_many_groups_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = top("row_number", limit=3, numbered=False)
+    groups = [str(n) for n in range(200)]
+    _, run = step(spec, [], delta([((name, n), 1) for name in groups for n in range(10)], KINDS))
+    sorted_at_once: list[int] = []
+
+    def counting_sort(rows: pa.RecordBatch, *given: Any) -> Any:
+        sorted_at_once.append(rows.num_rows)
+        return sort_rows(rows, *given)
+
+    monkeypatch.setattr(ordered, "SLICE_ROWS", 100)
+    monkeypatch.setattr(ordered, "sort_rows", counting_sort)
+    result, _ = step(spec, [run], delta([((name, 11), 1) for name in groups], KINDS))
+    assert counted(result) == Counter({(name, v): w for name in groups for v, w in ((11, 1), (7, -1))})
+    arranged, *slices = sorted_at_once
+    assert arranged == len(groups)
+    assert sum(slices) == len(groups) * 7  # of each the row that comes, three that may go, and three to spare
+    assert max(slices) <= 100 + 7
 
 
 def test_limit_and_offset_of_a_whole_table() -> None:

@@ -4,10 +4,12 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwater.operators.regroup import regroup
+from headwater.operators import regroup as module
+from headwater.operators.regroup import SLICE_KEYS, regroup
 from headwater.operators.runs import Run, merge
 from tests.operators.zsets import (
     KEYS,
@@ -53,9 +55,16 @@ def histories(draw: st.DrawFn) -> Any:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(histories())
-def test_every_step_changes_the_result_as_evaluating_anew_would(hashing: str, history: Any) -> None:
-    kinds, batches, merges = history
+@given(histories(), st.sampled_from([1, 2, SLICE_KEYS]))
+def test_every_step_changes_the_result_as_evaluating_anew_would(
+    hashing: str, history: Any, slice_keys: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SLICE_KEYS", slice_keys)
+        check(*history)
+
+
+def check(kinds: Any, batches: list[list[tuple[Row, int]]], merges: list[bool]) -> None:
     runs: list[Run] = []
     every: list[tuple[Row, int]] = []
 

@@ -3,13 +3,15 @@
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headwater.operators.delta import take_rows
 from headwater.operators.ordered import merge_ordered
 from headwater.operators.runs import Run
-from headwater.operators.versions import VersionSpec, contents, step
+from headwater.operators.versions import VersionSpec, contents, standing, step
 from tests.operators.zsets import (
     KEYS,
     Row,
@@ -139,3 +141,31 @@ def test_no_record_changes_nothing() -> None:
     assert len(change) == len(run) == 0
     assert change.rows.schema.names[-1] == "_valid_to"
     assert len(contents(SPEC, [], schema_of(KINDS))) == 0
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(changelogs(), st.integers(-3, 5))
+def test_of_records_before_a_time_those_that_stand_are_all_that_later_ones_meet(
+    hashing: str, changelog: Any, level: int
+) -> None:
+    kinds, batches, _ = changelog
+    runs = [step(SPEC, [], batch(rows, kinds))[1] for rows in batches[:-1] if rows]
+    later = [row for row in batches[-1] if row[3] >= level] if batches else []
+    if not runs:
+        return
+    whole = merge_ordered(runs, SPEC.key, SPEC.order)
+    old = whole.rows.column(SPEC.begin).view(pa.int64()).to_numpy() <= level
+    stand = standing(whole, SPEC.key, old, SPEC.op)
+    assert not (stand & ~old).any()
+    kept = np.flatnonzero(~old | stand)
+    short = Run(whole.hashes[kept], take_rows(whole.rows, kept), whole.weights[kept])
+    mine, theirs = (step(SPEC, [run], batch(later, kinds))[0] for run in (short, whole))
+    assert counted(type(mine)(plain(mine.rows), mine.weights)) == counted(
+        type(theirs)(plain(theirs.rows), theirs.weights)
+    )
+    if hashing == "good":
+        rows = take_rows(whole.rows, np.flatnonzero(stand))
+        columns = [rows.column(i).to_pylist() for i in SPEC.key]
+        keys = [tuple(map(key_identity, key)) for key in zip(*columns, strict=True)]
+        assert len(set(keys)) == len(keys)
+        assert "delete" not in rows.column(SPEC.op).to_pylist()

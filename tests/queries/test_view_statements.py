@@ -268,3 +268,23 @@ def test_a_topic_made_from_a_query_has_its_columns() -> None:
 
 def test_statements_after_a_query_are_read() -> None:
     assert parse("SELECT 1; SHOW TOPICS") == [Query("SELECT 1"), ShowTopics()]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said", "hint"),
+    [
+        ("DROP VIEW v.late", "v.late belongs to v, and goes with it", "another policy for late rows"),
+        ("DROP VIEW v.errors CASCADE", "v.errors belongs to v", "another policy for rows that fail"),
+        ("DROP VIEW v.others", "there is no v.others to drop", "DROP VIEW v"),
+    ],
+)
+def test_what_a_view_tells_of_goes_with_it_and_not_alone(statement: str, said: str, hint: str) -> None:
+    with pytest.raises(StatementError, match=said) as caught:
+        parse(statement)
+    assert hint in str(caught.value.hint)
+
+
+def test_a_wrong_value_is_answered_with_the_nearest() -> None:
+    with pytest.raises(StatementError, match="not 'dvert'") as caught:
+        parse("CREATE MATERIALIZED VIEW v WITH (late = 'dvert') AS SELECT 1 AS x")
+    assert caught.value.hint == "write late = 'divert'"

@@ -21,6 +21,8 @@ from headwater.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headwater import Workspace
     from headwater.runtime.running import RunReport
     from headwater.runtime.views import Views
@@ -161,8 +163,13 @@ def _placed(error: HeadwaterError, file: str) -> HeadwaterError:
     return type(error)(f"{error.message} (in {file})", detail=error.detail, hint=error.hint, **error.facts)
 
 
-def run_once(ws: Workspace, tick_rows: int | None, as_json: bool) -> None:
-    """Bring every view up to date and say what was done; exit status 1 if one is stopped. The listener is `Ticks`."""
+def run_once(
+    ws: Workspace, tick_rows: int | None, as_json: bool, done: Mapping[str, Any] | None = None
+) -> None:
+    """Bring every view up to date and say what was done; exit status 1 if one is stopped. The listener is `Ticks`.
+
+    `done` is what the run was for: as JSON it is said in place of the report, with the tick.
+    """
     from headwater.cli.watching import Ticks, asked_to_stop, start_spark
 
     views = views_of(ws)
@@ -173,7 +180,7 @@ def run_once(ws: Workspace, tick_rows: int | None, as_json: bool) -> None:
     if other is not None:
         click.echo(f"an engine runs already, process {other.pid}: waiting until it has caught up", err=True)
         report = ws.run(tick_rows=tick_rows)
-        _report(report, as_json, f"caught up: tick {report.tick:,}")
+        _report(report, as_json, f"caught up: tick {report.tick:,}", done)
         _fail_if_stopped(ws)
         return
     listener = views.listener
@@ -184,7 +191,7 @@ def run_once(ws: Workspace, tick_rows: int | None, as_json: bool) -> None:
     if asked.is_set():
         click.echo(f"interrupted: {_told(report)}; run it again to go on", err=True)
         click.get_current_context().exit(INTERRUPTED)
-    _report(report, as_json, _told(report))
+    _report(report, as_json, _told(report), done)
     _fail_if_stopped(ws)
 
 
@@ -217,9 +224,13 @@ def _told(report: RunReport) -> str:
     return f"tick {report.tick:,}: {report.rows:,} rows in {ticks}, {report.seconds:.1f} s"
 
 
-def _report(report: RunReport | None, as_json: bool, sentence: str) -> None:
+def _report(
+    report: RunReport | None, as_json: bool, sentence: str, done: Mapping[str, Any] | None = None
+) -> None:
     if not as_json:
         click.echo(sentence)
+    elif done is not None:
+        print_json({**done, "tick": None if report is None else report.tick})
     elif report is None:
         print_json({"tick": None, "rows": 0, "seconds": 0.0, "ticks": 0, "stopped": {}})
     else:

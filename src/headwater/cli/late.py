@@ -127,12 +127,12 @@ def replay(session: Session, view: str, no_run: bool, as_json: bool) -> None:
         views_of(ws).listener = Ticks(ws.log)
         if not as_json:
             click.echo(_given(name, rows), err=True)
-        run_once(ws, None, as_json)
+        run_once(ws, None, as_json, {"view": name, "rows": rows})
 
 
 def _say_replayed(view: str, rows: int, as_json: bool) -> None:
     if as_json:
-        print_json({"view": view, "rows": rows})
+        print_json({"view": view, "rows": rows, "tick": None})
     elif rows:
         click.echo(f"the next run builds {view} anew: {_given(view, rows)}")
     else:

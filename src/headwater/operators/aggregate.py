@@ -53,7 +53,7 @@ class Arrangement:
     """The ordered multiset that retractable minima and maxima read.
 
     It holds the group key and then `columns` of the input, of the rows where `filter` holds and the first of these
-    columns is not NULL; the order is that of the columns after the key, the first one descending if so said.
+    columns is not NULL; the order is that of the columns after the key, descending if so said, with NULL last then.
     """
 
     schema: pa.Schema
@@ -71,7 +71,7 @@ class Arrangement:
     def order(self) -> tuple[Order, ...]:
         """The order within a key."""
         places = range(self.width, self.width + len(self.columns))
-        return tuple(Order(i, self.descending and i == self.width, nulls_first=True) for i in places)
+        return tuple(Order(i, self.descending, nulls_first=not self.descending) for i in places)
 
 
 @dataclass(frozen=True)

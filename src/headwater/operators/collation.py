@@ -53,16 +53,6 @@ def total_order(order: Sequence[Order], columns: int) -> tuple[Order, ...]:
     return (*order, *(Order(i, descending=False, nulls_first=True) for i in range(columns)))
 
 
-def value_starts(rows: pa.RecordBatch, groups: Indices, order: Sequence[Order]) -> Mask:
-    """Where, in rows sorted by group and order, a new group or a new value of the declared order begins."""
-    starts = np.ones(len(groups), dtype=np.bool_)
-    starts[1:] = groups[1:] != groups[:-1]
-    for by in order:
-        for word in order_words(rows.column(by.column), by):
-            starts[1:] |= word[1:] != word[:-1]
-    return starts
-
-
 @dataclass(frozen=True, eq=False)
 class Sorted:
     """An order of rows, and where in it a new value of the declared order begins, and a new row."""

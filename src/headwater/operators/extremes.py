@@ -1,8 +1,9 @@
 """The least and the greatest of a group: which row holds it, and what a group keeps of it.
 
 NULL is never an extreme and NaN is the greatest number. `min_by` and `max_by` pick the value of the row with the extreme
-ordering; among rows with that same ordering, the smallest value, NULL first. -0.0 and 0.0 are the same as an ordering;
-as values -0.0 is just below 0.0, so that the choice never depends on the order of arrival.
+ordering; among rows with that same ordering, `min_by` the smallest value and `max_by` the greatest, NULL below all others.
+-0.0 and 0.0 are the same as an ordering; as values -0.0 is just below 0.0, so that the choice never depends on the order
+of arrival.
 """
 
 from __future__ import annotations
@@ -107,13 +108,9 @@ class Extreme:
         return np.maximum if self.greatest else np.minimum
 
     def _ranks(self, columns: Sequence[pa.Array]) -> list[Words]:
-        by = Order(0, descending=self.greatest, nulls_first=True)
-        if self.ordering is None:
-            told_apart = _identity(columns[0])
-            return [*order_words(columns[0], by), *(~word if self.greatest else word for word in told_apart)]
-        smallest = Order(0, descending=False, nulls_first=True)
-        value = columns[0]
-        return [*order_words(columns[1], by), *order_words(value, smallest), *_identity(value)]
+        by = Order(0, descending=self.greatest, nulls_first=not self.greatest)
+        told_apart = [~word if self.greatest else word for word in _identity(columns[0])]
+        return [*(word for column in reversed(columns) for word in order_words(column, by)), *told_apart]
 
 
 def _identity(column: pa.Array) -> list[Words]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headwater.hashing import Hashes, equal_rows, identities
+from headwater.hashing import Hashes, Indices, equal_rows, identities, is_bytes, spread, words_of
 from headwater.operators.delta import stable_order, take_rows
 from headwater.operators.lanes import normal
 from headwater.operators.runs import key_hashes
@@ -47,16 +47,93 @@ def group(rows: pa.RecordBatch, count: int, key: Sequence[int]) -> Groups:
     if any(
         pa.types.is_nested(column.type) for column in columns
     ):  # where their elements begin cannot be told
-        return _grouped(rows.select(list(key)), count, key)
+        return _grouped(rows.select(list(key)), count)
     known = _KNOWN.get(columns)
     if known is None:
-        known = _grouped(rows.select(list(key)), count, key)
+        known = _grouped(rows.select(list(key)), count)
         _KNOWN.put(columns, known, count)
     return known
 
 
-def _grouped(keys: pa.RecordBatch, count: int, key: Sequence[int]) -> Groups:
-    hashes = key_hashes(keys, range(len(key)))
+def _grouped(keys: pa.RecordBatch, count: int) -> Groups:
+    if count >= MANY_ROWS:
+        if (starts := _stretches(keys.columns)) is not None:
+            return _by_stretches(_sorted(take_rows(keys, starts), len(starts)), starts, count)
+        if keys.num_columns == 1 and (values := _few_values(keys.column(0))) is not None:
+            dictionary = pa.RecordBatch.from_arrays([values.dictionary], schema=keys.schema)
+            return _by_values(_sorted(dictionary, len(values.dictionary)), values)
+    return _sorted(keys, count)
+
+
+def _stretches(columns: Sequence[pa.Array]) -> Indices | None:
+    """Where rows begin that have another key than the one before, if most have the same: so it is with times."""
+    words: list[Any] = []
+    for column in columns:
+        parts = column.flatten() if pa.types.is_struct(column.type) else [column]
+        for part in (column, *parts):
+            if part.null_count:
+                return None
+        for part in parts:
+            if not _is_of_words(part.type):
+                return None
+            words += words_of(part) or ()
+    for count in (
+        _SAMPLE_ROWS,
+        len(columns[0]),
+    ):  # most keys that are not like that are told by their first rows
+        another = np.zeros(count - 1, dtype=np.bool_)
+        for word in words:
+            another |= word[1:count] != word[: count - 1]
+        if np.count_nonzero(another) > count // _STRETCH_ROWS:
+            return None
+    return np.concatenate((np.zeros(1, dtype=np.int64), np.flatnonzero(another) + 1))
+
+
+def _by_stretches(firsts: Groups, starts: Indices, count: int) -> Groups:
+    """The groups of rows, given those of the first rows of all stretches."""
+    assert firsts.order is not None
+    lengths = np.diff(starts, append=count)[firsts.order]
+    order = spread(starts[firsts.order], lengths)
+    sizes = np.add.reduceat(lengths, firsts.starts)
+    return Groups(order, np.cumsum(sizes) - sizes, sizes, firsts.keys, firsts.hashes)
+
+
+def _few_values(column: pa.Array) -> pa.DictionaryArray | None:
+    """A column with its values numbered, if it has few; only of types whose values are the same where their bits are."""
+    if column.null_count or not (is_bytes(column.type) or _is_of_words(column.type)):
+        return None
+    sample = column.take(pa.array(np.linspace(0, len(column) - 1, _SAMPLE_ROWS).astype(np.int64)))
+    if len(sample.unique()) > _SAMPLE_ROWS // 2:
+        return None
+    values = column.dictionary_encode()
+    return values if len(values.dictionary) <= _VALUES_MAX else None
+
+
+def _by_values(kinds: Groups, values: pa.DictionaryArray) -> Groups:
+    """The groups of rows, given those of their values, each of which is a group."""
+    assert kinds.order is not None
+    places = np.empty(len(kinds), dtype=np.uint16)
+    places[kinds.order] = np.arange(len(kinds))
+    codes = places[values.indices.to_numpy()]
+    sizes = np.bincount(codes, minlength=len(kinds))
+    order = np.argsort(codes, kind="stable")  # of so narrow numbers, by their digits
+    return Groups(order, np.cumsum(sizes) - sizes, sizes, kinds.keys, kinds.hashes)
+
+
+def _is_of_words(kind: pa.DataType) -> bool:
+    """Whether values are numbers of fixed width, the same where their bits are."""
+    types = pa.types
+    return bool(
+        types.is_integer(kind)
+        or types.is_boolean(kind)
+        or types.is_timestamp(kind)
+        or types.is_date(kind)
+        or types.is_decimal(kind)
+    )
+
+
+def _sorted(keys: pa.RecordBatch, count: int) -> Groups:
+    hashes = key_hashes(keys, range(keys.num_columns))
     order = stable_order(hashes)
     ascending = hashes[order]
     same = ascending[1:] == ascending[:-1]
@@ -110,6 +187,12 @@ def _where(columns: Sequence[pa.Array]) -> tuple[Any, ...]:
     )
 
 
+MANY_ROWS = 1 << 13
+"""From so many rows on it pays to look at what keys are like."""
+_SAMPLE_ROWS = 1 << 10
+_STRETCH_ROWS = 8
+"""How many rows have the same key as the one before them, at least, for each that has not."""
+_VALUES_MAX = 1 << 16
 _HELD_MAX = 8
 _HELD_ROWS_MAX = 1_000_000
 _KNOWN = _Known()

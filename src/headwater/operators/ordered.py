@@ -8,7 +8,8 @@ How values compare is said in `collation`; runs in no order within a key are in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -27,10 +28,12 @@ from headwater.operators.delta import (
 )
 from headwater.operators.runs import Key, Matches, Run, is_sorted, key_hashes, locate
 
-__all__ = ["Counting", "Order", "arrange_ordered", "first_rows", "merge_ordered"]
+__all__ = ["Counting", "Firsts", "Order", "arrange_ordered", "first_changes", "first_rows", "merge_ordered"]
 
 Counting = Literal["rows", "ties", "values"]
 
+SLICE_ROWS = 1 << 18
+"""Rows that are read of runs at a time: memory follows them, not the keys that are asked for."""
 _SPARE_ROWS = 3
 """Read beyond what is asked for at first, so that a few rows taken back need no second look."""
 _INSERT_RATIO = 8
@@ -78,25 +81,55 @@ def first_rows(
     of `schema`, or none.
     """
     filled = [run for run in runs if len(run)]
-    if not filled or limit < 1:
-        none = np.zeros(0, dtype=np.int64)
-        return Matches(none, empty_rows(runs[0].rows.schema if runs else schema or pa.schema([])), none)
-    reader = _Reader(filled, key, order, keys, hashes, from_end)
-    pending = reader.occupied()
-    parts: list[Matches] = []
-    length = limit + _SPARE_ROWS
-    while len(pending) or not parts:
-        part, done = reader.read(pending, length, limit, counting)
-        parts.append(part)
-        pending = pending[~done]
-        length *= 2
+    schema = runs[0].rows.schema if runs else schema or pa.schema([])
+    parts: list[Firsts] = []
+    if filled and limit > 0:
+        parts = list(_Reader(filled, None, key, order, keys, hashes, from_end).firsts(limit, counting))
     if len(parts) == 1:
-        return parts[0]
+        return Matches(parts[0].probe, parts[0].rows, parts[0].after)
+    if not parts:
+        none = np.zeros(0, dtype=np.int64)
+        return Matches(none, empty_rows(schema), none)
     probes = np.concatenate([part.probe for part in parts])
-    rows = concat_rows([part.rows for part in parts], parts[0].rows.schema)
-    weights = np.concatenate([part.weights for part in parts])
+    rows = concat_rows([part.rows for part in parts], schema)
+    weights = np.concatenate([part.after for part in parts])
+    if (probes[1:] >= probes[:-1]).all():
+        return Matches(probes, rows, weights)
     by_probe = np.argsort(probes, kind="stable")
     return Matches(probes[by_probe], take_rows(rows, by_probe), weights[by_probe])
+
+
+@dataclass(frozen=True, eq=False)
+class Firsts:
+    """Rows that are among the first of their probe before a change, after it, or both; by probe, then in order."""
+
+    probe: Indices
+    rows: pa.RecordBatch
+    values: Indices
+    """Ascends where the declared order tells a row from the one before it."""
+    before: Weights
+    """How often each is among the first before the change; 0 if it is not."""
+    after: Weights
+
+
+def first_changes(
+    runs: Sequence[Run],
+    change: Run,
+    key: Key,
+    order: Sequence[Order],
+    keys: pa.RecordBatch,
+    hashes: Hashes,
+    limit: int,
+    *,
+    counting: Counting = "rows",
+) -> Iterator[Firsts]:
+    """For each probe key its first rows, as `first_rows` has them, in some runs, and in these with one more, a `change`.
+
+    Both are read at once, some probes at a time, each probe in one part.
+    """
+    if len(change) and limit > 0:
+        filled = [run for run in runs if len(run)]
+        yield from _Reader(filled, change, key, order, keys, hashes, from_end=False).firsts(limit, counting)
 
 
 class _Reader:
@@ -105,13 +138,15 @@ class _Reader:
     def __init__(
         self,
         runs: Sequence[Run],
+        change: Run | None,
         key: Key,
         order: Sequence[Order],
         keys: pa.RecordBatch,
         hashes: Hashes,
         from_end: bool,
     ) -> None:
-        self._runs = runs
+        self._old = len(runs)
+        self._runs = runs = runs if change is None else [*runs, change]
         self._key = key
         self._keys = keys
         self._from_end = from_end
@@ -126,14 +161,31 @@ class _Reader:
             places = slice(None) if ascending is None else ascending
             self._starts[i, places], self._lengths[i, places] = starts, lengths
 
-    def occupied(self) -> Indices:
-        """The probes that may have rows."""
-        return np.flatnonzero(self._lengths.any(axis=0))
+    def firsts(self, limit: int, counting: Counting) -> Iterator[Firsts]:
+        """The first rows of all probes, each probe in one part."""
+        pending = [(np.flatnonzero(self._lengths.any(axis=0)), limit + _SPARE_ROWS)]
+        while pending:
+            probes, length = pending.pop()
+            for some in self._slices(probes, length):
+                part, done = self._read(some, length, limit, counting)
+                if len(part.probe):
+                    yield part
+                if not done.all():
+                    pending.append((some[~done], 2 * length))
 
-    def read(self, probes: Indices, length: int, limit: int, counting: Counting) -> tuple[Matches, Mask]:
+    def _slices(self, probes: Indices, length: int) -> Sequence[Indices]:
+        """Probes cut where reading so many rows of each run of each has come to a slice."""
+        if not len(probes):
+            return ()
+        rows = np.zeros(len(probes), dtype=np.int64)
+        for lengths in self._lengths:
+            rows += np.minimum(lengths[probes], length)
+        return np.split(probes, np.flatnonzero(np.diff(np.cumsum(rows) // SLICE_ROWS)) + 1)
+
+    def _read(self, probes: Indices, length: int, limit: int, counting: Counting) -> tuple[Firsts, Mask]:
         """The first rows of those probes for which `length` rows of each run are enough, and which these are."""
         batches, weights, slots, lasts = [], [], [], []
-        count = 0
+        count = old = 0
         for i, run in enumerate(self._runs):
             starts, lengths = self._starts[i, probes], self._lengths[i, probes]
             taken = np.minimum(lengths, length)
@@ -149,10 +201,7 @@ class _Reader:
             weights.append(run.weights[places])
             slots.append(np.repeat(np.arange(len(probes)), taken))
             count += len(places)
-        if not batches:
-            none = np.zeros(0, dtype=np.int64)
-            rows = empty_rows(self._runs[0].rows.schema)
-            return Matches(none, rows, none), np.ones(len(probes), dtype=np.bool_)
+            old = count if i < self._old else old
         rows = concat_rows(batches, self._runs[0].rows.schema)
         slot = np.concatenate(slots)
         weight = self._of_their_key(rows, np.concatenate(weights), probes[slot])
@@ -164,17 +213,30 @@ class _Reader:
         last = np.concatenate(lasts)
         np.minimum.at(frontier, slot[last], place[last])
         starts = np.flatnonzero(sort.rows)
-        net = np.add.reduceat(weight[sort.order], starts)
-        there = (net > 0) & (starts <= frontier[slot[sort.order[starts]]])
-        starts, net = starts[there], net[there]
         first = sort.order[starts]
-        group = slot[first]
-        chosen, beyond = _choose(group, np.cumsum(sort.values, dtype=np.int64)[starts], net, limit, counting)
-        done = frontier == count
-        done[group[beyond]] = True
-        chosen &= done[group]
-        cut = net[chosen] if counting != "rows" else _cut(group, net, limit)[chosen]
-        return Matches(probes[group[chosen]], take_rows(rows, first[chosen]), cut), done
+        group, value = slot[first], np.cumsum(sort.values, dtype=np.int64)[starts]
+        known = starts <= frontier[group]
+        done = np.ones(len(probes), dtype=np.bool_)
+        counts = []
+        for each in self._versions(weight, old):
+            net = np.where(known, np.add.reduceat(each[sort.order], starts), 0)
+            counted, proven = _choose(group, value, net, limit, counting)
+            counts.append(counted)
+            enough = frontier == count
+            enough[proven] = True
+            done &= enough
+        before, after = counts[0], counts[-1]
+        kept = np.flatnonzero(((before > 0) | (after > 0)) & done[group])
+        found = take_rows(rows, first[kept])
+        return Firsts(probes[group[kept]], found, value[kept], before[kept], after[kept]), done
+
+    def _versions(self, weights: Weights, old: int) -> Iterator[Weights]:
+        """The weights without those of the change, which come last, if there is one; then all."""
+        if self._old < len(self._runs):
+            without = weights.copy()
+            without[old:] = 0
+            yield without
+        yield weights
 
     def _of_their_key(self, rows: pa.RecordBatch, weights: Weights, probes: Indices) -> Weights:
         """The weights, with 0 for rows that share but the hash of their probe's key."""
@@ -185,11 +247,15 @@ class _Reader:
 
 def _choose(
     group: Indices, value: Indices, net: Weights, limit: int, counting: Counting
-) -> tuple[Mask, Mask]:
-    """Which of the rows, sorted by group and order, are among the first, and which prove that no more follow."""
+) -> tuple[Weights, Indices]:
+    """How often each of the rows, sorted by group and order, is among the first; and groups that prove to have no more."""
+    counts = np.zeros(len(net), dtype=np.int64)
+    there = np.flatnonzero(net > 0)
+    group, value, net = group[there], value[there], net[there]
     before = _before(group, net)
     if counting == "rows":
-        return before < limit, before + net >= limit
+        counts[there] = np.clip(limit - before, 0, net)
+        return counts, group[before + net >= limit]
     new = np.ones(len(group), dtype=np.bool_)
     new[1:] = (group[1:] != group[:-1]) | (value[1:] != value[:-1])
     if counting == "ties":
@@ -197,7 +263,8 @@ def _choose(
     else:
         ahead = _before(group[new], np.ones(int(new.sum()), dtype=np.int64))
     chosen: Mask = (ahead < limit)[np.cumsum(new) - 1]
-    return chosen, ~chosen
+    counts[there[chosen]] = net[chosen]
+    return counts, group[~chosen]
 
 
 def _before(group: Indices, counts: Weights) -> Weights:
@@ -207,10 +274,6 @@ def _before(group: Indices, counts: Weights) -> Weights:
     starts[1:] = group[1:] != group[:-1]
     before -= before[starts][np.cumsum(starts) - 1]
     return before
-
-
-def _cut(group: Indices, net: Weights, limit: int) -> Weights:
-    return np.minimum(net, limit - _before(group, net))
 
 
 def _sorted(rows: pa.RecordBatch, weights: Weights, hashes: Hashes, order: Sequence[Order]) -> Run:

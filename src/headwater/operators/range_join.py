@@ -25,6 +25,7 @@ from headwater.operators.collation import Order
 from headwater.operators.delta import Delta, concat, concat_rows, consolidate, take_rows
 from headwater.operators.join import JoinSpec, Kind, Statuses, Step
 from headwater.operators.lanes import integers
+from headwater.operators.lanes import same as same_values
 from headwater.operators.ordered import arrange_ordered
 from headwater.operators.pairs import Condition, tally
 from headwater.operators.ranges import Spans, last_upto, spans
@@ -35,7 +36,7 @@ _PAIRS_MAX = 1 << 20
 """Pairs looked at together; a condition is asked about as many at once."""
 _GROWTH = 4
 """How many times as many partners are looked at where those before were not enough."""
-_LEAST = np.iinfo(np.int64).min
+_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,14 @@ class RangeJoinSpec:
     low: int
     high: int
     width: int | None
+    ends: tuple[int, ...] = ()
+    """Columns of the right side that tell where a range ends, `high` among them, if whoever reads the output does not look
+    at them nor the condition beyond that: where such a row comes and goes with another end, only what lies between the two
+    ends is looked at. Not for joins that show right rows without partners."""
 
     def __post_init__(self) -> None:
-        _ = self.join  # which refuses keys that do not fit
+        if self.join.shows_right and self.ends:
+            raise ValueError("a right row that is shown by itself is shown with its end")
 
     @property
     def join(self) -> JoinSpec:
@@ -195,7 +201,7 @@ class _Join:
         left, right = self.deltas
         searches = [
             self.search(0, left, self.states[1]),
-            self.search(1, right, (*self.states[0], left)),
+            self.search(1, right, (*self.states[0], left), is_change=True),
         ]
         by_left, by_right = self.found(searches, show=self.spec.join.shows_pairs)
         pairs = bool(self.parts)
@@ -209,14 +215,19 @@ class _Join:
         output = concat(self.parts, self.statuses.schema)
         return Delta(output.rows, output.weights, True) if self.distinct(pairs) else consolidate(output)
 
-    def search(self, side: int, mine: Run, runs: Sequence[Run]) -> _Search:
-        """Where some rows of one side may have partners among runs of the other one."""
+    def search(self, side: int, mine: Run, runs: Sequence[Run], *, is_change: bool = False) -> _Search:
+        """Where some rows of one side may have partners among runs of the other one; `is_change`: where partners come or
+        go by them, which is less."""
         spec = self.spec
         key = spec.right_key if side else spec.left_key
         columns = (spec.low, spec.high) if side else (spec.point,)
         live = _present(mine, (*key, *columns))
-        hashes = mine.hashes[live]
         lanes = [integers(mine.rows.column(i))[live] for i in columns]
+        if side and is_change and spec.ends:
+            lanes[0] = _moved_ends(mine, live, lanes[0], lanes[1], spec.ends)
+            some = np.flatnonzero(lanes[0] <= lanes[1])
+            live, lanes = live[some], [lane[some] for lane in lanes]
+        hashes = mine.hashes[live]
         if side:
             found = spans(runs, spec.point, hashes, lanes[0], lanes[1])
         elif spec.width is not None:
@@ -400,6 +411,30 @@ def _summed(places: Ints, weights: Ints) -> tuple[Ints, Ints]:
         return some + first, tally(places - first, weights, extent)[some]
     distinct, which = np.unique(places, return_inverse=True)
     return distinct, tally(which, weights, len(distinct))
+
+
+def _moved_ends(run: Run, live: Ints, low: Ints, high: Ints, ends: Sequence[int]) -> Ints:
+    """The beginnings of the ranges of some rows, with those of rows that come and go and differ in their ends alone
+    moved behind the earlier end. Such rows stand beside each other."""
+    some, rows = live[1:], run.rows
+    same = (run.hashes[live[1:]] == run.hashes[live[:-1]]) & (
+        run.weights[live[1:]] == -run.weights[live[:-1]]
+    )
+    same &= low[1:] == low[:-1]
+    for place in (i for i in range(rows.num_columns) if i not in ends):
+        pairs = np.flatnonzero(same)
+        if not len(pairs):
+            return low
+        column = rows.column(place)
+        same[pairs] = same_values(column.take(pa.array(some[pairs])), column.take(pa.array(live[pairs])))
+    same[1:] &= ~same[:-1]  # of three, the first two
+    pairs = np.flatnonzero(same)
+    earlier = np.minimum(high[pairs], high[pairs + 1])
+    pairs, earlier = pairs[earlier < _MOST], earlier[earlier < _MOST]
+    moved = low.copy()
+    for both in (pairs, pairs + 1):
+        moved[both] = np.maximum(low[both], earlier + 1)
+    return moved
 
 
 def _present(run: Run, columns: Sequence[int]) -> Ints:

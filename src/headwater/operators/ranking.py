@@ -1,6 +1,7 @@
 """Top-k per group: the rows of each group whose rank in an order is low enough, kept as rows come and go.
 
-State are the runs of `ordered`. Only groups that a delta touches are looked at, and of these only the rows that count.
+State are the runs of `ordered`. Only groups that a delta touches are looked at, and of these only the rows that count,
+some groups at a time: memory follows a slice of what is read, and what changes.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.hashing import Hashes, Indices, spread
-from headwater.operators.collation import value_starts
-from headwater.operators.delta import Delta, concat, consolidate, take_rows
-from headwater.operators.ordered import Counting, Order, arrange_ordered, first_rows
-from headwater.operators.runs import Key, Matches, Run, distinct_keys
+from headwater.hashing import Indices, spread
+from headwater.operators.delta import Delta, Weights, concat, consolidate, take_rows
+from headwater.operators.ordered import Counting, Firsts, Order, arrange_ordered, first_changes
+from headwater.operators.runs import Key, Run, distinct_keys
 
 Function = Literal["row_number", "rank", "dense_rank"]
 
@@ -38,6 +38,8 @@ class RankSpec:
     limit: int
     offset: int = 0
     numbered: bool = True
+    exact: bool = True
+    """Whether the rank is read by anybody; without it that column is 1, and a change of rank alone is no change."""
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         """The columns of the result over an input of `schema`."""
@@ -54,57 +56,78 @@ def step(spec: RankSpec, runs: Sequence[Run], delta: Delta) -> tuple[Delta, Run]
     if not len(run):
         return Delta.empty(schema), run
     keys, hashes = distinct_keys(run.rows, spec.key)
-    old = _result(spec, runs, keys, hashes, schema)
-    new = _result(spec, [*runs, run], keys, hashes, schema)
-    return consolidate(concat([old.negated(), new], schema)), run
-
-
-def _result(
-    spec: RankSpec, runs: Sequence[Run], keys: pa.RecordBatch, hashes: Hashes, schema: pa.Schema
-) -> Delta:
-    """The rows of some groups that stay."""
-    if not runs:
-        return Delta.empty(schema)
     counting = _COUNTING[spec.function]
-    first = first_rows(runs, spec.key, spec.order, keys, hashes, spec.limit, counting=counting)
+    parts = first_changes(runs, run, spec.key, spec.order, keys, hashes, spec.limit, counting=counting)
+    output = concat([_changed(spec, part, schema) for part in parts], schema)
+    # A row shows its key, and all of a key is in one part.
+    return Delta(output.rows, output.weights, distinct=True), run
+
+
+@dataclass(frozen=True, eq=False)
+class _Ranked:
+    """How often each row is in the result, and its rank; if it is there several times as row_number, the first of them.
+
+    The rank of a row that is not in the result is 0.
+    """
+
+    ranks: Indices
+    weights: Weights
+
+
+def _changed(spec: RankSpec, firsts: Firsts, schema: pa.Schema) -> Delta:
+    """What changes in the groups of a part, consolidated."""
+    old, new = (_ranked(spec, firsts, weights) for weights in (firsts.before, firsts.after))
+    if not (spec.numbered and spec.exact):
+        change = new.weights - old.weights
+        kept = np.flatnonzero(change)
+        return _rows(spec, firsts, kept, np.ones_like(kept), change[kept], schema)
+    moved = np.flatnonzero((old.ranks != new.ranks) | (old.weights != new.weights))
     if spec.function == "row_number":
-        return _numbered_rows(spec, first, schema)
-    starts = value_starts(first.rows, first.probe, spec.order)
-    groups = _group_starts(first.probe)
-    if spec.function == "rank":
-        ahead = np.cumsum(first.weights) - first.weights
-        ahead = ahead[starts][np.cumsum(starts) - 1]
+        went, came = (_each(one, moved) for one in (old, new))
     else:
-        ahead = np.cumsum(starts) - 1
-    ranks = ahead - ahead[groups][np.cumsum(groups) - 1] + 1
-    kept = np.flatnonzero((ranks > spec.offset) & (ranks <= spec.limit))
-    return _with_ranks(spec, take_rows(first.rows, kept), ranks[kept], first.weights[kept], schema)
+        went, came = ((moved, one.ranks[moved], one.weights[moved]) for one in (old, new))
+    places, ranks = (np.concatenate(both) for both in zip(went[:2], came[:2], strict=True))
+    weights = np.concatenate([-went[2], came[2]])
+    return consolidate(_rows(spec, firsts, places, ranks, weights, schema))
 
 
-def _numbered_rows(spec: RankSpec, first: Matches, schema: pa.Schema) -> Delta:
-    groups = _group_starts(first.probe)
-    before = np.cumsum(first.weights) - first.weights
-    before = before - before[groups][np.cumsum(groups) - 1]
-    skipped = np.clip(spec.offset - before, 0, first.weights)
-    weights = first.weights - skipped
-    if not spec.numbered:
-        kept = np.flatnonzero(weights)
-        return _with_ranks(spec, take_rows(first.rows, kept), weights[kept], weights[kept], schema)
-    ranks = spread(before + skipped + 1, weights)
-    places = np.repeat(np.arange(len(weights)), weights)
-    return _with_ranks(spec, take_rows(first.rows, places), ranks, np.ones_like(ranks), schema)
+def _ranked(spec: RankSpec, firsts: Firsts, weights: Weights) -> _Ranked:
+    there = np.flatnonzero(weights)
+    groups, counts = _starts(firsts.probe[there]), weights[there]
+    before = np.cumsum(counts) - counts
+    if spec.function == "row_number":
+        before -= before[groups][np.cumsum(groups) - 1]
+        skipped = np.clip(spec.offset - before, 0, counts)
+        ranks, counts = before + skipped + 1, counts - skipped
+    else:
+        values = _starts(firsts.values[there])
+        ahead = np.cumsum(values) - 1
+        if spec.function == "rank":
+            ahead = before[values][ahead]
+        ranks = ahead - ahead[groups][np.cumsum(groups) - 1] + 1
+        counts = np.where((ranks > spec.offset) & (ranks <= spec.limit), counts, 0)
+    found = _Ranked(np.zeros_like(weights), np.zeros_like(weights))
+    found.ranks[there], found.weights[there] = np.where(counts > 0, ranks, 0), counts
+    return found
 
 
-def _with_ranks(
-    spec: RankSpec, rows: pa.RecordBatch, ranks: Indices, weights: Indices, schema: pa.Schema
+def _each(ranked: _Ranked, rows: Indices) -> tuple[Indices, Indices, Weights]:
+    """Rows as often as they are in the result, each with a number of its own: their places, ranks and weights."""
+    times = ranked.weights[rows]
+    ranks = spread(ranked.ranks[rows], times)
+    return np.repeat(rows, times), ranks, np.ones_like(ranks)
+
+
+def _rows(
+    spec: RankSpec, firsts: Firsts, places: Indices, ranks: Indices, weights: Weights, schema: pa.Schema
 ) -> Delta:
-    columns = rows.columns
+    columns = take_rows(firsts.rows, places).columns
     if spec.numbered:
         columns = [*columns, pa.array(ranks.astype(np.int32))]
     return Delta(pa.RecordBatch.from_arrays(columns, schema=schema), weights)
 
 
-def _group_starts(groups: Indices) -> npt.NDArray[np.bool_]:
-    starts = np.ones(len(groups), dtype=np.bool_)
-    starts[1:] = groups[1:] != groups[:-1]
+def _starts(labels: Indices) -> npt.NDArray[np.bool_]:
+    starts = np.ones(len(labels), dtype=np.bool_)
+    starts[1:] = labels[1:] != labels[:-1]
     return starts

@@ -1,7 +1,8 @@
 """Any function of whole groups: evaluated again, before and after, for the groups that a delta touches.
 
 It costs what these groups hold, however small the delta: what needs but a part of a group is in `ordered`, what can be
-added up in `aggregate`. State are multiset runs (see `runs`).
+added up in `aggregate`. State are multiset runs (see `runs`). Groups are evaluated some at a time, and memory follows
+these, and what changes.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from headwater.hashing import Hashes
 from headwater.operators.delta import Delta, concat, consolidate, take_rows
 from headwater.operators.runs import Key, Run, arrange, distinct_keys, probe
 
 Evaluate = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+SLICE_KEYS = 1 << 16
+"""Groups that are evaluated at a time."""
 
 
 def regroup(
@@ -22,7 +27,7 @@ def regroup(
 ) -> tuple[Delta, Run]:
     """What a delta changes in the result, consolidated, and the run that it adds to the state.
 
-    `evaluate` is given all rows of all touched groups at once, a row of weight n n times, and returns the rows of the
+    `evaluate` is given all rows of many touched groups at once, a row of weight n n times, and returns the rows of the
     result; it must treat groups independently and must not depend on the order of the rows. It is called once for the
     groups as they were and once for what becomes of them, and not at all for no rows. Rows whose weights do not add up
     to more than 0 are not there.
@@ -31,12 +36,21 @@ def regroup(
     if not len(run):
         return Delta.empty(output_schema), run
     keys, hashes = distinct_keys(run.rows, key)
-    matches = probe(runs, key, keys, hashes, schema=delta.rows.schema)
-    before = consolidate(Delta(matches.rows, matches.weights))
-    after = consolidate(concat([before, Delta(run.rows, run.weights)], delta.rows.schema))
-    old = _evaluated(before, evaluate, output_schema)
-    new = _evaluated(after, evaluate, output_schema)
-    return consolidate(concat([old.negated(), new], output_schema)), run
+    parts = []
+    for start in range(0, len(hashes), SLICE_KEYS):
+        some = keys.slice(start, SLICE_KEYS), hashes[start : start + SLICE_KEYS]
+        old, came = (_found(where, key, *some, delta.rows.schema) for where in (runs, [run]))
+        before = consolidate(old)
+        after = consolidate(concat([before, came], delta.rows.schema))
+        went = _evaluated(before, evaluate, output_schema).negated()
+        parts.append(consolidate(concat([went, _evaluated(after, evaluate, output_schema)], output_schema)))
+    # groups that are evaluated apart may give the same rows, if these do not show their keys
+    return parts[0] if len(parts) == 1 else consolidate(concat(parts, output_schema)), run
+
+
+def _found(runs: Sequence[Run], key: Key, keys: pa.RecordBatch, hashes: Hashes, schema: pa.Schema) -> Delta:
+    matches = probe(runs, key, keys, hashes, schema=schema)
+    return Delta(matches.rows, matches.weights)
 
 
 def _evaluated(group: Delta, evaluate: Evaluate, output_schema: pa.Schema) -> Delta:

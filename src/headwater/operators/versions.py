@@ -10,7 +10,8 @@ was never valid: it is there, and its span is empty. A record may come later tha
 takes its place among them, so that it changes one version at most: the one before it ends where it begins.
 
 State are the records themselves, in one arrangement of the *ordered* discipline (see `ordered`), by key, then by begin and
-offset. Nothing is ever taken out of it.
+offset. Where none comes any more that begins before some time, of each key only the newest record before it matters, which
+the next one ends, and it only if it is no tombstone: `standing` says which those are. Otherwise nothing is taken out.
 """
 
 from __future__ import annotations
@@ -106,6 +107,22 @@ def contents(spec: VersionSpec, runs: Sequence[Run], schema: pa.Schema) -> Delta
         ends[:-1][same] = begins[1:][same]
     versions = _spans(spec, rows, ends)
     return Delta.of(versions).filter(~_tombstones(spec, versions))
+
+
+def standing(run: Run, key: tuple[int, ...], old: Mask, op: int) -> Mask:
+    """Which of the `old` records of a run, the first of each key, a later one can still end: the newest, if it is no
+    tombstone.
+
+    Where keys that share a hash are mixed, it may be more.
+    """
+    newest = old.copy()
+    near = np.flatnonzero(old[1:] & (run.hashes[1:] == run.hashes[:-1]))
+    keys = run.rows.select(list(key))
+    same = equal_rows(take_rows(keys, near).columns, take_rows(keys, near + 1).columns, len(near))
+    newest[near[same]] = False
+    if same.all():
+        newest &= ~booleans(pc.equal(run.rows.column(op), TOMBSTONE))
+    return newest
 
 
 def _last_each(found: Matches, spec: VersionSpec) -> Matches:

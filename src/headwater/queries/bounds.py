@@ -128,6 +128,10 @@ def _kept(root: g.Node, sources: Mapping[str, Extent]) -> Iterator[Kept]:
             case g.Close():
                 topics = frozenset(topic for domain in node.domains for topic in domain)
                 yield Kept(node, "rows that are not final yet", "", Extent(passing=topics))
+            case g.Versions():
+                instead = "late = 'divert', late = 'drop' or correct_for lets go of versions that have ended"
+                what = "versions of rows, to be found by rows of another side, or ended by others"
+                yield Kept(node, what, instead, rows(node.input, sources))
             case g.Fold():
                 instead = "the same over a topic with a PRIMARY KEY"
                 yield Kept(node, "a state for every key", instead, rows(node, sources))

@@ -201,6 +201,8 @@ class Range:
     high: int
     width: int | None
     """The greatest distance of the two ends; None if the ranges of one key do not overlap."""
+    ends: tuple[int, ...] = ()
+    """The columns of the right side that tell where a range ends, if the condition asks nothing else of them."""
 
 
 @dataclass(frozen=True)
@@ -336,6 +338,26 @@ class SessionAggregate:
 
 
 @dataclass(frozen=True)
+class Versions:
+    """Records of a table, each with when the next one of its key begins behind it: a column of the time's type, NULL for
+    the last. Tombstones end others and are none themselves."""
+
+    input: Node
+    key: tuple[int, ...]
+    begin: int
+    offset: int
+    op: int
+    """The columns that say when a record begins, where it is in the log, and whether it is a tombstone."""
+    schema: pa.Schema
+    append_only: bool = False
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it reads."""
+        return (self.input,)
+
+
+@dataclass(frozen=True)
 class Fold:
     """A row per key: the state that a user's step has made of the key's rows, in the order in which they came."""
 
@@ -382,6 +404,7 @@ Node = (
     | Slide
     | Sessions
     | SessionAggregate
+    | Versions
     | Fold
     | Close
 )

@@ -433,10 +433,25 @@ def _drop(words: Words) -> Statement:
         _expect_topic(words, "DROP")
     lenient = words.accept("IF", "EXISTS")
     name = words.name("the name of a view" if view else "the name of a topic").text
+    if words.next.is_(".") and words.ahead(1).is_name:
+        _refuse_part(words, name)
     cascade = words.accept("CASCADE")
     if not cascade:
         words.accept("RESTRICT")
     return DropView(name, lenient, cascade) if view else DropTopic(name, lenient, cascade)
+
+
+def _refuse_part(words: Words, view: str) -> None:
+    """What a view tells of besides its rows is no view of its own."""
+    words.take()
+    part = words.next
+    option = {"late": "late rows", "errors": "rows that fail"}.get(part.text.lower())
+    if option is None:
+        words.fail(f"there is no {view}.{part.text} to drop", hint=f"DROP VIEW {quote(view)}")
+    words.fail(
+        f"{view}.{part.text} belongs to {view}, and goes with it",
+        hint=f"DROP VIEW {quote(view)}; or CREATE OR REPLACE it with another policy for {option}",
+    )
 
 
 def _show(words: Words) -> Statement:

@@ -30,6 +30,7 @@ from headwater.runtime.arrangements import Arrangements, arrangement_id
 from headwater.runtime.background import Merging
 from headwater.runtime.catalog import Broken, Workload
 from headwater.runtime.compaction import merged_run
+from headwater.runtime.hidden import is_changelog
 from headwater.runtime.history import base_of, base_slot, beginning, hold_from_start, removed
 from headwater.runtime.inputs import Inputs
 from headwater.runtime.lateness import watermarks_at
@@ -91,6 +92,8 @@ class _Standing:
     """The runs that have it."""
     is_blocked: bool = False
     """Stopped for no other reason than that one below it is."""
+    key: tuple[int, ...] | None = None
+    """The columns that its contents are arranged by; None if these are the ones that its unit says."""
 
 
 class Attempt:
@@ -241,6 +244,7 @@ class Attempt:
             ledger=state.extra.get("ledger", {}),
             watermarks=state.extra.get("watermarks", {}),
             is_blocked="blocked" in state.extra,
+            key=tuple(state.extra["key"]),
         )
 
     def _damage(self, unit: Unit) -> str | None:
@@ -263,7 +267,10 @@ class Attempt:
         """
         hold_from_start(self._log, unit.topics)
         needs_all = isinstance(unit, VersionsUnit)
-        begins = {topic: beginning(self._log, topic, every_record=needs_all) for topic in unit.topics}
+        begins = {
+            topic: beginning(self._log, topic, every_record=needs_all or is_changelog(name))
+            for topic, name in unit.named.items()
+        }
         based = base_of(self._log, unit, self._bases.newest())
         if based is not None and removed(self._log, based.extra["begins"]):
             return self._from_base(unit, based, state)
@@ -296,6 +303,7 @@ class Attempt:
             base=base,
             ledger=based.extra.get("ledger", {}),
             watermarks=based.extra.get("watermarks", {}),
+            key=tuple(based.extra["key"]),
         )
 
     def _stopped_at(self, unit: Unit, state: ViewState, reason: str) -> _Standing:
@@ -351,7 +359,7 @@ class Attempt:
 
     def _read(self, unit: Unit, start: Ends, end: Ends) -> dict[str, Delta | pa.RecordBatch]:
         with self._phases(phases.READ):
-            return {topic: self._inputs.read(unit, topic, start, end) for topic in unit.topics}
+            return self._inputs.changes(unit, start, end)
 
     def _since(self, name: str, base: Manifest | None) -> Delta:
         """What a unit that is built anew has yet to read of one below it: all, or what is not in its base."""
@@ -419,6 +427,7 @@ class Attempt:
         with self._phases(phases.COMPUTE):
             held = self._arrangements.of(unit)
             if isinstance(unit, ViewUnit):
+                self._arrange(unit, standing)
                 if unit.is_past_replay(standing.positions):
                     self._arrangements.expire(unit, watermarks)
                 done: Done = unit.step(changes, held, first=first, watermarks=watermarks)
@@ -437,6 +446,13 @@ class Attempt:
         standing.beside = {slot.name: change for slot, change in done.beside.items()}
         standing.ledger = added(standing.ledger, done.counted)
 
+    def _arrange(self, unit: ViewUnit, standing: _Standing) -> None:
+        """Before contents are added to, arrange them as they are now, if it was by other columns that they were once."""
+        if standing.key is not None and standing.key != unit.key:
+            for run in unit.arranged(self._arrangements.runs(unit, unit.contents), standing.key):
+                self._arrangements.replace(unit, unit.contents, run)
+            standing.key = unit.key
+
     def _stop(self, unit: Unit, standing: _Standing, reason: str) -> None:
         # what it did in this tick is undone by not being named: its arrangements are those of the last tick
         self._arrangements.clear(unit)
@@ -446,6 +462,7 @@ class Attempt:
             self.newly_stopped[unit.name] = reason
         standing.status, standing.reason, standing.change = "stopped", reason, None
         standing.ledger = standing.state.extra.get("ledger", {}) if standing.state is not None else {}
+        standing.key = tuple(standing.state.extra["key"]) if standing.state is not None else None
 
     # --- state -----------------------------------------------------------------------------------------------------
 
@@ -576,7 +593,7 @@ class Attempt:
                 "begun": standing.begun,
                 "begins": standing.begins,
                 "table": unit.is_table,
-                "key": list(unit.key),
+                "key": list(unit.key if standing.key is None else standing.key),
             }
             | ({"base": standing.base.tick} if standing.base is not None else {})
             | ({"blocked": True} if standing.is_blocked else {})

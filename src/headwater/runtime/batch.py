@@ -29,6 +29,7 @@ from headwater.runtime.functions.calls import worker_failure
 from headwater.runtime.functions.folds import parse_fold
 from headwater.runtime.functions.registry import Functions
 from headwater.runtime.hidden import (
+    EVERY,
     hidden_in,
     is_versions,
     read_records,
@@ -42,8 +43,9 @@ from headwater.runtime.planning.catalyst import Catalyst, Jvm, collected, plain_
 from headwater.runtime.planning.handles import Relation, with_versions
 from headwater.runtime.planning.names import Opened
 from headwater.runtime.planning.planner import analyse, pin, refuser
+from headwater.runtime.planning.policy import Policy
 from headwater.runtime.planning.registration import SessionFunctions
-from headwater.runtime.planning.timing import Policy, Timing
+from headwater.runtime.planning.timing import Timing
 from headwater.runtime.planning.versions import Unversioned, VersionedNames
 from headwater.runtime.versions import all_records, batch_versions
 
@@ -79,6 +81,7 @@ class Batch:
         self.unversioned: dict[str, Unversioned] = {}
         """Why what is known by a name has no versions."""
         self._every: dict[str, Opened] = {}
+        self._changelogs: dict[str, Jvm] = {}
 
     def close(self) -> None:
         """Remove what was written for Spark to read."""
@@ -105,7 +108,10 @@ class Batch:
         query, policy = s.Query(definition.query), Policy.of(definition)
         names = self._names(query, {n: self._every[n] for n in definition.reads})
         plan = pin(self._catalyst, query, self._functions, names)
-        timed = Timing(self._catalyst, with_versions(relations), refuser(query), policy).timed(plan)
+        timing = Timing(
+            self._catalyst, with_versions(relations), refuser(query), policy, self._changelogs.__getitem__
+        )
+        timed = timing.timed(plan)
         frame = self._apart(definition, self._planned(timed.plan))
         if policy.emits:
             levels = [min(watermarks.get(topic, EARLIEST) for topic in topics) for topics in timed.domains]
@@ -174,6 +180,12 @@ class Batch:
         rows = self.version_rows(all_records(self._log, topic, self._cut.get(topic.name)), topic)
         schema = version_schema(topic, columns)
         self.register(versions_of(topic.name), rows.select(schema.names).cast(schema))
+
+    def changelog(self, name: str, records: pa.RecordBatch, columns: Sequence[str]) -> None:
+        """Have views that leave rows out make versions of these records of a keyed topic, which have all hidden columns;
+        these are the topic's columns that such a view knows."""
+        rows = pa.Table.from_batches([records]).select([*columns, *EVERY.names])
+        self._changelogs[name] = self._frame(rows)._jdf.queryExecution().analyzed()
 
     def version_rows(self, records: pa.RecordBatch, topic: TopicDefinition) -> pa.Table:
         """The versions of a topic's rows, by Spark, of all its records."""

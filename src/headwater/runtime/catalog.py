@@ -28,7 +28,7 @@ from headwater.runtime.pipeline import Pipeline
 from headwater.runtime.placement import Placement
 from headwater.runtime.planning.handles import Relation, Times
 from headwater.runtime.planning.planner import Plan, Planner
-from headwater.runtime.planning.timing import Policy
+from headwater.runtime.planning.policy import Policy
 from headwater.runtime.units import BESIDE, ERRORS_NAME, Derived, TableUnit, Unit, ViewUnit, view_of
 from headwater.runtime.versions import VersionsUnit, readable_versions
 from headwater.state.manifest import Manifest, ViewState, decode_schema, encode_schema

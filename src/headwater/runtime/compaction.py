@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from headwater.operators.delta import take_rows
 from headwater.operators.ordered import merge_ordered
 from headwater.operators.runs import Run, evolved, joined, merge, merge_latest, split
+from headwater.operators.versions import standing
 from headwater.parallel import LARGE_BYTES, side_by_side
 from headwater.runtime.pipeline import Slot
 from headwater.state.cache import CHECK_BYTES_MAX
@@ -116,7 +117,10 @@ def unexpired(slot: Slot, run: Run, level: int | None) -> Run:
     if pa.types.is_struct(column.type):
         column = pc.struct_field(column, [1])
     times = column.view(pa.int64()).fill_null(2**62).to_numpy()
-    kept = np.flatnonzero(times > level - slot.expires.slack_us)
+    old = times <= level - slot.expires.slack_us
+    if slot.expires.op is not None:
+        old &= ~standing(run, slot.key, old, slot.expires.op)
+    kept = np.flatnonzero(~old)
     if len(kept) == len(run):
         return run
     return Run(run.hashes[kept], take_rows(run.rows, kept), run.weights[kept])

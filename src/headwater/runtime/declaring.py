@@ -19,7 +19,7 @@ from headwater.runtime.functions.folds import Fold, FoldCode, check_columns, che
 from headwater.runtime.functions.registry import Functions
 from headwater.runtime.functions.states import AggregateCode
 from headwater.runtime.history import hold_from_start
-from headwater.runtime.planning.timing import Policy
+from headwater.runtime.planning.policy import Policy
 from headwater.runtime.tools import Tools
 from headwater.state.manifest import Manifest
 from headwater.types import format_type

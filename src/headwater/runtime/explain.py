@@ -44,7 +44,7 @@ def explained(
         )
     if state is not None and state.reason:
         facts["reason"] = state.reason
-    if state is not None and (begins := begins_late(state.extra.get("begins", {}))) is not None:
+    if state is not None and (begins := begins_late(_firsts(state))) is not None:
         facts["begins"] = begins
     if base is not None:
         facts["base"] = f"tick {base.tick}: records before it were removed, and what they made is kept there"
@@ -140,6 +140,13 @@ def resting_on(log: Log, unit: Unit, bases: Bases, manifest: Manifest | None) ->
     except CorruptionError:  # `headwater verify` says so
         return None
     return base if base_of(log, unit, base) is not None else None
+
+
+def _firsts(state: ViewState) -> dict[str, Sequence[int]]:
+    """Where a view began to read, without up to where topics were compacted then."""
+    begins: Mapping[str, Sequence[int]] = state.extra.get("begins", {})
+    parts = {topic: len(ends) for topic, ends in state.positions.items()}
+    return {topic: then[: 1 + parts.get(topic, len(then))] for topic, then in begins.items()}
 
 
 def begins_late(begins: Mapping[str, Sequence[int]]) -> str | None:
@@ -239,6 +246,8 @@ def title(node: g.Node) -> str:
             return f"session aggregate {functions} by ({_names(node.input.schema, range(node.keys))})"
         case g.Close():
             return f"wait until final, by the watermark of {_waited_for(node)}"
+        case g.Versions():
+            return f"versions by ({_names(node.input.schema, node.key)}), of records that are not late"
         case g.Fold():
             return f"fold {node.name} by ({_names(node.input.schema, node.key)}), in the order of the log"
 

@@ -20,7 +20,7 @@ from headwater.operators.delta import Delta, row_hashes, take_rows
 from headwater.operators.functions import Function
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator, conformed, evaluation_error
-from headwater.runtime.planning.catalyst import collected, items
+from headwater.runtime.planning.catalyst import collected, identity, items, kind
 from headwater.runtime.planning.handles import Evaluation
 
 
@@ -30,6 +30,24 @@ def compile_groups(node: g.Regroup, evaluator: Evaluator) -> Callable[[pa.Record
         _aggregated(node.evaluate) if isinstance(node.evaluate, g.Aggregate) else _planned(node, evaluator)
     )
     return lambda rows: evaluate(_in_order(rows))
+
+
+def shown_columns(node: g.Regroup) -> dict[int, int]:
+    """Columns of a whole group's result that are columns of its input."""
+    evaluation = node.evaluate
+    if not isinstance(evaluation, Evaluation):  # the aggregate that it is in place of: its keys come first
+        return dict(enumerate(node.key))
+    if kind(evaluation.plan) == "Window":
+        return {c: c for c in range(len(evaluation.attributes))}
+    shown: dict[int, int] = {}
+    if kind(evaluation.plan) != "Aggregate":
+        return shown
+    numbers = [identity(a) for a in evaluation.attributes]
+    for place, e in enumerate(items(evaluation.plan.aggregateExpressions())):
+        inner = e.child() if kind(e) == "Alias" else e
+        if kind(inner) == "AttributeReference" and identity(inner) in numbers:
+            shown[place] = numbers.index(identity(inner))
+    return shown
 
 
 def _in_order(rows: pa.RecordBatch) -> pa.RecordBatch:

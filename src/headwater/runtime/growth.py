@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from headwater.catalog import TopicDefinition
 from headwater.errors import UsageError
 from headwater.queries.bounds import Extent, kept, rows, topic_extent
-from headwater.runtime.hidden import versions_of
+from headwater.runtime.hidden import changelog_of, versions_of
 from headwater.runtime.planning.planner import Plan
 from headwater.runtime.units import TableUnit, Unit
 
@@ -21,6 +21,11 @@ def extents(
     found = {name: topic_extent(name, keyed=bool(topic.key)) for name, topic in topics.items()}
     found |= {
         versions_of(name): topic_extent(name, keyed=False) for name, topic in topics.items() if topic.key
+    }
+    found |= {  # it has a row for every record, of which the last of each key stays
+        changelog_of(name): topic_extent(name, keyed=False) | found[name]
+        for name, topic in topics.items()
+        if topic.key
     }
     for unit in units:
         if not isinstance(unit, TableUnit):

@@ -32,6 +32,7 @@ WATERMARK = "_watermark"
 EVERY = pa.schema([*READABLE, (WATERMARK, TIMESTAMP)])
 """Those that can be named, and that one."""
 _RECORDS = "._records"
+_CHANGELOG = ".changelog"
 POSITION = ("_partition", "_offset", "_appended_at")
 """Those that say which record it is."""
 VERSIONED = pa.schema([("_valid_from", TIMESTAMP), ("_valid_to", TIMESTAMP), ("_version", pa.string())])
@@ -81,9 +82,19 @@ def is_versions(name: str) -> bool:
     return name.endswith(f".{VERSIONS}")
 
 
+def changelog_of(topic: str) -> str:
+    """The name of the relation of all records of a keyed topic, tombstones too, with the watermark that each met."""
+    return f"{topic}{_CHANGELOG}"
+
+
+def is_changelog(name: str) -> bool:
+    """Whether a name is that of the records of a keyed topic."""
+    return name.endswith(_CHANGELOG)
+
+
 def table_topic(unit: str) -> str:
-    """The topic whose table a unit keeps, with hidden columns or without, or all versions of its rows."""
-    return unit.removesuffix(_RECORDS).removesuffix(f".{VERSIONS}")
+    """The topic whose table a unit keeps, with hidden columns or without, or all versions of its rows, or its records."""
+    return unit.removesuffix(_RECORDS).removesuffix(f".{VERSIONS}").removesuffix(_CHANGELOG)
 
 
 def version_hidden(topic: TopicDefinition) -> pa.Schema:

@@ -31,6 +31,10 @@ class Inputs:
         """Records that were taken in."""
         return sum(batches[0].num_rows for batches in self._read.values() if batches)
 
+    def changes(self, unit: Unit, start: Ends, end: Ends) -> dict[str, Delta | pa.RecordBatch]:
+        """The records of all topics of a unit between two cuts, by what it knows them by."""
+        return {name: self.read(unit, topic, start, end) for topic, name in unit.named.items()}
+
     def read(self, unit: Unit, topic: str, start: Ends, end: Ends) -> Delta | pa.RecordBatch:
         """The records of a topic between two cuts: in the order of the log for a table, as a change for a view.
 
@@ -65,7 +69,7 @@ class Inputs:
         own = self._schema(topic).names
         if isinstance(unit, TableUnit):
             return [*own, *(name for name in READABLE.names if name in unit.schema.names or name == "_op")]
-        return [*own, *unit.hidden.get(topic, ())]
+        return [*own, *unit.hidden.get(unit.named[topic], ())]
 
     def _schema(self, topic: str) -> pa.Schema:
         """A topic's columns, the same for every view of the tick: the log is asked once."""

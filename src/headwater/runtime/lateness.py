@@ -26,7 +26,7 @@ from headwater.runtime.hidden import WATERMARK
 from headwater.runtime.linear import as_mask
 from headwater.runtime.pipeline import Pipeline
 from headwater.runtime.planning.planner import LateGraph
-from headwater.runtime.planning.timing import LATE_COLUMNS
+from headwater.runtime.planning.policy import LATE_COLUMNS
 from headwater.types import TIMESTAMP
 
 LATE_NAME = "late"
@@ -66,19 +66,20 @@ class Lateness:
         self.schema = schema
         self.is_told = is_told
         """Whether late rows are told of, and not only counted."""
-        self._graphs = [(graph.topic, Pipeline(graph.root, evaluator)) for graph in graphs]
+        self._graphs = [(graph.topic, graph.source, Pipeline(graph.root, evaluator)) for graph in graphs]
         self._times = times
 
     def found(self, changes: Mapping[str, Delta]) -> Late:
-        """The late rows of changes of topics, which have their positions and watermarks as columns."""
+        """The late rows of changes of topics, of keyed ones of their records, which have their positions and watermarks
+        as columns."""
         rows: list[tuple[str, Delta]] = []
         places: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-        behind = {topic: self._behind(topic, changes.get(topic)) for topic, _ in self._graphs}
-        for topic, pipeline in self._graphs:
-            change = behind[topic]
+        behind = {source: self._behind(topic, changes.get(source)) for topic, source, _ in self._graphs}
+        for topic, source, pipeline in self._graphs:
+            change = behind[source]
             if change is None:
                 continue
-            made = pipeline.step({topic: change}, _no_state, first=False).change  # type: ignore[arg-type]
+            made = pipeline.step({source: change}, _no_state, first=False).change  # type: ignore[arg-type]
             is_late = as_mask(made.rows.column(made.rows.num_columns - 1))
             places.setdefault(topic, []).append((_positions(made.rows), is_late))
             rows.append((topic, made))

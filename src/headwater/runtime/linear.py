@@ -32,7 +32,7 @@ def compile_map(node: g.Map, evaluator: Evaluator) -> LinearStep:
     steps = compile_steps(node, evaluator)
     for place, (step, after) in enumerate(pairwise(node.steps)):
         if isinstance(step, g.Filter) and isinstance(after, g.Project):
-            steps[place] = _filter(_values([step.condition], evaluator), _columns_of(after.expressions))
+            steps[place] = _filter(_values([step.condition], evaluator), columns_of(after.expressions))
 
     def run(delta: Delta) -> Delta:
         for step in steps:
@@ -48,7 +48,7 @@ def compile_map(node: g.Map, evaluator: Evaluator) -> LinearStep:
 
 def compile_steps(node: g.Map, evaluator: Evaluator) -> list[LinearStep]:
     """Each step of a Map as a function of a change; they are not to be given an empty one."""
-    return [_step(step, schema, evaluator) for step, schema in zip(node.steps, _schemas(node), strict=True)]
+    return [_step(step, schema, evaluator) for step, schema in zip(node.steps, schemas_of(node), strict=True)]
 
 
 def compile_condition(condition: g.Expression, evaluator: Evaluator) -> Callable[[pa.RecordBatch], Mask]:
@@ -168,7 +168,7 @@ def _filter(values: Values, wanted: frozenset[int] | None = None) -> LinearStep:
     return keep
 
 
-def _columns_of(expressions: Sequence[g.Expression]) -> frozenset[int]:
+def columns_of(expressions: Sequence[g.Expression]) -> frozenset[int]:
     """The input columns that expressions read."""
     found: set[int] = set()
     for expression in expressions:
@@ -251,7 +251,7 @@ def _elements(argument: pa.Array) -> tuple[list[pa.Array], npt.NDArray[np.int64]
     return [flat], parents, positions
 
 
-def _schemas(node: g.Map) -> list[pa.Schema]:
+def schemas_of(node: g.Map) -> list[pa.Schema]:
     """The schema after each step; only the last one's names are kept by anybody."""
     schemas: list[pa.Schema] = []
     current = node.input.schema
@@ -260,17 +260,17 @@ def _schemas(node: g.Map) -> list[pa.Schema]:
             case g.Filter():
                 pass
             case g.Project(expressions):
-                current = _positional([e.type for e in expressions])
+                current = positional([e.type for e in expressions])
             case g.Expand(projections):
-                current = _positional([e.type for e in projections[0]])
+                current = positional([e.type for e in projections[0]])
             case g.Replicate(_, keep):
-                current = _positional([e.type for e in keep])
+                current = positional([e.type for e in keep])
             case g.Generate(_, kind, argument, _, keep):
-                current = _positional(
+                current = positional(
                     [*(current.field(i).type for i in keep), *_generated(kind, argument.type)]
                 )
             case g.Call():
-                current = _positional([*current.types, step.type])
+                current = positional([*current.types, step.type])
         schemas.append(current)
     return schemas
 
@@ -285,5 +285,6 @@ def _generated(kind: str, argument: pa.DataType) -> list[pa.DataType]:
     return [pa.int32(), *types] if kind == "posexplode" else types
 
 
-def _positional(types: Sequence[pa.DataType]) -> pa.Schema:
+def positional(types: Sequence[pa.DataType]) -> pa.Schema:
+    """Columns of these types, named by their places."""
     return pa.schema([pa.field(str(i), t) for i, t in enumerate(types)])

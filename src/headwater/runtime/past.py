@@ -41,7 +41,7 @@ from headwater.runtime.hidden import (
 from headwater.runtime.history import base_of, base_slot, removed
 from headwater.runtime.inputs import Inputs
 from headwater.runtime.lateness import LATE_NAME, told_of, watermarks_at
-from headwater.runtime.planning.timing import NEEDED, Policy
+from headwater.runtime.planning.policy import NEEDED, Policy
 from headwater.runtime.reading import Relation, is_named
 from headwater.runtime.tools import Tools
 from headwater.runtime.units import ERRORS_NAME, Unit, ViewUnit, view_of
@@ -159,7 +159,7 @@ class Past:
                 if source not in self._definitions and source in self._log.topics():
                     self._topic(source, definition.inputs[source], self._hidden(definition, source))
                     if self._log.topic(source).key and may_read_versions(definition.query):
-                        self._versions(source, definition.inputs[source])
+                        self._versions(source, definition)
             if definition.options.on_error == "divert":
                 self._admit(definition)
             if Policy.of(definition).is_plain:
@@ -222,10 +222,16 @@ class Past:
         rows = rows.select([*columns, *(n for n in in_order(hidden) if n in rows.schema.names)])
         return rows.cast(marked(rows.schema))
 
-    def _versions(self, name: str, columns: Sequence[str]) -> None:
-        """The versions of a keyed topic's rows as Spark is to see them."""
-        schema = version_schema(self._log.topic(name), columns)
-        rows = self._version_rows(name)
+    def _versions(self, name: str, view: ViewDefinition) -> None:
+        """The versions of a keyed topic's rows as Spark is to see them; for a view that leaves rows out the records that
+        it makes versions of."""
+        schema = version_schema(topic := self._log.topic(name), view.inputs[name])
+        if Policy.of(view).leaves_out and topic.time is not None:
+            records = all_records(self._log, topic, self._position(name), met=True)
+            self._batch.changelog(name, records, view.inputs[name])
+            rows = schema.empty_table()
+        else:
+            rows = self._version_rows(name)
         self._batch.register(versions_of(name), rows.select(schema.names).cast(schema))
 
     def _version_rows(self, name: str) -> pa.Table:
@@ -286,13 +292,14 @@ class Past:
             raise self._gone(name, base)
         self.on_base.add(name)
         runs = {slot.name: self._opened(base, base_slot(based, slot)) for slot in unit.slots}
+        if isinstance(unit, ViewUnit):
+            own = unit.contents.name
+            runs[own] = unit.arranged(runs[own], based.extra["key"])
         at: Ends = based.positions
         while True:
             target = self._next(unit, at)
             last = all(target[t] == self._moment.positions[t] for t in unit.topics)
-            changes: dict[str, Delta | pa.RecordBatch] = {
-                t: Inputs(self._log).read(unit, t, at, target) for t in unit.topics
-            }
+            changes = Inputs(self._log).changes(unit, at, target)
             if last:
                 changes |= {n: self._since(n, base) for n in unit.units}
             held = lambda slot: runs[slot.name]  # noqa: E731

@@ -6,7 +6,7 @@ writes files, so the same step runs in the driver and, by hash range, in tasks, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -23,6 +23,7 @@ from headwater.operators import (
     session_aggregate,
     sessions,
     sliding,
+    versions,
 )
 from headwater.operators.delta import Delta, concat, consolidate, take_rows
 from headwater.operators.fold import fold
@@ -32,12 +33,13 @@ from headwater.operators.regroup import regroup
 from headwater.operators.runs import Run, arrange, contents
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator
-from headwater.runtime.groups import compile_groups
+from headwater.runtime.groups import compile_groups, shown_columns
 from headwater.runtime.linear import compile_condition, compile_map, renamed
 from headwater.runtime.native import may_fail, native
 from headwater.runtime.placement import Parts, Place, Placement
 from headwater.runtime.planning.expiring import Expiries, Expiry
 from headwater.runtime.planning.handles import Bound
+from headwater.runtime.spreading import Spread, spread
 from headwater.runtime.tasks import (
     AggregateKernel,
     ArrowCondition,
@@ -49,6 +51,7 @@ from headwater.runtime.tasks import (
     SessionsKernel,
     SlideKernel,
 )
+from headwater.runtime.unread import unread
 from headwater.state.refs import RunRef
 
 Runs = Sequence[Run]
@@ -120,7 +123,10 @@ class Pipeline:
         self._place: dict[int, int] = {}
         self._operators: list[Operator] = []
         self._inputs: list[list[int]] = []
+        self._ignored = unread(root)
         self._add(root, evaluator)
+        self._spreads = self._spread(evaluator)
+        self._passed_over = frozenset(below for _, below in self._spreads.values())
         self._nothing = [Delta.empty(node.schema) for node in self._nodes]
         self.group = group_columns(root)
         """The columns of the group's key, where the view shows it."""
@@ -134,12 +140,25 @@ class Pipeline:
         self._place[id(node)] = place
         self._nodes.append(node)
         self._inputs.append(inputs)
-        operator = _operator(node, str(place), evaluator)
+        operator = _operator(node, str(place), evaluator, self._ignored)
         if (known := self._expiries.get(id(node))) is not None:
             when = (*known, *[known[-1]] * len(operator.slots))
             operator.slots = tuple(replace(s, expires=e) for s, e in zip(operator.slots, when, strict=False))
         self._operators.append(operator)
         return place
+
+    def _spread(self, evaluator: Evaluator) -> dict[int, tuple[Spread, int]]:
+        """By their places, aggregates that are computed together with the Map that they read; that is then passed over."""
+        found: dict[int, tuple[Spread, int]] = {}
+        read = [below for inputs in self._inputs for below in inputs]
+        for place, operator in enumerate(self._operators):
+            below = self._inputs[place][0] if isinstance(operator, _Aggregate) else -1
+            if isinstance(operator, _Aggregate) and read.count(below) == 1:
+                made = spread(operator.node, operator.spec, evaluator)
+                if made is not None:
+                    found[place] = made, below
+                    self._inputs[place] = self._inputs[below]
+        return found
 
     @property
     def nodes(self) -> Sequence[tuple[g.Node, Operator]]:
@@ -191,6 +210,9 @@ class Pipeline:
                 is_moved = given_rows is not None and len(given_rows)
                 made.append(source_change(node, given_rows) if is_moved else self._nothing[place])
                 continue
+            if place in self._passed_over:
+                made.append(self._nothing[place])
+                continue
             operator = self._operators[place]
             given = [made[i] for i in self._inputs[place]]
             output = self._nothing[place]
@@ -198,7 +220,8 @@ class Pipeline:
                 output, run = operator.step_at(given[0], state(operator.slots[0]), watermarks)
                 runs.update((s, run) for s in operator.slots if len(run))
             elif any(len(d) for d in given):
-                output, added = self._step(operator, given, state)
+                step = self._step_spread if place in self._spreads else self._step
+                output, added = step(operator, given, state)
                 runs.update((s, r) for s, r in zip(operator.slots, added, strict=True) if len(r))
             if first and (initial := operator.initial()) is not None:
                 output = concat([initial, output], node.schema)
@@ -206,6 +229,17 @@ class Pipeline:
                 output.renamed(renamed(output.rows, node.schema)) if len(output) else self._nothing[place]
             )
         return Outcome(made[-1], runs)
+
+    def _step_spread(
+        self, operator: Operator, inputs: Sequence[Delta], state: State
+    ) -> tuple[Delta, Sequence[Run | Parts]]:
+        """An aggregate's step together with that of the Map below it."""
+        fused, below = self._spreads[self._operators.index(operator)]
+        done = fused.step(inputs[0], state(operator.slots[0]))
+        if done is not None:
+            return done.output, (done.state,)
+        rows, _ = self._operators[below].step(inputs, ())
+        return self._step(operator, [rows], state)
 
     def _step(
         self, operator: Operator, inputs: Sequence[Delta], state: State
@@ -239,22 +273,23 @@ def source_change(node: g.Source, change: Delta | None) -> Delta:
         ) from error
 
 
-def _operator(node: g.Node, name: str, evaluator: Evaluator) -> Operator:
+def _operator(node: g.Node, name: str, evaluator: Evaluator, ignored: frozenset[int]) -> Operator:
     match node:
         case g.Source():
             return Operator()
         case g.Constant():
             return _Constant(node)
         case g.Map():
-            return _Map(node, evaluator)
+            is_of_ranks = isinstance(node.input, g.Rank) and id(node.input) in ignored
+            return _Map(node, evaluator, ranks_unread=is_of_ranks)
         case g.Union():
             return _Union(node)
         case g.Aggregate():
             return _Aggregate(node, name)
         case g.Join():
-            return _join(node, name, evaluator)
+            return _join(node, name, evaluator, ends_unread=id(node) in ignored)
         case g.Rank():
-            return _Rank(node, name)
+            return _Rank(node, name, exact=id(node) not in ignored)
         case g.Regroup():
             return _Regroup(node, name, evaluator)
         case g.Slide():
@@ -263,6 +298,8 @@ def _operator(node: g.Node, name: str, evaluator: Evaluator) -> Operator:
             return _Sessions(node, name)
         case g.SessionAggregate():
             return _SessionAggregate(node, name)
+        case g.Versions():
+            return _Versions(node, name)
         case g.Fold():
             return _Fold(node, name)
         case g.Close():
@@ -271,8 +308,24 @@ def _operator(node: g.Node, name: str, evaluator: Evaluator) -> Operator:
 
 def group_columns(root: g.Node) -> tuple[int, ...] | None:
     """Where rows of a node show the key of the group that each is the result of; None if they do not."""
+    node, origins = _below_maps(root)
+    if isinstance(node, g.Regroup) and isinstance(node.evaluate, g.Aggregate):
+        node = node.evaluate
+    return _places(range(node.keys), origins) if isinstance(node, g.Aggregate | g.SessionAggregate) else None
+
+
+def partition_columns(root: g.Node) -> tuple[int, ...] | None:
+    """Where rows of a node show the key of the partition that each was ranked in, or computed with; None if they do not."""
+    node, origins = _below_maps(root)
+    if isinstance(node, g.Regroup):
+        shown = shown_columns(node)
+        origins = [None if c is None else shown.get(c) for c in origins]
+    return _places(node.key, origins) if isinstance(node, g.Rank | g.Regroup) else None
+
+
+def _below_maps(root: g.Node) -> tuple[g.Node, list[int | None]]:
+    """The node whose rows a graph shows in the end, and the column of it that each column shown is, if it is one."""
     node = root
-    # the column of `node` that each column of the root is, if it is one
     origins: list[int | None] = list(range(len(root.schema)))
     while isinstance(node, g.Map | g.Close):
         for step in reversed(node.steps) if isinstance(node, g.Map) else ():
@@ -281,27 +334,26 @@ def group_columns(root: g.Node) -> tuple[int, ...] | None:
             elif isinstance(step, g.Call):
                 origins = [None if c == step.place else c for c in origins]
             elif not isinstance(step, g.Filter):
-                return None
+                return root, []
         node = node.input
-    if isinstance(node, g.Regroup) and isinstance(node.evaluate, g.Aggregate):
-        node = node.evaluate
-    if (
-        isinstance(node, g.Aggregate | g.SessionAggregate)
-        and node.keys
-        and all(k in origins for k in range(node.keys))
-    ):
-        return tuple(origins.index(k) for k in range(node.keys))
-    return None
+    return node, origins
 
 
-def _passes_all(node: g.Map) -> bool:
-    """Whether it passes on every column, so that rows which differ still do."""
+def _places(key: Iterable[int], origins: Sequence[int | None]) -> tuple[int, ...] | None:
+    """Where each column of a key is shown; None if one is not, or there is none."""
+    places = tuple(origins.index(k) if k in origins else -1 for k in key)
+    return places if places and min(places) >= 0 else None
+
+
+def _passes_all(node: g.Map, *, ranks_unread: bool) -> bool:
+    """Whether it passes on every column, so that rows which differ still do; ranks that nobody reads do not differ."""
     origins: list[int | None] = list(range(len(node.input.schema)))
     for step in node.steps:
-        if not isinstance(step, g.Project):
+        if isinstance(step, g.Project):
+            origins = [None if e.column is None else origins[e.column] for e in step.expressions]
+        elif not isinstance(step, g.Filter):
             return False
-        origins = [None if e.column is None else origins[e.column] for e in step.expressions]
-    return set(range(len(node.input.schema))) <= set(origins)
+    return set(range(len(node.input.schema) - ranks_unread)) <= set(origins)
 
 
 class _Constant(Operator):
@@ -313,18 +365,17 @@ class _Constant(Operator):
 
 
 class _Map(Operator):
-    def __init__(self, node: g.Map, evaluator: Evaluator) -> None:
+    def __init__(self, node: g.Map, evaluator: Evaluator, *, ranks_unread: bool = False) -> None:
         self._run = compile_map(node, evaluator)
         self._keeps_rows = all(isinstance(step, g.Project) for step in node.steps)
-        self._passes_all = _passes_all(node)
+        self._passes_all = _passes_all(node, ranks_unread=ranks_unread)
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
         (given,) = inputs
         output = self._run(given)
-        if self._keeps_rows:
-            known = output.distinct or (given.distinct and self._passes_all)
-            output = Delta(output.rows, output.weights, known, given.hashes)
-        return output, ()
+        known = output.distinct or (given.distinct and self._passes_all)
+        hashes = given.hashes if self._keeps_rows else output.hashes
+        return Delta(output.rows, output.weights, known, hashes), ()
 
 
 class _Union(Operator):
@@ -340,35 +391,45 @@ class _Aggregate(Operator):
     def __init__(self, node: g.Aggregate, name: str) -> None:
         functions = tuple(Function(f.kind, f.args, f.filter, not f.ordered) for f in node.functions)  # type: ignore[arg-type]
         customs = tuple(c.handle for c in node.customs)
-        self._spec = aggregate.AggregateSpec(node.input.schema, node.keys, functions, customs)
-        self._step = AggregateKernel(self._spec)
+        self.node = node
+        self.spec = aggregate.AggregateSpec(node.input.schema, node.keys, functions, customs)
+        self._step = AggregateKernel(self.spec)
         self.kernel = None if customs else self._step  # the code of users is in this process alone
         key = tuple(range(node.keys))
         self.slots = (
-            Slot(f"{name}.groups", "latest", key, (), self._spec.state),
+            Slot(f"{name}.groups", "latest", key, (), self.spec.state),
             *(
                 Slot(f"{name}.values{i}", "ordered", key, tuple(a.order), a.schema)
-                for i, a in enumerate(self._spec.arrangements)
+                for i, a in enumerate(self.spec.arrangements)
             ),
         )
 
     def initial(self) -> Delta | None:
-        return aggregate.initial(self._spec) if not self._spec.width else None
+        return aggregate.initial(self.spec) if not self.spec.width else None
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
         return self._step(inputs, state)
 
 
-def _join(node: g.Join, name: str, evaluator: Evaluator) -> Operator:
-    return (
-        _Join(node, name, evaluator) if node.range is None else _RangeJoin(node, node.range, name, evaluator)
-    )
+def _join(node: g.Join, name: str, evaluator: Evaluator, *, ends_unread: bool) -> Operator:
+    if node.range is None:
+        return _Join(node, name, evaluator)
+    return _RangeJoin(node, node.range, name, evaluator, ends_unread=ends_unread)
 
 
 class _RangeJoin(Operator):
-    def __init__(self, node: g.Join, reach: g.Range, name: str, evaluator: Evaluator) -> None:
+    def __init__(
+        self, node: g.Join, reach: g.Range, name: str, evaluator: Evaluator, *, ends_unread: bool
+    ) -> None:
         spec = range_join.RangeJoinSpec(
-            node.kind, node.left_key, node.right_key, reach.point, reach.low, reach.high, reach.width
+            node.kind,
+            node.left_key,
+            node.right_key,
+            reach.point,
+            reach.low,
+            reach.high,
+            reach.width,
+            reach.ends if ends_unread else (),
         )
         self._spec = spec
         self._condition = None if node.condition is None else compile_condition(node.condition, evaluator)
@@ -428,10 +489,10 @@ def _arrow_condition(condition: g.Expression | None) -> ArrowCondition | None:
 
 
 class _Rank(Operator):
-    def __init__(self, node: g.Rank, name: str) -> None:
+    def __init__(self, node: g.Rank, name: str, *, exact: bool) -> None:
         order = tuple(Order(o.column, o.descending, o.nulls_first) for o in node.order)
         self._spec = ranking.RankSpec(
-            node.key, order, node.function, node.limit, node.offset, numbered=node.shows_rank
+            node.key, order, node.function, node.limit, node.offset, numbered=node.shows_rank, exact=exact
         )
         self.kernel: Kernel = RankKernel(self._spec)
         self.slots = (Slot(f"{name}.rows", "ordered", node.key, order, node.input.schema),)
@@ -488,6 +549,17 @@ class _SessionAggregate(Operator):
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
         return self.kernel(inputs, state)
+
+
+class _Versions(Operator):
+    def __init__(self, node: g.Versions, name: str) -> None:
+        self._spec = versions.VersionSpec(node.key, node.begin, node.offset, node.op)
+        self._schema = node.schema
+        self.slots = (Slot(f"{name}.records", "ordered", node.key, self._spec.order, node.input.schema),)
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        change, run = versions.step(self._spec, state[0], inputs[0].rows)
+        return change.renamed(renamed(change.rows, self._schema)), (run,)
 
 
 class _Fold(Operator):

@@ -23,9 +23,16 @@ from headwater.operators.upsert import upsert
 from headwater.positions import Ends
 from headwater.queries import graph as g
 from headwater.runtime.admission import ERRORS, Admission, no_single_row
-from headwater.runtime.hidden import POSITION, hidden_schema, in_order, table_with_hidden
+from headwater.runtime.hidden import (
+    POSITION,
+    hidden_schema,
+    in_order,
+    is_changelog,
+    table_topic,
+    table_with_hidden,
+)
 from headwater.runtime.lateness import LATE_NAME, Late, Lateness, domains_of
-from headwater.runtime.pipeline import Pipeline, Slot, State, group_columns
+from headwater.runtime.pipeline import Pipeline, Slot, State, group_columns, partition_columns
 from headwater.runtime.placement import Parts
 from headwater.runtime.planning.planner import Plan
 
@@ -69,6 +76,8 @@ class TableUnit:
         self.schema = pa.schema([*topic.schema, *hidden_schema(topic)]) if with_hidden else topic.schema
         self.key = tuple(topic.schema.get_field_index(name) for name in topic.key)
         self.topics: tuple[str, ...] = (topic.name,)
+        self.named: Mapping[str, str] = {topic.name: topic.name}
+        """What it knows the records of a topic by."""
         self.units: tuple[str, ...] = ()
         self.append_only = False
         self.contents = Slot(CONTENTS, "latest", self.key, (), self.schema)
@@ -131,14 +140,25 @@ class ViewUnit:
         self._lateness = lateness
         self.hidden: Mapping[str, tuple[str, ...]] = plan.hidden
         if admission is not None:
-            self.hidden = {t: in_order((*plan.hidden.get(t, ()), *POSITION)) for t in self._topics}
-        self.topics = tuple(name for name in plan.reads if name in topics and not topics[name].key)
+            placed = {t: in_order((*plan.hidden.get(t, ()), *POSITION)) for t in self._topics}
+            self.hidden = {**plan.hidden, **placed}
+        streams = [name for name in plan.reads if name in topics and not topics[name].key]
+        changelogs = [name for name in plan.reads if is_changelog(name)]
+        self.named: Mapping[str, str] = {table_topic(name): name for name in (*streams, *changelogs)}
+        """What its graph has for the records of each topic that it reads one by one."""
+        self.topics = tuple(self.named)
         self.sources: Mapping[str, str] = {
             name: table_with_hidden(name) if name in topics and name in self.hidden else name
             for name in plan.reads
-            if name not in self.topics
+            if name not in streams and name not in changelogs
         }
         """The units that it reads, by the names that its graph has for them."""
+        self._counted = {
+            topic: name
+            for name in (*self.sources, *changelogs, *streams)
+            if (topic := table_topic(name)) in topics
+        }
+        """Which of its sources tells how many rows of a topic it has read: rows of a table, versions, or records."""
         self.units = tuple(self.sources.values())
         self.counts_on = tuple(self.sources[n] for n in _counted_on(plan.root) if n in self.sources)
         """Those whose rows must stay, as their definitions say: what it keeps of them cannot be taken back."""
@@ -182,7 +202,11 @@ class ViewUnit:
     ) -> Done:
         """Apply a change of the sources; `watermarks` are those of the topics that it waits for, after that change."""
         given = self._by_source(changes)
-        counted = {t: {"read": int(given[t].weights.sum())} for t in self._topics if t in given}
+        counted = {
+            topic: {"read": int(given[name].weights.sum())}
+            for topic, name in self._counted.items()
+            if name in given
+        }
         beside: dict[Slot, Delta] = {}
         try:
             changed, made, late = self._moved(given, state, first, watermarks)
@@ -202,7 +226,8 @@ class ViewUnit:
         if late is not None:
             what = "diverted" if self._late is not None else "dropped"
             for topic, left_out in late.counted.items():
-                counted[topic][what] = left_out
+                if topic not in self.sources:  # its table has every record
+                    counted[topic][what] = left_out
             if self._late is not None:
                 beside[self._late.contents] = late.rows
         runs = dict(made)
@@ -238,11 +263,17 @@ class ViewUnit:
 
     def _by_source(self, changes: Mapping[str, Delta]) -> dict[str, Delta]:
         named = {source: changes[unit] for source, unit in self.sources.items() if unit in changes}
-        return named | {topic: changes[topic] for topic in self.topics if topic in changes}
+        return named | {name: changes[name] for name in self.named.values() if name in changes}
 
     def rows(self, runs: Sequence[Run]) -> Delta:
         """The view itself."""
         return contents(runs, self.schema)
+
+    def arranged(self, runs: Sequence[Run], key: Sequence[int]) -> list[Run]:
+        """Runs of its contents as they are arranged now, if they were by `key` once."""
+        if tuple(key) == self.key or not runs:
+            return list(runs)
+        return [arrange(self.rows(runs), self.key)]
 
 
 class Derived:
@@ -314,9 +345,10 @@ def _counted_on(root: g.Node) -> dict[str, None]:
 
 
 def contents_key(root: g.Node) -> tuple[int, ...]:
-    """The columns that a view's contents are arranged by: the keys of its groups where it shows them all, else all."""
+    """The columns that a view's contents are arranged by: the keys of its groups, or of the partitions in which its rows
+    were ranked, where it shows them all; else all."""
     if (group := group_columns(root)) is not None:
         return group
     if isinstance(root, g.Fold):
         return tuple(range(len(root.key)))
-    return tuple(range(len(root.schema)))
+    return partition_columns(root) or tuple(range(len(root.schema)))

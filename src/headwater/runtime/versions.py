@@ -27,6 +27,7 @@ from headwater.operators import versions
 from headwater.operators.delta import Delta, concat_rows
 from headwater.operators.runs import Run
 from headwater.runtime.hidden import (
+    EVERY,
     VERSIONED,
     hidden_schema,
     read_records,
@@ -93,9 +94,12 @@ class VersionsUnit(TableUnit):
         return change.renamed(rows)
 
 
-def all_records(log: Log, topic: TopicDefinition, ends: Mapping[int, int] | None) -> pa.RecordBatch:
-    """Every record of a topic up to some positions, tombstones too, in the order of the log, with its hidden columns."""
-    schema = pa.schema([*topic.schema, *hidden_schema(topic)])
+def all_records(
+    log: Log, topic: TopicDefinition, ends: Mapping[int, int] | None, *, met: bool = False
+) -> pa.RecordBatch:
+    """Every record of a topic up to some positions, tombstones too, in the order of the log, with its hidden columns;
+    `met`: and the watermark that each met."""
+    schema = pa.schema([*topic.schema, *(EVERY if met else hidden_schema(topic))])
     batches: list[pa.RecordBatch] = []
     for partition, info in sorted(log.partitions(topic.name).items()):
         end = info.end if ends is None else ends.get(partition, info.first)
@@ -128,7 +132,8 @@ def readable_versions(topic: TopicDefinition) -> Versions:
                 f"say how long they are kept: ALTER TOPIC {topic.name} SET (versions_for = '30 days')",
             )
         )
-    return Versions(version_hidden(topic), tuple(map(topic.schema.get_field_index, topic.key)))
+    key = tuple(map(topic.schema.get_field_index, topic.key))
+    return Versions(version_hidden(topic), key, tuple(begins_at(topic)))
 
 
 def begins_at(topic: TopicDefinition) -> list[str]:

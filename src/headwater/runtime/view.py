@@ -92,7 +92,8 @@ class View:
         """What became of the rows of topics that it has read up to the newest tick: `read`, `used`, `diverted`,
         `dropped` and `failed`, where the last four add up to the first; with `by_input` that for each topic.
 
-        Of a topic with a primary key, the rows are those of its current table.
+        Of a topic with a primary key, the rows are those of its current table; where it is joined AS OF a time, versions,
+        or in a view that leaves late rows out all its records.
         """
         accounts = self._views.ledger(self.name)
         if by_input:

@@ -41,7 +41,7 @@ from headwater.runtime.history import HOLD, beginning, hold_from_start, let_go, 
 from headwater.runtime.lateness import LATE_NAME, late_schema, tells, watermark_of
 from headwater.runtime.nearest import names_hinted, nearest, relation_names
 from headwater.runtime.pacing import Pace
-from headwater.runtime.planning.timing import Policy
+from headwater.runtime.planning.policy import Policy
 from headwater.runtime.replaying import given_back, refuse_other_definition, refuse_untold
 from headwater.runtime.running import EngineRoom, Listener, Runner, RunReport, run, wait_for
 from headwater.runtime.session import ui_address

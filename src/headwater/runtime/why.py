@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headwater.catalog import TopicDefinition
 from headwater.errors import GapError, RowNotFoundError, TickNotKeptError, UsageError, ViewUnavailableError
 from headwater.log.protocol import Log
 from headwater.operators.delta import Delta, concat_rows, empty_rows, take_rows
@@ -20,15 +21,17 @@ from headwater.runtime.hidden import (
     hidden_in,
     hidden_schema,
     in_order,
+    is_changelog,
     is_versions,
     marked,
     table_topic,
     version_schema,
+    versions_of,
 )
 from headwater.runtime.lineage.finding import Finder
 from headwater.runtime.lineage.records import Records, records_of
 from headwater.runtime.lineage.slices import EVERYTHING, Slice, Slices, either, of_sources, within
-from headwater.runtime.planning.timing import NEEDED, Policy
+from headwater.runtime.planning.policy import NEEDED, Policy
 from headwater.runtime.text import listed
 from headwater.runtime.tools import Tools
 from headwater.runtime.units import ViewUnit, view_of
@@ -57,7 +60,8 @@ class Why:
     """The first tick whose changes are kept."""
     records: Mapping[str, pa.Table]
     """By topic, in the order of partitions and offsets: `_partition`, `_offset`, `_appended_at`, of a keyed topic `_op`,
-    and the topic's columns. Of what was joined AS OF a time these are versions, under the name `<topic>.versions`."""
+    and the topic's columns. Of what was joined AS OF a time these are versions, under the name `<topic>.versions`, or
+    in a view that leaves late rows out all records of the keys, under the name `<topic>.changelog`."""
     path: Mapping[str, pa.Table]
     """The rows of the views in between from which the rows come; a view comes after those that it reads."""
     complete: bool
@@ -267,6 +271,10 @@ def _records(log: Log, manifest: Manifest, units: Sequence[ViewUnit], wanted: Sl
 def _of_topic(log: Log, name: str, ends: Mapping[int, int], slices: Slices) -> Records:
     """What a topic, or the versions of its rows, hold where the cut is. A version is the record that began it."""
     topic = log.topic(table_topic(name))
+    if is_changelog(name):
+        records = all_records(log, topic, ends, met=True)
+        mine = within(records.columns, records.num_rows, slices)
+        return Records(topic, take_rows(records, np.flatnonzero(mine)))
     if not is_versions(name):
         return records_of(log, topic, ends, slices)
     versions = VersionsUnit(topic).of_records(all_records(log, topic, ends)).rows
@@ -299,6 +307,11 @@ def _recomputed(
                 schema = version_schema(topic, unit.definition.inputs[topic.name])
                 versions = records.get(name, version_schema(topic).empty_table())
                 batch.register(name, versions.select(schema.names).cast(schema))
+            for name in filter(is_changelog, unit.named.values()):
+                topic = log.topic(table_topic(name))
+                columns = unit.definition.inputs[topic.name]
+                batch.changelog(topic.name, _changelog(log, topic, records.get(name)), columns)
+                batch.register(versions_of(topic.name), version_schema(topic, columns).empty_table())
             if policy.is_plain:
                 frame = batch.view(unit.definition)
             else:
@@ -322,6 +335,15 @@ def _given(log: Log, name: str, records: Mapping[str, pa.Table]) -> pa.RecordBat
     if name in records:
         rows = concat_rows(records[name].select(schema.names).combine_chunks().to_batches(), schema)
     return rows if topic.time is None or topic.key else rows.append_column(WATERMARK, _met(log, name, rows))
+
+
+def _changelog(log: Log, topic: TopicDefinition, found: pa.Table | None) -> pa.RecordBatch:
+    """Some records of a keyed topic, tombstones too, each with the watermark that it met."""
+    schema = pa.schema([*topic.schema, *hidden_schema(topic)])
+    rows = empty_rows(schema)
+    if found is not None:
+        rows = concat_rows(found.select(schema.names).combine_chunks().to_batches(), schema)
+    return rows.append_column(WATERMARK, _met(log, topic.name, rows))
 
 
 def _met(log: Log, topic: str, rows: pa.RecordBatch) -> pa.Array:

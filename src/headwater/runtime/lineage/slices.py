@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from headwater.hashing import Mask, equal_rows
 from headwater.queries import graph as g
-from headwater.runtime.planning.catalyst import identity, items, kind
-from headwater.runtime.planning.handles import Evaluation
+from headwater.runtime.groups import shown_columns
 
 Slice = Mapping[int, pa.Array]
 """column -> its value, an array of length 1; no column: everything."""
@@ -75,7 +74,7 @@ def _below(node: g.Node, one: Slice) -> Sequence[Slice]:
         case g.Regroup():
             shown = shown_columns(node)
             return [{shown[c]: v for c, v in one.items() if shown.get(c) in node.key}]
-        case g.Slide() | g.Sessions():
+        case g.Slide() | g.Sessions() | g.Versions():
             return [{c: v for c, v in one.items() if c in node.key}]
         case g.SessionAggregate():
             return [{c: v for c, v in one.items() if c < node.keys and c != node.column}]
@@ -118,21 +117,3 @@ def _sides(node: g.Join, one: Slice) -> tuple[Slice, Slice]:
         elif theirs in right:
             left[mine] = right[theirs]
     return left, right
-
-
-def shown_columns(node: g.Regroup) -> dict[int, int]:
-    """Columns of a whole group's result that are columns of its input."""
-    evaluation = node.evaluate
-    if not isinstance(evaluation, Evaluation):  # the aggregate that it is in place of: its keys come first
-        return dict(enumerate(node.key))
-    if kind(evaluation.plan) == "Window":
-        return {c: c for c in range(len(evaluation.attributes))}
-    shown: dict[int, int] = {}
-    if kind(evaluation.plan) != "Aggregate":
-        return shown
-    numbers = [identity(a) for a in evaluation.attributes]
-    for place, e in enumerate(items(evaluation.plan.aggregateExpressions())):
-        inner = e.child() if kind(e) == "Alias" else e
-        if kind(inner) == "AttributeReference" and identity(inner) in numbers:
-            shown[place] = numbers.index(identity(inner))
-    return shown

@@ -26,10 +26,9 @@ from headwater.operators.delta import Delta, concat_rows, take_rows
 from headwater.operators.sliding import near
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator
-from headwater.runtime.groups import compile_groups
+from headwater.runtime.groups import compile_groups, shown_columns
 from headwater.runtime.lineage.passes import Output
 from headwater.runtime.lineage.sets import Ids, among, chosen, joined, key_ids, places, row_ids
-from headwater.runtime.lineage.slices import shown_columns
 from headwater.runtime.linear import compile_condition
 from headwater.runtime.planning.catalyst import items, kind
 from headwater.runtime.planning.handles import Evaluation, NotIn
@@ -103,6 +102,12 @@ def back(site: Site, demand: Demand, sites: Sites, evaluator: Evaluator) -> Dema
             yield from _sessions(site, site.node.key, site.node.column, demand, sites)
         case g.SessionAggregate():
             yield from _sessions(site, range(site.node.keys), site.node.column, demand, sites)
+        case g.Versions(input=child, key=key):
+            groups = joined(
+                chosen(key_ids(site.whole.delta, key), demand.need),
+                chosen(key_ids(site.part.delta, key), demand.bad),
+            )
+            yield sites[id(child)], _of_groups(sites[id(child)], key, groups)
         case g.Fold():
             yield from _fold(site, site.node, demand, sites)
         case g.Rank():

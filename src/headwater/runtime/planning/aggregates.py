@@ -18,6 +18,7 @@ from headwater.runtime.planning.catalyst import (
 )
 from headwater.runtime.planning.handles import Evaluation, Lowered
 from headwater.runtime.planning.sessions import SessionReader
+from headwater.runtime.planning.ties import by_parts
 
 _MOMENTS = {"StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"}
 _FUNCTIONS = {
@@ -176,7 +177,7 @@ class AggregateReader(SessionReader):
         shown = tuple(
             g.Function(
                 self._kind_of(a),
-                readable(a),
+                self._text(a),
                 tuple(starts[number] + i for i in arguments),
                 total + number,
                 ordered=self._kind_of(a) in ("min", "max", "min_by", "max_by"),
@@ -197,7 +198,7 @@ class AggregateReader(SessionReader):
         name = self._kind_of(a)
         return g.Function(
             name,
-            readable(a),
+            self._text(a),
             tuple(args),
             None if chosen is None else place(chosen),
             ordered=name in ("min", "max", "min_by", "max_by") and not append_only,
@@ -210,7 +211,14 @@ class AggregateReader(SessionReader):
             return [e for e in args if e.nullable()]  # what is never null is always counted
         if kind(function) in ("Sum", "Average", "First"):
             return args[:1]
-        return args
+        return by_parts(function) or args
+
+    def _text(self, a: Jvm) -> str:
+        if (parts := by_parts(a.aggregateFunction())) is None:
+            return readable(a)
+        as_written = a.aggregateFunction().withNewChildren(self._c.seq(parts))
+        text = readable(a.copy(as_written, a.mode(), a.isDistinct(), a.filter(), a.resultId()))
+        return f"{text}, of equal ones the greatest" if self._kind_of(a) == "max_by" else text
 
     def _kind_of(self, a: Jvm) -> str:
         return _FUNCTIONS[kind(a.aggregateFunction())]
@@ -234,9 +242,8 @@ class AggregateReader(SessionReader):
                 or pa.types.is_decimal(argument)
             )
         if name in ("Min", "Max", "MinBy", "MaxBy", "First"):
-            return all(
-                not pa.types.is_nested(self._c.arrow_type(e.dataType())) for e in items(function.children())
-            )
+            parts = by_parts(function) or items(function.children())
+            return all(not pa.types.is_nested(self._c.arrow_type(e.dataType())) for e in parts)
         return True
 
     def _finished(

@@ -4,8 +4,9 @@
 steps of five minutes up to an hour, [10:00, 10:10), [10:00, 10:15) and so on to [10:00, 11:00). Full windows start at
 multiples of the size since 1970 in UTC. In the parsed plan it is written as a hopping window, whose slide is the size and
 whose start is the step: so it may stand wherever `window` may, and Spark resolves its names and types. In the analysed plan
-the hopping windows, known by a mark around their time, are exchanged for those that grow. The column has the metadata of
-a time window (`TIME_WINDOW`), for it is one: fixed by the row's time alone.
+these, known by a mark around their time, are exchanged for those that grow: a list of ends, a row for each. The column has
+the metadata of a time window (`TIME_WINDOW`), for it is one: fixed by the row's time alone. Hopping windows are made of
+such a list too, so that an aggregate over either needs no row for each window of a row (`spreading`).
 
 `corrected_time(occurred_at, sent_at, received_at)` is `occurred_at + (received_at - sent_at)`: the time of an event by the
 clock of the receiver, where the sender's is wrong.
@@ -14,11 +15,12 @@ clock of the receiver, where the sender's is wrong.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from headwater.queries.orderings import Spelled, spelled
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, items, kind, module, option
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, identity, items, kind, module, option
 from headwater.runtime.planning.determinism import Refuse
 
 TIME_WINDOW = "spark.timeWindow"
@@ -50,8 +52,27 @@ def with_own_functions(catalyst: Catalyst, plan: Jvm, text: str, refuse: Refuse)
 
 
 def cumulated(catalyst: Catalyst, plan: Jvm, text: str) -> Jvm:
-    """An analysed plan in which the hopping windows that stand for `cumulate_window` are those that it means."""
-    return _rewritten(catalyst, plan, _Analysed(catalyst).changed) if _CUMULATE in text.lower() else plan
+    """An analysed plan in which windows that overlap, hopping or cumulative, are made of a list of their ends."""
+    return _rewritten(catalyst, plan, _Analysed(catalyst).changed) if "window" in text.lower() else plan
+
+
+def ending_after(catalyst: Catalyst, plan: Jvm, window: Jvm, limit: Jvm) -> Jvm | None:
+    """A plan whose rows have, in a column of cumulative windows, only those that end after a limit in microseconds, which
+    is NULL where all are meant; rows without any go. None if the column has no such windows."""
+    return _ending_after(catalyst, plan, {identity(window)}, limit)
+
+
+def _ending_after(catalyst: Catalyst, plan: Jvm, columns: set[int], limit: Jvm) -> Jvm | None:
+    """`columns` are those that the windows are made of."""
+    if kind(plan) == "Generate" and identity(plan.generatorOutput().head()) in columns:
+        return _Analysed(catalyst).shortened(plan, limit)
+    if kind(plan) == "Project":
+        made = [e for e in items(plan.projectList()) if identity(e) in columns]
+        columns = {identity(a) for e in made for a in items(e.references().toSeq())}
+    if kind(plan) not in ("Project", "Generate", "Filter", "SubqueryAlias", "View", "Sort"):
+        return None
+    below = _ending_after(catalyst, plan.child(), columns, limit)
+    return None if below is None else plan.withNewChildren(catalyst.seq([below]))
 
 
 def _rewritten(catalyst: Catalyst, plan: Jvm, change: Callable[[Jvm], Jvm]) -> Jvm:
@@ -226,8 +247,19 @@ class _Parsed:
         return module(self._c.expressions, "Literal").apply(value)
 
 
+@dataclass(frozen=True)
+class _Hops:
+    """Hopping windows: `is_marked` if they stand for ones that grow, by steps of `begin` up to `slide`."""
+
+    time: Jvm
+    is_marked: bool
+    begin: int
+    slide: int
+    size: int
+
+
 class _Analysed:
-    """Exchanges hopping windows for those that grow."""
+    """Exchanges hopping windows for lists of ends, and those that stand for windows that grow for these."""
 
     def __init__(self, catalyst: Catalyst) -> None:
         assert catalyst.jvm is not None
@@ -236,43 +268,75 @@ class _Analysed:
         self._scala = catalyst.jvm.scala
 
     def changed(self, plan: Jvm) -> Jvm:
-        """Filter(time is not null, Expand(a window for each slide)), if the time is marked, and anything else as it is.
+        """Filter(the time is there, or in the window, Expand(a window for each slide)), and anything else as it is.
 
         In its place a list of ends is exploded: it has as many as there are windows, be they three or a thousand.
         """
-        if kind(plan) != "Filter" or kind(plan.condition()) != "IsNotNull" or kind(plan.child()) != "Expand":
+        if kind(plan) != "Filter" or kind(plan.child()) != "Expand":
             return plan
-        marked = plan.condition().child()
         expand = plan.child()
         window = expand.output().head()
-        if kind(marked) != "KnownNullable" or not window.metadata().contains(TIME_WINDOW):
+        if not window.metadata().contains(TIME_WINDOW):
             return plan
         c, e = self._c, self._c.expressions
-        time = marked.child()
-        windows = expand.projections().head().head()
-        rest = find(windows, lambda e: kind(e) == "Remainder")  # (time - step) % size
-        size, step = rest.right().value(), rest.left().right().value()
+        hops = self._hops(expand.projections().head().head())
         columns = items(expand.child().output())
-        filled = c.plans.Filter(e.IsNotNull(time), expand.child())
-        start = c.alias(self._last_multiple(time, size), "start")
-        below = c.plans.Project(c.seq([*columns, start]), filled)
-        ends = e.Sequence(
-            e.Add(self._last_multiple(time, step), self._number(step)),
-            e.Add(start.toAttribute(), self._number(size)),
-            self._some(self._number(step)),
-            c.none(),
-        )
-        end = c.alias(start.toAttribute(), "end").toAttribute()
+        below = c.plans.Filter(e.IsNotNull(hops.time), expand.child())
+        number = e.PreciseTimestampConversion(hops.time, hops.time.dataType(), self._long)
+        end = c.alias(number, "end").toAttribute()
+        if hops.is_marked:
+            step, size = hops.begin, hops.slide
+            begun = c.alias(self._last_multiple(number, size), "start")
+            below = c.plans.Project(c.seq([*columns, begun]), below)
+            start = begun.toAttribute()
+            first = self._plus(self._last_multiple(number, step), step)
+            last = self._plus(start, size)
+        else:
+            step, size = hops.slide, hops.size
+            start = self._plus(end, -size)
+            since = self._plus(number, -hops.begin)
+            last = self._plus(self._last_multiple(since, step), hops.begin + size)
+            earlier = self._last_multiple(self._plus(since, -size), step)
+            first = self._plus(earlier, hops.begin + size + step)
+        ends = e.Sequence(first, last, self._some(self._number(step)), c.none())
         none = c.seq([])
         exploded = c.plans.Generate(e.Explode(ends), none, False, c.none(), c.seq([end]), below)
-        made = self._window(start.toAttribute(), end, time.dataType())
+        made = self._window(start, end, hops.time.dataType())
         named = e.Alias(made, window.name(), window.exprId(), none, self._some(window.metadata()), none)
         return c.plans.Project(c.seq([named, *columns]), exploded)
 
-    def _last_multiple(self, time: Jvm, length: int) -> Jvm:
-        """Of so many microseconds, as a number: written as Spark writes its windows, which Arrow can evaluate."""
+    def _hops(self, window: Jvm) -> _Hops:
+        """What a hopping window is made of, read off the newest one as Spark writes it."""
+        rest = find(window, lambda e: kind(e) == "Remainder")  # (time - begin) % slide
+        end = items(window.children())[3].child().child()  # start + size
+        time = rest.left().left().child()
+        is_marked = kind(time) == "KnownNullable"
+        return _Hops(
+            time.child() if is_marked else time,
+            is_marked,
+            rest.left().right().value(),
+            rest.right().value(),
+            end.right().value(),
+        )
+
+    def shortened(self, exploded: Jvm, limit: Jvm) -> Jvm:
+        """A list of ends that is exploded, from the first one after a limit on."""
+        c, e = self._c, self._c.expressions
+        first, last, step = items(exploded.generator().child().children())
+        # ends need be no multiples of the step: it is counted from the first one
+        missed = self._last_multiple(e.Subtract(limit, first), step.value())
+        after = e.Add(e.Add(first, missed), step)
+        begin = c.alias(e.If(e.GreaterThan(after, first), after, first), "first")
+        child = exploded.child()
+        begun = c.plans.Project(c.seq([*items(child.output()), begin]), child)
+        some = c.plans.Filter(e.LessThanOrEqual(begin.toAttribute(), last), begun)
+        ends = e.Sequence(begin.toAttribute(), last, self._some(step), c.none())
+        shown = exploded.generatorOutput()
+        return c.plans.Generate(e.Explode(ends), c.seq([]), False, c.none(), shown, some)
+
+    def _last_multiple(self, number: Jvm, length: int) -> Jvm:
+        """Of so many microseconds: written as Spark writes its windows, which Arrow can evaluate."""
         e = self._c.expressions
-        number = e.PreciseTimestampConversion(time, time.dataType(), self._long)
         zero, whole = self._number(0), self._number(length)
         rest = e.Remainder(number, whole)
         before_1970 = self._scala.Tuple2(e.LessThan(rest, zero), e.Add(rest, whole))
@@ -286,6 +350,9 @@ class _Analysed:
             shown = e.PreciseTimestampConversion(value, self._long, data_type)
             fields += [module(e, "Literal").apply(name), e.KnownNullable(shown)]
         return e.CreateNamedStruct(self._c.seq(fields))
+
+    def _plus(self, number: Jvm, more: int) -> Jvm:
+        return self._c.expressions.Add(number, self._number(more))
 
     def _some(self, value: Jvm) -> Jvm:
         return module(self._scala, "Some").apply(value)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, identity, items, kind, module, option
+from headwater.runtime.planning.ties import with_ties_decided
 
 Refuse = Callable[..., NoReturn]
 """refuse(node, reason, hint=...): raises, underlining the part of the SQL that a Catalyst node came from."""
@@ -63,6 +64,8 @@ class Determinism:
         for expression in items(plan.expressions()):
             unread = wanted is not None and kind(expression) == "Alias" and identity(expression) not in wanted
             self._check(expression, inside_sort=unread)
+        if name in ("Aggregate", "Window") and any(f in plan.toString() for f in ("max_by(", "min_by(")):
+            plan = with_ties_decided(self._catalyst, plan)
         if name == "Window":
             return self._window(plan)
         if name == "Sort":

@@ -34,6 +34,9 @@ class Expiry:
     column: int
     topics: tuple[str, ...]
     slack_us: int
+    op: int | None = None
+    """Of records that end each other: which column says that one is a tombstone. Then the newest of each key that would
+    expire stays, since the next one ends it, unless it is a tombstone."""
 
 
 Expiries = Mapping[int, tuple[Expiry, ...]]
@@ -49,12 +52,15 @@ def expiries(
         here = {number: by for (name, number), by in expiring.items() if name == kind(plan)}
         columns = _columns(node, plan, here)
         if columns:
-            found[number] = tuple(Expiry(column, by.topics, by.slack_us) for column, by in columns)
+            op = node.op if isinstance(node, g.Versions) else None
+            found[number] = tuple(Expiry(column, by.topics, by.slack_us, op) for column, by in columns)
     return found
 
 
 def _columns(node: g.Node, plan: Jvm, expiring: Mapping[int, Expiring]) -> list[tuple[int, Expiring]]:
     """For each arrangement of a node the column by which it expires, and when."""
+    if not any(_is_of_one(each) for each in node.inputs):
+        return []
     match node:
         case g.Aggregate() | g.Regroup() | g.SessionAggregate() | g.Sessions() if kind(plan) == "Aggregate":
             keys = _known(items(plan.groupingExpressions()), expiring)
@@ -62,6 +68,9 @@ def _columns(node: g.Node, plan: Jvm, expiring: Mapping[int, Expiring]) -> list[
                 return []
             place, by = keys[0]
             return [(column, by) for column in _key_columns(node, place)]
+        case g.Versions() if kind(plan) == "Window":
+            order = _known([o.child() for o in items(plan.orderSpec())], expiring)
+            return [(node.begin, order[0][1])] if order else []
         case g.Slide() if kind(plan) == "Window":
             order = _known([o.child() for o in items(plan.orderSpec())], expiring)
             return [(node.time, order[0][1])] if order else []
@@ -70,6 +79,12 @@ def _columns(node: g.Node, plan: Jvm, expiring: Mapping[int, Expiring]) -> list[
             found = [side for side in sides if side is not None]
             return found if len(found) == len(sides) else []
     return []
+
+
+def _is_of_one(node: g.Node) -> bool:
+    """Whether nothing below joins or unites rows: what others change as well, one watermark says nothing of, though the
+    same attribute was one by which rows were left out further down."""
+    return all(len(each.inputs) <= 1 for each in g.walk(node))
 
 
 def _side(node: g.Node, plan: Jvm, expiring: Mapping[int, Expiring]) -> tuple[int, Expiring] | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from headwater.queries import graph as g
-from headwater.runtime.hidden import versions_of
+from headwater.runtime.hidden import EVERY, changelog_of, versions_of
 from headwater.runtime.planning.catalyst import (
     Jvm,
 )
@@ -41,6 +41,8 @@ class Versions:
     """The columns that they have besides those of the topic."""
     key: tuple[int, ...] = ()
     """The columns of the topic's key."""
+    begins: tuple[str, ...] = ()
+    """The columns of a record that say when it begins to be valid: the first that is not NULL."""
     refusal: tuple[str, str] | None = None
     """Why there are none, and what to do about it."""
 
@@ -67,7 +69,7 @@ class Relation:
 
 
 def with_versions(relations: Mapping[str, Relation]) -> dict[str, Relation]:
-    """Relations, and the versions of those that have some, under names of their own."""
+    """Relations, and of those that have versions these and the records that they are made of, under names of their own."""
     made = dict(relations)
     for name, relation in relations.items():
         if relation.versions is not None and relation.versions.refusal is None:
@@ -83,6 +85,8 @@ def with_versions(relations: Mapping[str, Relation]) -> dict[str, Relation]:
                 times=times,
                 is_versions=True,
             )
+            records = changelog_of(name)
+            made[records] = Relation(records, relation.schema, append_only=True, hidden=EVERY)
     return made
 
 

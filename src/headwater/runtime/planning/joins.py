@@ -66,7 +66,11 @@ class JoinReader(RangeReader):
         right_below, right_key = self._keyed(right, [*right_keys, *([] if band is None else band[1:3])])
         reach = None
         if band is not None:
-            reach = g.Range(left_key[-1], right_key[-2], right_key[-1], band.width)
+            ends: tuple[int, ...] = ()
+            if band.end is not None:
+                places = [identity(a) for a in right_below.attributes]
+                ends = (places.index(identity(band.end)), right_key[-1])
+            reach = g.Range(left_key[-1], right_key[-2], right_key[-1], band.width, ends)
             left_key, right_key = left_key[:-1], right_key[:-2]
         if condition is not None:
             left_below, (condition,) = self._scalars(left_below, [condition])

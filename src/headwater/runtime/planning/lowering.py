@@ -10,8 +10,9 @@ from headwater.runtime.planning.aggregates import AggregateReader
 from headwater.runtime.planning.functions import FunctionReader
 from headwater.runtime.planning.joins import JoinReader
 from headwater.runtime.planning.sources import LinearReader
+from headwater.runtime.planning.spans import SpanReader
 from headwater.runtime.planning.windows import WindowReader
 
 
-class Lowering(FunctionReader, WindowReader, LinearReader, AggregateReader, JoinReader):
+class Lowering(SpanReader, FunctionReader, WindowReader, LinearReader, AggregateReader, JoinReader):
     """Reads every kind of node that has an incremental form."""

@@ -24,7 +24,15 @@ from headwater.queries.orderings import spelled
 from headwater.queries.statements import Query
 from headwater.runtime.functions.folds import Fold, graph, parse_fold
 from headwater.runtime.functions.registry import Functions
-from headwater.runtime.hidden import hidden_among, in_order, is_versions, versions_of
+from headwater.runtime.hidden import (
+    EVERY,
+    changelog_of,
+    hidden_among,
+    hidden_in,
+    in_order,
+    is_versions,
+    versions_of,
+)
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
@@ -45,11 +53,14 @@ from headwater.runtime.planning.handles import (
     Versions,
     with_versions,
 )
+from headwater.runtime.planning.hidden_windows import with_named_columns
 from headwater.runtime.planning.lists import with_ordered_lists
 from headwater.runtime.planning.lowering import Lowering
 from headwater.runtime.planning.names import Names, Opened
+from headwater.runtime.planning.policy import NEEDED, Policy
 from headwater.runtime.planning.registration import SessionFunctions
-from headwater.runtime.planning.timing import NEEDED, LatePlan, Policy, TimedPlan, Timing
+from headwater.runtime.planning.timed_plans import LatePlan, TimedPlan
+from headwater.runtime.planning.timing import Timing
 from headwater.runtime.planning.versions import Unversioned, VersionedNames, view_without_versions
 from headwater.runtime.session import SEMANTICS
 
@@ -59,6 +70,7 @@ if TYPE_CHECKING:
 
 _MENTIONED = re.compile(r"View \(`([^`]+)`")
 _POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
+_NO_WINDOW = re.compile(r"The input is not a correct window column: window_time\((\w+)")
 _COUNTED = re.compile(r"(?<=_common_expr)_\d+")
 """Names that Spark numbers anew in each process."""
 _RULES = "org.apache.spark.sql.catalyst.optimizer."
@@ -113,6 +125,11 @@ class LateGraph:
     topic: str
     root: g.Node
 
+    @property
+    def source(self) -> str:
+        """What it reads: the topic, or of a keyed one its records."""
+        return g.sources(self.root)[0].name
+
 
 class Planner:
     """Plans queries over relations that have a schema and, for now, no rows."""
@@ -159,10 +176,7 @@ class Planner:
         schema = self._schema(query, pinned, attributes[:shown])
         if policy.emits:
             domains = tuple(tuple(sorted(topics)) for topics in timed.domains)
-            # a version that comes late changes what was joined with the one before it
-            is_added_to = not any(is_versions(source.name) for source in g.sources(root))
-            added = policy.options.late != "correct" and is_added_to
-            root = g.Close(root, domains, schema, append_only=added)
+            root = g.Close(root, domains, schema, append_only=policy.options.late != "correct")
             lowering.origins[id(root)] = (root, timed.plan)
         elif isinstance(root, g.Map):
             root = replace(root, schema=schema)
@@ -205,7 +219,8 @@ class Planner:
         pinned = pin(self.catalyst, query, self._known, names)
         if not is_timed:
             return pinned, TimedPlan(pinned), names
-        timing = Timing(self.catalyst, with_versions(relations), refuser(query), policy)
+        changelog = lambda name: self._open(changelog_of(name), relations[name].schema, EVERY).plan  # noqa: E731
+        timing = Timing(self.catalyst, with_versions(relations), refuser(query), policy, changelog)
         return pinned, timing.timed(pinned), names
 
     def _late(self, query: Query, relations: Mapping[str, Relation], part: LatePlan) -> LateGraph:
@@ -326,6 +341,8 @@ def analyse(
         parsed = catalyst.session.sessionState().sqlParser().parsePlan(spelled(query.text).text)
         parsed = parsed if names is None else names.resolved(parsed)
         parsed = with_own_functions(catalyst, parsed, query.text, refuser(query))
+        if hidden_in(query.text):
+            parsed = with_named_columns(catalyst, parsed)
         dataset = catalyst.dataset(with_ordered_lists(catalyst, parsed, query.text, refuser(query)))
         plan = dataset.queryExecution().analyzed()
         changed = cumulated(catalyst, plan, query.text)
@@ -410,9 +427,24 @@ def statement_error(query: Query, error: Exception) -> HeadwaterError:
     if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
         facts["missing"] = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
         first = f"there is no topic or view {facts['missing']}"
+    if (window := _NO_WINDOW.search(first)) is not None:
+        return _no_window(query, window[1])
     found = _placed(query, error, first, message)
     found.facts.update(facts)
     return found
+
+
+def _no_window(query: Query, column: str) -> StatementError:
+    """Spark knows of a column that it is a window only where the query itself makes it."""
+    reason = (
+        f"{column} is not made by window() in this query, and only of such a window is there a window_time"
+    )
+    hint = f"have the view that makes it give its time too: SELECT {column}, window_time({column}) AS t, ..."
+    text = spelled(query.text).text
+    called = re.search(rf"\bwindow(_time)?\s*\(\s*(\w+\s*\.\s*)?`?{column}\b`?[^()]*\)", text, re.IGNORECASE)
+    if called is None:
+        return StatementError(reason, hint=hint)
+    return _pointing(query, called.start(), called.end(), reason, hint)
 
 
 def _placed(query: Query, error: PySparkException, first: str, message: str) -> StatementError:

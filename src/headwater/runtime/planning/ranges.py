@@ -39,6 +39,8 @@ class Band(NamedTuple):
     high: Jvm
     width: int | None
     """The greatest distance of the two; None if the ranges of one key do not overlap."""
+    end: Jvm | None = None
+    """The column that the high end is of, if the condition asks nothing else of it."""
 
 
 class _Moved(NamedTuple):
@@ -138,19 +140,24 @@ class RangeReader(Reader):
 
     def _valid(self, at: Jvm, begin: Jvm, end: Jvm, terms: Sequence[Jvm]) -> Band | None:
         x = self._c.expressions
-        if not any(kind(term) == "Or" and _is_open_or_after(term, end, at) for term in terms):
+        asked = [term for term in terms if kind(term) == "Or" and _is_open_or_after(term, end, at)]
+        if not asked:
             return None
+        others = {identity(a) for t in terms if t is not asked[0] for a in items(t.references().toSeq())}
         last = self._plus(self._units(end), -1)
         high = x.If(x.IsNull(end), self._bigint_literal(_MOST), last)
-        return Band(self._units(at), self._units(begin), high, None)
+        alone = end if identity(end) not in others else None
+        return Band(self._units(at), self._units(begin), high, None, alone)
 
     def _is_table_key(self, right: Lowered, keys: Sequence[Jvm]) -> bool:
         """Whether the keys of a join are those of the table whose versions are on its right side, or more."""
         found = [_origin(right.node, _place(right, key)) for key in keys if kind(key) == "AttributeReference"]
-        columns = {source.columns[at] for source, at in filter(None, found) if at < len(source.columns)}
         source = next((source for source, _ in filter(None, found)), None)
+        if isinstance(source, g.Versions):
+            return set(source.key) <= {at for _, at in filter(None, found)}
         if source is None:
             return False
+        columns = {source.columns[at] for _, at in filter(None, found) if at < len(source.columns)}
         versions = self._relations[table_topic(source.name)].versions
         return versions is not None and set(versions.key) <= columns
 
@@ -257,6 +264,8 @@ def _of_versions(lowered: Lowered, attribute: Jvm) -> str | None:
     if found is None:
         return None
     source, at = found
+    if isinstance(source, g.Versions):
+        return {source.begin: "_valid_from", len(source.schema) - 1: "_valid_to"}.get(at)
     return source.schema.field(at).name if at >= len(source.columns) else None
 
 
@@ -264,8 +273,10 @@ def _place(lowered: Lowered, attribute: Jvm) -> int:
     return [identity(a) for a in lowered.attributes].index(identity(attribute))
 
 
-def _origin(node: g.Node, column: int) -> tuple[g.Source, int] | None:
+def _origin(node: g.Node, column: int) -> tuple[g.Source | g.Versions, int] | None:
     """The column of the versions of a topic that a column is, if nothing but projections and filters lies between."""
+    if isinstance(node, g.Versions):
+        return node, column
     if isinstance(node, g.Source):
         return (node, column) if is_versions(node.name) else None
     if not isinstance(node, g.Map):

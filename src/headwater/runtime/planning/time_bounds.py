@@ -12,12 +12,14 @@ _COMPARISONS = {
     "GreaterThan": (1, 1),
     "LessThanOrEqual": (-1, 0),
     "LessThan": (-1, 1),
+    "EqualTo": (0, 0),
 }
-"""Which way the left side is bounded, and by how much more where equal is not enough."""
+"""Which way the left side is bounded, 0 being both, and by how much more where equal is not enough."""
 _WRAPPERS = ("Cast", "DatetimeSub", "KnownNotNull", "KnownNullable")
 _OF_ALL_ROWS = ("NTile", "PercentRank", "CumeDist")
 """What counts the rows of the whole partition, whatever the frame."""
-_Defined = Mapping[str, Jvm]
+Defined = Mapping[str, Jvm]
+"""What the names in a condition stand for."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class TimeBounds:
     def of(self, condition: Jvm, left: Collection[int], right: Collection[int]) -> Bounds | None:
         """The bounds that a condition puts on two times, one of each side; of the first two that it compares."""
         found: Bounds | None = None
-        for term, defined in _terms(condition, {}):
+        for term, defined in terms(condition, {}):
             compared = _compared(term, defined)
             if compared is None:
                 continue
@@ -58,10 +60,10 @@ class TimeBounds:
             if identity(found.left) != identity(sides[0]) or identity(found.right) != identity(sides[1]):
                 continue
             least, most = found.least, found.most
-            if sign > 0:
+            if sign >= 0:
                 bound = difference + strict
                 least = bound if least is None else max(least, bound)
-            else:
+            if sign <= 0:
                 bound = difference - strict
                 most = bound if most is None else min(most, bound)
             found = Bounds(*sides, least, most)
@@ -70,7 +72,7 @@ class TimeBounds:
     def equal(self, condition: Jvm) -> list[tuple[int, int]]:
         """The columns that a condition has to be equal, by their identities."""
         found = []
-        for term, _ in _terms(condition, {}):
+        for term, _ in terms(condition, {}):
             if kind(term) in ("EqualTo", "EqualNullSafe"):
                 sides = items(term.children())
                 if all(kind(side) == "AttributeReference" for side in sides):
@@ -111,37 +113,37 @@ def _frame(named: Jvm) -> Jvm | None:
     return frame
 
 
-def _terms(condition: Jvm, defined: _Defined) -> Iterator[tuple[Jvm, _Defined]]:
+def terms(condition: Jvm, defined: Defined) -> Iterator[tuple[Jvm, Defined]]:
     """What all must hold, with what the names in it stand for."""
     name = kind(condition)
     if name == "And":
         for child in items(condition.children()):
-            yield from _terms(child, defined)
+            yield from terms(child, defined)
     elif name == "Between":
-        yield from _terms(items(condition.children())[0], defined)
+        yield from terms(items(condition.children())[0], defined)
     elif name == "With":
         child, *definitions = items(condition.children())
         known = {d.id().toString(): d.child() for d in definitions}
-        yield from _terms(child, {**defined, **known})
+        yield from terms(child, {**defined, **known})
     else:
         yield condition, defined
 
 
-def _compared(term: Jvm, defined: _Defined) -> tuple[tuple[Jvm, int], tuple[Jvm, int], int, int] | None:
+def _compared(term: Jvm, defined: Defined) -> tuple[tuple[Jvm, int], tuple[Jvm, int], int, int] | None:
     if kind(term) not in _COMPARISONS:
         return None
     one, other = (_meant(side, defined) for side in items(term.children()))
     sign, strict = _COMPARISONS[kind(term)]
     if kind(one) == "SubtractTimestamps" and (span := _span(other)) is not None:
-        first, second = (_moved(e, defined) for e in items(one.children()))
+        first, second = (moved(e, defined) for e in items(one.children()))
         if first is None or second is None:
             return None
         return first, (second[0], second[1] + span), sign, strict
-    left, right = _moved(one, defined), _moved(other, defined)
+    left, right = moved(one, defined), moved(other, defined)
     return None if left is None or right is None else (left, right, sign, strict)
 
 
-def _meant(expression: Jvm, defined: _Defined) -> Jvm:
+def _meant(expression: Jvm, defined: Defined) -> Jvm:
     """What a name stands for, and an interval that is only written with smaller units."""
     if kind(expression) == "CommonExpressionRef":
         found = defined.get(expression.id().toString())
@@ -152,21 +154,21 @@ def _meant(expression: Jvm, defined: _Defined) -> Jvm:
     return expression
 
 
-def _moved(expression: Jvm, defined: _Defined) -> tuple[Jvm, int] | None:
+def moved(expression: Jvm, defined: Defined) -> tuple[Jvm, int] | None:
     """A column, and how much is added to it."""
     name = kind(expression)
     if name == "AttributeReference":
         return expression, 0
     if name == "CommonExpressionRef":
         found = defined.get(expression.id().toString())
-        return None if found is None else _moved(found, defined)
+        return None if found is None else moved(found, defined)
     if name in _WRAPPERS:
         child = items(expression.children())[0]
-        return _moved(child, defined) if child.dataType().typeName() == "timestamp" else None
+        return moved(child, defined) if child.dataType().typeName() == "timestamp" else None
     if name == "TimestampAddInterval":
         start, interval = items(expression.children())
-        moved, span = _moved(start, defined), _span(interval)
-        return None if moved is None or span is None else (moved[0], moved[1] + span)
+        begun, span = moved(start, defined), _span(interval)
+        return None if begun is None or span is None else (begun[0], begun[1] + span)
     return None
 
 

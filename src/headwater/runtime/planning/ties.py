@@ -1,0 +1,54 @@
+"""`min_by` and `max_by` where several rows have the least or greatest ordering: Spark takes any of them, a view must not.
+
+`max_by(v, o)` is written as `max_by(v, struct(o, v))`, so that of these rows it is the one with the greatest v, NULL below all
+others, and for `min_by` the least. Where o is NULL so is the struct, for such rows never count. The operators do the
+same by themselves (`operators.extremes`), and so need no struct: `by_parts` gives back what it was made of.
+"""
+
+from __future__ import annotations
+
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, items, kind, module
+
+_PICKS = ("MinBy", "MaxBy")
+_FIELDS = ("_headwater_ordering", "_headwater_value")
+"""Which nobody else's struct has."""
+
+
+def with_ties_decided(catalyst: Catalyst, plan: Jvm) -> Jvm:
+    """An analysed aggregate or window with its choices made."""
+    assert catalyst.jvm is not None
+    c, e = catalyst, catalyst.expressions
+    is_ordered = module(catalyst.jvm.org.apache.spark.sql.catalyst.expressions, "RowOrdering").isOrderable
+
+    def decided(pick: Jvm) -> Jvm | None:
+        if kind(pick) not in _PICKS or by_parts(pick) is not None:
+            return None
+        value, ordering = items(pick.children())
+        if not is_ordered(c.seq([value])) or value.semanticEquals(ordering):
+            return None
+        names = [module(e, "Literal").apply(name) for name in _FIELDS]
+        both = e.CreateNamedStruct(c.seq([names[0], ordering, names[1], value]))
+        none = module(e, "Literal").create(None, both.dataType())
+        known = e.If(e.IsNull(ordering), none, both)
+        return pick.withNewChildren(c.seq([value, known]))
+
+    def each(expressions: Jvm) -> Jvm:
+        return c.seq(c.rewritten(expression, decided) for expression in items(expressions))
+
+    if kind(plan) == "Window":
+        return plan.copy(
+            each(plan.windowExpressions()), plan.partitionSpec(), plan.orderSpec(), plan.child(), plan.hint()
+        )
+    return plan.copy(plan.groupingExpressions(), each(plan.aggregateExpressions()), plan.child(), plan.hint())
+
+
+def by_parts(function: Jvm) -> list[Jvm] | None:
+    """The value and the ordering of a `min_by` or `max_by` whose choice is made; None for any other function."""
+    if kind(function) not in _PICKS:
+        return None
+    value, ordering = items(function.children())
+    both = find(ordering, lambda e: kind(e) == "CreateNamedStruct")
+    parts = [] if both is None else items(both.children())
+    if len(parts) != 4 or str(parts[0].value()) != _FIELDS[0] or not value.semanticEquals(parts[3]):
+        return None
+    return [value, parts[1]]
