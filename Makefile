@@ -12,16 +12,16 @@ demo: env-runtime ## show the log at work
 	@$(BIN)/python examples/log_demo.py
 
 test: env-dev lint types imports ## everything that must hold
-	$(PYTEST) -n 2 tests
+	$(PYTEST) -n 2 -m "not long" tests
 
 check: env-dev lint types imports ## the inner loop: all but slow tests, in about a minute
-	$(PYTEST) -n 2 -m "not slow" tests
+	$(PYTEST) -n 2 -m "not slow and not long" tests
 
 fix: env-dev ## format, and mend what the linter can
 	$(BIN)/ruff check --fix --exit-zero --quiet .
 	$(BIN)/ruff format .
 
-test-long: env-dev ## property tests with many more examples
+test-long: env-dev ## property tests with many more examples, and tests that take long
 	HEADWATER_LONG=1 $(PYTEST) -n 2 --timeout=3600 tests
 
 bench: env-dev ## measure, and print the table

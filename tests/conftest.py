@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 LONG = os.environ.get("HEADWATER_LONG") == "1"
 
+# Programs that tests start live for seconds: their JVMs need neither the best code nor threads to collect garbage with.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # `make test` gives the same verdict each time; `make test-long` looks for what nobody has seen yet.
 settings.register_profile(
     "test", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

@@ -12,9 +12,13 @@ from benchmarks.__main__ import SUBJECTS
 from benchmarks.harness import Row
 from tests.repo.tree import ROOT
 
+LONG = ("views", "pacing", "windows", "skew")
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("subject", SUBJECTS)
+@pytest.mark.parametrize(
+    "subject", [pytest.param(s, marks=pytest.mark.long) if s in LONG else s for s in SUBJECTS]
+)
 def test_a_subject_prints_rows(subject: str, tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     done = subprocess.run(

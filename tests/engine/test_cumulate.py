@@ -120,6 +120,7 @@ ROW_BY_ROW = {
 }
 
 
+@pytest.mark.long
 def test_what_rows_bring_is_spread_over_windows_as_if_each_were_in_all_of_its_own(
     tmp_path: Path, spark: SparkSession
 ) -> None:

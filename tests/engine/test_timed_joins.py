@@ -52,6 +52,7 @@ def rows(ws: hw.Workspace, name: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in ws.view(name).read().to_pylist()), key=repr)
 
 
+@pytest.mark.long
 def test_joins_in_time_mean_the_same_however_they_are_written(tmp_path: Path, spark: SparkSession) -> None:
     chance = random.Random(5)
     for round_ in range(2):
