@@ -8,11 +8,9 @@ changes nothing for the rows of the time between, and the join need not look at 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from headwater.queries import graph as g
 from headwater.runtime.linear import columns_of
-from headwater.runtime.planning.catalyst import Jvm, identity, items, kind
+from headwater.runtime.planning.catalyst import Jvm, conjuncts, identity, items, kind
 from headwater.runtime.planning.handles import Bound
 
 
@@ -70,19 +68,11 @@ def _bounds(condition: g.Expression, column: int, limit: int) -> bool:
     if not isinstance(condition.handle, Bound):
         return False
     rank = identity(condition.handle.attributes[column])
-    for term in _terms(condition.handle.expression):
+    for term in conjuncts(condition.handle.expression):
         read = (identity(a) for a in items(term.references().toSeq()))
         if rank in read and not limit <= _greatest(term, rank):
             return False
     return True
-
-
-def _terms(condition: Jvm) -> Iterator[Jvm]:
-    if kind(condition) == "And":
-        for child in items(condition.children()):
-            yield from _terms(child)
-    else:
-        yield condition
 
 
 def _greatest(term: Jvm, rank: int) -> int:

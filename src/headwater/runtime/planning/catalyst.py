@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -110,6 +110,15 @@ class Catalyst:
 def module(package: Jvm, name: str) -> Jvm:
     """A Scala object, by the name of its class."""
     return getattr(getattr(package, name + "$"), "MODULE$")
+
+
+def conjuncts(condition: Jvm) -> Iterator[Jvm]:
+    """What must all hold for a condition to."""
+    if kind(condition) != "And":
+        yield condition
+        return
+    for child in items(condition.children()):
+        yield from conjuncts(child)
 
 
 def items(seq: Jvm) -> list[Jvm]:

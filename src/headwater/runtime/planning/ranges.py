@@ -10,12 +10,12 @@ greatest or the least one stops there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headwater.queries import graph as g
 from headwater.runtime.hidden import is_versions, table_topic
-from headwater.runtime.planning.catalyst import Jvm, identity, items, kind, module
+from headwater.runtime.planning.catalyst import Jvm, conjuncts, identity, items, kind, module
 from headwater.runtime.planning.handles import Lowered
 from headwater.runtime.planning.reader import Reader
 
@@ -68,7 +68,7 @@ class RangeReader(Reader):
         """The range that a condition says of the pairs it holds for, if it says one."""
         if condition is None:
             return None
-        terms = list(_terms(condition))
+        terms = list(conjuncts(condition))
         return self._version(terms, left, right, right_keys) or self._interval(terms, left, right)
 
     # Times that are near
@@ -160,15 +160,6 @@ class RangeReader(Reader):
         columns = {source.columns[at] for _, at in filter(None, found) if at < len(source.columns)}
         versions = self._relations[table_topic(source.name)].versions
         return versions is not None and set(versions.key) <= columns
-
-
-def _terms(condition: Jvm) -> Iterator[Jvm]:
-    """What all must hold."""
-    if kind(condition) == "And":
-        for child in items(condition.children()):
-            yield from _terms(child)
-    else:
-        yield condition
 
 
 def _bound(term: Jvm, left: set[int], right: set[int]) -> _Bound | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 
-from headwater.runtime.planning.catalyst import Jvm, identity, items, kind, module, option
+from headwater.runtime.planning.catalyst import Jvm, conjuncts, identity, items, kind, module, option
 from headwater.runtime.planning.handles import Times
 from headwater.runtime.planning.names import relation_of
 from headwater.runtime.planning.punctual import PunctualVersions
@@ -47,14 +46,14 @@ class TimedJoins(PunctualVersions):
 
     def _filtered_join(self, plan: Jvm) -> Jvm:
         """A filter over an inner join, as a join with that condition: `FROM a, b WHERE ...` is `a JOIN b ON ...`."""
-        return self._with_condition(plan.child(), list(_conjuncts(plan.condition()))) or plan
+        return self._with_condition(plan.child(), list(conjuncts(plan.condition()))) or plan
 
     def _with_condition(self, join: Jvm, conditions: list[Jvm]) -> Jvm | None:
         """An inner join with further conditions, as far down as all that they speak of is there; None of another one."""
         if kind(join) != "Join" or kind(join.joinType()) not in ("Inner", "Cross"):
             return None
         if (own := option(join.condition())) is not None:
-            conditions = [*_conjuncts(own), *conditions]
+            conditions = [*conjuncts(own), *conditions]
         left = join.left()
         known = {identity(a) for a in items(left.output())}
         below = [c for c in conditions if {identity(a) for a in items(c.references().toSeq())} <= known]
@@ -164,15 +163,6 @@ class TimedJoins(PunctualVersions):
         join = kind(plan.joinType())
         there = set() if join in ("RightOuter", "FullOuter") else set(left.times)
         return there if join in ("LeftOuter", "FullOuter") else there | set(right.times)
-
-
-def _conjuncts(condition: Jvm) -> Iterator[Jvm]:
-    """What must all hold for a condition to."""
-    if kind(condition) != "And":
-        yield condition
-        return
-    for child in items(condition.children()):
-        yield from _conjuncts(child)
 
 
 def _moments(seen: Seen) -> set[int]:
