@@ -22,12 +22,17 @@ from headwater.rules import HIDDEN as HIDDEN
 from headwater.rules import NAME, check_column, check_topic
 from headwater.settings import Durability, format_bytes, parse_bytes
 from headwater.timing import OCCURRED, SENT, STORED, WatermarkBy, with_clock
-from headwater.types import WIDER, format_type, parse_type, quote
+from headwater.types import TIMESTAMP, WIDER, format_type, parse_type, quote
 
 Cleanup = Literal["delete", "compact"]
 
 OP_TYPE = pa.int8()
 """`_op` in active segments: its place in `headwater.records.OPS`."""
+CAPTURED = pa.schema(
+    [("_source_position", pa.int64()), ("_source_time", TIMESTAMP), ("_transaction", pa.int64())]
+)
+"""What a record of a captured topic says of where it comes from: the place in the source's own log, which rises, when that
+was committed there, and in which transaction."""
 TOMBSTONE_RETENTION_US = parse_span_us("1 day")
 
 T = TypeVar("T")
@@ -97,6 +102,8 @@ class TopicDefinition:
     """The column that says whose clock a row's times are by; `occurred` and `sent` are then those times."""
     occurred: str | None = None
     sent: str | None = None
+    captured_by: str | None = None
+    """The source that fills it, and nobody else."""
     incarnation: int = field(default=0, compare=False)
     """Given by the log: tells a topic from an earlier one of its name."""
 
@@ -120,9 +127,16 @@ class TopicDefinition:
 
     @cached_property
     def row_schema(self) -> pa.Schema:
-        """The columns of conformed rows: the topic's, all nullable (a tombstone has only its key), and `_op` if keyed."""
+        """The columns of conformed rows: the topic's, all nullable (a tombstone has only its key), `_op` if keyed,
+        and where they come from if captured."""
         fields = [f.with_nullable(True) for f in self.schema]
-        return pa.schema([*fields, pa.field("_op", OP_TYPE)] if self.keyed else fields)
+        op = [pa.field("_op", OP_TYPE)] if self.keyed else []
+        return pa.schema([*fields, *op, *self.source_columns])
+
+    @property
+    def source_columns(self) -> pa.Schema:
+        """The columns that records have because they were captured."""
+        return pa.schema([]) if self.captured_by is None else CAPTURED
 
     @cached_property
     def storage_schema(self) -> pa.Schema:
@@ -206,7 +220,7 @@ ALTERABLE = (
 OPTION_NAMES = (*_FIXED, *ALTERABLE)
 _USUAL = (("cleanup", "delete"), ("watermark", "events"), ("occurred", OCCURRED), ("sent", SENT))
 _LATER = {"watermark": "events", "producer_timeout_us": None, "clock": None, "occurred": None, "sent": None}
-_LATER["versions_for_us"] = None
+_LATER["versions_for_us"] = _LATER["captured_by"] = None
 """Fields that a definition says only where they differ from these: earlier versions do not know them."""
 
 

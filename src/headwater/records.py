@@ -35,6 +35,13 @@ def conform(rows: Any, topic: TopicDefinition, *, captured: bool = False) -> pa.
 
     `_op` is 'upsert' or 'delete'; rows that were `captured` from a database may say what happened there.
     """
+    if topic.captured_by is not None and not captured:
+        raise UsageError(
+            f"topic {topic.name!r} is filled by source {topic.captured_by!r}, and by nothing else",
+            hint="write to where it is captured from, or to a topic of your own",
+            topic=topic.name,
+            source=topic.captured_by,
+        )
     ops, topic = OPS if captured else OPS[:CAPTURED_FROM], topic.given
     if isinstance(rows, Mapping):
         raise UsageError(

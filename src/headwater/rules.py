@@ -40,6 +40,8 @@ class Declared(TimedTopic, Protocol):
     def versions_for_us(self) -> Microseconds | None: ...
     @property
     def durability(self) -> str | None: ...
+    @property
+    def source_columns(self) -> pa.Schema: ...
 
 
 def check_topic(topic: Declared) -> None:
@@ -56,7 +58,7 @@ def check_topic(topic: Declared) -> None:
     for name in names:
         if folded.count(name.lower()) > 1:
             raise SchemaError(f"topic {topic.name!r} has the column {name!r} twice (names ignore case)")
-        if name.lower() in HIDDEN:
+        if name.lower() in (*HIDDEN, *topic.source_columns.names):
             raise SchemaError(
                 f"{name!r} is a column that every topic has; topic {topic.name!r} cannot declare it",
                 hint="choose another name",

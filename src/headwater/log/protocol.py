@@ -47,6 +47,19 @@ class Producer:
     name: str
     sequence: int
     epoch: int = 0
+    note: Mapping[str, Any] | None = field(default=None, compare=False)
+    """Plain JSON that the log keeps with the sequence, in the same commit: where the producer stands by its own reckoning."""
+
+
+@dataclass(frozen=True)
+class ProducerInfo:
+    """What the log knows of a producer that has appended."""
+
+    sequence: int
+    """The last that was written."""
+    epoch: int
+    note: Mapping[str, Any] | None
+    """The last that was given; it may be of an earlier sequence."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +207,11 @@ class Log(Protocol):
 
     capabilities: frozenset[Capability]
 
+    @property
+    def identity(self) -> str:
+        """Tells this workspace from every other, also from one that takes its place later."""
+        ...
+
     def topics(self) -> Mapping[str, TopicDefinition]:
         """Every topic, by name (found in any case), as of the last commit that is visible."""
         ...
@@ -248,6 +266,10 @@ class Log(Protocol):
         """Commit and return once it is as durable as its topics ask. Raises, in this order of checks:
         FencedError (older epoch), AlreadyWrittenError, ConflictError; a known sequence returns its first receipt.
         """
+        ...
+
+    def producer(self, name: str) -> ProducerInfo | None:
+        """A producer that has appended, as of the last commit that is visible, or None."""
         ...
 
     def punctuate(

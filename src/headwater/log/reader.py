@@ -149,7 +149,10 @@ def shown_columns(definition: TopicDefinition, columns: Sequence[str] | None) ->
     op = ("_op",) if definition.keyed else ()
     if columns is None:
         return (*definition.schema.names, "_partition", "_offset", *op)
-    hidden = {name for name in HIDDEN if name not in ("_op", "_version")} | set(op)
+    hidden = {name for name in HIDDEN if name not in ("_op", "_version")} | {
+        *op,
+        *definition.source_columns.names,
+    }
     if definition.versioned_by is not None:
         hidden.add("_version")
     for name in columns:

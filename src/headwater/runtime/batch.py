@@ -184,7 +184,8 @@ class Batch:
     def changelog(self, name: str, records: pa.RecordBatch, columns: Sequence[str]) -> None:
         """Have views that leave rows out make versions of these records of a keyed topic, which have all hidden columns;
         these are the topic's columns that such a view knows."""
-        rows = pa.Table.from_batches([records]).select([*columns, *EVERY.names])
+        hidden = [name for name in EVERY.names if name in records.schema.names and name not in columns]
+        rows = pa.Table.from_batches([records]).select([*columns, *hidden])
         self._changelogs[name] = self._frame(rows)._jdf.queryExecution().analyzed()
 
     def version_rows(self, records: pa.RecordBatch, topic: TopicDefinition) -> pa.Table:

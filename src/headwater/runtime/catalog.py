@@ -16,9 +16,7 @@ from headwater.queries.statements import Query
 from headwater.runtime.admission import ERRORS, Admission
 from headwater.runtime.expressions import Evaluator
 from headwater.runtime.hidden import (
-    WATERMARK,
-    hidden_fields,
-    hidden_schema,
+    every_hidden,
     is_versions,
     table_topic,
     table_with_hidden,
@@ -392,7 +390,7 @@ def _topic_relation(topic: TopicDefinition, columns: Sequence[str] | None) -> Re
         topic.name,
         _chosen(topic.schema, columns),
         append_only=not topic.key,
-        hidden=pa.schema([*hidden_schema(topic), *hidden_fields(topic, [WATERMARK])]),
+        hidden=every_hidden(topic),
         times={topic.time: Times(frozenset([topic.name]))} if topic.time is not None else {},
         is_stream=not topic.key and topic.time is not None,
         versions=readable_versions(topic),

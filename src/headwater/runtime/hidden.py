@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from headwater.catalog import TopicDefinition
+from headwater.catalog import CAPTURED, TopicDefinition
 from headwater.log.protocol import Log
 from headwater.queries.as_of import VERSIONS
 from headwater.queries.dialect import words_of
@@ -29,8 +29,8 @@ READABLE = pa.schema(
 """All of them; a topic without a key has no `_op`."""
 WATERMARK = "_watermark"
 """The watermark that a record met: for the engine alone."""
-EVERY = pa.schema([*READABLE, (WATERMARK, TIMESTAMP)])
-"""Those that can be named, and that one."""
+EVERY = pa.schema([*READABLE, *CAPTURED, (WATERMARK, TIMESTAMP)])
+"""Those that can be named, those of captured topics among them, and that one."""
 _RECORDS = "._records"
 _CHANGELOG = ".changelog"
 POSITION = ("_partition", "_offset", "_appended_at")
@@ -41,13 +41,13 @@ VERSIONED = pa.schema([("_valid_from", TIMESTAMP), ("_valid_to", TIMESTAMP), ("_
 
 def hidden_schema(topic: TopicDefinition) -> pa.Schema:
     """The hidden columns that a topic has."""
-    return READABLE if topic.key else pa.schema([f for f in READABLE if f.name != "_op"])
+    return hidden_fields(topic, [*READABLE.names, *CAPTURED.names])
 
 
 def hidden_among(words: Iterable[str]) -> tuple[str, ...]:
     """Which hidden columns are among the words of a query, in any case."""
     folded = {word.lower() for word in words}
-    return tuple(name for name in READABLE.names if name in folded)
+    return tuple(name for name in EVERY.names if name in folded and name != WATERMARK)
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -58,8 +58,9 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 def hidden_fields(topic: TopicDefinition, names: Iterable[str]) -> pa.Schema:
     """Hidden columns of a topic by name, those of the engine too, as far as it has them."""
-    wanted = set(names)
-    return pa.schema([f for f in EVERY if f.name in wanted and (f.name != "_op" or topic.key)])
+    lacks = {*(() if topic.key else ("_op",)), *(() if topic.captured_by else CAPTURED.names)}
+    wanted = set(names) - lacks
+    return pa.schema([f for f in EVERY if f.name in wanted])
 
 
 def hidden_in(query: str) -> tuple[str, ...]:
@@ -105,18 +106,28 @@ def version_hidden(topic: TopicDefinition) -> pa.Schema:
 def version_schema(topic: TopicDefinition, columns: Sequence[str] | None = None) -> pa.Schema:
     """The columns of the versions of a topic's rows, or these of them, and after them all hidden ones, marked."""
     own = topic.schema if columns is None else pa.schema([topic.schema.field(name) for name in columns])
-    return pa.schema([*own, *(f.with_metadata({HIDDEN: b""}) for f in version_hidden(topic))])
+    return pa.schema([*own, *_marked(version_hidden(topic))])
 
 
 def topic_schema(topic: TopicDefinition, hidden: Sequence[str]) -> pa.Schema:
     """The columns of a topic, and after them these hidden ones, as far as it has them, marked."""
-    return marked(pa.schema([*topic.schema, *hidden_fields(topic, hidden)]))
+    return pa.schema([*topic.schema, *_marked(hidden_fields(topic, hidden))])
 
 
-def marked(schema: pa.Schema) -> pa.Schema:
-    """A schema whose hidden columns are known as such to those who read its tables."""
-    fields = (f.with_metadata({HIDDEN: b""}) if f.name in EVERY.names else f for f in schema)
-    return pa.schema(list(fields))
+def every_hidden(topic: TopicDefinition) -> pa.Schema:
+    """All hidden columns of a topic, that of the engine too."""
+    return hidden_fields(topic, EVERY.names)
+
+
+def marked(schema: pa.Schema, topic: TopicDefinition) -> pa.Schema:
+    """The columns of a topic's table, of which those that are not its own are known as hidden."""
+    own = set(topic.schema.names)
+    return pa.schema([f if f.name in own else f.with_metadata({HIDDEN: b""}) for f in schema])
+
+
+def _marked(fields: Iterable[pa.Field]) -> list[pa.Field]:
+    """Columns that are known as hidden to those who read their tables."""
+    return [field.with_metadata({HIDDEN: b""}) for field in fields]
 
 
 def visible(schema: pa.Schema) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from headwater.catalog import CAPTURED
 from headwater.log.protocol import Log
 from headwater.operators.delta import Delta, concat_rows
 from headwater.parallel import side_by_side
@@ -68,7 +69,8 @@ class Inputs:
     def _columns(self, unit: Unit, topic: str) -> list[str]:
         own = self._schema(topic).names
         if isinstance(unit, TableUnit):
-            return [*own, *(name for name in READABLE.names if name in unit.schema.names or name == "_op")]
+            hidden = (*READABLE.names, *CAPTURED.names)
+            return [*own, *(n for n in hidden if (n in unit.schema.names or n == "_op") and n not in own)]
         return [*own, *unit.hidden.get(unit.named[topic], ())]
 
     def _schema(self, topic: str) -> pa.Schema:
@@ -95,6 +97,6 @@ class Inputs:
         )
         batches = [batch for part in parts for batch in part]
         if not batches:
-            known = {field.name: field for field in (*own, *EVERY)}
+            known = {field.name: field for field in (*EVERY, *own)}
             return Delta.empty(pa.schema([known[name] for name in columns])).rows
         return concat_rows(batches, batches[0].schema)

@@ -201,7 +201,7 @@ class Past:
             wanted = in_order(self._hidden(definition, name))
             shown = [*definition.inputs[name], *(n for n in wanted if n in admitted.rows.schema.names)]
             rows = pa.Table.from_batches([admitted.rows.select(shown)])
-            self._batch.register(name, rows.cast(marked(rows.schema)))
+            self._batch.register(name, rows.cast(marked(rows.schema, self._log.topic(name))))
         self._give(f"{definition.name}.{ERRORS_NAME}", pa.Table.from_batches([done.errors.rows]))
 
     def _give(self, name: str, rows: pa.Table) -> None:
@@ -220,7 +220,7 @@ class Past:
         else:
             rows = self._rows(name, hidden)
         rows = rows.select([*columns, *(n for n in in_order(hidden) if n in rows.schema.names)])
-        return rows.cast(marked(rows.schema))
+        return rows.cast(marked(rows.schema, self._log.topic(name)))
 
     def _versions(self, name: str, view: ViewDefinition) -> None:
         """The versions of a keyed topic's rows as Spark is to see them; for a view that leaves rows out the records that

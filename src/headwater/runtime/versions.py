@@ -27,8 +27,8 @@ from headwater.operators import versions
 from headwater.operators.delta import Delta, concat_rows
 from headwater.operators.runs import Run
 from headwater.runtime.hidden import (
-    EVERY,
     VERSIONED,
+    every_hidden,
     hidden_schema,
     read_records,
     version_hidden,
@@ -99,7 +99,7 @@ def all_records(
 ) -> pa.RecordBatch:
     """Every record of a topic up to some positions, tombstones too, in the order of the log, with its hidden columns;
     `met`: and the watermark that each met."""
-    schema = pa.schema([*topic.schema, *(EVERY if met else hidden_schema(topic))])
+    schema = pa.schema([*topic.schema, *(every_hidden(topic) if met else hidden_schema(topic))])
     batches: list[pa.RecordBatch] = []
     for partition, info in sorted(log.partitions(topic.name).items()):
         end = info.end if ends is None else ends.get(partition, info.first)
@@ -139,7 +139,8 @@ def readable_versions(topic: TopicDefinition) -> Versions:
 def begins_at(topic: TopicDefinition) -> list[str]:
     """The columns that say when a record of a topic begins to be valid: the first that is not NULL."""
     own = [topic.time] if topic.time is not None else []
-    return [*own, *(name for name in [_SOURCE_TIME] if name in topic.schema.names), "_appended_at"]
+    known = (*topic.schema.names, *topic.source_columns.names)
+    return [*own, *(name for name in [_SOURCE_TIME] if name in known), "_appended_at"]
 
 
 def batch_versions(records: DataFrame, topic: TopicDefinition) -> DataFrame:

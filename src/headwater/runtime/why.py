@@ -301,7 +301,8 @@ def _recomputed(
                 needed = (*hidden_in(unit.definition.query), *(NEEDED if policy.leaves_out else ()))
                 hidden = (n for n in in_order(needed) if n in rows.schema.names)
                 rows = rows.select([*unit.definition.inputs[name], *hidden])
-                batch.register(name, rows.cast(marked(rows.schema)))
+                topic = log.topics().get(name)
+                batch.register(name, rows if topic is None else rows.cast(marked(rows.schema, topic)))
             for name in filter(is_versions, unit.sources):
                 topic = log.topic(table_topic(name))
                 schema = version_schema(topic, unit.definition.inputs[topic.name])

@@ -272,7 +272,7 @@ class Appender:
         sync, gather = durability_of([state.topics[r.name].definition for r in rows], self._core)
         record = {"k": "append", "seq": seq, "at": at, "sync": sync, "parts": parts}
         if append.producer is not None:
-            record["producer"] = [append.producer.name, append.producer.epoch, append.producer.sequence]
+            record["producer"] = producer_json(append.producer)
         if append.moves:
             record["moves"] = [move_json(m) for m in append.moves]
         ticket = self._core.commit(record, b"".join(blobs))
@@ -414,7 +414,7 @@ class Appender:
         sync, _ = durability_of([state.topics[n].definition for n in names], self._core)
         record: dict[str, Any] = {"k": "append", "seq": seq, "at": at, "sync": sync, "parts": parts}
         if append.producer is not None:
-            record["producer"] = [append.producer.name, append.producer.epoch, append.producer.sequence]
+            record["producer"] = producer_json(append.producer)
         if append.moves:
             record["moves"] = [move_json(m) for m in append.moves]
         ticket = self._core.commit(record)
@@ -520,6 +520,12 @@ def move_json(move: CursorMove) -> dict[str, Any]:
         "positions": {str(p): o for p, o in move.positions.items()},
         "lost": move.lost,
     }
+
+
+def producer_json(producer: Producer) -> list[Any]:
+    """A producer in a record: its name, epoch and sequence, and the note if it gives one."""
+    noted = [] if producer.note is None else [dict(producer.note)]
+    return [producer.name, producer.epoch, producer.sequence, *noted]
 
 
 def _plain(producer: Producer | None) -> dict[str, Any] | None:

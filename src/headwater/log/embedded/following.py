@@ -14,9 +14,9 @@ from headwater.clock import Clock
 from headwater.errors import ClosedError, NewerVersionError, WorkspaceMissingError
 from headwater.log.embedded import recovery
 from headwater.log.embedded.journal import HEAD, Head, Record, journal_name, read_head
-from headwater.log.embedded.state import State, fold_entry
+from headwater.log.embedded.state import State, fold_entry, fold_producer
 from headwater.log.names import EntryKey
-from headwater.log.protocol import Entry
+from headwater.log.protocol import Entry, ProducerInfo
 from headwater.settings import LogSettings
 from headwater.storage import File, Storage
 
@@ -40,6 +40,7 @@ class Follower:
         self.state = State()
         self.visible_ends: dict[tuple[int, int], int] = {}
         self.visible_entries: dict[EntryKey, Entry] = {}
+        self.visible_producers: dict[str, ProducerInfo] = {}
         self.visible_seq = 0
         """The number of the last commit that is visible."""
         self.findings: list[str] = []
@@ -175,6 +176,7 @@ class Follower:
             record = self._pending.popleft().record
             self.visible_seq = record["seq"]
             fold_entry(self.visible_entries, record)
+            fold_producer(self.visible_producers, record)
             for part in record.get("parts", ()):
                 if isinstance(part, dict):
                     self.visible_ends[part["t"], part["p"]] = part["o"][1]
@@ -182,6 +184,8 @@ class Follower:
     def _show_all(self) -> None:
         self.visible_seq = self.state.seq
         self.visible_entries = dict(self.state.entries)
+        producers = self.state.producers.items()
+        self.visible_producers = {name: ProducerInfo(p.last, p.epoch, p.note) for name, p in producers}
         self.visible_ends = {
             (topic.id, number): partition.end
             for topic in self.state.topics.values()

@@ -29,7 +29,7 @@ from headwater.log.embedded.state import State, TopicState
 from headwater.log.embedded.verification import verify
 from headwater.log.embedded.versions import Versions
 from headwater.log.names import check_drop, check_entry, check_topic_name, plain_document
-from headwater.log.protocol import Append, Capability, Entry, Finding, MaintenanceReport
+from headwater.log.protocol import Append, Capability, Entry, Finding, MaintenanceReport, ProducerInfo
 from headwater.positions import Receipt
 from headwater.settings import LogSettings
 from headwater.storage import Storage
@@ -76,6 +76,11 @@ class EmbeddedLog(ReadSide, ConsumerSide, DeclaringSide):
         if settings is None:
             settings = LogSettings(durability=about.get("durability", "fsync"))
         return cls(storage, settings, clock or SystemClock())
+
+    @property
+    def identity(self) -> str:
+        """See `Log.identity`."""
+        return str(read_about(self.storage)["id"])
 
     @property
     def findings(self) -> list[str]:
@@ -227,6 +232,12 @@ class EmbeddedLog(ReadSide, ConsumerSide, DeclaringSide):
     def append(self, append: Append) -> Receipt:
         """See `Log.append`."""
         return self._appender.append(append)
+
+    def producer(self, name: str) -> ProducerInfo | None:
+        """See `Log.producer`."""
+        with self.core.mutex:
+            self.core.refresh()
+            return self.core.visible_producers.get(name)
 
     def stage(self) -> EmbeddedStage:
         """See `Log.stage`."""

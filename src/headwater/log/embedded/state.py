@@ -17,7 +17,7 @@ from headwater.catalog import TopicDefinition
 from headwater.log import promises
 from headwater.log.embedded.journal import Record
 from headwater.log.names import EntryKey, entry_key
-from headwater.log.protocol import CursorInfo, Entry, GroupInfo, Promise
+from headwater.log.protocol import CursorInfo, Entry, GroupInfo, ProducerInfo, Promise
 from headwater.log.watermarks import NONE
 
 INDEX_BYTES = 64 << 10
@@ -138,6 +138,8 @@ class ProducerState:
     epoch: int = 0
     last: int = -1
     receipts: OrderedDict[int, dict[str, dict[int, list[int]]]] = field(default_factory=OrderedDict)
+    note: dict[str, Any] | None = None
+    """What it said last of where it stands."""
 
 
 @dataclass
@@ -258,10 +260,11 @@ class State:
             topic.promises = promises.retired(topic.promises, said["by"])
 
     def _remember(self, record: Record) -> None:
-        name, epoch, sequence = record["producer"]
+        name, epoch, sequence, *noted = record["producer"]
         producer = self.producers.setdefault(name, ProducerState())
         producer.epoch = max(producer.epoch, epoch)
         producer.last = max(producer.last, sequence)
+        producer.note = noted[0] if noted else producer.note
         receipt: dict[str, dict[int, list[int]]] = {}
         for part in record["parts"]:
             topic = self.topic_by_id(part["t"])
@@ -394,7 +397,8 @@ class State:
                 for name, p in t.promises.items()
             ],
             "producers": {
-                name: [p.epoch, p.last, list(p.receipts.items())] for name, p in self.producers.items()
+                name: [p.epoch, p.last, list(p.receipts.items()), *([] if p.note is None else [p.note])]
+                for name, p in self.producers.items()
             },
             "cursors": [dataclasses.asdict(c) for c in self.cursors.values()],
             "groups": [dataclasses.asdict(g) for g in self.groups.values()],
@@ -417,10 +421,9 @@ class State:
             state.topics[topic.definition.name] = state.ids[number] = topic
         for number, name, moment, heard_at in plain.get("promises", ()):
             state.ids[number].promises[name] = Promise(moment, heard_at)
-        for name, (epoch, last, receipts) in plain["producers"].items():
-            state.producers[name] = ProducerState(
-                epoch, last, OrderedDict((s, _receipt(r)) for s, r in receipts)
-            )
+        for name, (epoch, last, receipts, *noted) in plain["producers"].items():
+            kept = OrderedDict((s, _receipt(r)) for s, r in receipts)
+            state.producers[name] = ProducerState(epoch, last, kept, noted[0] if noted else None)
         for cursor in plain["cursors"]:
             info = _cursor_from_json(cursor)
             state.cursors[(info.topic, info.name)] = info
@@ -439,6 +442,18 @@ def fold_entry(entries: dict[EntryKey, Entry], record: Record) -> None:
         entries[entry_key(kind, name)] = Entry(kind, name, record["document"], record["seq"], record["at"])
     elif record["k"] == "unentry":
         entries.pop(entry_key(record["kind"], record["name"]), None)
+
+
+def fold_producer(producers: dict[str, ProducerInfo], record: Record) -> None:
+    """Fold a record into what is known of producers, if one made it."""
+    if record["k"] == "epoch":
+        known = producers[record["name"]]
+        producers[record["name"]] = dataclasses.replace(known, epoch=record["epoch"])
+    elif record.get("producer"):
+        name, epoch, sequence, *noted = record["producer"]
+        last = producers.get(name, ProducerInfo(-1, 0, None))
+        note = noted[0] if noted else last.note
+        producers[name] = ProducerInfo(max(last.sequence, sequence), max(last.epoch, epoch), note)
 
 
 def _receipt(plain: dict[str, dict[str, list[int]]]) -> dict[str, dict[int, list[int]]]:

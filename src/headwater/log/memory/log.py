@@ -8,6 +8,7 @@ commit wrote to one partition, and `maintain` does all there is to do whether fo
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -50,6 +51,7 @@ from headwater.log.protocol import (
     GroupInfo,
     MaintenanceReport,
     PartitionInfo,
+    ProducerInfo,
     Promise,
     TimeAxis,
 )
@@ -67,6 +69,7 @@ class MemoryLog:
 
     def __init__(self, clock: Clock | None = None, receipts_max: int = 1_000) -> None:
         self._clock = clock or SystemClock()
+        self.identity = uuid.uuid4().hex
         self._changed = threading.Condition()
         self._topics: dict[str, Topic] = {}
         self._entries: dict[EntryKey, Entry] = {}
@@ -179,12 +182,11 @@ class MemoryLog:
     # ------------------------------------------------------------------ appending
 
     def append(self, append: Append) -> Receipt:
-        """See Log. Nothing to write (no rows, no moves) is nothing written, and an empty receipt."""
+        """See Log. Nothing to write (no rows, no moves, no sequence) is nothing written, and an empty receipt."""
         with self._held():
             append = respell(append, self._topics)
-            if not append.moves and not any(
-                b.num_rows for batches in append.batches.values() for b in batches
-            ):
+            rows = any(b.num_rows for batches in append.batches.values() for b in batches)
+            if not rows and not append.moves and append.producer is None:
                 for name in append.batches:
                     self._topic(name)
                 return Receipt({})
@@ -221,6 +223,11 @@ class MemoryLog:
         if append.producer is not None:
             self._producers.remember(append.producer, receipt)
         return receipt
+
+    def producer(self, name: str) -> ProducerInfo | None:
+        """See Log."""
+        with self._held():
+            return self._producers.info(name)
 
     def punctuate(
         self,

@@ -181,6 +181,7 @@ def reading_schema(topic: TopicDefinition) -> pa.Schema:
     fields += [pa.field("_watermark", TIMESTAMP), pa.field("_sequence", pa.int64())]
     if topic.keyed:
         fields.append(pa.field("_op", pa.string()))
+    fields += topic.source_columns
     if topic.versioned_by is not None:
         fields.append(pa.field("_version", pa.int64()))
     return pa.schema(fields)

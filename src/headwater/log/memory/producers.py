@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from headwater.errors import AlreadyWrittenError, FencedError
-from headwater.log.protocol import Producer
+from headwater.log.protocol import Producer, ProducerInfo
 from headwater.positions import Receipt
 
 
@@ -16,6 +18,7 @@ class History:
     epoch: int
     last: int
     receipts: dict[int, Receipt] = field(default_factory=dict)
+    note: Mapping[str, Any] | None = None
 
 
 class Producers:
@@ -65,3 +68,10 @@ class Producers:
         history.receipts[producer.sequence] = receipt
         while len(history.receipts) > self._receipts_max:
             del history.receipts[min(history.receipts)]
+        if producer.note is not None:
+            history.note = dict(producer.note)
+
+    def info(self, name: str) -> ProducerInfo | None:
+        """What is known of one."""
+        history = self._histories.get(name)
+        return None if history is None else ProducerInfo(history.last, history.epoch, history.note)

@@ -37,7 +37,10 @@ def spark_schema(topic: TopicDefinition, settings: ReadSettings) -> StructType:
 
 def column_type(topic: TopicDefinition, name: str) -> pa.DataType:
     """The type of a column of the topic, or of one that every topic has."""
-    return _HIDDEN_TYPES[name] if name in HIDDEN else topic.schema.field(name).type
+    if name in HIDDEN:
+        return _HIDDEN_TYPES[name]
+    declared = topic.schema if name in topic.schema.names else topic.source_columns
+    return declared.field(name).type
 
 
 def arrow_schema(schema: StructType, topic: TopicDefinition) -> pa.Schema:
@@ -133,7 +136,8 @@ def _find(topic: TopicDefinition, name: str) -> str:
     lacks = {"_op"} if not topic.keyed else set()
     if topic.versioned_by is None:
         lacks.add("_version")
-    known = [*topic.schema.names, *(hidden for hidden in HIDDEN if hidden not in lacks)]
+    hidden = [name for name in HIDDEN if name not in lacks]
+    known = [*topic.schema.names, *hidden, *topic.source_columns.names]
     for each in known:
         if each.lower() == name.lower():
             return str(each)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from headwater.queries import graph as g
-from headwater.runtime.hidden import EVERY, changelog_of, versions_of
+from headwater.runtime.hidden import changelog_of, versions_of
 from headwater.runtime.planning.catalyst import (
     Jvm,
 )
@@ -86,7 +86,7 @@ def with_versions(relations: Mapping[str, Relation]) -> dict[str, Relation]:
                 is_versions=True,
             )
             records = changelog_of(name)
-            made[records] = Relation(records, relation.schema, append_only=True, hidden=EVERY)
+            made[records] = Relation(records, relation.schema, append_only=True, hidden=relation.hidden)
     return made
 
 

@@ -25,7 +25,6 @@ from headwater.queries.statements import Query
 from headwater.runtime.functions.folds import Fold, graph, parse_fold
 from headwater.runtime.functions.registry import Functions
 from headwater.runtime.hidden import (
-    EVERY,
     changelog_of,
     hidden_among,
     hidden_in,
@@ -219,7 +218,11 @@ class Planner:
         pinned = pin(self.catalyst, query, self._known, names)
         if not is_timed:
             return pinned, TimedPlan(pinned), names
-        changelog = lambda name: self._open(changelog_of(name), relations[name].schema, EVERY).plan  # noqa: E731
+
+        def changelog(name: str) -> Jvm:
+            table = relations[name]
+            return self._open(changelog_of(name), table.schema, table.hidden).plan
+
         timing = Timing(self.catalyst, with_versions(relations), refuser(query), policy, changelog)
         return pinned, timing.timed(pinned), names
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headwater.errors import AlreadyWrittenError, ConflictError, FencedError
-from headwater.log.protocol import Producer
+from headwater.log.protocol import Append, Producer, ProducerInfo
 from headwater.testing.contract.bench import Bench, refused
 
 RECEIPTS_MAX = 1_000
@@ -29,6 +29,25 @@ class ProducingContract(Bench):
         self.log = self.reopen(self.log)
         assert self.produce(17, rows=30) == first
         assert sum(self.ends("clicks").values()) == 30
+
+    def test_a_producer_is_known_by_its_last_sequence_and_note_also_after_reopening(self) -> None:
+        self.create("clicks")
+        assert self.log.producer("loader") is None
+        stand = {"file": "a.csv", "byte": 17}
+        self.append("clicks", self.numbers(3), producer=Producer("loader", 1, 2, stand))
+        self.produce(4, epoch=2)
+        for _ in range(2):
+            assert self.log.producer("loader") == ProducerInfo(4, 2, stand)
+            self.log = self.reopen(self.log)
+        self.log.append(Append({}, Producer("loader", 9, 2, {"file": "b.csv"})))
+        assert self.log.producer("loader") == ProducerInfo(9, 2, {"file": "b.csv"})
+        assert self.ends("clicks") == {0: 4}
+
+    def test_a_note_that_comes_with_a_repeated_sequence_is_not_taken(self) -> None:
+        self.create("clicks")
+        for byte in (17, 99):
+            self.append("clicks", self.numbers(3), producer=Producer("loader", 1, 0, {"byte": byte}))
+        assert self.log.producer("loader") == ProducerInfo(1, 0, {"byte": 17})
 
     def test_sequences_may_have_gaps(self) -> None:
         self.create("clicks")
