@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headwater.capture.python import Source
     from headwater.errors import (
         AlreadyWrittenError,
         ArithmeticOverflowError,
@@ -29,13 +30,28 @@ if TYPE_CHECKING:
         NewerVersionError,
         NotAWorkspaceError,
         PermissionDeniedError,
+        PublicationError,
+        RefusedRowError,
         RowNotFoundError,
+        RowsRefusedError,
         SchemaError,
+        SinkError,
+        SinkExistsError,
+        SinkNotFoundError,
+        SlotError,
+        SourceError,
+        SourceExistsError,
+        SourceNotFoundError,
+        SourceRefusedError,
+        SourceUnreachableError,
         SparkJobError,
+        StandMovedError,
         StatementError,
         StorageError,
         SubscriptionTooLargeError,
         SyncFailedError,
+        TableStoppedError,
+        TargetDownError,
         TickNotKeptError,
         TopicExistsError,
         TopicNotFoundError,
@@ -43,6 +59,7 @@ if TYPE_CHECKING:
         ViewExistsError,
         ViewNotFoundError,
         ViewUnavailableError,
+        WalBudgetError,
         WorkspaceMissingError,
     )
     from headwater.positions import Receipt
@@ -69,14 +86,30 @@ __all__ = [
     "NewerVersionError",
     "NotAWorkspaceError",
     "PermissionDeniedError",
+    "PublicationError",
     "Receipt",
+    "RefusedRowError",
     "RowNotFoundError",
+    "RowsRefusedError",
     "SchemaError",
+    "SinkError",
+    "SinkExistsError",
+    "SinkNotFoundError",
+    "SlotError",
+    "Source",
+    "SourceError",
+    "SourceExistsError",
+    "SourceNotFoundError",
+    "SourceRefusedError",
+    "SourceUnreachableError",
     "SparkJobError",
+    "StandMovedError",
     "StatementError",
     "StorageError",
     "SubscriptionTooLargeError",
     "SyncFailedError",
+    "TableStoppedError",
+    "TargetDownError",
     "TickNotKeptError",
     "TopicExistsError",
     "TopicNotFoundError",
@@ -84,13 +117,19 @@ __all__ = [
     "ViewExistsError",
     "ViewNotFoundError",
     "ViewUnavailableError",
+    "WalBudgetError",
     "Workspace",
     "WorkspaceMissingError",
     "__version__",
     "open",
 ]
 
-_HOMES = {"Receipt": "headwater.positions", "Workspace": "headwater.workspace", "open": "headwater.workspace"}
+_HOMES = {
+    "Receipt": "headwater.positions",
+    "Source": "headwater.capture.python",
+    "Workspace": "headwater.workspace",
+    "open": "headwater.workspace",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,10 @@ HeadwaterError
 ├── TopicExistsError           a topic of that name is there already, and differs
 ├── ViewNotFoundError          no view of that name
 ├── ViewExistsError            a view of that name is there already
+├── SourceNotFoundError        no source of that name
+├── SourceExistsError          a source of that name is there already
+├── SinkNotFoundError          no sink of that name
+├── SinkExistsError            a sink of that name is there already
 ├── ViewUnavailableError       a view that is no part of the tick asked for: behind, stopped, or not there then
 ├── TickNotKeptError           a tick that can no longer, or not yet, be read
 ├── RowNotFoundError           no row of a view has the key asked for
@@ -32,7 +36,19 @@ HeadwaterError
 ├── NotAWorkspaceError         the folder holds something else
 ├── LogTimeoutError            a lock or a wait took longer than allowed (retryable)
 ├── ClosedError                the workspace was closed
-└── JavaMissingError           Spark is needed and no Java 17+ was found
+├── JavaMissingError           Spark is needed and no Java 17+ was found
+├── SourceError                a source cannot go on
+│   ├── SourceUnreachableError there is no connection now (retryable)
+│   ├── SourceRefusedError     the server answers, and says no: password, rights, database, settings
+│   ├── SlotError              the replication slot is gone, invalid, taken, or another one than was expected
+│   ├── PublicationError       the publication is gone, or does not publish what is captured
+│   ├── TableStoppedError      one table cannot be captured any more; the others go on
+│   └── WalBudgetError         the slot holds back more of the server's write-ahead log than it may
+├── SinkError                  a sink cannot go on until somebody does something
+│   ├── TargetDownError        a target does not answer (retryable)
+│   ├── StandMovedError        a target is not where it was left (retryable)
+│   └── RowsRefusedError       a target does not take some rows
+└── RefusedRowError            raised by a user's function for a row that it does not take
 """
 
 from __future__ import annotations
@@ -104,6 +120,22 @@ class ViewNotFoundError(HeadwaterError):
 
 class ViewExistsError(HeadwaterError):
     """A view of that name is there already; facts: view, same."""
+
+
+class SourceNotFoundError(HeadwaterError):
+    """No source of that name."""
+
+
+class SourceExistsError(HeadwaterError):
+    """A source of that name is there already; facts: source, difference."""
+
+
+class SinkNotFoundError(HeadwaterError):
+    """No sink of that name."""
+
+
+class SinkExistsError(HeadwaterError):
+    """A sink of that name is there already; facts: sink, difference."""
 
 
 class ViewUnavailableError(HeadwaterError):
@@ -214,3 +246,63 @@ class ClosedError(HeadwaterError):
 
 class JavaMissingError(HeadwaterError):
     """Spark is needed and no Java 17 or later was found."""
+
+
+class SourceError(HeadwaterError):
+    """A source cannot go on; facts: source."""
+
+
+class SourceUnreachableError(SourceError):
+    """There is no connection now; reading goes on by itself once there is one."""
+
+    retryable = True
+
+
+class SourceRefusedError(SourceError):
+    """The server answers, and says no."""
+
+
+class SlotError(SourceError):
+    """The replication slot cannot be read from; facts: slot, reason ('gone', 'lost', 'in use', 'unfit', 'other server')."""
+
+
+class PublicationError(SourceError):
+    """The publication is gone, or does not publish what is captured; facts: publication."""
+
+
+class TableStoppedError(SourceError):
+    """A table can no longer be captured; facts: table, topic."""
+
+
+class WalBudgetError(SourceError):
+    """The slot holds back more WAL than it may; facts: slot, retained_bytes, budget_bytes, dropped."""
+
+
+class SinkError(HeadwaterError):
+    """A sink cannot go on until somebody does something; facts: sink."""
+
+
+class TargetDownError(SinkError):
+    """A target does not answer, or broke off; it is tried again."""
+
+    retryable = True
+
+
+class StandMovedError(SinkError):
+    """A target is not where it was left; facts: found (a Stand or None)."""
+
+    retryable = True
+
+
+class RowsRefusedError(SinkError):
+    """A target does not take some rows of a change, and nothing of it was done; facts: refused, a list of Refused, which
+    has at least one."""
+
+
+class RefusedRowError(HeadwaterError):
+    """Raised by a user's function for a row that it does not take; facts: row, its number in the table that was given."""
+
+    def __init__(
+        self, reason: str, *, row: int, detail: str | None = None, hint: str | None = None, **facts: Any
+    ) -> None:
+        super().__init__(reason, detail=detail, hint=hint, row=row, **facts)

@@ -10,8 +10,19 @@ if TYPE_CHECKING:
     from headwater.log.memory import MemoryLog
     from headwater.testing.contract import LogContract
     from headwater.testing.faults import Crash, FaultyStorage
+    from headwater.testing.sinks import AppendContract, SinkContract
+    from headwater.testing.sources import SourceContract
 
-__all__ = ["Crash", "FaultyStorage", "LogContract", "ManualClock", "MemoryLog"]
+__all__ = [
+    "AppendContract",
+    "Crash",
+    "FaultyStorage",
+    "LogContract",
+    "ManualClock",
+    "MemoryLog",
+    "SinkContract",
+    "SourceContract",
+]
 
 _HOMES = {
     "Crash": "headwater.testing.faults",
@@ -19,6 +30,9 @@ _HOMES = {
     "LogContract": "headwater.testing.contract",
     "ManualClock": "headwater.clock",
     "MemoryLog": "headwater.log.memory",
+    "AppendContract": "headwater.testing.sinks",
+    "SinkContract": "headwater.testing.sinks",
+    "SourceContract": "headwater.testing.sources",
 }
 
 

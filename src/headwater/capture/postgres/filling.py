@@ -1,0 +1,215 @@
+"""Values that Postgres does not send because they are as they were: found where they were last, and put in their place.
+
+A large value that an update leaves alone is not in the stream. It is, in this order: in an earlier row of what is being handed
+over, in the log's last row of that key, or in the table itself, where it can be read again. A row that is in none of these is
+gone from the table by now, and its delete is on the way.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.capture.postgres.decoding import Changes
+from headwater.capture.postgres.relations import Table
+from headwater.hashing import Hashes, identities
+from headwater.records import DELETE
+from headwater.storage import translated
+
+Places = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Find = Callable[[pa.RecordBatch, Sequence[str]], tuple[pa.RecordBatch, Mask]]
+"""(keys, columns) -> the columns' last values, and which keys were found."""
+
+
+class KeySet:
+    """Keys that were seen, by what stands for them in 128 bits."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Hashes, Hashes]] = []
+
+    def add(self, keys: Sequence[pa.Array], rows: int) -> None:
+        """Put keys in."""
+        if rows:
+            self._parts.append(identities(keys, rows, exact=False))
+
+    def has(self, keys: Sequence[pa.Array], rows: int) -> Mask:
+        """Which of these are in."""
+        if not self._parts or not rows:
+            return np.zeros(rows, dtype=np.bool_)
+        low, high = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
+        order = np.argsort(low, kind="stable")
+        low, high = low[order], high[order]
+        self._parts = [(low, high)]
+        mine, other = identities(keys, rows, exact=False)
+        at = np.minimum(np.searchsorted(low, mine), len(low) - 1)
+        return np.asarray((low[at] == mine) & (high[at] == other))
+
+
+class Earlier:
+    """Filled rows of one topic, kept in a temporary file in the order in which they came, found by key."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: IO[bytes] | None = None
+        self._keys: list[tuple[Hashes, Hashes, Places]] = []
+        self._batches: list[tuple[int, int, pa.Schema]] = []
+
+    def add(self, batch: pa.RecordBatch, key: Sequence[str]) -> None:
+        """Put rows in behind the others."""
+        with translated(str(self._folder)):
+            self._add(batch, key)
+
+    def _add(self, batch: pa.RecordBatch, key: Sequence[str]) -> None:
+        if self._file is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._file = tempfile.TemporaryFile(dir=self._folder, prefix="earlier-")  # noqa: SIM115
+        low, high = identities([batch.column(name) for name in key], batch.num_rows, exact=False)
+        order = np.argsort(low, kind="stable")
+        self._keys.append((low[order], high[order], order))
+        data = batch.serialize()
+        self._batches.append((self._file.seek(0, 2), data.size, batch.schema))
+        self._file.write(data)
+        self._file.flush()
+
+    def last(self, keys: Sequence[pa.Array], rows: int) -> tuple[Places, Places]:
+        """Of each key its last row: the number of the batch and the place in it, -1 where it was not seen."""
+        numbers, places = np.full(rows, -1), np.full(rows, -1)
+        low, high = identities(keys, rows, exact=False)
+        missing = np.arange(rows)
+        for number in range(len(self._keys) - 1, -1, -1):
+            mine, other, order = self._keys[number]
+            at = np.searchsorted(mine, low[missing], "right") - 1
+            found = (at >= 0) & (mine[at] == low[missing]) & (other[at] == high[missing])
+            numbers[missing[found]], places[missing[found]] = number, order[at[found]]
+            missing = missing[~found]
+            if not len(missing):
+                break
+        return numbers, places
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """A batch again."""
+        assert self._file is not None
+        offset, size, schema = self._batches[number]
+        self._file.seek(offset)
+        return pa.ipc.read_record_batch(pa.py_buffer(self._file.read(size)), schema)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def fill(changes: Changes, table: Table, finds: Iterable[Find]) -> pa.RecordBatch:
+    """The rows with every value. `finds` are asked one after the other for what is not in the rows themselves."""
+    batch = changes.batch
+    if not changes.unchanged or not table.key:
+        return batch
+    sources = _sources(changes, table)
+    for name, mask in changes.unchanged.items():
+        batch = _fill_column(batch, name, mask, sources, table, finds)
+    return batch
+
+
+def _sources(changes: Changes, table: Table) -> Places:
+    """Of each row, the one before it that has what it has not: of the same key, or the delete of the key that it had."""
+    batch, rows = changes.batch, changes.batch.num_rows
+    low, high = identities([batch.column(name) for name in table.key], rows, exact=False)
+    order = np.lexsort((np.arange(rows), high, low))
+    same = np.zeros(rows, dtype=np.bool_)
+    same[1:] = (low[order[1:]] == low[order[:-1]]) & (high[order[1:]] == high[order[:-1]])
+    before = np.full(rows, -1)
+    before[order[1:]] = np.where(same[1:], order[:-1], -1)
+    moved = changes.fill_from != np.arange(rows)
+    return np.where(moved, changes.fill_from, before)
+
+
+def _fill_column(
+    batch: pa.RecordBatch, name: str, mask: Mask, sources: Places, table: Table, finds: Iterable[Find]
+) -> pa.RecordBatch:
+    rows = batch.num_rows
+    # The delete that comes with a change of key has no values, but those before it are what is wanted.
+    through = mask.copy()
+    moved = np.flatnonzero(mask & (sources >= 0))
+    codes = np.asarray(batch.column("_op"))
+    through[sources[moved][codes[sources[moved]] == DELETE]] = True
+    held = np.where(through, sources, np.arange(rows))  # -1: not among these rows
+    root = np.where(through & (sources < 0), np.arange(rows), -1)
+    while True:
+        ahead = np.where(held >= 0, held, 0)
+        further = (held >= 0) & through[ahead]
+        if not further.any():
+            break
+        root = np.where(further & (held[ahead] < 0), root[ahead], root)
+        held = np.where(further, held[ahead], held)
+    column = batch.column(name)
+    taken = column.take(pa.array(np.where(mask & (held >= 0), held, np.arange(rows))))
+    lacking = np.flatnonzero(mask & (held < 0))
+    if len(lacking):
+        taken = _found(batch, taken, name, lacking, root[lacking], table, finds)
+    place = batch.schema.get_field_index(name)
+    return batch.set_column(place, batch.schema.field(place), taken)
+
+
+def _found(
+    batch: pa.RecordBatch,
+    column: pa.Array,
+    name: str,
+    lacking: Places,
+    roots: Places,
+    table: Table,
+    finds: Iterable[Find],
+) -> pa.Array:
+    for find in finds:
+        keys = batch.select(list(table.key)).take(pa.array(roots))
+        values, known = find(keys, [name])
+        if known.any():
+            found = values.column(0).cast(column.type)
+            places = np.arange(batch.num_rows)
+            places[lacking[known]] = batch.num_rows + np.flatnonzero(known)
+            column = pa.concat_arrays([column, found]).take(pa.array(places))
+            lacking, roots = lacking[~known], roots[~known]
+        if not len(lacking):
+            break
+    return column
+
+
+def find_earlier(earlier: Earlier) -> Find:
+    """Look among rows that were handed over before."""
+
+    def find(keys: pa.RecordBatch, columns: Sequence[str]) -> tuple[pa.RecordBatch, Mask]:
+        numbers, places = earlier.last(keys.columns, keys.num_rows)
+        known = numbers >= 0
+        parts, order = [], []
+        schema: pa.Schema | None = None
+        for number in np.unique(numbers[known]):
+            here = np.flatnonzero(numbers == number)
+            part = earlier.batch(int(number)).take(pa.array(places[here])).select(list(columns))
+            parts.append(part)
+            order.append(here)
+            schema = part.schema
+        if schema is None:
+            return pa.RecordBatch.from_pylist([]), known
+        table = pa.Table.from_batches([part.cast(schema) for part in parts]).combine_chunks()
+        back = np.full(keys.num_rows, -1)
+        back[np.concatenate(order)] = np.arange(table.num_rows)
+        indices = pa.array(back, mask=back < 0)
+        arrays = [column.combine_chunks().take(indices) for column in table.columns]
+        arrays = [a.combine_chunks() if isinstance(a, pa.ChunkedArray) else a for a in arrays]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema), known
+
+    return find
+
+
+def as_texts(column: pa.Array) -> list[str]:
+    """Key values as Postgres reads them."""
+    if pa.types.is_binary(column.type):
+        return [f"\\x{value.as_py().hex()}" for value in column]
+    return [str(value) for value in pc.cast(column, pa.string()).to_pylist()]

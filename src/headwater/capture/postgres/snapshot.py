@@ -1,0 +1,278 @@
+"""The rows that a table has already: all of it as of one moment, or in chunks beside the stream.
+
+**As of one moment.** A new slot comes with a snapshot of the database at the very position that its stream begins at. Tables
+are copied under it; no lock is taken, and no change is missed or seen twice.
+
+**In chunks**, by the watermark method of DBLog. A chunk is the next rows by key, selected while changes come in. Behind it a mark
+is written into the server's log, with `pg_logical_emit_message`. When the stream brings the mark, the chunk is handed over,
+without the rows whose key was in the stream since before the chunk was selected: live changes always win. The last key is part of
+the position, so that it goes on where it was, whatever happens.
+
+What the method needs of Postgres is that everything that came before the mark and is not in the chunk was seen. A transaction
+may be in the stream before others can see its rows. Those are known from the chunk's own snapshot (`Visible`): if one of them was
+in the stream before keys were watched, the chunk is selected again.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.capture.postgres.connection import Connection, identifier, literal
+from headwater.capture.postgres.copying import decode_copy
+from headwater.capture.postgres.emptying import Stamps, located
+from headwater.capture.postgres.filling import KeySet
+from headwater.capture.postgres.relations import Table
+from headwater.capture.postgres.stream import MARK_PREFIX
+from headwater.storage import translated
+
+_XID_SPAN = 1 << 32
+
+
+@dataclass(frozen=True)
+class Request:
+    """Rows of a table that are to be snapshotted beside the stream; plain enough to be part of a position."""
+
+    table: str
+    """With its schema."""
+    where: str | None = None
+    after: tuple[str, ...] | None = None
+    """The last key that was handed over, as Postgres writes it."""
+    rows: int = 0
+    """How many were."""
+    replace: bool = False
+    """What the topic has by now is no longer known to be right: it is emptied first."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As part of a position."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Request:
+        """What `to_json` wrote."""
+        after = plain.get("after")
+        return cls(**{**plain, "after": None if after is None else tuple(after)})
+
+
+@dataclass(frozen=True)
+class Visible:
+    """Which transactions a snapshot sees: pg_current_snapshot()."""
+
+    xmax: int
+    running: frozenset[int]
+
+    @classmethod
+    def parse(cls, text: str) -> Visible:
+        """From xmin:xmax:xip,xip,..."""
+        _, xmax, running = text.split(":")
+        return cls(
+            int(xmax) % _XID_SPAN, frozenset(int(xid) % _XID_SPAN for xid in running.split(",") if xid)
+        )
+
+    def sees(self, xid: int) -> bool:
+        """Whether the changes of a transaction that has ended are in it."""
+        later = (xid - self.xmax) % _XID_SPAN < _XID_SPAN // 2
+        return not later and xid not in self.running
+
+
+@dataclass
+class Chunk:
+    """Rows on their way: selected by another thread, handed over when the stream brings the mark."""
+
+    request: Request
+    table: Table
+    mark: str
+    before: frozenset[int]
+    """Transactions that were in the stream before keys were watched."""
+    changed: KeySet = field(default_factory=KeySet)
+    """Keys that were in the stream since."""
+    emptied: bool = False
+    """The table was truncated since."""
+    found: Future[Selected] | None = None
+
+    def discard(self) -> None:
+        """Let go of what was selected, if it was."""
+        found = self.found
+        if found is None or not found.done() or found.cancelled() or found.exception() is not None:
+            return
+        if (file := found.result().file) is not None:
+            file.close()
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What a chunk's SELECT gave. A table without a key is one chunk, however large: its lines are in a file."""
+
+    lines: list[bytes]
+    visible: Visible
+    last: tuple[str, ...] | None
+    """The last row's key; None if the table ends here."""
+    file: IO[bytes] | None = None
+    sizes: list[int] = field(default_factory=list)
+
+    def blocks(self) -> Iterator[list[bytes]]:
+        """The lines, in pieces that fit in memory; once."""
+        if self.file is None:
+            yield self.lines
+            return
+        with self.file as file:
+            file.seek(0)
+            for size in self.sizes:
+                yield [file.read(size)]
+
+
+class Chunks:
+    """Selects chunks on a connection of its own, one at a time."""
+
+    def __init__(self, connection: Connection, slot: str, rows: int, folder: Path) -> None:
+        self._connection = connection
+        self._folder = folder
+        self._slot = slot
+        self._rows = rows
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-snapshot")
+
+    def begin(self, request: Request, table: Table, condition: str | None, before: frozenset[int]) -> Chunk:
+        """Have the next chunk of a request selected."""
+        chunk = Chunk(request, table, f"{self._slot} {uuid.uuid4().hex}", before)
+        chunk.found = self._worker.submit(self._select, chunk, condition)
+        return chunk
+
+    def close(self) -> None:
+        """Wait for what is under way, and leave."""
+        self._worker.shutdown(wait=True, cancel_futures=True)
+        self._connection.close()
+
+    def _select(self, chunk: Chunk, condition: str | None) -> Selected:
+        self._connection.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            visible = Visible.parse(self._connection.value("SELECT pg_current_snapshot()::text"))
+            statement = select_of(
+                chunk.table, (condition, chunk.request.where), chunk.request.after, self._rows
+            )
+            parts = self._connection.copied(f"COPY ({statement}) TO STDOUT")
+            if chunk.table.key:
+                lines = [line for part in parts for line in part]
+                last = _last_key(lines[-1], chunk.table) if len(lines) == self._rows else None
+                selected = Selected(lines, visible, last)
+            else:
+                selected = Selected([], visible, None, *self._kept(parts))
+        finally:
+            self._connection.rows("ROLLBACK")
+        write_mark(self._connection, chunk.mark)
+        return selected
+
+    def _kept(self, parts: Iterator[list[bytes]]) -> tuple[IO[bytes], list[int]]:
+        with translated(str(self._folder)):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            file = tempfile.TemporaryFile(dir=self._folder, prefix="snapshot-")  # noqa: SIM115
+            sizes = [file.write(b"".join(part)) for part in parts]
+            file.flush()
+        return file, sizes
+
+
+def write_mark(connection: Connection, mark: str) -> None:
+    """Write a message of ours into the server's log, in a transaction of its own."""
+    connection.rows(
+        "SELECT pg_logical_emit_message(true, %s, %s::text)", MARK_PREFIX, json.dumps({"mark": mark})
+    )
+
+
+def read_mark(content: bytes) -> str | None:
+    """The mark that a message of ours is."""
+    try:
+        said = json.loads(content)
+    except ValueError:
+        return None
+    return said.get("mark") if isinstance(said, dict) else None
+
+
+def select_of(
+    table: Table,
+    conditions: Sequence[str | None],
+    after: Sequence[str] | None = None,
+    rows: int | None = None,
+) -> str:
+    """The SELECT of a table's columns, of rows for which all conditions hold, by key if only some of them are wanted."""
+    columns = ", ".join(identifier(column.name) for column in table.columns)
+    key = ", ".join(identifier(name) for name in table.key)
+    held = [f"({condition})" for condition in conditions if condition]
+    if after is not None:
+        held.append(f"({key}) > ({', '.join(map(literal, after))})")
+    statement = f"SELECT {columns} FROM {identifier(table.relation.namespace, table.relation.name)}"
+    if held:
+        statement += f" WHERE {' AND '.join(held)}"
+    return statement if rows is None or not key else f"{statement} ORDER BY {key} LIMIT {rows}"
+
+
+def copied(
+    connection: Connection, table: Table, condition: str | None, stamps: Stamps
+) -> Iterator[pa.RecordBatch]:
+    """A whole table as it is to this connection's transaction, in batches."""
+    for lines in connection.copied(f"COPY ({select_of(table, [condition])}) TO STDOUT"):
+        yield located(decode_copy(lines, table), stamps)
+
+
+def is_early(chunk: Chunk) -> bool:
+    """Whether a chunk was selected before something could be seen that was in the stream already: it is to be selected again."""
+    assert chunk.found is not None
+    visible = chunk.found.result().visible
+    return not all(visible.sees(xid) for xid in chunk.before)
+
+
+def rest_of(chunk: Chunk) -> Request | None:
+    """What remains of a request behind a chunk."""
+    assert chunk.found is not None
+    selected = chunk.found.result()
+    if selected.last is None:
+        return None
+    so_far = chunk.request.rows + len(selected.lines)
+    return replace(chunk.request, after=selected.last, rows=so_far, replace=False)
+
+
+def rows_of(chunk: Chunk, stamps: Stamps) -> Iterator[pa.RecordBatch]:
+    """What is to be handed over of a chunk whose mark has come: rows whose keys were not in the stream since it was begun."""
+    assert chunk.found is not None
+    for lines in chunk.found.result().blocks():
+        batch = decode_copy(lines, chunk.table)
+        if chunk.emptied:
+            continue
+        if chunk.table.key:
+            keys = [batch.column(name) for name in chunk.table.key]
+            changed = chunk.changed.has(keys, batch.num_rows)
+            if changed.any():
+                batch = batch.filter(pc.invert(pa.array(changed)))
+        if batch.num_rows:
+            yield located(batch, stamps)
+
+
+def _last_key(line: bytes, table: Table) -> tuple[str, ...]:
+    values = line.rstrip(b"\n").split(b"\t")
+    return tuple(_meant(values[place]).decode() for place in table.key_places)
+
+
+_ESCAPES = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+
+
+def _meant(value: bytes) -> bytes:
+    """A value of COPY without what was escaped in it."""
+    if b"\\" not in value:
+        return value
+    head, *rest = value.split(b"\\")
+    result, literal_next = head, False
+    for part in rest:
+        if literal_next:  # the part behind the second of two backslashes
+            result, literal_next = result + b"\\" + part, False
+        elif not part:
+            literal_next = True
+        else:
+            result += _ESCAPES.get(part[:1], part[:1]) + part[1:]
+    return result

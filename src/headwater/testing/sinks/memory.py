@@ -1,0 +1,99 @@
+"""The simplest target that keeps the contract: a dictionary. It is the specification of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from headwater.sinks.target import (
+    WEIGHT,
+    Change,
+    Refused,
+    RowsRefusedError,
+    Shape,
+    Stand,
+    StandMovedError,
+    TargetDownError,
+)
+
+Row = dict[str, Any]
+
+
+@dataclass
+class MemoryPlace:
+    """What outlives targets, and what tests do to it: rows by key, or records, and where it stands."""
+
+    rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
+    records: list[Row] = field(default_factory=list)
+    stand: Stand | None = None
+    is_down: bool = False
+    refuses: Callable[[Row], str | None] = lambda row: None
+    applied: int = 0
+
+
+class MemoryTarget:
+    """A place in memory."""
+
+    guarantee: ClassVar[str] = "exactly once: rows and position are assigned together"
+
+    def __init__(self, place: MemoryPlace) -> None:
+        self._place = place
+        self._shape: Shape | None = None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key of the shape."""
+        assert self._shape is not None
+        return self._shape.key
+
+    def prepare(self, shape: Shape) -> None:
+        """See `Target`."""
+        self._there()
+        self._shape = shape
+
+    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows themselves."""
+        return rows
+
+    def stand(self) -> Stand | None:
+        """See `Target`."""
+        return self._there().stand
+
+    def apply(self, change: Change, before: Stand | None, after: Stand) -> None:
+        """See `Target`."""
+        place = self._there()
+        if place.stand != before:
+            raise StandMovedError("the place is not where it was left", found=place.stand)
+        upserts, added = change.upserts.to_pylist(), change.records.to_pylist()
+        refused = [Refused(at, why) for at, row in enumerate(upserts or added) if (why := place.refuses(row))]
+        if refused:
+            raise RowsRefusedError("the place refuses rows", refused=refused)
+        rows = dict(place.rows)
+        for row in change.deletes.to_pylist():
+            rows.pop(tuple(row.values()), None)
+        for row in upserts:
+            rows[tuple(row[name] for name in self.key)] = row
+        place.rows, place.records, place.stand = rows, place.records + added, after
+        place.applied += 1
+
+    def contents(self) -> Iterator[pa.RecordBatch]:
+        """See `Target`."""
+        assert self._shape is not None
+        place, schema = self._there(), self._shape.schema
+        if self._shape.mode == "changelog":
+            schema = schema.append(WEIGHT)
+        rows = list(place.rows.values()) or [
+            {name: row[name] for name in schema.names} for row in place.records
+        ]
+        yield from pa.Table.from_pylist(rows, schema=schema).to_batches()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _there(self) -> MemoryPlace:
+        if self._place.is_down:
+            raise TargetDownError("the place is down")
+        return self._place
