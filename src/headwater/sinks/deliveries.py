@@ -1,0 +1,194 @@
+"""Changes handed to somebody who keeps no position for us, and whose contents nobody can read: in pieces, each with a key
+that says whether it is the same again.
+
+The stand is kept on our side (`StandKeeper`), and stored after everything was taken: a crash in between, or an answer that was
+lost, means that pieces are handed over again. The key of a piece is `<sink>:<history>:<tick>:<piece>:<digest of its rows>`:
+equal keys are equal pieces, and whoever remembers the keys that he has seen does everything once.
+
+Such a target takes one tick at a time (`one_tick_at_a_time`), so that what was handed over by an attempt that broke off is
+handed over again as it was. Where ticks cannot be followed (at first, after the position was lost, when the view was
+built anew) it is given all rows, as a *snapshot*: what is not in it is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+import pyarrow as pa
+
+from headwater.log.protocol import Append, Log, Producer
+from headwater.sinks.checksums import tally
+from headwater.sinks.feed import Advance, Feed
+from headwater.sinks.target import (
+    Change,
+    Refused,
+    RowsRefusedError,
+    Shape,
+    SinkError,
+    Stand,
+    StandMovedError,
+)
+
+
+class StandKeeper(Protocol):
+    """Where the stand of a target is kept that cannot keep it itself: one small text, stored durably."""
+
+    def read(self) -> str | None:
+        """The text; None if there is none."""
+        ...
+
+    def write(self, text: str) -> None:
+        """Put a text in its place, in one step."""
+        ...
+
+
+class LogKeeper:
+    """Keeps a stand in the log, as the note of the producer `sink:<name>`; `of` says of whom, so that a sink that was declared
+    anew for somebody else begins anew."""
+
+    def __init__(self, log: Log, sink: str, *, of: str) -> None:
+        self._log = log
+        self._name = f"sink:{sink}"
+        self._of = hashlib.blake2b(of.encode(), digest_size=8).hexdigest()
+
+    def read(self) -> str | None:
+        """See `StandKeeper`."""
+        known = self._log.producer(self._name)
+        note = None if known is None else known.note
+        return None if note is None or note.get("of") != self._of else str(note["stand"])
+
+    def write(self, text: str) -> None:
+        """See `StandKeeper`."""
+        self._note({"of": self._of, "stand": text})
+
+    def forget(self) -> None:
+        """The sink is dropped: one of its name begins anew."""
+        self._note({})
+
+    def _note(self, note: dict[str, str]) -> None:
+        known = self._log.producer(self._name)
+        sequence, epoch = (0, 0) if known is None else (known.sequence + 1, known.epoch)
+        self._log.append(Append({}, Producer(self._name, sequence, epoch, note)))
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A part of a change, with its number among `count`. In mode 'upsert' `deletes` (key columns) come before `rows`; else
+    `rows` are records. `first` is the place of its first row in the change's upserts or records. With `begins` it is the first
+    of a snapshot: what was there before is gone."""
+
+    number: int
+    count: int
+    deletes: pa.RecordBatch
+    rows: pa.RecordBatch
+    first: int
+    snapshot: bool
+    begins: bool
+
+    def __len__(self) -> int:
+        return int(self.deletes.num_rows + self.rows.num_rows)
+
+    def parts(self) -> tuple[Piece, Piece]:
+        """Two pieces that are this one, to find out which rows of it are refused. It has more than one row."""
+        half = self.rows.num_rows // 2
+        one = replace(self, rows=self.rows.slice(0, half))
+        nothing, rest = self.deletes.slice(0, 0), self.rows.slice(half)
+        return one, replace(self, deletes=nothing, rows=rest, first=self.first + half, begins=False)
+
+    def key(self, sink: str, after: Stand) -> str:
+        """What tells it from every other piece."""
+        digest = (tally(self.deletes).checksum * 31 + tally(self.rows).checksum) % (1 << 64)
+        return f"{sink}:{after.history}:{after.tick}:{self.number}:{digest:016x}"
+
+
+Give = Callable[[Piece, str], list[Refused]]
+"""Hands over a piece under a key; gives the rows that were refused, by their places in the change. May raise TargetDownError."""
+
+
+class Deliveries:
+    """What targets without a position of their own have in common. `piece_rows` are the rows of a piece, those of a snapshot
+    excepted where that is to be one piece (`whole_snapshots`)."""
+
+    def __init__(self, keeper: StandKeeper, piece_rows: int, *, whole_snapshots: bool = False) -> None:
+        self._keeper = keeper
+        self._piece_rows = piece_rows
+        self._whole_snapshots = whole_snapshots
+        self._taken: set[str] = set()
+        self._compared = False
+        self.shape: Shape | None = None
+
+    def prepare(self, shape: Shape) -> None:
+        """Take the shape."""
+        if shape.mode == "upsert" and not shape.key:
+            raise SinkError(f"sink {shape.sink!r} needs a key, or mode = 'changelog'", sink=shape.sink)
+        self.shape = shape
+
+    def stand(self) -> Stand | None:
+        """As it was kept."""
+        self._compared = False
+        text = self._keeper.read()
+        return None if text is None else Stand.parse(text)
+
+    def contents(self) -> Iterator[pa.RecordBatch]:
+        """Nobody can say: nothing. The change that makes the view of nothing is all there is: a snapshot."""
+        self._compared = True
+        return iter(())
+
+    def apply(self, change: Change, before: Stand | None, after: Stand, give: Give) -> None:
+        """Hand over a change piece by piece, and keep the stand. Pieces that were taken by an attempt of this process that
+        broke off are not handed over again."""
+        shape, snapshot = self.shape, self._compared
+        assert shape is not None
+        found = self.stand()
+        if found != before:
+            raise StandMovedError(f"sink {shape.sink!r} is not where it was left", found=found)
+        refused: list[Refused] = []
+        for piece in self._pieces(change, shape, snapshot):
+            key = piece.key(shape.sink, after)
+            if snapshot or key not in self._taken:
+                said = give(piece, key)
+                refused += said
+                if not said:
+                    self._taken.add(key)
+        if refused:
+            self._compared = snapshot  # what comes instead is one too
+            raise RowsRefusedError(f"{len(refused)} rows were refused", refused=refused)
+        self._keeper.write(after.text())
+        self._taken.clear()
+
+    def _pieces(self, change: Change, shape: Shape, snapshot: bool) -> list[Piece]:
+        """A change in pieces: a snapshot is at least one, other changes none if there is nothing in them."""
+        rows = change.upserts if shape.mode == "upsert" else change.records
+        deletes = change.deletes if shape.mode == "upsert" else rows.slice(0, 0)
+        total = deletes.num_rows + rows.num_rows
+        size = max(total, 1) if snapshot and self._whole_snapshots else self._piece_rows
+        count = -(-total // size) or int(snapshot)
+        pieces = []
+        for number in range(count):
+            start, end = number * size, min((number + 1) * size, total)
+            split = min(max(deletes.num_rows, start), end)
+            first = max(start - deletes.num_rows, 0)
+            gone, come = deletes.slice(start, split - start), rows.slice(first, end - split)
+            pieces.append(Piece(number, count, gone, come, first, snapshot, snapshot and number == 0))
+        return pieces
+
+
+def one_tick_at_a_time(feed: Feed) -> Feed:
+    """A feed that gives the changes of one tick, where another would give those of several to be taken as one."""
+    one: Any = _OneTick(feed)
+    return cast(Feed, one)
+
+
+class _OneTick:
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def changes(self, since: int, history: str) -> Advance:
+        advance = self._feed.changes(since, history)
+        return Advance(advance.ticks[:1], advance.ticks[0][0]) if advance.ticks else advance
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._feed, name)

@@ -1,0 +1,355 @@
+"""LAKE: a view's rows as an Apache Iceberg table, through pyiceberg.
+
+Guarantee: exactly once. The rows of a change and the stand, which is a property of the snapshot, become visible in one swap of
+the table's metadata by its catalog; a swap is refused if the table has moved on meanwhile. A crash before it leaves files
+that nothing names, never a part of a change.
+
+What a change costs follows the change: rows that are replaced or gone are listed by position in small delete files
+(Iceberg's merge-on-read, format version 2, which every engine reads), and new rows are a new file. A data file of
+which much is deleted, and files that have become many and small, are written anew on the way. To find the rows, the keys of
+the table's files are read once and kept in memory, as far as they fit; beyond that they are read again by every change.
+
+In mode 'append' and 'changelog' a change is one more file; when these are many, a snapshot that changes no row ('replace') puts
+them together. TINYINT and SMALLINT are `int` in the table; every other type is there as itself. Snapshots beyond the newest `snapshots` are removed, with the files that only they had. Files of a local warehouse are synced
+to disk before a snapshot names them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
+from sqlalchemy.exc import SQLAlchemyError
+
+from headwater.errors import StorageError
+from headwater.records import adapt
+from headwater.sinks.lake_commit import Edit, Manifests, commit
+from headwater.sinks.lake_files import Files, LiveFile, Sought, SyncedFileIO
+from headwater.sinks.target import (
+    TICK,
+    WEIGHT,
+    Change,
+    Shape,
+    SinkError,
+    Stand,
+    StandMovedError,
+    TargetDownError,
+)
+
+STAND = "headwater.stand"
+"""The property of a snapshot that says where the table stood."""
+OWNER = "headwater.sink"
+"""The property of a table that says which sink it is of."""
+_SMALL_FILES_MAX = 16
+"""So many files that are small are written anew as one."""
+_DEAD_PART = 0.3
+"""A data file of which more is deleted is written anew."""
+
+Answer = TypeVar("Answer")
+
+
+class LakeTarget:
+    """An Iceberg table. Without `catalog` properties its catalog is a SQLite file in the warehouse's folder, which any
+    program with pyiceberg opens as `load_catalog("headwater", type="sql", uri="sqlite:///<warehouse>/catalog.db")`."""
+
+    guarantee: ClassVar[str] = (
+        "exactly once: rows and position are one snapshot of the table, put in place by one step of its catalog"
+    )
+
+    def __init__(
+        self,
+        warehouse: str | Path,
+        table: str,
+        *,
+        catalog: Mapping[str, str] | None = None,
+        file_rows: int = 250_000,
+        snapshots: int = 100,
+    ) -> None:
+        self.identifier = tuple(table.split(".")) if "." in table else ("headwater", table)
+        self._warehouse = Path(warehouse).absolute()
+        self._properties = dict(catalog) if catalog else None
+        self._file_rows = file_rows
+        self._snapshots = snapshots
+        self._shape: Shape | None = None
+        self._catalog: Catalog | None = None
+        self._table: Table | None = None
+        self._files = Files((), file_rows)
+        self._manifests = Manifests()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The shape's."""
+        return () if self._shape is None else self._shape.key
+
+    def prepare(self, shape: Shape) -> None:
+        """Make the table, or check that the one there has these columns and is this sink's."""
+        if shape.mode == "upsert" and not shape.key:
+            raise SinkError(f"sink {shape.sink!r} into LAKE needs a key, or mode = 'append'", sink=shape.sink)
+        self._shape = shape
+        self._files = Files(shape.key, self._file_rows)
+        self._manifests = Manifests()
+        self._table = None
+        self._asked(self._open)
+
+    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows as they are: BYTE and SHORT are INT in the table, and come back as they were."""
+        return rows
+
+    def stand(self) -> Stand | None:
+        """What the newest snapshot says; compaction by others, which changes no row, is looked through."""
+        return self._asked(lambda: self._stand(self._fresh()))
+
+    def apply(self, change: Change, before: Stand | None, after: Stand) -> None:
+        """One snapshot, with `after` as its property."""
+        self._asked(lambda: self._apply(change, before, after))
+
+    def contents(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the newest snapshot, file by file."""
+        shape = self._prepared()
+        schema = shape.schema.append(WEIGHT) if shape.mode == "changelog" else shape.schema
+        schema = pa.schema([field.with_nullable(True) for field in schema])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            table = self._fresh()
+            for live in self._manifests.live(table):
+                for batch in self._files.batches(table, live):
+                    yield adapt(batch, schema)
+
+        found = batches()
+        while (batch := self._asked(lambda: next(found, None))) is not None:
+            yield batch.cast(self._held_schema())
+
+    def close(self) -> None:
+        """Let go of the catalog."""
+        catalog, self._catalog, self._table = self._catalog, None, None
+        if catalog is not None:
+            catalog.close()
+
+    # --- one change ------------------------------------------------------------------------------------------------
+
+    def _apply(self, change: Change, before: Stand | None, after: Stand) -> None:
+        table = self._fresh()
+        found = self._stand(table)
+        if found != before:
+            raise self._moved(found)
+        properties = {STAND: after.text()}
+        if self._prepared().mode == "upsert":
+            edit = self._upserted(table, change, properties)
+        else:
+            added = self._files.write(table, pa.Table.from_batches([change.records]))
+            edit = Edit(Operation.APPEND, added, (), properties)
+        try:
+            commit(table, edit, self._manifests, self._snapshots)
+        except CommitFailedException as error:
+            self._table = None
+            raise self._moved(self._stand(self._fresh())) from error
+        if self._prepared().mode != "upsert":
+            self._gather(table, properties)
+
+    def _gather(self, table: Table, properties: dict[str, str]) -> None:
+        """Put files together that are many and small. Somebody else's commit in between may win: then it is not done."""
+        small = [file for file in self._manifests.live(table) if file.rows < self._file_rows // 8]
+        if len(small) >= 4 * _SMALL_FILES_MAX:
+            added = self._files.write(
+                table, pa.concat_tables([self._files.rows(table, file) for file in small])
+            )
+            removed = [one for file in small for one in (file.data, *file.deletes)]
+            with contextlib.suppress(CommitFailedException):
+                commit(
+                    table,
+                    Edit(Operation.REPLACE, added, removed, properties),
+                    self._manifests,
+                    self._snapshots,
+                )
+
+    def _upserted(self, table: Table, change: Change, properties: dict[str, str]) -> Edit:
+        live = self._manifests.live(table)
+        rows = [pa.Table.from_batches([change.upserts])]
+        added: list[DataFile] = []
+        removed: list[DataFile] = []
+        rest: list[tuple[LiveFile, np.ndarray | None]] = []
+        wanted = [Sought(keys, self.key) for keys in (change.deletes, change.upserts) if keys.num_rows]
+        for file in live:
+            dead = self._dead(table, file, wanted)
+            if dead is None:
+                rest.append((file, None))
+                continue
+            removed += file.deletes
+            if len(dead) >= file.data.record_count:
+                removed.append(file.data)
+            elif len(dead) > _DEAD_PART * file.data.record_count:
+                removed.append(file.data)
+                rows.append(self._files.rows(table, file, dead))
+            else:
+                rest.append((file, dead))
+        small = [(file, dead) for file, dead in rest if file.rows < self._file_rows // 8]
+        if len(small) >= _SMALL_FILES_MAX:
+            for file, dead in small:
+                removed += [file.data] if dead is not None else [file.data, *file.deletes]
+                rows.append(self._files.rows(table, file, dead))
+            gone = {file.data.file_path for file, _ in small}
+            rest = [one for one in rest if one[0].data.file_path not in gone]
+        added += [self._files.delete(table, file.data, dead) for file, dead in rest if dead is not None]
+        together = pa.concat_tables([self._in_table_types(table, one) for one in rows])
+        added += self._files.write(table, together)
+        self._files.forget(live)
+        operation = (
+            Operation.OVERWRITE if removed or any(dead is not None for _, dead in rest) else Operation.APPEND
+        )
+        return Edit(operation, added, removed, properties)
+
+    def _dead(self, table: Table, file: LiveFile, wanted: list[Sought]) -> np.ndarray | None:
+        """The places of all rows of a file that are gone after this change; None if it takes none from it."""
+        found = [self._files.find(table, file, keys) for keys in wanted]
+        if not any(len(one) for one in found):
+            return None
+        before = self._files.deleted(table, file)
+        after = np.unique(np.concatenate([before, *found]))
+        return after if len(after) > len(before) else None
+
+    def _in_table_types(self, table: Table, rows: pa.Table) -> pa.Table:
+        return rows.cast(table.schema().as_arrow())
+
+    # --- the table -------------------------------------------------------------------------------------------------
+
+    def _prepared(self) -> Shape:
+        if self._shape is None:
+            raise RuntimeError("prepare comes first")
+        return self._shape
+
+    def _held_schema(self) -> pa.Schema:
+        shape = self._prepared()
+        return shape.schema.append(WEIGHT) if shape.mode == "changelog" else shape.schema
+
+    def _columns(self) -> pa.Schema:
+        """The columns of the table: the view's, all of which may be NULL, and in a changelog two more."""
+        shape = self._prepared()
+        fields = [pa.field(f.name, f.type) for f in shape.schema]
+        more = [WEIGHT, TICK] if shape.mode == "changelog" else []
+        return pa.schema([*fields, *(pa.field(f.name, f.type) for f in more)])
+
+    def _fresh(self) -> Table:
+        """The table as it is now; made anew if somebody dropped it."""
+        if self._table is not None:
+            try:
+                return self._table.refresh()
+            except NoSuchTableError:
+                self._table = None
+        return self._open()
+
+    def _open(self) -> Table:
+        shape = self._prepared()
+        catalog = self._connected()
+        try:
+            table = catalog.load_table(self.identifier)
+        except NoSuchTableError:
+            table = self._create(catalog, shape)
+        expected = [(f.name, str(f.field_type)) for f in _iceberg(self._columns()).fields]
+        found = [(f.name, str(f.field_type)) for f in _iceberg(table.schema().as_arrow()).fields]
+        name = ".".join(self.identifier)
+        if found != expected:
+            raise SinkError(
+                f"table {name} has other columns than sink {shape.sink!r} writes",
+                detail=f"it has {_shown(found)}; the sink writes {_shown(expected)}",
+                hint="DROP SINK and CREATE SINK with another table",
+                sink=shape.sink,
+            )
+        owner = table.properties.get(OWNER)
+        if owner != shape.sink and table.current_snapshot() is not None:
+            whose = "another program" if owner is None else f"sink {owner!r}"
+            raise SinkError(
+                f"table {name} is filled by {whose}",
+                hint=f"give sink {shape.sink!r} another table; or set the table's property {OWNER} to {shape.sink!r}, "
+                "and its rows are brought level with the view",
+                sink=shape.sink,
+            )
+        if table.format_version != 2 or not table.spec().is_unpartitioned():
+            raise SinkError(
+                f"table {name} is partitioned, or not of format version 2",
+                hint="give the sink a table of its own: it makes one if there is none",
+                sink=shape.sink,
+            )
+        self._table = table
+        return table
+
+    def _create(self, catalog: Catalog, shape: Shape) -> Table:
+        try:
+            catalog.create_namespace(self.identifier[:-1])
+        except NamespaceAlreadyExistsError:
+            pass
+        properties = {
+            "format-version": "2",
+            OWNER: shape.sink,
+            "write.parquet.compression-codec": "zstd",
+            "write.metadata.previous-versions-max": "10",
+        }
+        try:
+            return catalog.create_table(self.identifier, self._columns(), properties=properties)
+        except TableAlreadyExistsError:
+            return catalog.load_table(self.identifier)
+
+    def _connected(self) -> Catalog:
+        if self._catalog is None:
+            properties = dict(self._properties or {})
+            if not properties:
+                self._warehouse.mkdir(parents=True, exist_ok=True)
+                uri, place = f"sqlite:///{self._warehouse}/catalog.db", f"file://{self._warehouse}"
+                files = f"{SyncedFileIO.__module__}.{SyncedFileIO.__name__}"
+                properties = {"type": "sql", "uri": uri, "warehouse": place, "py-io-impl": files}
+            self._catalog = load_catalog(properties.pop("name", "headwater"), **properties)
+        return self._catalog
+
+    def _stand(self, table: Table) -> Stand | None:
+        snapshot: Snapshot | None = table.current_snapshot()
+        while snapshot is not None and snapshot.summary is not None:
+            said = snapshot.summary[STAND]
+            if said is not None or snapshot.summary.operation != Operation.REPLACE:
+                return None if said is None else Stand.parse(said)
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else table.snapshot_by_id(parent)
+        return None
+
+    def _moved(self, found: Stand | None) -> StandMovedError:
+        return StandMovedError(f"table {'.'.join(self.identifier)} is not where it was left", found=found)
+
+    def _asked(self, act: Callable[[], Answer]) -> Answer:
+        """Do something with the table; what goes wrong outside is told as such."""
+        try:
+            return act()
+        except (OSError, StorageError, SQLAlchemyError, CommitStateUnknownException) as error:
+            self._table = None
+            raise TargetDownError(
+                f"table {'.'.join(self.identifier)} cannot be reached", detail=str(error)
+            ) from error
+        except (ValueError, NotImplementedError) as error:
+            self._table = None
+            raise SinkError(
+                f"table {'.'.join(self.identifier)} cannot be read or written",
+                detail=str(error),
+                hint="if another program wrote to it, give the sink a table of its own",
+            ) from error
+
+
+def _iceberg(schema: pa.Schema) -> Any:
+    from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+
+    return _pyarrow_to_schema_without_ids(schema)
+
+
+def _shown(columns: list[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)

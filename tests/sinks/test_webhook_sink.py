@@ -1,0 +1,345 @@
+"""WEBHOOK: requests of JSON to a real server in a thread: keys, signatures, retries and refusals."""
+
+import datetime as dt
+import email.utils
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from headwater.clock import ManualClock
+from headwater.sinks.target import RowsRefusedError, Shape, SinkError, Target, TargetDownError
+from headwater.sinks.webhook import WebhookOptions, WebhookTarget, signature
+from tests.sinks.keeping import AtLeastOnceContract, Kept, Receiver
+from tests.sinks.samples import EVERYTHING, contents_at, everything, records_at, shape, stand_of, upsert
+
+Answer = tuple[int, str, dict[str, str]]
+
+
+class Server:
+    """A web server that answers as a test says, and remembers requests."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
+        self.bodies: list[bytes] = []
+        self.answer: Callable[[dict[str, Any], str], Answer | None] = lambda body, key: (200, "", {})
+        self.port = 0
+        self.up()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook?x=1"
+
+    def up(self) -> None:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                said = json.loads(body)
+                outer.bodies.append(body)
+                outer.requests.append((self.path, dict(self.headers), said))
+                answer = outer.answer(said, self.headers["Idempotency-Key"])
+                if answer is None:  # breaks off
+                    self.close_connection = True
+                    return
+                status, text, headers = answer
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(text.encode())))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self.server.daemon_threads = True
+        self.server.block_on_close = False
+        self.port = self.server.server_port
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+        self.thread.start()
+
+    def down(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server on a port of its own."""
+    made = Server()
+    yield made
+    made.down()
+
+
+def webhook(server: Server, keeper: Kept | None = None, **options: Any) -> WebhookTarget:
+    """A prepared target that does not wait between attempts."""
+    waits: list[float] = []
+    chosen = WebhookOptions(**{"attempts": 3, **options})
+    target = WebhookTarget(server.url, keeper or Kept(), chosen, clock=ManualClock(), wait=waits.append)
+    target.prepare(shape())
+    target.waits = waits  # type: ignore[attr-defined]
+    return target
+
+
+class TestWebhookTarget(AtLeastOnceContract):
+    @pytest.fixture(autouse=True)
+    def _place(self, server: Server) -> Iterator[None]:
+        self.server, self.keeper, self.receiver = server, Kept(), Receiver(self.key)
+        self.is_down = self.breaks = False
+        self.taken_again: set[int] = set()
+        self.server.answer = self.take
+        self.made: list[WebhookTarget] = []
+        yield
+        for target in self.made:
+            target.close()
+
+    def make_target(self) -> Target:
+        options = WebhookOptions(attempts=1, rows=3)
+        self.made.append(WebhookTarget(self.server.url, self.keeper, options))
+        return self.made[-1]
+
+    def take(self, body: dict[str, Any], key: str) -> Answer | None:
+        if self.is_down:
+            return 503, "away", {}
+        for row in body["upserts"]:
+            if row["name"] == "refused" and row["id"] not in self.taken_again:
+                return 422, "not this one", {}
+        self.receiver.take(key, body["deletes"], body["upserts"], first_of_snapshot=body["begins"])
+        return None if self.breaks else (200, "", {})
+
+    @contextmanager
+    def break_within(self) -> Iterator[None]:
+        self.breaks = True
+        yield
+        self.breaks = False
+
+    def take_down(self) -> None:
+        self.is_down = True
+
+    def bring_up(self) -> None:
+        self.is_down = False
+
+    def lose_stand(self) -> None:
+        self.keeper.text = None
+
+    def refused_row(self, at: int) -> dict[str, Any]:
+        return {"region": "bad", "id": at, "name": "refused", "score": 1.0}
+
+    def take_again(self, at: int) -> None:
+        self.taken_again.add(at)
+
+
+def test_a_change_is_a_request_with_its_key(server: Server) -> None:
+    target = webhook(server)
+    one, two = contents_at(1).slice(0, 1), contents_at(1).slice(1, 1)
+    target.apply(upsert(two, ("id",), one), None, stand_of(3, two))
+    ((path, headers, body),) = server.requests
+    assert path == "/hook?x=1"
+    assert headers["Content-Type"] == "application/json"
+    assert headers["Idempotency-Key"].startswith("s:h:3:0:")
+    assert body == {
+        "sink": "s",
+        "view": "v",
+        "history": "h",
+        "tick": 3,
+        "since": None,
+        "snapshot": False,
+        "begins": False,
+        "piece": 0,
+        "pieces": 1,
+        "deletes": one.select(["id"]).to_pylist(),
+        "upserts": two.to_pylist(),
+    }
+    assert target.stand() == stand_of(3, two)
+    target.close()
+
+
+def test_large_changes_are_several_requests_over_one_connection(server: Server) -> None:
+    target = webhook(server, rows=5)
+    rows = contents_at(9)
+    target.apply(upsert(rows, ("id",)), None, stand_of(9, rows))
+    assert [body["piece"] for _, _, body in server.requests] == list(range(-(-rows.num_rows // 5)))
+    assert [row for _, _, body in server.requests for row in body["upserts"]] == rows.to_pylist()
+    assert len({headers["Idempotency-Key"] for _, headers, _ in server.requests}) == len(server.requests)
+    target.close()
+
+
+def test_values_are_written_so_that_anybody_can_read_them(server: Server) -> None:
+    target = WebhookTarget(server.url, Kept())
+    target.prepare(Shape("s", "v", EVERYTHING, ("id",)))
+    target.apply(upsert(everything(), ("id",)), None, stand_of(1, everything()))
+    first, second, missing, fourth, *_ = server.requests[0][2]["upserts"]
+    assert first["at"] == "2024-01-01T12:00:00.000001Z"
+    assert first["local"] == "1969-12-31T23:59:59.999999"
+    assert (first["day"], first["price"], first["raw"]) == ("2024-02-29", "12.34", "AP8=")
+    assert (first["tags"], first["place"], first["counts"]) == (
+        ["red", "blue"],
+        {"x": 1.5, "name": "here"},
+        [["a", 1]],
+    )
+    assert (second["double"], fourth["double"], fourth["single"]) == ("NaN", "-Infinity", "Infinity")
+    assert fourth["wide"] == "9" * 32 + ".999999"
+    assert [value for name, value in missing.items() if name != "id"] == [None] * 16
+    target.close()
+
+
+def test_a_changelog_has_weights_and_ticks(server: Server) -> None:
+    target = WebhookTarget(server.url, Kept())
+    target.prepare(shape(mode="changelog"))
+    target.apply(records_at(1), None, stand_of(1, contents_at(1)))
+    assert set(server.requests[0][2]["records"][0]) == {"id", "word", "n", "_weight", "_tick"}
+    target.close()
+
+
+def test_requests_are_signed_with_the_secret_and_carry_the_token(server: Server) -> None:
+    target = webhook(server, secret="hush", token="abc")
+    target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
+    headers = server.requests[0][1]
+    assert headers["Headwater-Signature"] == signature("hush", headers["Idempotency-Key"], server.bodies[0])
+    assert headers["Headwater-Signature"] != signature("other", headers["Idempotency-Key"], server.bodies[0])
+    assert headers["Authorization"] == "Bearer abc"
+    target.close()
+
+
+@pytest.mark.parametrize(
+    "failure", [(500, "oops", {}), (503, "", {}), (429, "slow", {}), (408, "", {}), None]
+)
+def test_what_may_pass_is_tried_again_with_the_same_key(server: Server, failure: Answer | None) -> None:
+    answers: list[Answer | None] = [failure, failure, (204, "", {})]
+    server.answer = lambda *_: answers.pop(0)
+    target = webhook(server)
+    target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
+    assert len({headers["Idempotency-Key"] for _, headers, _ in server.requests}) == 1
+    assert len(server.requests) == 3
+    assert target.waits == [0.2, 0.4]  # type: ignore[attr-defined]
+    target.close()
+
+
+def test_after_some_attempts_the_target_is_down_and_the_stand_has_not_moved(server: Server) -> None:
+    server.answer = lambda *_: (500, "out of order", {})
+    target = webhook(server)
+    with pytest.raises(TargetDownError) as caught:
+        target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
+    assert caught.value.detail == "it answers 500: out of order"
+    assert "x=1" not in caught.value.message
+    assert target.stand() is None
+    target.close()
+
+
+def test_a_server_that_is_not_there_or_does_not_answer_is_down(server: Server) -> None:
+    hang = threading.Event()
+    server.answer = lambda *_: (200, str(hang.wait(5)), {})
+    target = webhook(server, attempts=1, timeout_s=0.1)
+    with pytest.raises(TargetDownError, match="does not take a request"):
+        target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
+    hang.set()
+    server.down()
+    with pytest.raises(TargetDownError, match="does not take a request"):
+        target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
+    server.answer = lambda *_: (200, "", {})
+    server.up()
+    target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
+    target.close()
+
+
+def test_retry_after_is_honoured_in_seconds_and_as_a_date(server: Server) -> None:
+    now = dt.datetime.fromtimestamp(ManualClock().now_us() / 1e6, dt.UTC).replace(microsecond=0)
+    later = email.utils.format_datetime(now + dt.timedelta(seconds=20), usegmt=True)
+    answers: list[Answer] = [
+        (429, "", {"Retry-After": "7"}),
+        (503, "", {"Retry-After": later}),
+        (200, "", {}),
+    ]
+    server.answer = lambda *_: answers.pop(0)
+    target = webhook(server)
+    target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
+    first, second = target.waits  # type: ignore[attr-defined]
+    assert first == 7
+    assert 19 <= second <= 20
+    target.close()
+
+
+def test_refused_rows_are_found_with_the_answer_as_reason(server: Server) -> None:
+    rows = contents_at(9)
+    bad = {rows["id"][3].as_py(), rows["id"][17].as_py()}
+
+    def answer(body: dict[str, Any], _: str) -> Answer:
+        return (422, "the id is bad", {}) if {row["id"] for row in body["upserts"]} & bad else (200, "", {})
+
+    server.answer = answer
+    target = webhook(server, rows=8)
+    with pytest.raises(RowsRefusedError) as caught:
+        target.apply(upsert(rows, ("id",), contents_at(8).slice(0, 2)), None, stand_of(9, rows))
+    assert [(one.index, one.reason) for one in caught.value.refused] == [
+        (3, "422: the id is bad"),
+        (17, "422: the id is bad"),
+    ]
+    assert target.stand() is None
+    target.close()
+
+
+def test_a_snapshot_says_so_and_where_it_begins_though_rows_of_it_are_refused(server: Server) -> None:
+    rows = contents_at(9)
+    bad = rows["id"][0].as_py()
+
+    def answer(body: dict[str, Any], _: str) -> Answer:
+        return (422, "no", {}) if bad in {row["id"] for row in body["upserts"]} else (200, "", {})
+
+    server.answer = answer
+    target = webhook(server, rows=4)
+    list(target.contents())
+    with pytest.raises(RowsRefusedError):
+        target.apply(upsert(rows, ("id",)), None, stand_of(9, rows))
+    assert all(body["snapshot"] for _, _, body in server.requests)
+    assert [body["begins"] for _, _, body in server.requests][:3] == [
+        True,
+        True,
+        True,
+    ]  # 4 rows, 2, and the bad one
+    server.requests.clear()
+    target.apply(upsert(rows.slice(1), ("id",)), None, stand_of(9, rows))
+    assert [body["begins"] for _, _, body in server.requests] == [True] + [False] * (len(server.requests) - 1)
+    server.requests.clear()
+    target.apply(upsert(rows.slice(1), ("id",)), stand_of(9, rows), stand_of(10, rows))
+    assert not any(body["snapshot"] for _, _, body in server.requests)
+    target.close()
+
+
+def test_an_empty_snapshot_is_sent_and_an_empty_change_is_not(server: Server) -> None:
+    target = webhook(server)
+    nothing = contents_at(1).slice(0, 0)
+    list(target.contents())
+    target.apply(upsert(nothing, ("id",)), None, stand_of(1, nothing))
+    assert [(body["begins"], body["upserts"]) for _, _, body in server.requests] == [(True, [])]
+    target.apply(upsert(nothing, ("id",)), stand_of(1, nothing), stand_of(2, nothing))
+    assert len(server.requests) == 1
+    assert target.stand() == stand_of(2, nothing)
+    target.close()
+
+
+@pytest.mark.parametrize("status", [301, 401, 403, 404, 410])
+def test_answers_that_need_a_person_stop_the_sink(server: Server, status: int) -> None:
+    server.answer = lambda *_: (status, "go away", {})
+    target = webhook(server)
+    with pytest.raises(SinkError, match=f"answers {status}") as caught:
+        target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
+    assert not isinstance(caught.value, TargetDownError)
+    assert caught.value.detail == "go away"
+    assert len(server.requests) == 1
+    target.close()
+
+
+@pytest.mark.parametrize("url", ["", "ftp://host/x", "hook", "http://"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(SinkError, match="not the address of a web server"):
+        WebhookTarget(url, Kept())
