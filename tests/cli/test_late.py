@@ -114,6 +114,7 @@ def test_the_shell_completes_views_and_commands(run: Run, tmp_path: Path) -> Non
     assert {"replay", "per_minute", "hops"} <= set(words)
 
 
+@pytest.mark.long
 def test_with_a_policy_the_state_of_windows_is_bounded(run: Run) -> None:
     select = (
         "SELECT window(at, '1 minute').start AS m, count(*) AS n FROM clicks GROUP BY window(at, '1 minute')"
@@ -136,6 +137,7 @@ def test_replay_gives_them_back_and_builds_the_view(run: Run) -> None:
     assert run("verify").stdout.splitlines()[-1].startswith("all is well")
 
 
+@pytest.mark.long
 def test_replay_can_leave_the_work_to_the_next_run(run: Run) -> None:
     said = run("late", "replay", "hops", "--no-run").stdout
     assert said == "the next run builds hops anew: 2 late rows given back to hops\n"
@@ -161,6 +163,7 @@ def test_status_and_views_show_the_ledger_and_the_watermark(run: Run) -> None:
     assert rows[-1].split()[-3:] == ["2", "0", "2026-01-01T12:04:00Z"]
 
 
+@pytest.mark.long
 def test_explain_says_the_policy_and_when_rows_are_final(run: Run) -> None:
     facts = {row["property"]: row["value"] for row in listed(run("sql", "EXPLAIN per_minute", "--json"))}
     assert facts["late rows"] == (

@@ -184,6 +184,7 @@ def append(ws: hw.Workspace, chance: random.Random, clock: ManualClock) -> None:
     )
 
 
+@pytest.mark.long
 def test_joins_as_of_a_time_mean_their_rewrite_after_every_tick_and_restart(
     tmp_path: Path, spark: Any, clock: ManualClock
 ) -> None:

@@ -365,6 +365,7 @@ def test_the_current_table_beside_has_every_record(ws: hw.Workspace) -> None:
     assert ws.verify().ok
 
 
+@pytest.mark.long
 def test_two_tables_as_of_one_time(ws: hw.Workspace) -> None:
     ws.sql(
         "CREATE TOPIC names (item BIGINT, name STRING, since TIMESTAMP, PRIMARY KEY (item), "
@@ -412,6 +413,7 @@ def test_what_would_be_taken_back_is_refused_where_rows_are_only_added(
     create(ws, "v", CASES["diverted"], query)
 
 
+@pytest.mark.long
 def test_state_stays_as_large_as_it_is(ws: hw.Workspace) -> None:
     names = ("dropped", "for_a_while", "dropped_final")
     for name in names:

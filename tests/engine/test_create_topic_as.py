@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -176,6 +176,11 @@ WHOLE = [{"n": n, "s": f"{n}" * 50} for n in range(60)]
 SETTINGS = LogSettings(staging_bytes_max=2_000)
 
 
+def nothing() -> NoReturn:
+    """Stands in for what is outside: nobody asks for it."""
+    raise AssertionError("nothing outside is asked for")
+
+
 class Given:
     """Stands in for `Views`: the query gives these rows, in pieces."""
 
@@ -189,7 +194,7 @@ class Given:
 
 def run(log: Log, statement: str = STATEMENT) -> None:
     (parsed,) = parse(statement)
-    execute(log, parsed, ManualClock(), lambda: Given())  # type: ignore[arg-type,return-value]
+    execute(log, parsed, ManualClock(), lambda: Given(), nothing)  # type: ignore[arg-type,return-value]
 
 
 def contents(log: Log) -> list[dict[str, Any]]:
@@ -239,9 +244,9 @@ def test_an_unfinished_topic_says_so_and_can_be_dropped(tmp_path: Path) -> None:
     log = EmbeddedLog.open(tmp_path / "w", clock=ManualClock())
     log.put_entry(COPY, "copy", {}, expect=None)
     (parsed,) = parse("CREATE TOPIC copy (n BIGINT)")
-    execute(log, parsed, ManualClock(), lambda: Given())  # type: ignore[arg-type,return-value]
+    execute(log, parsed, ManualClock(), lambda: Given(), nothing)  # type: ignore[arg-type,return-value]
     (parsed,) = parse("EXPLAIN copy")
-    told = execute(log, parsed, ManualClock(), lambda: Given())  # type: ignore[arg-type,return-value]
+    told = execute(log, parsed, ManualClock(), lambda: Given(), nothing)  # type: ignore[arg-type,return-value]
     assert told is not None
     assert {r["property"]: r["value"] for r in told.to_pylist()}["unfinished"].startswith(
         "CREATE TOPIC ... AS"
@@ -269,7 +274,7 @@ def test_a_statement_that_is_run_twice_at_once_writes_its_rows_once(tmp_path: Pa
             return Rows(made.schema, batches())
 
     (parsed,) = parse(STATEMENT)
-    execute(log, parsed, ManualClock(), lambda: Twice())  # type: ignore[arg-type,return-value]
+    execute(log, parsed, ManualClock(), lambda: Twice(), nothing)  # type: ignore[arg-type,return-value]
     assert contents(log) == WHOLE
     assert not log.entries(COPY)
     log.close()

@@ -72,6 +72,7 @@ def by_hand(rows: list[dict[str, Any]]) -> Counter[tuple[datetime, datetime]]:
     return found
 
 
+@pytest.mark.long
 def test_windows_grow_through_updates_deletions_and_restarts(folder: Path, spark: SparkSession) -> None:
     chance = random.Random(3)
     table: dict[int, dict[str, Any]] = {}

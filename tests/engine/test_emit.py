@@ -192,6 +192,7 @@ def test_what_a_policy_cannot_be_kept_for_is_refused(
 # --- when rows are shown -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_row_is_shown_once_it_is_final(tmp_path: Path, spark: SparkSession) -> None:
     views = {
         "counted": f"SELECT {W} AS w, count(*) AS n FROM clicks GROUP BY {W}",

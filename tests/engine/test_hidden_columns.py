@@ -89,6 +89,7 @@ def hold(ws: hw.Workspace, oracle: Oracle) -> None:
         assert told is None, f"{name}: {told}"
 
 
+@pytest.mark.long
 def test_hidden_columns_in_views_are_those_of_the_records_after_every_tick_and_restart(
     tmp_path: Path, spark: Any, clock: ManualClock
 ) -> None:

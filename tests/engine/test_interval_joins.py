@@ -82,6 +82,7 @@ def hold(ws: hw.Workspace, oracle: Oracle) -> None:
         assert told is None, f"{name}: {told}"
 
 
+@pytest.mark.long
 def test_interval_joins_equal_batch_after_every_tick_and_restart(tmp_path: Path, spark: Any) -> None:
     chance, oracle, number = random.Random(5), Oracle(spark), 0
     for step in range(2):

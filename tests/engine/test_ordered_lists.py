@@ -86,6 +86,7 @@ def check(ws: hw.Workspace, table: dict[int, Row]) -> None:
         assert found == wanted, name
 
 
+@pytest.mark.long
 def test_lists_are_in_their_order_through_updates_deletions_and_a_restart(
     folder: Path, spark: SparkSession
 ) -> None:

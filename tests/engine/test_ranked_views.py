@@ -170,6 +170,7 @@ def contents(ws: hw.Workspace) -> dict[str, list[str]]:
     return {name: sorted(map(str, ws.view(name).read().to_pylist())) for name in OLD}
 
 
+@pytest.mark.long
 def test_contents_arranged_by_all_columns_are_read_and_arranged_anew_with_their_next_change(
     open_ws: Open,
 ) -> None:
@@ -206,6 +207,7 @@ def built(ws: hw.Workspace) -> dict[str, Any]:
     return {name: (manifest.views[name].history, manifest.views[name].extra["identity"]) for name in OLD}
 
 
+@pytest.mark.long
 def test_a_base_of_contents_arranged_by_all_columns_is_gone_on_from(open_ws: Open) -> None:
     chance = random.Random(4)
     topic = "CREATE TOPIC s (id BIGINT, k BIGINT, g STRING, v BIGINT) WITH (retention = '1 hour');"

@@ -123,6 +123,7 @@ def test_with_nothing_to_give_back_nothing_is_written(ws: hw.Workspace) -> None:
     assert entry(ws) == before
 
 
+@pytest.mark.long
 def test_a_row_is_counted_once_however_many_windows_it_has_missed(ws: hw.Workspace) -> None:
     ws.sql("""
         CREATE MATERIALIZED VIEW hops WITH (correct_for = '30 seconds') AS
@@ -180,6 +181,7 @@ def test_views_that_count_on_rows_that_stay_are_built_anew_with_it(ws: hw.Worksp
     assert ws.verify().ok
 
 
+@pytest.mark.long
 def test_the_same_create_again_is_the_same_and_another_forgets_what_was_given_back(ws: hw.Workspace) -> None:
     ws.sql(PER_MINUTE)
     append(ws, 10, 300, 20)

@@ -149,6 +149,7 @@ class Rows:
         }
 
 
+@pytest.mark.long
 def test_views_of_sessions_hold_what_batch_gives_tick_by_tick(
     tmp_path: Path, spark: SparkSession, oracle: Oracle
 ) -> None:

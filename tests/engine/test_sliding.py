@@ -82,6 +82,7 @@ def row(chance: random.Random, number: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_frames_are_what_spark_says_through_updates_deletions_and_restarts(
     folder: Path, spark: SparkSession
 ) -> None:

@@ -363,6 +363,7 @@ def test_a_row_whose_time_is_put_right_leaves_its_windows_for_others(ws: hw.Work
     assert ws.view("moved_windows").read().num_rows == 0
 
 
+@pytest.mark.long
 def test_all_of_them_are_what_batch_gives(ws: hw.Workspace) -> None:
     verified = ws.verify()
     assert verified.ok, verified.differences

@@ -7,7 +7,7 @@ Python blocks share one namespace and keep the page's line numbers in tracebacks
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -42,20 +42,24 @@ def _typed(lines: list[str]) -> Iterator[str]:
             prompt = "> " if line.endswith("\\") else "$ "
 
 
-def main(page: Path) -> None:
-    namespace = {"__name__": "__main__"}
+def run(page: Path, shell: Callable[[str], int], known: Mapping[str, str] | None = None) -> None:
+    """Run the examples of a page; `shell` runs a script and says with which status it ended. What is `known` are names that
+    its Python has already."""
+    namespace = {"__name__": "__main__", **(known or {})}
     for block in blocks(page):
         if is_python(block):
             code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
             exec(code, namespace)
         elif script := commands(block):
             sys.stdout.flush()
-            done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", script], stdin=subprocess.DEVNULL, timeout=120, check=False
-            )
-            if done.returncode:
-                sys.exit(f"{page}:{block.line}: exit status {done.returncode} from:\n{script}")
+            if status := shell(script):
+                sys.exit(f"{page}:{block.line}: exit status {status} from:\n{script}")
+
+
+def _bash(script: str) -> int:
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, timeout=120, check=False).returncode
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    run(Path(sys.argv[1]), _bash)

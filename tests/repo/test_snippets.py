@@ -2,21 +2,67 @@
 
 import ast
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
-from tests.repo.run_page import SHELLS, commands, is_python
+from headwater.cli.program import cli
+from tests.postgres import postgres_server, postgres_url
+from tests.redis import redis_server, redis_url
+from tests.repo.run_page import SHELLS, commands, is_python, run
 from tests.repo.tree import ROOT, blocks, markdown, shown
 
-PAGES = [page for page in markdown() if page.name == "README.md" or page.is_relative_to(ROOT / "docs")]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["postgres_server", "postgres_url", "redis_server", "redis_url"]
+
+README = ROOT / "README.md"
+ALONE = [README, ROOT / "docs" / "spark.md"]
+"""What a reader types first, in a shell; and the page that has a Spark session of its own."""
+PAGES = [page for page in markdown() if page == README or page.is_relative_to(ROOT / "docs")]
+SERVERS = {"SHOP_URL": "postgres_url", "CACHE_URL": "redis_url"}
+"""What pages call the servers that they need, as variables of the environment and of Python."""
 RUNNABLE = [page for page in PAGES if any(is_python(block) or commands(block) for block in blocks(page))]
 
 
-@pytest.mark.parametrize("page", RUNNABLE, ids=shown)
-def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in ALONE], ids=shown)
+def test_the_examples_of_a_page_run(
+    page: Path,
+    spark: "SparkSession",
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    """In this process, because of the seconds that Spark takes to start; with the servers that it names."""
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    known = {name: request.getfixturevalue(server) for name, server in SERVERS.items() if name in text}
+    for name, url in known.items():
+        monkeypatch.setenv(name, url)
+    run(page, _headwater, known)
+
+
+def _headwater(script: str) -> int:
+    """Commands of `headwater` alone, one a line."""
+    for line in script.splitlines():
+        program, *arguments = shlex.split(os.path.expandvars(line))
+        assert program == "headwater", f"this page is not run in a shell: {line}"
+        result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+        print(result.output)
+        if result.exit_code:
+            return result.exit_code
+    return 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ALONE, ids=shown)
+def test_the_examples_of_a_page_run_in_a_process_of_their_own(page: Path, tmp_path: Path) -> None:
     scripts = Path(sys.executable).parent
     assert (scripts / "headwater").exists(), "the console script is not installed: run `make check`"
     environ = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"}
@@ -30,11 +76,11 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
         text=True,
         timeout=240,
     )
-    assert done.returncode == 0, f"{shown(page)}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
 def test_the_readme_has_an_example() -> None:
-    assert ROOT / "README.md" in RUNNABLE
+    assert README in RUNNABLE
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)
