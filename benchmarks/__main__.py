@@ -27,6 +27,7 @@ SUBJECTS = (
     "pacing",
     "windows",
     "skew",
+    "capture",
 )
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "latest.json"

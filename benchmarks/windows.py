@@ -35,6 +35,11 @@ KEYS, ORDERS = 100_000, 5_000_000
 
 NEWEST = "(SELECT max_by(struct(*), at) AS r FROM {0} GROUP BY id)"
 """What a table is in batch, of all its records."""
+OF_TABLES = "SELECT o.id, o.amount * p.price AS paid FROM orders o JOIN price p ON o.k = p.id"
+OF_NEWEST = (
+    "SELECT o.r.id, o.r.amount * p.r.price AS paid "
+    f"FROM {NEWEST.format('orders')} o JOIN {NEWEST.format('price')} p ON o.r.k = p.r.id"
+)
 CLOSED = " EMIT ON WINDOW CLOSE"
 DROP = "WITH (late = 'drop')"
 
@@ -99,14 +104,8 @@ CASES = {
         "JOIN (SELECT *, lead(at) OVER (PARTITION BY id ORDER BY at) AS until FROM price) p "
         "ON e.k = p.id AND e.at >= p.at AND (p.until IS NULL OR e.at < p.until)",
     ),
-    "table join": Case(
-        "tables",
-        "SELECT o.id, o.amount * p.price AS paid FROM orders o JOIN price p ON o.k = p.id",
-        2.0,
-        batch="SELECT o.r.id, o.r.amount * p.r.price AS paid "
-        f"FROM {NEWEST.format('orders')} o JOIN {NEWEST.format('price')} p ON o.r.k = p.r.id",
-        options="",
-    ),
+    "table join": Case("tables", OF_TABLES, 2.0, batch=OF_NEWEST, options=""),
+    "table join that nearly all changes": Case("moving tables", OF_TABLES, 1.0, batch=OF_NEWEST, options=""),
 }
 
 QUICK = ("session count", "as-of join")
@@ -175,8 +174,11 @@ def _inputs(space: Path, ticks: int, rows: int) -> Mapping[str, sides.Inputs]:
     _write(space / "most", ticks, most, rows, 3)
     _write(space / "orders", ticks, most, rows, 4, ids=ORDERS)
     _write(space / "price", ticks, few, rows, 5, ids=KEYS)
+    _write(space / "more orders", ticks, rows - few // 10, rows, 4, ids=ORDERS)
+    _write(space / "less price", ticks, few // 10, rows, 5, ids=KEYS)
     plain = f"({EVENT}, {WATERMARK}) WITH (partitions = 2)"
     price = f"CREATE TOPIC price (id BIGINT, price BIGINT, at TIMESTAMP, PRIMARY KEY (id), {WATERMARK}) WITH (partitions = 2);"
+    tables = f"CREATE TOPIC orders ({EVENT}, PRIMARY KEY (id)) WITH (partitions = 2); {price}"
     return {
         "events": sides.Inputs(f"CREATE TOPIC ev {plain}", {"ev": space / "events"}, rows),
         "pair": sides.Inputs(
@@ -188,10 +190,9 @@ def _inputs(space: Path, ticks: int, rows: int) -> Mapping[str, sides.Inputs]:
             f"CREATE TOPIC ev {plain}; {price}", {"ev": space / "most", "price": space / "price"}, rows
         ),
         "tables": sides.Inputs(
-            f"CREATE TOPIC orders ({EVENT}, PRIMARY KEY (id)) WITH (partitions = 2); {price}",
-            {"orders": space / "orders", "price": space / "price"},
-            rows,
+            tables, {"orders": space / "more orders", "price": space / "less price"}, rows
         ),
+        "moving tables": sides.Inputs(tables, {"orders": space / "orders", "price": space / "price"}, rows),
     }
 
 
@@ -201,7 +202,7 @@ def _write(folder: Path, ticks: int, rows: int, span_ms: int, seed: int = 0, ids
         table = _events(
             rows, tick * rows, BEGIN_US + tick * span_ms * 1_000, span_ms * 1_000, (seed, tick), ids=ids
         )
-        if folder.name == "price":
+        if folder.name.endswith("price"):
             table = table.select(["id", "amount", "at"]).rename_columns(["id", "price", "at"])
         pq.write_table(table, folder / f"{tick:04d}.parquet")
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from headwater import catalog
 from headwater.catalog import TopicDefinition
 from headwater.clock import Clock, format_span, from_us
+from headwater.connections import SINK
 from headwater.errors import (
     ConflictError,
     HeadwaterError,
@@ -31,6 +32,7 @@ from headwater.timing import STORED
 from headwater.types import TIMESTAMP, format_type, quote
 
 if TYPE_CHECKING:
+    from headwater.connected.outside import Outside
     from headwater.runtime.views import Views
 
 ATTEMPTS_MAX = 100
@@ -39,10 +41,18 @@ COPY = "copy"
 """The kind of the entries that name the topics which are being filled."""
 
 
-def execute(log: Log, statement: s.Statement, clock: Clock, views: Callable[[], Views]) -> pa.Table | None:
+def execute(
+    log: Log,
+    statement: s.Statement,
+    clock: Clock,
+    views: Callable[[], Views],
+    outside: Callable[[], Outside],
+) -> pa.Table | None:
     """Run one statement; SHOW, DESCRIBE, EXPLAIN and queries give a table."""
+    if isinstance(statement, s.Outside):
+        return outside().execute(statement)
     try:
-        return _execute(log, statement, clock, views)
+        return _execute(log, statement, clock, views, outside)
     except TopicNotFoundError as error:
         raise _about_views(log, statement, error, views) from None
 
@@ -62,7 +72,13 @@ def _about_views(
     return error
 
 
-def _execute(log: Log, statement: s.Statement, clock: Clock, views: Callable[[], Views]) -> pa.Table | None:
+def _execute(
+    log: Log,
+    statement: s.Statement,
+    clock: Clock,
+    views: Callable[[], Views],
+    outside: Callable[[], Outside],
+) -> pa.Table | None:
     match statement:
         case s.CreateTopic():
             _create(log, statement)
@@ -73,6 +89,7 @@ def _execute(log: Log, statement: s.Statement, clock: Clock, views: Callable[[],
         case s.CreateView():
             views().create(statement)
         case s.DropView():
+            _drop_followers(log, statement, outside)
             views().drop(statement)
         case s.ShowViews():
             return views().show()
@@ -103,6 +120,25 @@ def _execute(log: Log, statement: s.Statement, clock: Clock, views: Callable[[],
         case s.ExplainQuery(query):
             return views().explain_query(query)
     return None
+
+
+def _drop_followers(log: Log, statement: s.DropView, outside: Callable[[], Outside]) -> None:
+    """Sinks that follow a view, or one that reads it, go with it, or it stays."""
+    if not log.entries(SINK):
+        return
+    gone = [statement.name]
+    if statement.cascade:
+        from headwater.runtime.dependencies import above
+
+        gone = above(log, statement.name)
+    followers = [name for view in gone for name in outside().sinks.of_view(view)]
+    if followers and not statement.cascade:
+        raise UsageError(
+            f"view {statement.name!r} cannot be dropped: it is followed by {', '.join(followers)}",
+            hint=f"DROP SINK {quote(followers[0])} first, or DROP VIEW {quote(statement.name)} CASCADE",
+        )
+    for name in followers:
+        outside().execute(s.DropSink(name, if_exists=True))
 
 
 def create(log: Log, definition: TopicDefinition) -> None:

@@ -18,6 +18,7 @@ from headwater.arguments import span_us, whole_number
 from headwater.arguments import text as text_of
 from headwater.catalog import TopicDefinition, define_topic
 from headwater.clock import Clock, SystemClock
+from headwater.connections import SINK, SOURCE
 from headwater.errors import UsageError
 from headwater.execution import create as create_topic
 from headwater.execution import execute
@@ -36,13 +37,18 @@ from headwater.types import normalize_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headwater.connected.handles import SinkHandle, SourceHandle
+    from headwater.connected.outside import Outside
     from headwater.log.cursor import Consumer
     from headwater.runtime.running import Runner, RunReport
     from headwater.runtime.subscribing import Subscription
     from headwater.runtime.verification import ViewCheck
     from headwater.runtime.view import View
     from headwater.runtime.views import Views
+    from headwater.sinks.checking import SinkCheck
 
+OUTSIDE_TIMEOUT_S = 60.0
+"""How long `run` tries to reach what is outside."""
 MEMORY = "memory:"
 """In place of a path: a workspace that is gone when it is closed, for tests."""
 
@@ -56,6 +62,8 @@ class Verification:
     bytes_checked: int
     views: tuple[ViewCheck, ...] = ()
     """What was found of each view, by name; none if only topics were asked for."""
+    sinks: tuple[SinkCheck, ...] = ()
+    """What was found of each sink."""
 
     @property
     def ok(self) -> bool:
@@ -141,6 +149,7 @@ class Workspace:
         self._keep_ticks = keep_ticks
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._made: Views | None = None
+        self._connected: Outside | None = None
 
     @property
     def _views(self) -> Views:
@@ -153,6 +162,16 @@ class Workspace:
             assert root is not None
             self._made = Views(self.log, Storage(root), self._clock, self._spark, self._keep_ticks)
         return self._made
+
+    @property
+    def _outside(self) -> Outside:
+        if self._connected is None:
+            from headwater.connected.outside import Outside
+
+            views = self._views  # makes the folder of a workspace that has none
+            root = views.store.storage.root
+            self._connected = Outside(self.log, self._clock, root, self.log.identity, lambda: self._views)
+        return self._connected
 
     def __repr__(self) -> str:
         return f"<Workspace {self.path or MEMORY}>"
@@ -169,7 +188,7 @@ class Workspace:
         """Run one or more statements; all are read before the first is run. The result of the last: a table or None."""
         result = None
         for statement in parse(text_of(text, "a statement", hint='ws.sql("SHOW TOPICS")')):
-            result = execute(self.log, statement, self._clock, lambda: self._views)
+            result = execute(self.log, statement, self._clock, lambda: self._views, lambda: self._outside)
         return result
 
     def view(self, name: str) -> View:
@@ -178,13 +197,37 @@ class Workspace:
 
         return View(self._views, text_of(name, "the name of a view", hint='ws.view("revenue")'))
 
+    def source(self, name: str) -> SourceHandle:
+        """The source of that name."""
+        from headwater.connected.handles import SourceHandle
+
+        return SourceHandle(self._outside, text_of(name, "the name of a source", hint='ws.source("shop")'))
+
+    def sink(self, name: str) -> SinkHandle:
+        """The sink of that name."""
+        from headwater.connected.handles import SinkHandle
+
+        return SinkHandle(self._outside, text_of(name, "the name of a sink", hint='ws.sink("cache")'))
+
+    def sink_function(self, name: str, fn: Callable[..., Any]) -> None:
+        """Declare a function for sinks of kind PYTHON: `fn(change, key)` gets a pyarrow Table of a change and a key that tells
+        this call from every other, also when it is repeated. Code lives in the process: the one that runs the sink declares it."""
+        self._outside.sinks.functions[text_of(name, "the name of a function")] = fn
+
     def run(self, *, tick_rows: int | None = None) -> RunReport:
         """Bring every view up to what the log holds now, then say what was done.
 
+        With sources the log first takes in what is committed there by now, and with sinks each is brought level in the end.
         `tick_rows` bounds the records of a tick; an atomic append stays whole. Beside a running engine this waits
         until that one has got there.
         """
-        return self._views.run(_tick_rows(tick_rows))
+        rows = _tick_rows(tick_rows)
+        if self.log.entries(SOURCE):
+            self._outside.sources.catch_up(OUTSIDE_TIMEOUT_S)
+        report = self._views.run(rows)
+        if self.log.entries(SINK):
+            self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
+        return report
 
     def start(self, *, every: str | timedelta = "auto", tick_rows: int | None = None) -> Runner:
         """Keep every view up to date in the background, until `stop()`.
@@ -195,22 +238,25 @@ class Workspace:
         """
         from headwater.runtime.pacing import pace_of
 
-        return self._views.start(pace_of(every), _tick_rows(tick_rows))
+        return self._views.start(pace_of(every), _tick_rows(tick_rows), beside=self._outside)
 
     def query(
         self,
         text: str,
         *,
         as_of: int | datetime | None = None,
-        after: Receipt | None = None,
+        after: Receipt | str | int | None = None,
         timeout: float = 30,
     ) -> pa.Table:
         """The answer to a SELECT over views and topics, all as they are at one tick.
 
         `as_of` is an earlier tick, or a time: the last tick committed at or before it. `after` is the receipt of an
-        append that the answer must have seen: it is waited for, or, if no engine runs, brought about.
+        append that the answer must have seen: it is waited for, or, if no engine runs, brought about. With a source it
+        may be a position in that: an LSN of Postgres that was read after a commit.
         """
         query = text_of(text, "a query", hint='ws.query("SELECT * FROM revenue")')
+        if isinstance(after, (str, int)):
+            after = self._outside.receipt(after, timeout)
         return self._views.query(query, as_of=as_of, after=after, timeout_ms=timeout * 1000)
 
     def subscribe(
@@ -418,12 +464,19 @@ class Workspace:
         return dataclasses.replace(report, waiting=left)
 
     def verify(
-        self, topics: str | Sequence[str] | None = None, *, progress: Callable[[int], None] | None = None
+        self,
+        topics: str | Sequence[str] | None = None,
+        *,
+        repair: bool = False,
+        cheap: bool = False,
+        progress: Callable[[int], None] | None = None,
     ) -> Verification:
         """Read everything, or one topic or some, and check it against its checksums; then, unless topics were named, hold
-        each view against what its SELECT gives in batch. A view that is stopped does not hold what it should.
+        each view against what its SELECT gives in batch, and each sink against its view at the tick where it stands. A view
+        that is stopped does not hold what it should.
 
-        `progress` is told the bytes checked so far.
+        `repair` brings sinks level that differ. `cheap` leaves views alone, and compares sinks by the checksums that are kept
+        up to date with every tick. `progress` is told the bytes checked so far.
         """
         if isinstance(topics, str):
             topics = [topics]
@@ -439,18 +492,34 @@ class Workspace:
                 checked = step
                 if progress is not None:
                     progress(checked)
-        if topics is None and self.log.entries("view"):
+        if topics is None and not cheap and self.log.entries("view"):
             views = self._views.verify()
             found += [finding for view in views if (finding := view.finding) is not None]
-        return Verification(tuple(found), checked, tuple(views))
+        sinks: list[SinkCheck] = []
+        if topics is None and self.log.entries(SINK):
+            sinks = self._outside.sinks.verify(repair=repair, cheap=cheap)
+            found += [_drifted(sink) for sink in sinks if sink.ok is False]
+        return Verification(tuple(found), checked, tuple(views), tuple(sinks))
 
     def close(self) -> None:
         """Release every handle. What was appended needs no close to be there."""
         if self._made is not None:
             self._made.close()
+        if self._connected is not None:
+            self._connected.close()
         self.log.close()
         if self._scratch is not None:
             self._scratch.cleanup()
+
+
+def _drifted(sink: SinkCheck) -> Finding:
+    return Finding(
+        f"sink {sink.sink}",
+        None,
+        None,
+        None,
+        f"sink {sink.sink!r} differs from view {sink.view!r}: {sink.detail}",
+    )
 
 
 def _tick_rows(rows: Any) -> int | None:

@@ -154,8 +154,6 @@ def test_env_stays_in_the_environment_until_it_is_needed() -> None:
     ("text", "reason", "underlined", "hint"),
     [
         ("FROB", "does not begin a statement", "FROB", "CREATE TOPIC"),
-        ("CREATE SOURCE s FROM POSTGRES", "does not have sources", "SOURCE", None),
-        ("CREATE SINK s FROM v INTO REDIS", "does not have sinks", "SINK", None),
         ("INSERT INTO t VALUES (1)", "does not have INSERT", "INSERT", None),
         ("CREATE TABLE t (a INT)", "no tables", "TABLE", "write CREATE TOPIC"),
         ("CREATE TOPIC t", r"expected \(", "^", "give the columns"),

@@ -220,7 +220,7 @@ def test_queries_one_after_the_other_are_told_apart(queries: list[str], separato
         ),
         ("ALTER VIEW v SET (late = 'drop')", "is not altered", "VIEW", "OR REPLACE"),
         ("DROP MATERIALIZED v", "expected TOPIC", "MATERIALIZED", None),
-        ("SHOW MATERIALIZED", "no SHOW MATERIALIZED", "MATERIALIZED", "SHOW VIEWS"),
+        ("SHOW MATERIALIZED", "no SHOW MATERIALIZED", "MATERIALIZED", "SHOW TOPICS, VIEWS"),
         ("DESCRIBE v w", "complete before", "w", None),
         ("SELECT 'open", "never closed", "'open", None),
     ],

@@ -40,19 +40,29 @@ class Check:
 
 
 @click.command()
+@click.argument("url", required=False)
+@click.option("--tables", default="", help="Look at these tables only: 'public.orders, public.customers'.")
 @json_option
 @pass_session
-def doctor(session: Session, as_json: bool) -> None:
-    """Check the installation and the workspace; exit status 1 if something fails."""
-    checks = [
-        _python(),
-        _platform(),
-        _packages(),
-        _open_files(),
-        _notification(),
-        _java(),
-        *_workspace(session),
-    ]
+def doctor(session: Session, url: str | None, tables: str, as_json: bool) -> None:
+    """Check the installation and the workspace; exit status 1 if something fails.
+
+    With the URL of a Postgres database, look at that instead: what is missing to capture it, and the statement that
+    mends it.
+    """
+    checks = (
+        _database(url, tables)
+        if url is not None
+        else [
+            _python(),
+            _platform(),
+            _packages(),
+            _open_files(),
+            _notification(),
+            _java(),
+            *_workspace(session),
+        ]
+    )
     if as_json:
         print_json(checks)
     else:
@@ -67,6 +77,15 @@ def doctor(session: Session, as_json: bool) -> None:
                 click.echo(f"{'':6}{'':<15} hint: {check.hint}")
     if any(check.status == "fail" for check in checks):
         click.get_current_context().exit(1)
+
+
+def _database(url: str, tables: str) -> list[Check]:
+    from headwater.capture.postgres.doctor import doctor
+
+    return [
+        Check("postgres", "ok" if found.status == "ok" else "fail", found.sentence, found.statement)
+        for found in doctor(url, tables)
+    ]
 
 
 def _python() -> Check:

@@ -10,10 +10,12 @@ import click
 
 from headwater.cli import INTERRUPTED
 from headwater.cli.output import print_json
-from headwater.cli.session import Session, complete_view, json_option, pass_session, views_of
+from headwater.cli.session import Session, complete_view, json_option, outside_of, pass_session, views_of
 from headwater.errors import (
     EngineRunningError,
     HeadwaterError,
+    SinkExistsError,
+    SourceExistsError,
     StatementError,
     TopicExistsError,
     UsageError,
@@ -29,7 +31,13 @@ if TYPE_CHECKING:
     from headwater.state.manifest import Manifest
     from headwater.state.ownership import Ownership
 
-_CREATES = {"CreateTopic": "topic", "CreateTopicAs": "topic", "CreateView": "view"}
+_CREATES = {
+    "CreateTopic": "topic",
+    "CreateTopicAs": "topic",
+    "CreateView": "view",
+    "CreateSource": "source",
+    "CreateSink": "sink",
+}
 
 
 @click.command()
@@ -133,11 +141,13 @@ def _apply(ws: Workspace, file: str | None, as_json: bool) -> None:
     try:
         for statement in parse(text):
             what = _CREATES.get(type(statement).__name__)
-            name = f"{what} {getattr(statement, 'name', '')}"
+            name = f"{what} {_name(statement)}"
             before = _there(ws, statement)
             try:
-                result = execute(ws.log, statement, SystemClock(), lambda: views_of(ws))
-            except (TopicExistsError, ViewExistsError) as error:
+                result = execute(
+                    ws.log, statement, SystemClock(), lambda: views_of(ws), lambda: outside_of(ws)
+                )
+            except (TopicExistsError, ViewExistsError, SourceExistsError, SinkExistsError) as error:
                 if not (error.facts.get("same") or error.facts.get("difference") == []):
                     raise
                 result = None
@@ -153,8 +163,16 @@ def _apply(ws: Workspace, file: str | None, as_json: bool) -> None:
 
 def _there(ws: Workspace, statement: Any) -> Any:
     """What has the name that a CREATE gives, if something has."""
-    name = getattr(statement, "name", "")
-    return ws.log.topics().get(name) or ws.log.entries("view").get(name)
+    name = _name(statement)
+    kind = {"CreateSource": "source", "CreateSink": "sink"}.get(type(statement).__name__, "view")
+    found = ws.log.topics().get(name) if kind == "view" else None
+    return found or ws.log.entries(kind).get(name)
+
+
+def _name(statement: Any) -> str:
+    """The name that a CREATE gives."""
+    named = statement if hasattr(statement, "name") else getattr(statement, "definition", None)
+    return str(getattr(named, "name", ""))
 
 
 def _placed(error: HeadwaterError, file: str) -> HeadwaterError:
@@ -207,7 +225,7 @@ def _keep_going(
     start_spark(views)
     with asked_to_stop() as asked:
         standing = views.store.latest()
-        runner = views.start(pace_of(every), tick_rows, ownership)
+        runner = views.start(pace_of(every), tick_rows, ownership, outside_of(ws))
         _say_stopped(ws, standing)
         count = len(ws.log.entries("view"))
         click.echo(f"running {count} {'view' if count == 1 else 'views'}; Ctrl-C stops", err=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headwater import Workspace
+    from headwater.connected.outside import Outside
     from headwater.runtime.views import Views
 
 VARIABLE = "HEADWATER_WORKSPACE"
@@ -89,6 +90,11 @@ def _about_view(error: hw.TopicNotFoundError, workspace: Workspace) -> hw.TopicN
 def views_of(workspace: Workspace) -> Views:
     """The views behind a workspace, for what only the command line asks of them."""
     return workspace._views
+
+
+def outside_of(workspace: Workspace) -> Outside:
+    """The sources and sinks behind a workspace."""
+    return workspace._outside
 
 
 pass_session = click.make_pass_decorator(Session, ensure=True)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.cli.output import plain, print_json, print_listing, progress, shown_bytes
-from headwater.cli.session import Session, complete_topic, json_option, pass_session, views_of
+from headwater.cli.session import Session, complete_topic, json_option, outside_of, pass_session, views_of
 
 if TYPE_CHECKING:
     from headwater import Workspace
     from headwater.runtime.verification import ViewCheck
+    from headwater.sinks.checking import SinkCheck
     from headwater.workspace import Verification
 
 
@@ -31,17 +32,19 @@ def cursors(session: Session, as_json: bool) -> None:
 @json_option
 @pass_session
 def lag(session: Session, as_json: bool) -> None:
-    """Show how far each cursor is behind, when it falls off the tail, and when the disk is full, at present rates.
+    """Show how far each cursor and sink is behind, when a cursor falls off the tail, and when the disk is full, at present
+    rates.
 
     Views are no cursors: `headwater status` says how far they are behind. The records that retention and compaction
     leave for them are told apart.
     """
     with session.open() as ws:
-        report, hold = ws.lag(), _hold(ws)
+        report, hold, behind = ws.lag(), _hold(ws), _sinks_behind(ws)
     kept = [c for c in report if c.cursor == hold]
     report = dataclasses.replace(report, cursors=tuple(c for c in report if c.cursor != hold))
     if as_json:
-        print_json({**dataclasses.asdict(report), "kept_for_views": {c.topic: c.rows for c in kept}})
+        kept_rows = {c.topic: c.rows for c in kept}
+        print_json({**dataclasses.asdict(report), "kept_for_views": kept_rows, "sinks": behind})
         return
     rows = [
         {
@@ -60,7 +63,10 @@ def lag(session: Session, as_json: bool) -> None:
         }
         for c in report
     ]
-    print_listing(rows, as_json=False, empty="no cursors yet")
+    if rows or not behind:
+        print_listing(rows, as_json=False, empty="no cursors yet")
+    if behind:
+        print_listing(behind, as_json=False, empty="")
     for c in kept:
         click.echo(f"{c.topic}: {c.rows:,} rows are kept for views, which can be made again from them")
     if report.disk_free_bytes is not None:
@@ -92,13 +98,15 @@ def maintain(session: Session, override_holds: bool, as_json: bool) -> None:
 
 @click.command()
 @click.argument("topics", nargs=-1, shell_complete=complete_topic)
+@click.option("--repair", is_flag=True, help="Bring sinks level that differ from their views.")
+@click.option("--cheap", is_flag=True, help="Only bytes, and sinks by the checksums that are kept of them.")
 @json_option
 @pass_session
-def verify(session: Session, topics: tuple[str, ...], as_json: bool) -> None:
+def verify(session: Session, topics: tuple[str, ...], repair: bool, cheap: bool, as_json: bool) -> None:
     """Read everything and check it; exit status 1 if something is wrong.
 
     All bytes of the log are compared with their checksums, then each view with what its SELECT gives when Spark runs
-    it in batch over the log. With TOPICS given, the bytes of those alone.
+    it in batch over the log, then each sink with its view. With TOPICS given, the bytes of those alone.
     """
     with session.open() as ws:
         chosen = topics or [t.name for t in ws.topics()]
@@ -112,16 +120,31 @@ def verify(session: Session, topics: tuple[str, ...], as_json: bool) -> None:
 
             listener = views_of(ws).listener = Verifying()
             with listener.shown(total):
-                result = ws.verify(progress=listener.checked)
+                result = ws.verify(repair=repair, cheap=cheap, progress=listener.checked)
             views = [_view(check) for check in result.views]
     if as_json:
         found = [dataclasses.asdict(f) for f in result.differences]
-        checked = {"bytes_checked": result.bytes_checked, "views": views}
+        sinks = [_sink(check) for check in result.sinks]
+        checked = {"bytes_checked": result.bytes_checked, "views": views, "sinks": sinks}
         print_json({"ok": result.ok, **checked, "differences": found})
     else:
         _print_verified(result, views)
     if not result.ok:
         click.get_current_context().exit(1)
+
+
+def _sinks_behind(ws: Workspace) -> list[dict[str, Any]]:
+    """How far each sink is behind its view."""
+    if not ws.log.entries("sink"):
+        return []
+    sinks = outside_of(ws).sinks
+    found = []
+    for name, made in sinks.definitions().items():
+        told = sinks.status(name)
+        about = {"sink": name, "view": made.view, "ticks": told.lag.ticks, "rows": told.lag.rows}
+        seconds = round(told.lag.seconds, 3)
+        found.append({**about, "seconds": seconds, "tick": told.status.tick, "state": told.status.state})
+    return found
 
 
 def _hold(ws: Workspace) -> str | None:
@@ -148,11 +171,31 @@ def _view(check: ViewCheck) -> dict[str, Any]:
     }
 
 
+def _sink(check: SinkCheck) -> dict[str, Any]:
+    return {
+        "sink": check.sink,
+        "view": check.view,
+        "ok": check.ok,
+        "tick": check.tick,
+        "rows": check.rows,
+        "withheld": check.withheld,
+        "detail": check.detail,
+        "repaired": check.repaired,
+    }
+
+
 def _print_verified(result: Verification, views: list[dict[str, Any]]) -> None:
     for view in views:
         well = "equal, from its base and the log" if view["on_base"] else "equal"
         click.echo(f"view {view['view']}: {view['detail'] or well}")
-    told = {f"view {view['view']}" for view in views}
+    for sink in result.sinks:
+        said = (
+            sink.detail
+            if sink.ok is not True or sink.repaired
+            else f"equal, {sink.rows:,} rows at tick {sink.tick}"
+        )
+        click.echo(f"sink {sink.sink}: {said}" + (" (repaired)" if sink.repaired else ""))
+    told = {f"view {view['view']}" for view in views} | {f"sink {sink.sink}" for sink in result.sinks}
     for finding in result.differences:
         if finding.file not in told:
             at = f", byte {finding.byte}" if finding.byte is not None else ""

@@ -7,31 +7,45 @@ Queries are not looked into: they are cut out of the text as they stand, for Spa
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from headwater.catalog import OPTION_NAMES, VIEW_OPTION_NAMES, check_view, view_options
 from headwater.clock import Microseconds, parse_span_us
+from headwater.connections import (
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    EnvValue,
+    SinkDefinition,
+    SourceDefinition,
+    check_connection,
+)
 from headwater.errors import HeadwaterError, StatementError
 from headwater.queries.dialect import Word, Words, pointing, shown
 from headwater.queries.statements import (
     AddColumn,
+    AlterSource,
     Columns,
+    CreateSink,
+    CreateSource,
     CreateTopic,
     CreateTopicAs,
     CreateView,
     Describe,
     DropNotNull,
+    DropSink,
+    DropSource,
     DropTopic,
     DropView,
-    EnvValue,
     Explain,
     ExplainQuery,
     Query,
     SetOptions,
     ShowCursors,
+    ShowSinks,
+    ShowSources,
     ShowTopics,
     ShowViews,
     Statement,
@@ -42,17 +56,13 @@ from headwater.types import parse_type, quote
 T = TypeVar("T")
 
 _EXAMPLES = (
-    "CREATE TOPIC, CREATE MATERIALIZED VIEW, ALTER TOPIC, DROP TOPIC, DROP VIEW, SHOW TOPICS, SHOW VIEWS, "
-    "SHOW CURSORS, DESCRIBE <name>, EXPLAIN <name or query> and SELECT work"
+    "CREATE TOPIC, CREATE MATERIALIZED VIEW, CREATE SOURCE, CREATE SINK, ALTER TOPIC, DROP <kind> <name>, "
+    "SHOW TOPICS, VIEWS, SOURCES, SINKS or CURSORS, DESCRIBE <name>, EXPLAIN <name or query> and SELECT work"
 )
 _QUERY = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
 """What a query begins with."""
 _EMIT = ("EMIT", "ON", "WINDOW", "CLOSE")
 _LATER = {
-    "SOURCE": "sources",
-    "SOURCES": "sources",
-    "SINK": "sinks",
-    "SINKS": "sinks",
     "INSERT": "INSERT; ws.topic(name).append(rows) and `headwater append` write records",
     "UPDATE": "UPDATE; append a newer row of the same key instead",
     "DELETE": "DELETE; ws.topic(name).delete(rows) appends tombstones",
@@ -118,6 +128,10 @@ def _expect_topic(words: Words, verb: str) -> None:
 
 def _create(words: Words) -> Statement:
     replace = words.accept("OR", "REPLACE")
+    if words.accept("SOURCE"):
+        return _create_source(words, replace)
+    if words.accept("SINK"):
+        return _create_sink(words, replace)
     if words.accept("MATERIALIZED"):
         words.expect("VIEW", hint="write CREATE MATERIALIZED VIEW name AS SELECT ...")
         return _create_view(words, replace)
@@ -151,11 +165,7 @@ def _create(words: Words) -> Statement:
 
 
 def _create_view(words: Words, replace: bool) -> CreateView:
-    start = words.next
-    lenient = words.accept("IF", "NOT", "EXISTS")
-    if lenient and replace:
-        words.fail("OR REPLACE and IF NOT EXISTS exclude each other", at=start, hint="leave one of them out")
-    name = words.name("the name of the view")
+    lenient, name = _new_name(words, replace, "view")
     columns = _column_names(words) if words.accept("(") else ()
     first = words.next
     options = _options(words, VIEW_OPTION_NAMES, "view") if words.accept("WITH") else {}
@@ -165,6 +175,48 @@ def _create_view(words: Words, replace: bool) -> CreateView:
     if not any(isinstance(v, EnvValue) for v in options.values()):
         _checked(words, first, last, lambda: view_options(options))
     return CreateView(name.text, query, columns, options, emit, lenient, replace)
+
+
+def _create_source(words: Words, replace: bool) -> CreateSource:
+    lenient, name = _new_name(words, replace, "source")
+    words.expect("FROM", hint=f"write CREATE SOURCE {quote(name.text)} FROM POSTGRES WITH (url = '...')")
+    kind = _kind(words, SOURCE_OPTIONS, "source")
+    options = _options(words, SOURCE_OPTIONS[kind], f"{kind} source") if words.accept("WITH") else {}
+    made = SourceDefinition(name.text, kind, options)
+    _checked(words, name, words.before(1), lambda: check_connection(made))
+    return CreateSource(made, lenient, replace)
+
+
+def _create_sink(words: Words, replace: bool) -> CreateSink:
+    lenient, name = _new_name(words, replace, "sink")
+    hint = f"write CREATE SINK {quote(name.text)} FROM view INTO REDIS WITH (url = '...')"
+    words.expect("FROM", hint=hint)
+    view = words.name("the name of a view")
+    words.expect("INTO", hint=hint)
+    kind = _kind(words, SINK_OPTIONS, "sink")
+    options = _options(words, SINK_OPTIONS[kind], f"{kind} sink") if words.accept("WITH") else {}
+    made = SinkDefinition(name.text, kind, options, view.text)
+    _checked(words, name, words.before(1), lambda: check_connection(made))
+    return CreateSink(made, lenient, replace)
+
+
+def _new_name(words: Words, replace: bool, what: str) -> tuple[bool, Word]:
+    """Whether IF NOT EXISTS stands there, and the name after it."""
+    start = words.next
+    lenient = words.accept("IF", "NOT", "EXISTS")
+    if lenient and replace:
+        words.fail("OR REPLACE and IF NOT EXISTS exclude each other", at=start, hint="leave one of them out")
+    return lenient, words.name(f"the name of the {what}")
+
+
+def _kind(words: Words, known: Mapping[str, object], what: str) -> str:
+    word = words.next
+    if word.kind != "word" or word.text.lower() not in known:
+        near = next(iter(difflib.get_close_matches(word.text.lower(), known, 1)), None)
+        every = ", ".join(kind.upper() for kind in known)
+        hint = f"did you mean {near.upper()}?" if near else f"there are {every}"
+        words.fail(f"{shown(word)} is not a kind of {what}", hint=hint)
+    return words.take().text.lower()
 
 
 def _column_names(words: Words) -> tuple[str, ...]:
@@ -389,6 +441,8 @@ def _alter(words: Words) -> Statement:
         words.fail(
             "a view is not altered", hint="CREATE OR REPLACE MATERIALIZED VIEW puts another in its place"
         )
+    if words.accept("SOURCE"):
+        return _alter_source(words)
     _expect_topic(words, "ALTER")
     topic = words.name("the name of a topic").text
     if words.accept("ADD"):
@@ -427,7 +481,44 @@ def _alter(words: Words) -> Statement:
     )
 
 
+def _alter_source(words: Words) -> AlterSource:
+    name = words.name("the name of a source").text
+    hint = "SNAPSHOT table [WHERE 'condition'], PAUSE, RESUME or RESTART [table]"
+    if words.accept("PAUSE"):
+        return AlterSource(name, "pause")
+    if words.accept("RESUME"):
+        return AlterSource(name, "resume")
+    if words.accept("RESTART"):
+        whole = words.at_end() or words.next.is_(";")
+        return AlterSource(name, "restart", None if whole else _table(words))
+    if words.accept("SNAPSHOT"):
+        table, where = _table(words), None
+        if words.accept("WHERE"):
+            if words.next.kind != "string":
+                words.fail("the condition is a text in the source's own SQL", hint="WHERE 'id > 100'")
+            where = _string(words, words.take())
+        return AlterSource(name, "snapshot", table, where)
+    raise words.error(f"expected what to do with the source, found {shown(words.next)}", hint=hint)
+
+
+def _table(words: Words) -> str:
+    """A table of a source: a text, or a name with or without that of its schema."""
+    if words.next.kind == "string":
+        return _string(words, words.take())
+    name = words.name("the name of a table").text
+    return f"{name}.{words.name('the name of a table').text}" if words.accept(".") else name
+
+
 def _drop(words: Words) -> Statement:
+    for what in ("SOURCE", "SINK"):
+        if words.accept(what):
+            lenient = words.accept("IF", "EXISTS")
+            name = words.name(f"the name of a {what.lower()}").text
+            return (
+                DropSink(name, lenient)
+                if what == "SINK"
+                else DropSource(name, lenient, words.accept("CASCADE"))
+            )
     view = words.accept("VIEW") or words.accept("MATERIALIZED", "VIEW")
     if not view:
         _expect_topic(words, "DROP")
@@ -461,9 +552,13 @@ def _show(words: Words) -> Statement:
         return ShowCursors()
     if words.accept("VIEWS") or words.accept("MATERIALIZED", "VIEWS"):
         return ShowViews()
-    _refuse_later(words, words.next.text)
+    if words.accept("SOURCES"):
+        return ShowSources()
+    if words.accept("SINKS"):
+        return ShowSinks()
     raise words.error(
-        f"there is no SHOW {words.next.text.upper()}", hint="SHOW TOPICS, SHOW VIEWS and SHOW CURSORS work"
+        f"there is no SHOW {words.next.text.upper()}",
+        hint="SHOW TOPICS, VIEWS, SOURCES, SINKS and CURSORS work",
     )
 
 

@@ -6,33 +6,15 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 import pyarrow as pa
 
 from headwater.catalog import TopicDefinition, ViewDefinition, define_topic, define_view
 from headwater.clock import Microseconds
-from headwater.errors import UsageError
-
-
-@dataclass(frozen=True)
-class EnvValue:
-    """`env('NAME')`: a value that stays in the environment until it is needed."""
-
-    name: str
-
-    def resolve(self, environ: Mapping[str, str] = os.environ) -> str:
-        """The value; UsageError if the variable is not set."""
-        if self.name not in environ:
-            raise UsageError(
-                f"the environment variable {self.name} is not set",
-                hint=f"export {self.name}=... and run it again",
-            )
-        return environ[self.name]
-
-
-Options = Mapping[str, Any]
-"""WITH options by name: text, numbers, booleans, None for NULL, or an EnvValue."""
+from headwater.connections import EnvValue as EnvValue
+from headwater.connections import Options, SinkDefinition, SourceDefinition
+from headwater.connections import resolve as resolve
 
 
 @dataclass(frozen=True)
@@ -146,6 +128,51 @@ class DropView:
 
 
 @dataclass(frozen=True)
+class CreateSource:
+    """CREATE [OR REPLACE] SOURCE [IF NOT EXISTS] name FROM kind [WITH (...)]."""
+
+    definition: SourceDefinition
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True)
+class CreateSink:
+    """CREATE [OR REPLACE] SINK [IF NOT EXISTS] name FROM view INTO kind [WITH (...)]."""
+
+    definition: SinkDefinition
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True)
+class AlterSource:
+    """ALTER SOURCE name SNAPSHOT table [WHERE 'condition'] | PAUSE | RESUME | RESTART [table]."""
+
+    name: str
+    action: Literal["snapshot", "pause", "resume", "restart"]
+    table: str | None = None
+    where: str | None = None
+
+
+@dataclass(frozen=True)
+class DropSource:
+    """DROP SOURCE [IF EXISTS] name [CASCADE]: its topics stay, unless CASCADE."""
+
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class DropSink:
+    """DROP SINK [IF EXISTS] name: what it has written stays."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
 class AddColumn:
     """ALTER TOPIC name ADD COLUMN c type [NOT NULL]."""
 
@@ -203,6 +230,16 @@ class ShowViews:
 
 
 @dataclass(frozen=True)
+class ShowSources:
+    """SHOW SOURCES."""
+
+
+@dataclass(frozen=True)
+class ShowSinks:
+    """SHOW SINKS."""
+
+
+@dataclass(frozen=True)
 class Describe:
     """DESCRIBE name: the columns of a topic or a view, or of what a view diverts (`per_minute.late`)."""
 
@@ -224,11 +261,15 @@ class ExplainQuery:
     emit_on_close: bool = False
 
 
+Outside = CreateSource | CreateSink | AlterSource | DropSource | DropSink | ShowSources | ShowSinks
+"""Statements about what is outside of the workspace."""
+
 Statement = (
     CreateTopic
     | CreateTopicAs
     | CreateView
     | DropView
+    | Outside
     | Query
     | AddColumn
     | WidenColumn
@@ -242,8 +283,3 @@ Statement = (
     | Explain
     | ExplainQuery
 )
-
-
-def resolve(options: Options, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Options with every `env(...)` looked up."""
-    return {k: v.resolve(environ) if isinstance(v, EnvValue) else v for k, v in options.items()}

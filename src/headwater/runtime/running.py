@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from headwater.clock import Clock
 from headwater.errors import EngineRunningError, HeadwaterError, LogTimeoutError
@@ -189,15 +190,37 @@ def wait_for(
         threading.Event().wait(0.01)
 
 
+class Beside(Protocol):
+    """What an engine keeps going beside itself: what fills topics, and what follows views."""
+
+    def look(self) -> None:
+        """Start what is declared and not at work. Called again and again."""
+        ...
+
+    def stop_sources(self) -> None:
+        """Nothing more comes in."""
+        ...
+
+    def stop_sinks(self) -> None:
+        """Nothing more goes out."""
+        ...
+
+
 class Runner:
     """An engine that keeps going in a thread of its own. Made by `ws.start()`; a context manager that stops it."""
 
     def __init__(
-        self, room: EngineRoom, pace: Pace, tick_rows: int | None, ownership: Ownership | None = None
+        self,
+        room: EngineRoom,
+        pace: Pace,
+        tick_rows: int | None,
+        ownership: Ownership | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self._room = room
         self._pace = pace
         self._tick_rows = tick_rows
+        self._beside = beside
         self._stop = threading.Event()
         self._started_ms = room.clock.steady_ms()
         self._done = _Done()
@@ -223,8 +246,12 @@ class Runner:
 
     def stop(self) -> RunReport:
         """Stop after the tick under way, and say what was done. Raises what ended the engine, if something did."""
+        if self._beside is not None:
+            self._beside.stop_sources()
         self._stop.set()
         self._thread.join()
+        if self._beside is not None:
+            self._beside.stop_sinks()
         if self._error is not None:
             raise self._error
         seconds = (self._room.clock.steady_ms() - self._started_ms) / 1000
@@ -255,6 +282,8 @@ class Runner:
     def _turn(self) -> None:
         began = self._room.clock.steady_ms()
         self._silence.look()
+        if self._beside is not None:
+            self._beside.look()
         seen = self._room.log.sequence()
         report = self._engine.tick(self._tick_rows)
         if report is None:

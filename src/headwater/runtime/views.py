@@ -30,20 +30,22 @@ from headwater.queries.as_of import may_read_versions
 from headwater.queries.dialect import words_of
 from headwater.queries.parsing import parse
 from headwater.runtime import reading
-from headwater.runtime.catalog import VIEW, definitions, derived_of, in_order, keep_past, state_of
+from headwater.runtime.catalog import VIEW, definitions, derived_of, keep_past, state_of
 from headwater.runtime.declaring import Declarations, stopped_for
+from headwater.runtime.dependencies import above
 from headwater.runtime.explain import begins_late, explained, resting_on, sketched, unplanned
 from headwater.runtime.following import Arrivals, Changes, FollowedView
 from headwater.runtime.functions.registry import Functions
 from headwater.runtime.growth import BOUNDED, extents, refuse_growth, refuse_growth_above
 from headwater.runtime.hidden import versions_of
 from headwater.runtime.history import HOLD, beginning, hold_from_start, let_go, removed
+from headwater.runtime.keys import keys_of, only_grows
 from headwater.runtime.lateness import LATE_NAME, late_schema, tells, watermark_of
 from headwater.runtime.nearest import names_hinted, nearest, relation_names
 from headwater.runtime.pacing import Pace
 from headwater.runtime.planning.policy import Policy
 from headwater.runtime.replaying import given_back, refuse_other_definition, refuse_untold
-from headwater.runtime.running import EngineRoom, Listener, Runner, RunReport, run, wait_for
+from headwater.runtime.running import Beside, EngineRoom, Listener, Runner, RunReport, run, wait_for
 from headwater.runtime.session import ui_address
 from headwater.runtime.subscribing import FollowedQuery, Subscription
 from headwater.runtime.tools import Tools
@@ -88,7 +90,7 @@ class Views:
         self._guard = threading.RLock()
         self.store = StateStore(storage, clock)
         self.listener = Listener()
-        self._arrivals = Arrivals(storage)
+        self.arrivals = Arrivals(storage)
         self._room = EngineRoom(
             log, storage, self.store, clock, self._tools, lambda: self.listener, keep_ticks=keep_ticks
         )
@@ -107,7 +109,7 @@ class Views:
             if runner.running:
                 runner.stop()
         self._runners.clear()
-        self._arrivals.close()
+        self.arrivals.close()
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
@@ -258,11 +260,17 @@ class Views:
         is. For `start`, or to be released."""
         return self._room.claim()
 
-    def start(self, pace: Pace, tick_rows: int | None, ownership: Ownership | None = None) -> Runner:
+    def start(
+        self,
+        pace: Pace,
+        tick_rows: int | None,
+        ownership: Ownership | None = None,
+        beside: Beside | None = None,
+    ) -> Runner:
         """Keep every view up to date in the background; `ownership` is the workspace's, if it was claimed already."""
         if ownership is not None or self.engine() is None:
             self._resume(self.functions.here())
-        runner = Runner(self._room, pace, tick_rows, ownership)
+        runner = Runner(self._room, pace, tick_rows, ownership, beside)
         self._runners.append(runner)
         return runner
 
@@ -336,12 +344,7 @@ class Views:
 
     def rebuild(self, name: str) -> list[str]:
         """Have a view, and those that read it, built anew from the log by the next run; their names, sources first."""
-        views = definitions(self._log)
-        wanted = {view_of(self.spelled(name))}
-        for view in in_order(views):
-            if wanted & set(map(view_of, view.reads)):
-                wanted.add(view.name)
-        again = [view.name for view in in_order(views) if view.name in wanted]
+        views, again = definitions(self._log), above(self._log, self.spelled(name))
         for each in again:
             entry = self._log.entries(VIEW)[each]
             keep_past(self._log, each, served=False)
@@ -382,7 +385,7 @@ class Views:
                 raise UsageError(
                     f"after is the receipt of an append, not {after!r}", hint="receipt = topic.append(rows)"
                 )
-            self._reach(after, timeout_ms)
+            self.reach(after, timeout_ms)
         names = {w.text.lower() for w in words_of(text) if w.is_name}
         tick = self._tick_of(as_of)
         with names_hinted(self._log):
@@ -432,7 +435,8 @@ class Views:
 
         return Past(self._log, self.store, self._tools(), Moment(cut.tick, cut.positions, cut.views))
 
-    def _reach(self, receipt: Receipt, timeout_ms: float) -> None:
+    def reach(self, receipt: Receipt, timeout_ms: float) -> None:
+        """Wait until the views have seen an append; without an engine that is brought about."""
         reached = self._reached(receipt)
         latest = self.store.latest()
         if latest is not None and reached(latest):
@@ -482,7 +486,7 @@ class Views:
         return Changes(
             followed,
             self.store,
-            self._arrivals,
+            self.arrivals,
             self._clock,
             since=since,
             timeout_ms=timeout_ms,
@@ -496,7 +500,7 @@ class Views:
         with names_hinted(self._log):
             followed = FollowedQuery(self._log, self.store, self._tools, query, rows_max)
         return Subscription(
-            followed, self.store, self._arrivals, self._clock, since=since, timeout_ms=timeout_ms
+            followed, self.store, self.arrivals, self._clock, since=since, timeout_ms=timeout_ms
         )
 
     def why(self, name: str, key: Any, as_of: int | datetime | None = None) -> Why:
@@ -603,6 +607,14 @@ class Views:
         """The columns of a view, or of what it gives beside its rows."""
         view, found = self.describe(name), self.spelled(name)
         return derived_of(view).get(found, view.columns)
+
+    def keys(self, name: str) -> list[tuple[str, ...]]:
+        """The columns of a view that are a key of it, by what it is; () says that it has one row at most."""
+        return keys_of(self._log, self._tools().catalog, self.describe(name))
+
+    def only_grows(self, name: str) -> bool:
+        """Whether a view never takes a row back, by what it is."""
+        return only_grows(self._tools().catalog, self.describe(name))
 
     def ledger(self, name: str) -> dict[str, dict[str, int]]:
         """By topic that a view reads: what became of its rows up to the newest tick."""

@@ -1,0 +1,94 @@
+"""Handles on one source and one sink: what `ws.source(name)` and `ws.sink(name)` give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headwater.connections import SinkDefinition, SourceDefinition
+from headwater.positions import Receipt
+from headwater.sinks.applying import Lag, Status
+
+if TYPE_CHECKING:
+    from headwater.connected.outside import Outside
+    from headwater.connected.sources import Told
+
+
+class SourceHandle:
+    """One source of a workspace."""
+
+    def __init__(self, outside: Outside, name: str) -> None:
+        self._outside = outside
+        self.name = outside.sources.spelled(name)
+
+    def __repr__(self) -> str:
+        return f"<Source {self.name}>"
+
+    @property
+    def definition(self) -> SourceDefinition:
+        """What it is declared to be."""
+        return self._outside.sources.definitions()[self.name]
+
+    @property
+    def status(self) -> Told:
+        """How it is doing, as far as this process knows."""
+        return self._outside.sources.told(self.name)
+
+    def wait(self, after: str | int, timeout: float = 30) -> Receipt:
+        """Until the log has everything up to a position in the source: for Postgres, an LSN that was read after a commit.
+        The receipt of all that it has brought, for `ws.query(..., after=receipt)`."""
+        return self._outside.captured(self.name, self._outside.sources.position_of(after), timeout)
+
+
+class SinkHandle:
+    """One sink of a workspace."""
+
+    def __init__(self, outside: Outside, name: str) -> None:
+        self._outside = outside
+        self.name = outside.sinks.spelled(name)
+
+    def __repr__(self) -> str:
+        return f"<Sink {self.name}>"
+
+    @property
+    def definition(self) -> SinkDefinition:
+        """What it is declared to be."""
+        return self._outside.sinks.definitions()[self.name]
+
+    @property
+    def status(self) -> Status:
+        """How it is doing, as far as this process knows."""
+        return self._outside.sinks.status(self.name).status
+
+    @property
+    def lag(self) -> Lag:
+        """How far it is behind its view: in ticks, rows and seconds."""
+        return self._outside.sinks.status(self.name).lag
+
+    def search(
+        self,
+        text: str | None = None,
+        *,
+        filters: Any = (),
+        limit: int = 10,
+        highlight: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows of an index that match, best first, with `_score`; see `headwater.sinks.search_index`."""
+        index = self._outside.sinks.index(self.name)
+        return index.query(text, filters, limit, highlight, columns=columns)
+
+    def retry(self) -> int:
+        """Try the rows again that its target has refused (`on_error = 'divert'`); how many it took."""
+        return self._outside.sinks.retry(self.name)
+
+    def resume(self) -> None:
+        """Have it try again at once, if it is stopped."""
+        self._outside.sinks.resume(self.name)
+
+    def wait(self, after: Receipt | str | int | None = None, timeout: float = 30) -> int:
+        """Until its target has seen an append, or a position in a source; without one, the newest tick. The tick that has
+        it."""
+        return self._outside.followed(self.name, after, timeout)

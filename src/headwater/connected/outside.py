@@ -1,0 +1,176 @@
+"""All that a workspace has outside: its sources and its sinks, as one thing to declare, run beside an engine, and ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headwater.clock import Clock
+from headwater.connected.sinks import Sinks
+from headwater.connected.sources import Sources
+from headwater.errors import UsageError
+from headwater.log.protocol import Log
+from headwater.positions import Receipt
+from headwater.queries import statements as s
+
+if TYPE_CHECKING:
+    from headwater.runtime.views import Views
+
+LOOK_EVERY_MS = 200.0
+"""How often it is looked whether something was declared, here or in another process."""
+
+
+class Outside:
+    """The sources and sinks of a workspace. Beside an engine it is started, looked after and stopped by that."""
+
+    def __init__(
+        self, log: Log, clock: Clock, root: Path, workspace: str, views: Callable[[], Views]
+    ) -> None:
+        self.sources = Sources(log, clock, root, views)
+        self.sinks = Sinks(log, clock, root, workspace, views)
+        self._log = log
+        self._clock = clock
+        self._views = views
+        self._seen = -1
+        self._looked_ms = 0.0
+
+    def execute(self, statement: s.Outside) -> pa.Table | None:
+        """Run a statement about a source or a sink."""
+        match statement:
+            case s.CreateSource():
+                self.sources.create(statement)
+            case s.AlterSource():
+                self.sources.alter(statement)
+            case s.DropSource():
+                self.sources.drop(statement)
+            case s.CreateSink():
+                self.sinks.create(statement)
+            case s.DropSink():
+                self.sinks.drop(statement)
+            case s.ShowSources():
+                return self._show_sources()
+            case s.ShowSinks():
+                return self._show_sinks()
+        return None
+
+    # --- beside an engine ------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Start what is declared and not at work; cheap if nothing was declared since."""
+        now = self._clock.steady_ms()
+        if self._seen >= 0 and now - self._looked_ms < LOOK_EVERY_MS:
+            return
+        self._looked_ms = now
+        sequence = self._log.sequence()
+        if sequence != self._seen:
+            self._seen = sequence
+            self.sources.start()
+            self.sinks.start()
+
+    def stop_sources(self) -> None:
+        """Nothing more comes in."""
+        self._seen = -1
+        self.sources.stop()
+
+    def stop_sinks(self) -> None:
+        """Nothing more goes out."""
+        self._seen = -1
+        self.sinks.stop()
+
+    def close(self) -> None:
+        """Let go of everything outside."""
+        self.stop_sources()
+        self.stop_sinks()
+
+    # --- positions of sources --------------------------------------------------------------------------------------
+
+    def captured(self, name: str, sequence: int, timeout_s: float) -> Receipt:
+        """Wait until the log has everything of a source up to a sequence; the receipt of all that the log has then."""
+        self.sources.wait(name, sequence, timeout_s)
+        # of all topics: those of an outbox are the user's own
+        ends: Mapping[str, Mapping[int, int]] = self._log.ends(list(self._log.topics()))
+        return Receipt({t: {p: (0, end) for p, end in parts.items() if end} for t, parts in ends.items()})
+
+    def receipt(self, after: Receipt | str | int, timeout_s: float) -> Receipt:
+        """What a reader has to have seen: an append, or everything of the sources up to a position."""
+        if isinstance(after, Receipt):
+            return after
+        names = list(self.sources.definitions())
+        if len(names) != 1:
+            known = ", ".join(names)
+            raise UsageError(
+                f"after={after!r} is a position in a source, and there are {len(names)} sources",
+                hint=f"ws.source(name).wait({after!r}) gives a receipt, for one of {known}"
+                if names
+                else "receipt = topic.append(rows)",
+            )
+        return self.captured(names[0], self.sources.position_of(after), timeout_s)
+
+    def followed(self, sink: str, after: Receipt | str | int | None, timeout_s: float) -> int:
+        """Wait until a sink has seen that, or the newest tick; the tick that it is at least at."""
+        views = self._views()
+        if after is not None:
+            views.reach(self.receipt(after, timeout_s), timeout_s * 1_000)
+        latest = views.store.latest()
+        if latest is None:
+            raise UsageError(
+                f"sink {sink!r} has nothing to wait for: nothing has been run yet", hint="ws.run()"
+            )
+        self.sinks.wait(sink, latest.tick, timeout_s * 1_000)
+        return latest.tick
+
+    # --- showing ---------------------------------------------------------------------------------------------------
+
+    def _show_sources(self) -> pa.Table:
+        rows = []
+        topics = self._log.topics().values()
+        for name, made in self.sources.definitions().items():
+            told = self.sources.told(name)
+            rows.append(
+                {
+                    "source": name,
+                    "kind": made.kind,
+                    "topics": ", ".join(sorted(t.name for t in topics if t.captured_by == name)),
+                    "state": told.state,
+                    "position": told.position,
+                    "options": ", ".join(f"{k} = {v}" for k, v in made.shown().items()),
+                }
+            )
+        columns = ("source", "kind", "topics", "state", "position", "options")
+        return pa.Table.from_pylist(rows, schema=pa.schema([(c, pa.string()) for c in columns]))
+
+    def _show_sinks(self) -> pa.Table:
+        rows = []
+        for name, made in self.sinks.definitions().items():
+            told = self.sinks.status(name)
+            rows.append(
+                {
+                    "sink": name,
+                    "view": made.view,
+                    "kind": made.kind,
+                    "state": told.status.state,
+                    "reason": told.status.reason,
+                    "tick": told.status.tick,
+                    "behind": told.lag.rows,
+                    "withheld": told.status.withheld,
+                    "options": ", ".join(f"{k} = {v}" for k, v in made.shown().items()),
+                }
+            )
+        texts, numbers = pa.string(), pa.int64()
+        schema = pa.schema(
+            [
+                ("sink", texts),
+                ("view", texts),
+                ("kind", texts),
+                ("state", texts),
+                ("reason", texts),
+                ("tick", numbers),
+                ("behind", numbers),
+                ("withheld", numbers),
+                ("options", texts),
+            ]
+        )
+        return pa.Table.from_pylist(rows, schema=schema)

@@ -1,0 +1,299 @@
+"""The sources of a workspace: what fills which topics, kept going here or brought up to now, and waited for."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater.arguments import whole_number
+from headwater.capture.capturing import Capture, Capturing, producer_of, too_slow
+from headwater.capture.kinds import open_source
+from headwater.catalog import TopicDefinition
+from headwater.catalog import difference as topic_difference
+from headwater.clock import Clock, from_us
+from headwater.connected.declaring import Declared
+from headwater.connected.evolving import define
+from headwater.connections import SOURCE, SourceDefinition
+from headwater.errors import SourceExistsError, SourceNotFoundError, UsageError
+from headwater.log.protocol import Entry, Log
+from headwater.queries.statements import AlterSource, CreateSource, DropSource
+
+if TYPE_CHECKING:
+    from headwater.runtime.views import Views
+
+ORDER = "order"
+"""The kind of the entries that tell a source to do something."""
+AT_ONCE_S = 0.05
+"""So long it is waited before a source is made to say how far it is."""
+SPILL = "staging"
+"""Below the workspace: for what a source cannot hold in memory."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a source is doing: in words, and up to where the log has everything."""
+
+    state: str
+    position: str | None
+
+
+class Sources:
+    """Everything about sources. One is connected to when it is declared, and when it is read."""
+
+    def __init__(self, log: Log, clock: Clock, root: Path, views: Callable[[], Views]) -> None:
+        self._log = log
+        self._clock = clock
+        self._root = root
+        self._views = views
+        self._declared = Declared(
+            log, SOURCE, SourceDefinition.from_document, SourceExistsError, SourceNotFoundError
+        )
+        self._guard = threading.RLock()
+        self._running: dict[str, tuple[Entry, Capturing]] = {}
+        self._handed: dict[str, tuple[Capture, int]] = {}
+
+    # --- declaring -------------------------------------------------------------------------------------------------
+
+    def definitions(self) -> Mapping[str, SourceDefinition]:
+        """What is declared, by name."""
+        return self._declared.all()
+
+    def create(self, statement: CreateSource) -> None:
+        """CREATE SOURCE: connects, sees that it can be captured, and makes its topics, so that views may read them at once."""
+        if not self._declared.is_new(statement):
+            return
+        made = statement.definition
+        source = open_source(made, self._log, self._root / SPILL)
+        try:
+            topics = source.check()
+        finally:
+            source.close()
+        for topic in topics:
+            self._refuse_other(made.name, topic)
+        for topic in topics:
+            define(self._log, self._views, topic)
+        self._declared.put(replace(made, generation=self._generation(made.name)))
+
+    def _generation(self, name: str) -> int:
+        """That of the source which is replaced; one that nobody has had where an earlier one was dropped."""
+        entry = self._log.entries(SOURCE).get(name)
+        if entry is not None:
+            return self._declared.read(entry).generation
+        return next(g for g in itertools.count() if self._log.producer(producer_of(name, g)) is None)
+
+    def _refuse_other(self, name: str, topic: TopicDefinition) -> None:
+        existing = self._log.topics().get(topic.name)
+        if existing is None or existing.captured_by == name:
+            return
+        whose = f"source {existing.captured_by!r}" if existing.captured_by else "somebody else"
+        raise UsageError(
+            f"source {name!r} cannot fill topic {topic.name!r}: it is there already, and filled by {whose}",
+            detail="\n    ".join(topic_difference(existing, topic)),
+            hint=f"give it another topic, such as {name}_{topic.name}: tables = '... AS ...', or topic = '...'",
+            topic=topic.name,
+            source=name,
+        )
+
+    def drop(self, statement: DropSource) -> None:
+        """DROP SOURCE: what it made outside is removed; its topics stay, and nobody fills them any more."""
+        if statement.if_exists and statement.name not in self._log.entries(SOURCE):
+            return
+        entry = self._declared.entry(statement.name)
+        self._stop(entry.name)
+        source = open_source(self._declared.read(entry), self._log, self._root / SPILL)
+        try:
+            source.drop()
+        finally:
+            source.close()
+        self._log.drop_entry(SOURCE, entry.name, expect=entry.sequence)
+
+    def spelled(self, name: str) -> str:
+        """A source's name as it was declared; SourceNotFoundError."""
+        return self._declared.entry(name).name
+
+    def position_of(self, after: str | int) -> int:
+        """A position in a source as a number, from what users have: for Postgres, an LSN."""
+        return parse_lsn(after) if isinstance(after, str) else whole_number(after, "after")
+
+    def alter(self, statement: AlterSource) -> None:
+        """ALTER SOURCE: an order that whoever reads the source takes up, here or in another process, now or at its next start."""
+        name = self.spelled(statement.name)
+        if statement.action == "restart" and statement.table is None:
+            self._restart(name)
+            return
+        made = self.definitions()[name]
+        source = open_source(made, self._log, self._root / SPILL)
+        order = {
+            "source": name,
+            "action": statement.action,
+            "table": statement.table,
+            "where": statement.where,
+        }
+        try:
+            give(source, order)  # to nobody, to see whether it can be given
+        finally:
+            source.close()
+        self._log.put_entry(ORDER, f"{name}_{self._log.sequence()}", order, expect=None)
+
+    def _restart(self, name: str) -> None:
+        """Begin anew: what was made outside is made again, and everything is read from the start. Until then the topics are as
+        they are."""
+        entry = self._log.entries(SOURCE)[name]
+        made = self._declared.read(entry)
+        self._stop(name)
+        source = open_source(made, self._log, self._root / SPILL)
+        try:
+            source.drop()
+            source.check()
+        finally:
+            source.close()
+        self._declared.put(replace(made, generation=made.generation + 1))
+
+    def _hand_over(self, name: str, capture: Capture) -> None:
+        """Give a source the orders that are there for it; each is taken out once a later commit has it in its position."""
+        for entry in self._log.entries(ORDER).values():
+            if entry.document["source"] != name:
+                continue
+            known = self._handed.get(entry.name)
+            if known is None or known[0] is not capture:
+                give(capture.source, entry.document)
+                self._handed[entry.name] = (capture, capture.progress.commits)
+            elif capture.progress.commits > known[1]:
+                self._log.drop_entry(ORDER, entry.name)
+                del self._handed[entry.name]
+
+    # --- at work ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Keep every source going from now on, each in a thread of its own."""
+        for name, entry in self._log.entries(SOURCE).items():
+            with self._guard:
+                known = self._running.get(name)
+                if known is not None and known[1].capture is not None:
+                    self._hand_over(name, known[1].capture)
+                if known is None or known[0].sequence != entry.sequence or not known[1].running:
+                    if known is not None:
+                        known[1].stop()
+                    self._running[name] = (entry, Capturing(name, partial(self._capture, entry), self._clock))
+
+    def stop(self) -> None:
+        """Stop all of them, each after the transaction under way."""
+        for name in list(self._running):
+            self._stop(name)
+
+    def catch_up(self, timeout_s: float) -> None:
+        """Have the log hold everything that is committed in the sources by now."""
+        for entry in self._log.entries(SOURCE).values():
+            running = self._running.get(entry.name)
+            if running is not None and running[1].running:
+                running[1].wait(self._end(entry), timeout_s)
+                continue
+            if self._views().engine() is not None:
+                self._wait_elsewhere(entry, timeout_s)
+                continue
+            capture = self._capture(entry)
+            try:
+                self._hand_over(entry.name, capture)
+                capture.run(until=capture.end())
+                self._hand_over(entry.name, capture)
+            finally:
+                capture.close()
+
+    def _wait_elsewhere(self, entry: Entry, timeout_s: float) -> None:
+        """Another process runs the engine, and with it the sources."""
+        end, deadline = self._end(entry), self._clock.steady_ms() + timeout_s * 1_000
+        while self.sequence(entry.name) < end:
+            if self._clock.steady_ms() > deadline:
+                raise too_slow(entry.name, timeout_s)
+            self._log.wait_commit(self._log.sequence(), 100)
+
+    def wait(self, name: str, sequence: int, timeout_s: float) -> None:
+        """Until the log has everything of a source up to a sequence; without an engine that is brought about."""
+        name = self.spelled(name)
+        running = self._running.get(name)
+        if self.sequence(name) >= sequence:
+            return
+        if running is not None and running[1].running:
+            capture = running[1].capture
+            if capture is not None and not running[1].reaches(sequence, AT_ONCE_S):
+                capture.end()  # on an idle server nothing would come: this makes it go on to where it stands
+            running[1].wait(sequence, timeout_s)
+        else:
+            self.catch_up(timeout_s)
+
+    def told(self, name: str) -> Told:
+        """How a source is doing, as far as this process knows."""
+        running, sequence = self._running.get(name), self.sequence(name)
+        kind = self.definitions()[name].kind
+        position = (
+            format_lsn(sequence) if kind == "postgres" else None if sequence < 0 else str(from_us(sequence))
+        )
+        if running is None:
+            elsewhere = self._views().engine() is not None
+            return Told("captured by another process" if elsewhere else "not running", position)
+        if running[1].error is not None:
+            return Told(f"stopped: {running[1].error.message}", position)
+        capture = running[1].capture
+        said = getattr(capture.source, "state", None) if capture is not None else "starting"
+        return Told(str(said or "capturing"), position)
+
+    def sequence(self, name: str) -> int:
+        """Up to where in a source the log has everything, as far as is known; -1 before the first."""
+        running = self._running.get(name)
+        made = self.definitions().get(name)
+        known = self._log.producer(producer_of(name, made.generation if made is not None else 0))
+        stored = -1 if known is None else known.sequence
+        return stored if running is None else max(stored, running[1].progress.sequence)
+
+    def _capture(self, entry: Entry) -> Capture:
+        made = self._declared.read(entry)
+        source = open_source(made, self._log, self._root / SPILL)
+        define_topic = partial(define, self._log, self._views)
+        return Capture(self._log, made.name, source, define_topic, self._clock, made.generation)
+
+    def _end(self, entry: Entry) -> int:
+        source = open_source(self._declared.read(entry), self._log, self._root / SPILL)
+        try:
+            return source.end()
+        finally:
+            source.close()
+
+    def _stop(self, name: str) -> None:
+        with self._guard:
+            known = self._running.pop(name, None)
+        if known is not None:
+            known[1].stop()
+
+
+def give(source: Any, order: Mapping[str, Any]) -> None:
+    """Tell a source what to do; UsageError if it cannot."""
+    method = {"restart": "retry"}.get(order["action"], order["action"])
+    if not hasattr(source, method):
+        raise UsageError(f"a source of this kind cannot {order['action']}")
+    arguments = [] if order["table"] is None else [order["table"]]
+    options = {} if order["where"] is None else {"where": order["where"]}
+    getattr(source, method)(*arguments, **options)
+
+
+def format_lsn(sequence: int) -> str | None:
+    """A position in Postgres' log as Postgres writes it."""
+    return None if sequence < 0 else f"{sequence >> 32:X}/{sequence & 0xFFFFFFFF:X}"
+
+
+def parse_lsn(text: str) -> int:
+    """The position that a text such as `0/16B3748` says."""
+    high, slash, low = text.strip().partition("/")
+    try:
+        if slash:
+            return (int(high, 16) << 32) | int(low, 16)
+    except ValueError:
+        pass
+    raise UsageError(
+        f"{text!r} is not a position in a Postgres log",
+        hint="SELECT pg_current_wal_insert_lsn() gives one, such as 0/16B3748",
+    )
