@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 import headwater as hw
 from headwater.capture.capturing import Capture, producer_of
-from headwater.capture.errors import SourceError
 from headwater.capture.files import looking, tracking
 from headwater.capture.files.formats import LineReader, Refused
 from headwater.capture.files.lines import split
@@ -28,7 +27,7 @@ from headwater.capture.files.options import columns_topic, read_options
 from headwater.capture.files.source import FilesSource
 from headwater.clock import SystemClock
 from headwater.connected.evolving import define
-from headwater.errors import UsageError
+from headwater.errors import SourceError, UsageError
 from headwater.log.memory import MemoryLog
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from headwater.capture.errors import SourceError
 from headwater.catalog import define_topic
+from headwater.errors import SourceError
 from tests.capture.following import Follower
 
 OUTBOX = """CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype text NOT NULL,

@@ -11,19 +11,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from headwater.capture.errors import (
+from headwater.capture.postgres import guard
+from headwater.capture.postgres import session as sessions
+from headwater.capture.postgres import source as sources
+from headwater.capture.postgres.connection import Connection, hidden, lsn_of
+from headwater.capture.source import Quiet
+from headwater.errors import (
+    DiskFullError,
     PublicationError,
     SlotError,
     SourceRefusedError,
     SourceUnreachableError,
     WalBudgetError,
 )
-from headwater.capture.postgres import guard
-from headwater.capture.postgres import session as sessions
-from headwater.capture.postgres import source as sources
-from headwater.capture.postgres.connection import Connection, hidden, lsn_of
-from headwater.capture.source import Quiet
-from headwater.errors import DiskFullError
 from tests.capture.following import Follower, rows_in
 from tests.postgres import PostgresServer
 

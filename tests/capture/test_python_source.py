@@ -14,12 +14,11 @@ import pytest
 import headwater as hw
 from headwater.capture import python
 from headwater.capture.capturing import Capture, producer_of
-from headwater.capture.errors import SourceError
 from headwater.capture.kinds import DeclaredSource
 from headwater.capture.python import PythonSource
 from headwater.clock import SystemClock
 from headwater.connected.evolving import define
-from headwater.errors import UsageError
+from headwater.errors import SourceError, UsageError
 from headwater.log.memory import MemoryLog
 from headwater.log.protocol import Log
 from headwater.testing.sources import Row, SourceContract, declared

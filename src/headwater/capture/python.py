@@ -20,12 +20,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from headwater.arguments import span_us, text
-from headwater.capture.errors import SourceError
 from headwater.capture.moments import Moments, captured, owned, rows_of
 from headwater.capture.source import Commit, Event, Position, Quiet, Rows
 from headwater.catalog import TopicDefinition, define_topic
 from headwater.clock import Clock, SystemClock
-from headwater.errors import HeadwaterError, TopicNotFoundError, UsageError
+from headwater.errors import HeadwaterError, SourceError, TopicNotFoundError, UsageError
 from headwater.log.protocol import ProducerInfo
 from headwater.queries.parsing import parse_columns
 from headwater.records import conform

@@ -10,7 +10,6 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwater.capture.errors import SourceError
 from headwater.capture.files.contents import HEAD_BYTES, UNREADABLE, head_of, open_content
 from headwater.capture.files.formats import BOM, Refused, table_rows
 from headwater.capture.files.lines import Block, last_line, read_blocks
@@ -19,7 +18,7 @@ from headwater.capture.files.reading import FileReader
 from headwater.capture.files.tracking import Found, Known, Number, Tracker, parquet_known
 from headwater.capture.moments import Moments, captured, rows_of
 from headwater.capture.source import Commit, Event, Rows
-from headwater.errors import UsageError
+from headwater.errors import SourceError, UsageError
 from headwater.records import conform
 
 COMMIT_BYTES = 8 << 20

@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from headwater.capture.errors import SourceError
 from headwater.capture.files.formats import check_readable
 from headwater.capture.files.looking import Look
 from headwater.capture.files.options import FilesOptions, columns_topic, errors_topic, read_options
@@ -25,7 +24,7 @@ from headwater.capture.moments import Moments, owned
 from headwater.capture.source import Commit, Event, Position, Quiet
 from headwater.catalog import TopicDefinition, define_topic
 from headwater.clock import Clock, SystemClock
-from headwater.errors import UsageError
+from headwater.errors import SourceError, UsageError
 from headwater.log.protocol import ProducerInfo
 from headwater.types import normalize_schema
 

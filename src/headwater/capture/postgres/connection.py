@@ -1,7 +1,7 @@
 """Connections to a Postgres server: ordinary ones, and those that speak the replication protocol. Nothing else here knows psycopg.
 
 Both have the same settings, so that text comes in one form whoever sends it. Errors of the driver become those of
-`headwater.capture.errors`; no message ever has a password in it.
+`headwater.errors`; no message ever has a password in it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 import psycopg
 from psycopg import conninfo, pq
 
-from headwater.capture.errors import SourceError, SourceRefusedError, SourceUnreachableError
 from headwater.capture.postgres import values
 from headwater.clock import SystemClock
+from headwater.errors import SourceError, SourceRefusedError, SourceUnreachableError
 
 SETTINGS = {
     **values.SETTINGS,

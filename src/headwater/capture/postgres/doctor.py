@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headwater.capture.errors import SourceError
 from headwater.capture.postgres.connection import Connection, Replication, identifier, place
 from headwater.capture.postgres.options import TableName, read_tables_option
 from headwater.capture.postgres.setup import OLDEST_VERSION, STORED_GENERATED_FROM, TableState, tables_of
+from headwater.errors import SourceError
 from headwater.settings import format_bytes
 
 _WHO = "doctor"

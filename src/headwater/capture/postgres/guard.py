@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headwater.capture.errors import WalBudgetError
 from headwater.capture.postgres.connection import Connection
 from headwater.capture.postgres.options import PostgresOptions
 from headwater.capture.postgres.setup import check_slot, find_slot
+from headwater.errors import WalBudgetError
 from headwater.settings import format_bytes
 
 EVERY_S = 10.0

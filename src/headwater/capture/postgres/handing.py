@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.capture.errors import SourceRefusedError
 from headwater.capture.postgres.beside import Beside
 from headwater.capture.postgres.decoding import INSERT, Changes, decode
 from headwater.capture.postgres.emptying import emptied
@@ -19,7 +18,7 @@ from headwater.capture.postgres.relations import Table
 from headwater.capture.postgres.standing import Connected
 from headwater.capture.postgres.stream import Unit
 from headwater.capture.source import Evolve, Rows
-from headwater.errors import BadRowError
+from headwater.errors import BadRowError, SourceRefusedError
 from headwater.records import adapt
 
 

@@ -11,8 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from headwater.capture.errors import SourceError
 from headwater.capture.postgres.connection import Replication
+from headwater.errors import SourceError
 
 EVERY_S = 10.0
 """The least often that the server hears from us."""

@@ -22,12 +22,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.capture.errors import SourceError
 from headwater.capture.postgres.gathering import Transaction
 from headwater.capture.postgres.messages import LogicalMessage
 from headwater.capture.postgres.standing import Connected
 from headwater.capture.source import Evolve, Rows
 from headwater.catalog import CAPTURED, OP_TYPE, TopicDefinition, define_topic
+from headwater.errors import SourceError
 from headwater.records import OPS, adapt
 from headwater.rules import NAME
 from headwater.types import format_type

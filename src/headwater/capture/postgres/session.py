@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from headwater.capture.errors import SlotError, SourceError, SourceRefusedError, TableStoppedError
 from headwater.capture.postgres.beside import Beside
 from headwater.capture.postgres.connection import Connection, Replication, identifier, lsn_of, lsn_text
 from headwater.capture.postgres.emptying import emptied
@@ -34,6 +33,7 @@ from headwater.capture.postgres.standing import Connected
 from headwater.capture.postgres.stream import Assembly, Unit
 from headwater.capture.source import Commit, Event, Position, Quiet, Rows
 from headwater.clock import Microseconds
+from headwater.errors import SlotError, SourceError, SourceRefusedError, TableStoppedError
 from headwater.records import adapt
 
 GATHER_ROWS = 20_000

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from headwater.capture.errors import PublicationError, SlotError, SourceRefusedError
 from headwater.capture.postgres.connection import Connection, identifier, lsn_of
 from headwater.capture.postgres.options import PostgresOptions, TableName
-from headwater.errors import UsageError
+from headwater.errors import PublicationError, SlotError, SourceRefusedError, UsageError
 from headwater.rules import NAME
 
 OLDEST_VERSION = 14

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwater.capture.errors import SlotError, SourceError
 from headwater.capture.postgres.connection import Connection, identifier, lsn_of
 from headwater.capture.postgres.guard import SlotHealth
 from headwater.capture.postgres.options import PostgresOptions, read_options, read_table
@@ -31,7 +30,7 @@ from headwater.capture.postgres.stream import MARK_PREFIX
 from headwater.capture.postgres.tables import History, Tables
 from headwater.capture.source import Commit, Event, Position, Quiet, Rows
 from headwater.catalog import TopicDefinition
-from headwater.errors import HeadwaterError, UsageError
+from headwater.errors import HeadwaterError, SlotError, SourceError, UsageError
 
 BACKOFF_S = (0.1, 0.3, 1.0, 3.0, 5.0)
 DROP_WAIT_MS = 5_000

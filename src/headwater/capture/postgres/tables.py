@@ -9,7 +9,6 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from headwater.capture.errors import TableStoppedError
 from headwater.capture.postgres.connection import Connection, identifier, literal
 from headwater.capture.postgres.copying import decode_copy
 from headwater.capture.postgres.filling import Mask, Places, as_texts
@@ -29,7 +28,7 @@ from headwater.capture.postgres.relations import (
 from headwater.capture.postgres.setup import Captured, published_columns
 from headwater.capture.source import Evolve
 from headwater.catalog import TopicDefinition
-from headwater.errors import HeadwaterError, SchemaError
+from headwater.errors import HeadwaterError, SchemaError, TableStoppedError
 from headwater.hashing import identities
 
 KEYS_PER_STATEMENT = 1_000
