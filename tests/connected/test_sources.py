@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 import headwater as hw
+from headwater.cli.program import cli
 from tests.postgres import PostgresServer
 
 if TYPE_CHECKING:
@@ -141,3 +143,15 @@ def test_one_that_is_dropped_and_made_again_begins_anew(
     ws.run()
     assert there(ws) == wanted(shop)
     assert ws.topic("items").partitions()[0].rows == 20 + 20 + 13 + 4
+
+
+def test_a_run_of_the_command_line_captures_also_without_views(
+    tmp_path: Path, shop: psycopg.Connection, postgres_url: str, spark: SparkSession
+) -> None:
+    folder = str(tmp_path / "ws")
+    statement = f"CREATE SOURCE shop FROM POSTGRES WITH (url = '{postgres_url}', tables = 'items')"
+    for arguments in (["init", folder], ["-w", folder, "sql", statement], ["-w", folder, "run", "--once"]):
+        result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+    with hw.open(folder, spark=spark) as ws:
+        assert there(ws) == wanted(shop)

@@ -191,7 +191,7 @@ def run_once(
     from headwater.cli.watching import Ticks, asked_to_stop, start_spark
 
     views = views_of(ws)
-    if not ws.log.entries("view") and views.store.latest() is None:
+    if not (ws.log.entries("view") or ws.log.entries("source")) and views.store.latest() is None:
         _report(None, as_json, 'no views yet; make one with: headwater sql "CREATE MATERIALIZED VIEW ..."')
         return
     other = views.engine()
