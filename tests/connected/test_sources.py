@@ -155,3 +155,27 @@ def test_a_run_of_the_command_line_captures_also_without_views(
         assert result.exit_code == 0, result.output
     with hw.open(folder, spark=spark) as ws:
         assert there(ws) == wanted(shop)
+
+
+def test_beside_an_engine_what_has_stopped_rests_and_what_is_dropped_ends(
+    ws: hw.Workspace, shop: psycopg.Connection, postgres_url: str, spark: SparkSession
+) -> None:
+    create(ws, postgres_url)
+    ws.run()
+    shop.execute("SELECT pg_drop_replication_slot('headwater_shop')")
+    ws.sql("CREATE TOPIC other (n BIGINT)")
+    with ws.start():
+        sources = ws._outside.sources
+        while "stopped" not in ws.source("shop").status.state:
+            ws.log.wait_commit(ws.log.sequence(), 20)
+        (_, stopped) = sources._running["shop"]
+        for number in range(3):
+            ws.topic("other").append([{"n": number}])
+            ws.log.wait_commit(ws.log.sequence(), 250)
+        assert sources._running["shop"][1] is stopped
+        assert "slot" in ws.source("shop").status.state
+        assert ws.path is not None
+        with hw.open(ws.path, spark=spark) as other:
+            other.sql("DROP SOURCE shop")
+        while sources._running:
+            ws.log.wait_commit(ws.log.sequence(), 20)

@@ -126,7 +126,7 @@ def change_prices(feed: Feed) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40) if LONG else range(1))
-@pytest.mark.parametrize("late", LATE if LONG else ["divert"])
+@pytest.mark.parametrize("late", LATE)
 def test_every_kind_of_window_and_join_holds_the_same_in_every_history(
     late: str, seed: int, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -482,7 +482,6 @@ def append(ws: hw.Workspace, given: Sequence[Record], chance: random.Random) -> 
         del left[:size]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("seed", range(100) if LONG else range(1))
 def test_sources_that_change_and_any_order_of_arrival_come_to_the_same(
     seed: int, tmp_path: Path, spark: SparkSession

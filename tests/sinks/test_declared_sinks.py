@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import headwater as hw
+from headwater.connections import SINK_OPTIONS
 from headwater.log.protocol import Log
-from headwater.sinks.declared import MODES, OPTIONS, mode_of, open_declared
+from headwater.sinks.declared import MODES, mode_of, open_declared
 from headwater.sinks.deliveries import LogKeeper
 from headwater.sinks.target import SinkError
 from tests.sinks.samples import contents_at, follow, same_rows, shape
@@ -37,7 +38,7 @@ def test_each_kind_is_made_of_its_options_and_follows(
     tmp_path: Path, log: Log, kind: str, options: dict[str, Any]
 ) -> None:
     there = {k: v.replace("@", str(tmp_path)) if isinstance(v, str) else v for k, v in options.items()}
-    assert set(options) <= set(OPTIONS[kind])
+    assert set(options) <= set(SINK_OPTIONS[kind])
     target = open_declared(kind, "s", there, place=tmp_path / "place", log=log)
     target.prepare(shape())
     follow(target, range(1, 4))
@@ -106,4 +107,4 @@ def test_modes_are_those_of_the_kind() -> None:
     assert mode_of("lake", {"mode": "changelog"}) == "changelog"
     with pytest.raises(hw.UsageError, match="mode of a sink into SEARCH is 'upsert', not 'append'"):
         mode_of("search", {"mode": "append"})
-    assert set(OPTIONS) == set(MODES)
+    assert {*MODES, "postgres", "redis"} == set(SINK_OPTIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -112,11 +113,18 @@ class Sinks:
     # --- at work ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Keep every sink in step from now on, each in a thread of its own; also those that are declared later."""
-        for name in self.definitions():
-            runner = self._runner(name)[0]
-            if not runner.running:
-                runner.start()
+        """Keep every sink in step from now on, each in a thread of its own; also those that are declared later.
+        One that is no longer declared ends."""
+        declared = self.definitions()
+        for name in self._open.keys() - set(declared):
+            self._forget(name)
+        for name in declared:
+            with suppress(
+                SinkError
+            ):  # this process lacks what it takes: `status` says so, and the others go on
+                runner = self._runner(name)[0]
+                if not runner.running:
+                    runner.start()
 
     def stop(self) -> None:
         """Stop all of them, each after the change that it is applying."""

@@ -170,13 +170,17 @@ class Sources:
     # --- at work ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Keep every source going from now on, each in a thread of its own."""
-        for name, entry in self._log.entries(SOURCE).items():
+        """Keep every source going from now on, each in a thread of its own. One that has stopped for a reason rests until it is
+        declared otherwise; one that is no longer declared ends."""
+        declared = self._log.entries(SOURCE)
+        for name in self._running.keys() - set(declared):
+            self._stop(name)
+        for name, entry in declared.items():
             with self._guard:
                 known = self._running.get(name)
                 if known is not None and known[1].capture is not None:
                     self._hand_over(name, known[1].capture)
-                if known is None or known[0].sequence != entry.sequence or not known[1].running:
+                if known is None or known[0].sequence != entry.sequence:
                     if known is not None:
                         known[1].stop()
                     self._running[name] = (entry, Capturing(name, partial(self._capture, entry), self._clock))

@@ -18,17 +18,6 @@ from headwater.sinks.deliveries import LogKeeper
 from headwater.sinks.python import Function, PythonTarget
 from headwater.sinks.target import Mode, Target
 
-OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "search": ("path", "text", "language"),
-    "lake": ("warehouse", "table", "mode", "catalog", "file_rows", "snapshots"),
-    "parquet": ("path", "mode"),
-    "topic": ("topic", "mode", "partitions", "durability", "cleanup"),
-    "webhook": ("url", "mode", "secret", "token", "timeout", "rows"),
-    "python": ("function", "mode", "rows"),
-}
-"""The options of each kind, beside `key` and `on_error`."""
-NEEDED: Mapping[str, str] = {"topic": "topic", "webhook": "url", "python": "function"}
-"""The option that a kind cannot do without; the others have places of their own below the workspace."""
 MODES: Mapping[str, tuple[Mode, ...]] = {
     "search": ("upsert",),
     **dict.fromkeys(("lake", "parquet", "topic", "webhook", "python"), ("upsert", "append", "changelog")),

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 
 from headwater.arguments import text
+from headwater.connections import SOURCE_OPTIONS
 from headwater.errors import UsageError
 from headwater.settings import parse_bytes
 from headwater.types import parse_type
@@ -74,10 +75,7 @@ class PostgresOptions:
         return None if self.outbox in (None, MESSAGES) else read_table(str(self.outbox))
 
 
-OPTION_NAMES = (
-    "url", "tables", "slot", "publication", "snapshot", "failover", "max_wal", "over_wal", "outbox", "outbox_prefix",
-    "chunk_rows", "types",
-)  # fmt: skip
+OPTION_NAMES = SOURCE_OPTIONS["postgres"]
 
 
 def read_options(source: str, options: Mapping[str, Any]) -> PostgresOptions:
