@@ -1,6 +1,6 @@
 # Every target does its own set-up: see scripts/environment. GNU make 3.81 (macOS) is enough.
 .DEFAULT_GOAL := help
-.PHONY: help test check fix demo bench test-long java lock clean env-dev env-runtime lint types imports
+.PHONY: help test check fix demo demo-live demo-log screenshots bench test-long java lock clean env-demo env-dev env-runtime lint types imports
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
@@ -8,7 +8,13 @@ PYTEST := $(BIN)/python -m pytest
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: env-runtime ## show the log at work
+demo: env-demo ## a shop, captured, kept in views, followed, killed and verified, in some minutes
+	@$(BIN)/headwater demo
+
+demo-live: env-demo ## the same until Ctrl-C
+	@$(BIN)/headwater demo --live
+
+demo-log: env-runtime ## show the log at work
 	@$(BIN)/python examples/log_demo.py
 
 test: env-dev lint types imports ## everything that must hold
@@ -27,6 +33,9 @@ test-long: env-dev ## property tests with many more examples, and tests that tak
 bench: env-dev ## measure, and print the table
 	$(BIN)/python -m benchmarks
 
+screenshots: env-dev ## take the pictures of the console for the documentation
+	$(BIN)/python scripts/screenshots.py
+
 java: env-runtime ## check that Java 17 or newer is here
 	@$(BIN)/python scripts/java.py
 
@@ -42,6 +51,9 @@ env-dev:
 
 env-runtime:
 	@scripts/environment runtime
+
+env-demo:
+	@scripts/environment demo
 
 lint: env-dev
 	$(BIN)/ruff check .

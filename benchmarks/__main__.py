@@ -28,6 +28,8 @@ SUBJECTS = (
     "windows",
     "skew",
     "capture",
+    "serving",
+    "sinks",
 )
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "latest.json"

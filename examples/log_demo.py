@@ -1,6 +1,6 @@
 """The log at work: a million clicks from two processes, one of them killed half-way, and nothing lost or doubled.
 
-Run it with `make demo`, or `python examples/log_demo.py --rows 100000`. It ends with status 0 only if every click is
+Run it with `make demo-log`, or `python examples/log_demo.py --rows 100000`. It ends with status 0 only if every click is
 in the log exactly once and every checksum holds.
 """
 

@@ -1,6 +1,8 @@
 """What all tests share: how hard hypothesis tries, and which tests the inner loop leaves out."""
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LONG = os.environ.get("HEADWATER_LONG") == "1"
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 8 << 30
+
+# Thousands of workspaces and servers that live for a second would keep a disk busy with syncs. What the loss of power does is
+# tested with a disk of our own (`headwater.testing.faults`), which no file system needs to be under.
+if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 # Programs that tests start live for seconds: their JVMs need neither the best code nor threads to collect garbage with.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

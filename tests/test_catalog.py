@@ -1,5 +1,6 @@
 """What a topic may be, and which changes keep old records readable."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from headwater.catalog import (
     TOMBSTONE_RETENTION_US,
     TopicDefinition,
+    accept_drop,
     add_column,
     alter_options,
     define_topic,
@@ -17,6 +19,7 @@ from headwater.catalog import (
     drop_not_null,
     widen_column,
 )
+from headwater.dropped import DroppedColumn
 from headwater.errors import SchemaError, UsageError
 from headwater.types import TIMESTAMP
 
@@ -235,6 +238,27 @@ def test_some_options_can_be_changed_and_others_are_fixed() -> None:
     for fixed in ("partitions", "partition_by", "versioned_by", "max_ahead"):
         with pytest.raises(SchemaError, match="is fixed"):
             alter_options(topic(), {fixed: None})
+
+
+def test_a_dropped_column_is_kept_in_the_definition_and_can_be_accepted() -> None:
+    lost = DroppedColumn("name", "public.people.name was dropped in source 'crm', after 0/1A", 17)
+    people = dataclasses.replace(topic("people", key=("id",)), dropped=(lost,))
+    assert TopicDefinition.from_json(orjson.loads(orjson.dumps(people.to_json()))) == people
+    assert people != topic("people", key=("id",))
+    assert accept_drop(people, "name").dropped == (dataclasses.replace(lost, accepted=True),)
+    with pytest.raises(SchemaError, match="was not dropped"):
+        accept_drop(people, "id")
+    with pytest.raises(SchemaError, match="has no column"):
+        accept_drop(people, "fax")
+
+
+def test_what_earlier_versions_do_not_know_is_said_only_where_it_is_meant() -> None:
+    assert {"dropped", "schema_changes"}.isdisjoint(topic().to_json())
+    strict = topic(schema_changes="refuse")
+    assert strict.to_json()["schema_changes"] == "refuse"
+    assert "schema_changes = 'refuse'" in strict.to_sql()
+    with pytest.raises(SchemaError, match="'follow' or 'refuse'"):
+        topic(schema_changes="never")
 
 
 def test_a_change_is_checked_like_a_new_topic() -> None:

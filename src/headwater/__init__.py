@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwater.capture.python import Source
     from headwater.errors import (
+        AlertExistsError,
+        AlertNotFoundError,
         AlreadyWrittenError,
         ArithmeticOverflowError,
         BadRowError,
         ClosedError,
+        ColumnDroppedError,
         ConflictError,
         CorruptionError,
         DiskFullError,
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
         GapError,
         HeadwaterError,
         JavaMissingError,
+        LetterNotFoundError,
         LogTimeoutError,
         NewerVersionError,
         NotAWorkspaceError,
@@ -68,10 +72,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlertExistsError",
+    "AlertNotFoundError",
     "AlreadyWrittenError",
     "ArithmeticOverflowError",
     "BadRowError",
     "ClosedError",
+    "ColumnDroppedError",
     "ConflictError",
     "CorruptionError",
     "DiskFullError",
@@ -82,6 +89,7 @@ __all__ = [
     "GapError",
     "HeadwaterError",
     "JavaMissingError",
+    "LetterNotFoundError",
     "LogTimeoutError",
     "NewerVersionError",
     "NotAWorkspaceError",

@@ -9,7 +9,7 @@ import base64
 import dataclasses
 import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar, get_args
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from headwater.arguments import span_us, whole_number
 from headwater.clock import Microseconds, format_span, parse_span_us
+from headwater.dropped import DroppedColumn, SchemaChanges
 from headwater.errors import NewerVersionError, SchemaError, UsageError
 from headwater.rules import HIDDEN as HIDDEN
 from headwater.rules import NAME, check_column, check_topic
@@ -104,6 +105,10 @@ class TopicDefinition:
     sent: str | None = None
     captured_by: str | None = None
     """The source that fills it, and nobody else."""
+    schema_changes: SchemaChanges = "follow"
+    """What becomes of it when what it is captured from has other columns."""
+    dropped: tuple[DroppedColumn, ...] = ()
+    """Columns that are no longer there where it is captured from."""
     incarnation: int = field(default=0, compare=False)
     """Given by the log: tells a topic from an earlier one of its name."""
 
@@ -149,6 +154,8 @@ class TopicDefinition:
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "schema"}
         plain = {k: v for k, v in plain.items() if k not in _LATER or v != _LATER[k]}
         columns = [[f.name, format_type(f.type), f.nullable] for f in self.schema]
+        if self.dropped:
+            plain["dropped"] = [one.to_json() for one in self.dropped]
         return {**{k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}, "columns": columns}
 
     @classmethod
@@ -158,6 +165,8 @@ class TopicDefinition:
             k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k != "columns"
         }
         schema = pa.schema([pa.field(n, parse_type(t), nullable) for n, t, nullable in plain["columns"]])
+        if "dropped" in values:
+            values["dropped"] = tuple(map(DroppedColumn.from_json, values["dropped"]))
         return cls(schema=schema, **values)
 
     def to_sql(self) -> str:
@@ -185,6 +194,7 @@ class TopicDefinition:
             "clock",
             "occurred",
             "sent",
+            "schema_changes",
         ):
             value = getattr(self, name)
             if value and (name, value) not in _USUAL:
@@ -215,12 +225,25 @@ ALTERABLE = (
     "producer_timeout",
     "versions_for",
     "durability",
+    "schema_changes",
 )
 """Options that may change later: none of them changes what a record already in the log means."""
 OPTION_NAMES = (*_FIXED, *ALTERABLE)
-_USUAL = (("cleanup", "delete"), ("watermark", "events"), ("occurred", OCCURRED), ("sent", SENT))
-_LATER = {"watermark": "events", "producer_timeout_us": None, "clock": None, "occurred": None, "sent": None}
-_LATER["versions_for_us"] = _LATER["captured_by"] = None
+_USUAL = (
+    ("cleanup", "delete"),
+    ("watermark", "events"),
+    ("occurred", OCCURRED),
+    ("sent", SENT),
+    ("schema_changes", "follow"),
+)
+_LATER: dict[str, Any] = {
+    "watermark": "events",
+    "producer_timeout_us": None,
+    "clock": None,
+    "occurred": None,
+    "sent": None,
+}
+_LATER |= {"versions_for_us": None, "captured_by": None, "schema_changes": "follow", "dropped": ()}
 """Fields that a definition says only where they differ from these: earlier versions do not know them."""
 
 
@@ -299,6 +322,18 @@ def drop_not_null(topic: TopicDefinition, column: str) -> TopicDefinition:
     return _evolve(topic, [f.with_nullable(True) if f.name == column else f for f in topic.schema])
 
 
+def accept_drop(topic: TopicDefinition, column: str) -> TopicDefinition:
+    """The definition in which views may go on with NULL in a column that was dropped where it is captured from."""
+    name = check_column(topic, column).name
+    if name not in (one.column for one in topic.dropped):
+        raise SchemaError(
+            f"column {name!r} of topic {topic.name!r} was not dropped where it is captured from",
+            topic=topic.name,
+        )
+    marks = (replace(one, accepted=True) if one.column == name else one for one in topic.dropped)
+    return replace(topic, dropped=tuple(marks))
+
+
 def _evolve(topic: TopicDefinition, fields: list[pa.Field]) -> TopicDefinition:
     changed = dataclasses.replace(topic, schema=pa.schema(fields), schema_version=topic.schema_version + 1)
     check_topic(changed)
@@ -316,9 +351,9 @@ def difference(old: TopicDefinition, new: TopicDefinition) -> list[str]:
     if not lines and list(before) != list(after):
         lines += [f"- columns {', '.join(before)}", f"+ columns {', '.join(after)}"]
     for name in (f.name for f in dataclasses.fields(old)):
-        if name not in ("schema", "name", "schema_version", "incarnation") and getattr(old, name) != getattr(
-            new, name
-        ):
+        if name not in ("schema", "name", "schema_version", "incarnation", "dropped") and getattr(
+            old, name
+        ) != getattr(new, name):
             shown = name.removesuffix("_us")
             lines += [f"- {shown} = {_plain(old, name)}", f"+ {shown} = {_plain(new, name)}"]
     return lines

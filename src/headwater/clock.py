@@ -90,6 +90,13 @@ def from_us(moment: Microseconds) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)
 
 
+def timestamp(moment: datetime) -> str:
+    """ISO text, in UTC where there is a zone."""
+    if moment.tzinfo is None:
+        return moment.isoformat()
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+
+
 def parse_span_us(text: str | timedelta) -> Microseconds:
     """A span such as '10 minutes', '1 day 12 hours' or a timedelta, in microseconds."""
     if isinstance(text, timedelta):

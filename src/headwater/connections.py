@@ -1,4 +1,4 @@
-"""What sources and sinks are declared to be: what they connect to, and with which options.
+"""What sources, sinks and alerts are declared to be: what they connect to, and with which options.
 
 A value that stands in the environment is looked up when it is needed, and is in no document; what is shown of options has
 no passwords in it.
@@ -10,15 +10,16 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeVar
 
+from headwater.clock import Microseconds, format_span
 from headwater.errors import NewerVersionError, SchemaError, UsageError
 from headwater.rules import NAME
 from headwater.types import quote
 
 FORMAT = 1
-SOURCE, SINK = "source", "sink"
+SOURCE, SINK, ALERT = "source", "sink", "alert"
 """The kinds of their entries in the catalog."""
 
 SOURCE_OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -66,11 +67,41 @@ SINK_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "python": ("function", "key", "mode", "rows", "on_error"),
 }
 """The options of each kind of sink."""
+SOURCE_SETTABLE: Mapping[str, tuple[str, ...]] = {
+    "postgres": ("url", "tables", "max_wal", "over_wal", "chunk_rows", "types"),
+    "files": ("path", "null", "time_format", "extra", "on_error", "settle"),
+    "python": ("options", "every"),
+}
+"""What ALTER SOURCE may change: it goes on from where it is. The others say what it is."""
+SINK_SETTABLE: Mapping[str, tuple[str, ...]] = {
+    "postgres": ("url", "on_error"),
+    "redis": ("url", "on_error"),
+    "search": ("on_error",),
+    "lake": ("catalog", "file_rows", "snapshots", "on_error"),
+    "parquet": ("on_error",),
+    "topic": ("on_error",),
+    "webhook": ("secret", "token", "timeout", "rows", "on_error"),
+    "python": ("rows", "on_error"),
+}
+"""What ALTER SINK may change: none of it says which rows are where, and in which form."""
+ALERT_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "webhook": ("url", "secret", "token", "timeout"),
+    "email": ("to", "host", "port", "from", "starttls", "user", "password", "timeout"),
+    "topic": ("topic",),
+}
+"""The options of each kind of notice; the first is the one that it cannot do without."""
 _NEEDED = ("url", "topic", "function")
 """Options that a source or sink which has them cannot do without."""
 
 _SECRET = ("password", "secret", "token")
-_PASSWORD = re.compile(r"(?P<before>//[^/@:\s]*:)[^@\s]*(?=@)|(?P<name>\bpassword\s*=\s*)('[^']*'|\S+)")
+_NAMED_SECRET = r"[\w.-]*(?:password|secret|token|credential|signature|key)[\w.-]*"
+_HIDDEN = re.compile(
+    r"(?P<url>//[^/@:\s]*:)[^/\s]*(?=@)"  # up to the last @ of the authority: a password may have one in it
+    rf"|(?P<query>[?&]{_NAMED_SECRET}=)[^&\s'#]*"
+    rf'|(?P<json>"{_NAMED_SECRET}"\s*:\s*)"(?:[^"\\]|\\.)*"'
+    r"|(?P<name>\bpassword\s*=\s*)('[^']*'|\S+)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -99,8 +130,8 @@ def resolve(options: Options, environ: Mapping[str, str] = os.environ) -> dict[s
 
 
 def without_password(text: str) -> str:
-    """A URL or connection string as it may be shown."""
-    return _PASSWORD.sub(lambda m: f"{m['before'] or m['name']}***", text)
+    """A URL, a connection string or JSON as it may be shown."""
+    return _HIDDEN.sub(lambda m: f"{m['url'] or m['query'] or m['json'] or m['name']}***", text)
 
 
 @dataclass(frozen=True)
@@ -164,6 +195,74 @@ class SinkDefinition(_Connection):
         return f"CREATE SINK {what}{_with(self.shown())}"
 
 
+@dataclass(frozen=True)
+class AlertDefinition(_Connection):
+    """CREATE ALERT: what is watched, for what, how long, and who is told; `kind` is that of the notice."""
+
+    on: str
+    """The name of a view or a metric."""
+    metric: bool
+    labels: Mapping[str, str]
+    """Of a metric: the labels that a figure must have."""
+    condition: str
+    held_us: Microseconds = 0
+    """So long it must hold without a break."""
+    key: tuple[str, ...] = field(default=(), compare=False)
+    """Of a view: what tells its rows apart, found out when it was made; () where it is watched as a whole."""
+    incarnation: int = field(default=0, compare=False)
+    """Tells it from one of its name that was dropped."""
+
+    @property
+    def subject(self) -> str:
+        """What is watched, as SQL writes it."""
+        if not self.metric:
+            return quote(self.on)
+        chosen = ", ".join(f"{name} = {_shown('', value)}" for name, value in self.labels.items())
+        return f"METRIC {self.on}" + (f"{{{chosen}}}" if chosen else "")
+
+    def to_sql(self) -> str:
+        """The statement that makes it, without passwords."""
+        held = f" FOR '{format_span(self.held_us)}'" if self.held_us else ""
+        what = f"{quote(self.name)} ON {self.subject} WHEN {self.condition}{held}"
+        return f"CREATE ALERT {what} NOTIFY {self.kind.upper()}{_with(self.shown())}"
+
+
+def check_alert(made: AlertDefinition) -> None:
+    """SchemaError if an alert is declared to be what none can be."""
+    if not NAME.match(made.name):
+        raise SchemaError(
+            f"{made.name!r} cannot be the name of an alert",
+            hint="use letters, digits and underscores, not starting with a digit",
+        )
+    needed = ALERT_OPTIONS[made.kind][:2] if made.kind == "email" else ALERT_OPTIONS[made.kind][:1]
+    for name in needed:
+        if made.options.get(name) is None:
+            raise SchemaError(
+                f"alert {made.name!r} says nothing of its {name}", hint=f"WITH ({name} = '...', ...)"
+            )
+    if made.kind == "topic" and not isinstance(made.options["topic"], str):
+        raise SchemaError(f"the topic of alert {made.name!r} is a text", hint="topic = 'alarms'")
+    for name in ("secret", "token", "password"):
+        if isinstance(made.options.get(name), str):
+            raise SchemaError(
+                f"the {name} of alert {made.name!r} would stand in the catalog for all to read",
+                hint=f"{name} = env('NAME') leaves it in the environment",
+            )
+
+
+def altered_alert(made: AlertDefinition, options: Options) -> AlertDefinition:
+    """An alert that tells somebody else, or in another way of the same kind; NULL takes an option away."""
+    for name in options:
+        if name not in ALERT_OPTIONS[made.kind]:
+            raise UsageError(
+                f"{name!r} is not an option of a notice by {made.kind}",
+                hint=f"ALTER ALERT can set {', '.join(ALERT_OPTIONS[made.kind])}; CREATE OR REPLACE ALERT changes the rest",
+            )
+    changed = replace(made, options=_without_null({**made.options, **options}))
+    check_alert(changed)
+    return changed
+
+
 def _with(options: Mapping[str, str]) -> str:
     return f" WITH ({', '.join(f'{name} = {value}' for name, value in options.items())})" if options else ""
 
@@ -194,10 +293,43 @@ def check_connection(made: SourceDefinition | SinkDefinition) -> None:
         )
 
 
+Made = TypeVar("Made", SourceDefinition, SinkDefinition)
+
+
+def altered(made: Made, options: Options) -> Made:
+    """A declaration with other options, of which NULL takes one away; UsageError for what only CREATE OR REPLACE changes."""
+    is_source = isinstance(made, SourceDefinition)
+    what, known = ("source", SOURCE_OPTIONS) if is_source else ("sink", SINK_OPTIONS)
+    settable = (SOURCE_SETTABLE if is_source else SINK_SETTABLE)[made.kind]
+    for name in options:
+        if name not in known[made.kind]:
+            raise UsageError(
+                f"{name!r} is not an option of a {made.kind} {what}",
+                hint=f"ALTER {what.upper()} can set {', '.join(settable)}",
+            )
+        if name not in settable:
+            again = replace(made, options=_without_null({**made.options, **options})).to_sql()
+            raise UsageError(
+                f"{name} of {what} {made.name!r} is fixed: with another one it would be another {what}",
+                detail=f"ALTER {what.upper()} can set {', '.join(settable)}",
+                hint=again.replace("CREATE", "CREATE OR REPLACE", 1),
+            )
+    changed = replace(made, options=_without_null({**made.options, **options}))
+    check_connection(changed)
+    return changed
+
+
+def _without_null(options: Options) -> Options:
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def difference(old: _Connection, new: _Connection) -> list[str]:
     """What differs between two declarations, a line each; empty where they are the same."""
     lines = []
     facts = [("view", getattr(old, "view", ""), getattr(new, "view", "")), ("kind", old.kind, new.kind)]
+    if isinstance(old, AlertDefinition) and isinstance(new, AlertDefinition):
+        facts += [("on", old.subject, new.subject), ("when", old.condition, new.condition)]
+        facts += [("for", format_span(old.held_us), format_span(new.held_us))]
     was, now = old.shown(), new.shown()
     facts += [(name, was.get(name, ""), now.get(name, "")) for name in {**was, **now}]
     for name, before, after in facts:

@@ -3,6 +3,7 @@
 HeadwaterError
 ├── UsageError                 the call itself is wrong; nothing was tried
 │   └── StatementError         a SQL statement that cannot be read or is refused
+│       └── ColumnDroppedError a view reads a column that is no longer there where its topic is captured from
 ├── SchemaError                a schema, or a change of one, that is not possible
 ├── TopicNotFoundError         no topic of that name
 ├── TopicExistsError           a topic of that name is there already, and differs
@@ -12,9 +13,12 @@ HeadwaterError
 ├── SourceExistsError          a source of that name is there already
 ├── SinkNotFoundError          no sink of that name
 ├── SinkExistsError            a sink of that name is there already
+├── AlertNotFoundError         no alert of that name
+├── AlertExistsError           an alert of that name is there already
 ├── ViewUnavailableError       a view that is no part of the tick asked for: behind, stopped, or not there then
 ├── TickNotKeptError           a tick that can no longer, or not yet, be read
 ├── RowNotFoundError           no row of a view has the key asked for
+├── LetterNotFoundError        no dead letter has the name asked for, or nobody of that name has any
 ├── SubscriptionTooLargeError  a subscription that would hold more rows than it may
 ├── EngineRunningError         another engine runs on this workspace
 ├── EvaluationError            an expression of a view failed on a row
@@ -102,6 +106,10 @@ class StatementError(UsageError):
     """A SQL statement that cannot be read, or is refused."""
 
 
+class ColumnDroppedError(StatementError):
+    """A view reads a column that was dropped where its topic is captured from; facts: topic, column, view."""
+
+
 class SchemaError(HeadwaterError):
     """A schema, or a change of one, that is not possible."""
 
@@ -138,6 +146,14 @@ class SinkExistsError(HeadwaterError):
     """A sink of that name is there already; facts: sink, difference."""
 
 
+class AlertNotFoundError(HeadwaterError):
+    """No alert of that name."""
+
+
+class AlertExistsError(HeadwaterError):
+    """An alert of that name is there already; facts: alert, difference."""
+
+
 class ViewUnavailableError(HeadwaterError):
     """The view is no part of this tick; facts: view, status ('missing' if it is not there at all), tick, last_tick."""
 
@@ -153,6 +169,10 @@ class SubscriptionTooLargeError(HeadwaterError):
 
 class RowNotFoundError(HeadwaterError):
     """No row of the view has the key; facts: view, key, tick."""
+
+
+class LetterNotFoundError(HeadwaterError):
+    """No dead letter has this name (facts: letter), or no view or sink of this name diverts rows (facts: owner)."""
 
 
 class EngineRunningError(HeadwaterError):

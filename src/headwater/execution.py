@@ -16,7 +16,7 @@ import pyarrow as pa
 from headwater import catalog
 from headwater.catalog import TopicDefinition
 from headwater.clock import Clock, format_span, from_us
-from headwater.connections import SINK
+from headwater.connections import ALERT, SINK, SOURCE
 from headwater.errors import (
     ConflictError,
     HeadwaterError,
@@ -101,6 +101,8 @@ def _execute(
             _widen(log, topic, lambda t: catalog.widen_column(t, column, kind), views)
         case s.DropNotNull(topic, column):
             alter(log, topic, lambda t: catalog.drop_not_null(t, column))
+        case s.AcceptDrop(topic, column):
+            alter(log, topic, lambda t: catalog.accept_drop(t, column))
         case s.SetOptions(topic, options):
             if log.entries("view"):
                 views().refuse_losing_versions(catalog.alter_options(log.topic(topic), s.resolve(options)))
@@ -114,8 +116,13 @@ def _execute(
             if name in log.entries("view") or "." in name:
                 return describe_columns(views().columns(name))
             return describe(log.topic(name))
-        case s.Explain(name):
+        case s.Explain(name, kind):
             is_view = name in log.entries("view") or "." in name
+            has_outside = bool(log.entries(SOURCE) or log.entries(SINK)) and not (
+                is_view or name in log.topics()
+            )
+            if (kind or has_outside) and (told := outside().explain(name, kind)) is not None:
+                return told
             return views().explain(name) if is_view else explain(log, name)
         case s.ExplainQuery(query):
             return views().explain_query(query)
@@ -123,8 +130,8 @@ def _execute(
 
 
 def _drop_followers(log: Log, statement: s.DropView, outside: Callable[[], Outside]) -> None:
-    """Sinks that follow a view, or one that reads it, go with it, or it stays."""
-    if not log.entries(SINK):
+    """Sinks that follow a view, or one that reads it, and alerts on it go with it, or it stays."""
+    if not log.entries(SINK) and not log.entries(ALERT):
         return
     gone = [statement.name]
     if statement.cascade:
@@ -137,8 +144,16 @@ def _drop_followers(log: Log, statement: s.DropView, outside: Callable[[], Outsi
             f"view {statement.name!r} cannot be dropped: it is followed by {', '.join(followers)}",
             hint=f"DROP SINK {quote(followers[0])} first, or DROP VIEW {quote(statement.name)} CASCADE",
         )
+    alerts = [name for view in gone for name in outside().alerts.of_view(view)]
+    if alerts and not statement.cascade:
+        raise UsageError(
+            f"view {statement.name!r} cannot be dropped: it is watched by {', '.join(alerts)}",
+            hint=f"DROP ALERT {quote(alerts[0])} first, or DROP VIEW {quote(statement.name)} CASCADE",
+        )
     for name in followers:
         outside().execute(s.DropSink(name, if_exists=True))
+    for name in alerts:
+        outside().execute(s.DropAlert(name, if_exists=True))
 
 
 def create(log: Log, definition: TopicDefinition) -> None:
@@ -382,6 +397,7 @@ def describe(topic: TopicDefinition) -> pa.Table:
         "occurred": (topic.occurred,),
         "sent": (topic.sent,),
         "filled by the log": STORED.names if topic.clock is not None else (),
+        "dropped at its source": [one.column for one in topic.dropped],
     }
     rows = [
         {
@@ -400,6 +416,11 @@ def explain(log: Log, name: str) -> pa.Table:
     topic = log.topic(name)
     facts = {"topic": topic.name, "statement": topic.to_sql(), "schema version": str(topic.schema_version)}
     facts |= _time_facts(log, topic)
+    if topic.captured_by is not None:
+        facts["captured by"] = f"source {topic.captured_by}"
+    for one in topic.dropped:
+        goes_on = "views go on with NULL" if one.accepted else "views that read it are stopped"
+        facts[f"dropped column {one.column}"] = f"{one.change}; {goes_on}"
     if name in log.entries(COPY):
         facts["unfinished"] = "CREATE TOPIC ... AS did not end: run it again, or DROP TOPIC"
     for partition, info in log.partitions(name).items():

@@ -41,6 +41,8 @@ class Declared(TimedTopic, Protocol):
     @property
     def durability(self) -> str | None: ...
     @property
+    def schema_changes(self) -> str: ...
+    @property
     def source_columns(self) -> pa.Schema: ...
 
 
@@ -99,6 +101,11 @@ def _check_roles(topic: Declared) -> None:
         raise SchemaError(f"topic {name!r} has no versions to keep: it has no primary key")
     if topic.durability is not None and topic.durability not in DURABILITIES:
         raise SchemaError(f"durability is one of {', '.join(DURABILITIES)}, not {topic.durability!r}")
+    if topic.schema_changes not in ("follow", "refuse"):
+        raise SchemaError(
+            f"schema_changes is 'follow' or 'refuse', not {topic.schema_changes!r}",
+            hint="'follow': the topic has the columns that its table has; 'refuse': the table stops instead",
+        )
     if topic.retention_us is not None and topic.retention_us <= 0:
         raise SchemaError(f"the retention of topic {name!r} must be longer than nothing")
     if topic.retention_bytes is not None and topic.retention_bytes <= 0:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from headwater.arguments import span_us, whole_number
 from headwater.arguments import text as text_of
 from headwater.catalog import TopicDefinition, define_topic
 from headwater.clock import Clock, SystemClock
-from headwater.connections import SINK, SOURCE
+from headwater.connections import ALERT, SINK, SOURCE
 from headwater.errors import UsageError
 from headwater.execution import create as create_topic
 from headwater.execution import execute
@@ -35,8 +35,10 @@ from headwater.storage import Storage
 from headwater.types import normalize_schema
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
     from pyspark.sql import DataFrame, SparkSession
 
+    from headwater.connected.dead import Dead
     from headwater.connected.handles import SinkHandle, SourceHandle
     from headwater.connected.outside import Outside
     from headwater.log.cursor import Consumer
@@ -170,7 +172,9 @@ class Workspace:
 
             views = self._views  # makes the folder of a workspace that has none
             root = views.store.storage.root
-            self._connected = Outside(self.log, self._clock, root, self.log.identity, lambda: self._views)
+            self._connected = Outside(
+                self.log, self._clock, root, self.log.identity, lambda: self._views, self._figures
+            )
         return self._connected
 
     def __repr__(self) -> str:
@@ -209,6 +213,10 @@ class Workspace:
 
         return SinkHandle(self._outside, text_of(name, "the name of a sink", hint='ws.sink("cache")'))
 
+    def dead(self) -> Dead:
+        """The rows that views and sinks with on_error = 'divert' have refused: to be listed, edited, dropped and replayed."""
+        return self._outside.dead()
+
     def sink_function(self, name: str, fn: Callable[..., Any]) -> None:
         """Declare a function for sinks of kind PYTHON: `fn(change, key)` gets a pyarrow Table of a change and a key that tells
         this call from every other, also when it is repeated. Code lives in the process: the one that runs the sink declares it."""
@@ -217,7 +225,8 @@ class Workspace:
     def run(self, *, tick_rows: int | None = None) -> RunReport:
         """Bring every view up to what the log holds now, then say what was done.
 
-        With sources the log first takes in what is committed there by now, and with sinks each is brought level in the end.
+        With sources the log first takes in what is committed there by now, and with sinks each is brought level in the end; alerts are looked at
+        once, unless an engine does.
         `tick_rows` bounds the records of a tick; an atomic append stays whole. Beside a running engine this waits
         until that one has got there.
         """
@@ -227,6 +236,9 @@ class Workspace:
         report = self._views.run(rows)
         if self.log.entries(SINK):
             self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
+        if self.log.entries(ALERT) and self._views.engine() is None:
+            self._outside.alerts.watch()
+            self._outside.alerts.tell()
         return report
 
     def start(self, *, every: str | timedelta = "auto", tick_rows: int | None = None) -> Runner:
@@ -448,6 +460,18 @@ class Workspace:
     def lag(self) -> LagReport:
         """How far each cursor is behind, when it falls off the tail, and when the disk is full, at present rates."""
         return lag_report(self.log, self._clock, shutil.disk_usage(self.path).free if self.path else None)
+
+    def metrics(self) -> str:
+        """Figures of this moment in Prometheus' text format: rows, lags, ticks by phase, watermarks, followers, disk."""
+        from headwater.metrics import exposition
+
+        return exposition(self._figures())
+
+    def _figures(self) -> Iterable[Metric]:
+        from headwater.metrics import Collected
+
+        free = shutil.disk_usage(self.path).free if self.path else None
+        return Collected(self.log, self._clock, self._views, self._outside, free).collect()
 
     def maintain(self, *, force: bool = True, override_holds: bool = False) -> MaintenanceReport:
         """Seal, apply retention and compact, now. `override_holds` removes even what holding cursors have not read.

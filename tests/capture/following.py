@@ -29,6 +29,7 @@ class Follower:
     topics: dict[str, TopicDefinition] = field(default_factory=dict)
     contents: dict[str, dict[Any, Row]] = field(default_factory=dict)
     records: dict[str, list[Row]] = field(default_factory=dict)
+    written: dict[tuple[str, Any], int] = field(default_factory=dict)
     position: Position | None = None
     sequence: int = -1
     commits: int = 0
@@ -47,8 +48,19 @@ class Follower:
         for start in range(0, len(rows), 1000):
             yield pa.RecordBatch.from_pylist(rows[start : start + 1000], schema=schema)
 
-    def last_values(self, topic: str, keys: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-        found = [self.contents.get(topic, {}).get(tuple(key.values())) for key in keys.to_pylist()]
+    def moment(self) -> int:
+        return self.commits
+
+    def is_empty(self, topic: str) -> bool:
+        return not self.records.get(topic)
+
+    def last_values(
+        self, topic: str, keys: pa.RecordBatch, columns: Sequence[str], since: int = 0
+    ) -> pa.RecordBatch:
+        wanted = [tuple(key.values()) for key in keys.to_pylist()]
+        new = [self.written.get((topic, key), 0) > since for key in wanted]
+        contents = self.contents.get(topic, {})
+        found = [contents.get(key) if is_new else None for key, is_new in zip(wanted, new, strict=True)]
         schema = self.topics[topic].schema
         arrays = [
             pa.array([row and row.get(name) for row in found], schema.field(name).type) for name in columns
@@ -86,11 +98,11 @@ class Follower:
             self.declare(event.definition)
         elif isinstance(event, Commit):
             assert event.sequence > self.sequence
+            self.commits += 1
             for rows in self.pending:
                 self._apply(rows)
             self.pending = []
             self.sequence, self.position = event.sequence, event.position
-            self.commits += 1
             self.source.durable(event.sequence, event.position)
         elif isinstance(event, Quiet) and event.sequence is not None and event.sequence > self.sequence:
             self.source.durable(event.sequence, event.position)
@@ -126,9 +138,15 @@ class Follower:
         self.follow()
         while ordered and not (self.position or {}).get("snapshots"):
             self.step()
-        while (self.position or {}).get("snapshots"):
+        self.follow()
+        while self.is_copying:
             self.step()
         self.follow()
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether rows are still to come beside the stream."""
+        return any((self.position or {}).get(name) for name in ("snapshots", "lacking"))
 
     def close(self) -> None:
         """Stop reading, as a process that is killed does: what was not committed is lost."""
@@ -147,6 +165,7 @@ class Follower:
             if not topic.keyed:
                 continue
             key = tuple(row[name] for name in topic.key)
+            self.written[rows.topic, key] = self.commits
             if row["_op"] == DELETE:
                 contents.pop(key, None)
             else:
@@ -167,6 +186,13 @@ def rows_in(session: psycopg.Connection[Any], table: str, key: Sequence[str] = (
     names = [column.name for column in cursor.description or ()]
     found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     return {tuple(row[name] for name in key): row for row in found}
+
+
+def drop_slot(session: psycopg.Connection[Any]) -> None:
+    """Drop the slot of the source, whoever reads from it."""
+    mine = "FROM pg_replication_slots WHERE slot_name = 'headwater_shop'"
+    session.execute(f"SELECT pg_terminate_backend(active_pid, 5000) {mine} AND active_pid IS NOT NULL")  # type: ignore[call-overload]
+    session.execute("SELECT pg_drop_replication_slot('headwater_shop')")
 
 
 def change_at_random(session: psycopg.Connection[Any], chance: random.Random, table: str = "orders") -> None:

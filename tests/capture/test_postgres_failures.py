@@ -24,7 +24,7 @@ from headwater.errors import (
     SourceUnreachableError,
     WalBudgetError,
 )
-from tests.capture.following import Follower, rows_in
+from tests.capture.following import Follower, drop_slot, rows_in
 from tests.postgres import PostgresServer
 
 ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, n int, body text)"
@@ -449,13 +449,6 @@ def test_the_server_hears_from_a_reader_that_is_busy(
         assert again == (pid,)
     finally:
         session.execute("ALTER ROLE postgres RESET wal_sender_timeout")
-
-
-def drop_slot(session: psycopg.Connection[Any]) -> None:
-    query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'headwater_shop' AND active_pid IS NOT NULL"
-    for (pid,) in session.execute(query).fetchall():
-        session.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
-    session.execute("SELECT pg_drop_replication_slot('headwater_shop')")
 
 
 def test_settings_of_sessions_are_ours(postgres_url: str) -> None:

@@ -153,8 +153,9 @@ def test_large_values_of_rows_that_the_log_does_not_have_are_read_again(
     follower.follow()
     assert not follower.records.get("orders")
     session.execute("UPDATE orders SET n = n + 1")
-    follower.follow()
+    follower.settle()
     assert follower.contents["orders"] == rows_in(session, "orders")
+    assert follower.ops("orders") == [("snapshot", 1), ("snapshot", 2)]
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -339,6 +340,43 @@ def test_generated_columns_are_captured_where_the_server_sends_them(
     if postgres_server.version < 18:
         sent = [{"id": row["id"], "n": row["n"]} for row in sent]
     assert list(follower.contents["orders"].values()) == sent
+
+
+EXTENSION = """
+CREATE SCHEMA ext;
+CREATE TYPE ext.citext;
+CREATE FUNCTION ext.citextin(cstring) RETURNS ext.citext LANGUAGE internal IMMUTABLE STRICT AS 'textin';
+CREATE FUNCTION ext.citextout(ext.citext) RETURNS cstring LANGUAGE internal IMMUTABLE STRICT AS 'textout';
+CREATE TYPE ext.citext (INPUT = ext.citextin, OUTPUT = ext.citextout, LIKE = text, CATEGORY = 'S');
+CREATE TYPE ext.hstore;
+CREATE FUNCTION ext.hstore_in(cstring) RETURNS ext.hstore LANGUAGE internal IMMUTABLE STRICT AS 'textin';
+CREATE FUNCTION ext.hstore_out(ext.hstore) RETURNS cstring LANGUAGE internal IMMUTABLE STRICT AS 'textout';
+CREATE TYPE ext.hstore (INPUT = ext.hstore_in, OUTPUT = ext.hstore_out, LIKE = text);
+CREATE DOMAIN ext.email AS ext.citext;
+CREATE TYPE ext.pair AS (a int, b ext.citext);
+"""
+"""Types as the extensions of these names make them, with the functions of text instead of their own."""
+
+
+def test_types_of_extensions_are_texts(session: psycopg.Connection[Any], follower: Follower) -> None:
+    session.execute(EXTENSION)
+    session.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, name ext.citext, tags ext.hstore, email ext.email, many ext.citext[], pair ext.pair)"
+    )
+    values = (
+        """'Straße', '"a"=>"1", "b"=>NULL', 'Me@x', ARRAY['A', NULL, 'b,c']::ext.citext[], ROW(1, 'x y')"""
+    )
+    session.execute(f"INSERT INTO orders VALUES (1, {values})")  # type: ignore[call-overload]
+    follower.follow()
+    session.execute(f"INSERT INTO orders VALUES (2, {values})")  # type: ignore[call-overload]
+    follower.follow()
+    wanted = ("Straße", '"a"=>"1", "b"=>NULL', "Me@x", ["A", None, "b,c"], '(1,"x y")')
+    rows = [tuple(row.values())[1:] for row in follower.contents["orders"].values()]
+    assert rows == [wanted, wanted]
+    kinds = [
+        str(follower.topics["orders"].schema.field(name).type) for name in ("name", "tags", "email", "pair")
+    ]
+    assert kinds == ["string"] * 4
 
 
 def test_whole_schemas_and_names_that_need_quotes_are_captured(

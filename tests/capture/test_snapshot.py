@@ -182,7 +182,9 @@ def test_a_row_that_was_in_the_stream_before_it_could_be_seen_is_not_taken_back(
     session.execute("SELECT pg_reload_conf()")
     try:
         with psycopg.connect(follower.url, autocommit=True) as waiting:
-            waiting.execute("SELECT 1")
+            while waiting.execute("SHOW synchronous_standby_names").fetchone() != ("nobody",):
+                pass
+            session.execute("CHECKPOINT")  # by whom others are told of the setting
             commit = threading.Thread(target=waiting.execute, args=["UPDATE orders SET n = 2 WHERE id = 1"])
             commit.start()
             while follower.contents["orders"][(1,)]["n"] != 2:

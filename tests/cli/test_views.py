@@ -439,7 +439,9 @@ def test_rebuild_makes_a_view_and_those_above_it_anew(run: Run) -> None:
     before = listed(run("sql", "--json", "SELECT * FROM average ORDER BY country"))
     result = run("rebuild", "revenue")
     assert result.stderr.startswith("rebuilding revenue, average\n")
-    assert result.stdout.startswith("tick 2: ")
+    assert "comparing revenue with what the SELECT gives in batch\n" in result.stderr
+    assert result.stderr.endswith("is kept at tick 2; headwater rebuild revenue --drop-old lets it go\n")
+    assert result.stdout.startswith("tick 4: ")  # built, switched to and the other built, switched to
     assert listed(run("sql", "--json", "SELECT * FROM average ORDER BY country")) == before
     assert run("verify").stdout.startswith("view average: equal\nview revenue: equal\n")
 
@@ -448,11 +450,16 @@ def test_rebuild_can_be_left_to_the_next_run(run: Run) -> None:
     assert run("rebuild", "average", "--no-run").stdout == "the next run builds average anew\n"
     assert listed(run("rebuild", "average", "--no-run", "--json")) == {"rebuilt": ["average"]}
     assert {v["view"]: v["status"] for v in listed(run("views", "--json"))} == {
-        "average": "backfilling",
+        "average": "live",
         "revenue": "live",
     }
     run("run", "--once")
-    assert listed(run("views", "--json"))[0]["last_tick"] == 2
+    assert listed(run("views", "--json"))[0]["last_tick"] == 3
+    assert run("rebuild", "average", "--drop-old").stdout == "tick 2 is kept no longer than others\n"
+    assert "no version that was kept" in run("rebuild", "average", "--drop-old", status=2).stderr
+    assert "no version to go back to" in run("rebuild", "average", "--back", status=2).stderr
+    done = listed(run("rebuild", "average", "--no-verify", "--json"))
+    assert done == {"rebuilt": ["average"], "verified": False, "old": 3, "tick": 4}
     assert "hint: did you mean 'average'?" in run("rebuild", "averag", status=1).stderr
 
 

@@ -204,7 +204,7 @@ def test_joins_as_of_a_time_mean_their_rewrite_after_every_tick_and_restart(
                 ws.run(tick_rows=None if step else 12)
             hold(ws, oracle)
             if step == 1:
-                ws.view("at_time").rebuild()
+                ws.view("at_time").rebuild(verify=False)
                 ws.run()
                 assert ws.verify().differences == ()
                 for name in ("at_time", "by_country", "then"):
@@ -356,7 +356,7 @@ def test_versions_outlive_compaction_which_leaves_those_of_the_declared_span(
     ws.run()
     assert ws.verify().differences == ()
     assert {"id": 1_000, "price": 0} in ws.view("v").read().to_pylist()
-    ws.view("v").rebuild()
+    ws.view("v").rebuild(verify=False)
     ws.run()
     assert ws.verify().differences == ()
     now = ws.view("v").read().to_pylist()

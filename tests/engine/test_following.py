@@ -193,17 +193,17 @@ def test_a_view_that_catches_up_in_chunks_is_waited_for(
     ws.run()
     follower = ws.view("revenue").changes(follow=True, timeout=0, resync=True)
     next(follower)
-    before = follower.tick
-    ws.view("revenue").rebuild()
+    ws.view("revenue").rebuild(verify=False)
     stepping = following_ticks(ws, monkeypatch)
     told = []
     for _ in range(12):
         order(ws, 9, 1)
         stepping()
         told += [(follower.snapshot, follower.tick or 0) for _ in follower]
-    assert told[0][0], "it begins again"
-    assert told[0][1] - (before or 0) > 2, "it took several ticks"
-    assert [snapshot for snapshot, _ in told[1:]] == [False] * (len(told) - 1)
+    snapshots = [snapshot for snapshot, _ in told]
+    assert snapshots.count(True) == 1, "it begins again"
+    assert snapshots.index(True) > 2, "it took several ticks, in which the one before it went on"
+    assert [tick for _, tick in told] == sorted(tick for _, tick in told)
 
 
 def following_ticks(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -40,7 +40,13 @@ SMALL = Size(views=3)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [SEEDS[i : i + 8] for i in range(0, len(SEEDS), 8)], ids=str)
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(SEEDS[i : i + 8], id=str(SEEDS[i : i + 8]), marks=[pytest.mark.long] if i >= 16 else [])
+        for i in range(0, len(SEEDS), 8)
+    ],
+)
 def test_every_select_runs_and_depends_on_no_order_of_rows(seeds: range, oracle: Oracle) -> None:
     for seed in seeds:
         case = generate(seed, SMALL)

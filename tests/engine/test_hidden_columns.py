@@ -111,7 +111,7 @@ def test_hidden_columns_in_views_are_those_of_the_records_after_every_tick_and_r
             ws.run(tick_rows=7 if step % 2 else None)
             hold(ws, oracle)
             if step == steps - 1:
-                ws.view("changed").rebuild()
+                ws.view("changed").rebuild(verify=False)
                 ws.run()
                 hold(ws, oracle)
                 assert ws.verify().differences == ()

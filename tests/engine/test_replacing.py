@@ -162,7 +162,7 @@ def test_a_view_that_cannot_be_planned_stops_alone(ws: Workspace, monkeypatch: p
             broken.topic("t").append([{"k": 1, "v": 1}])
             report = broken.run()
             assert report.stopped["sums"] == "this cannot be planned"
-            assert report.stopped["total"] == "it reads sums, which is not there or cannot be kept"
+            assert report.stopped["total"] == "it reads sums, which is stopped: this cannot be planned"
             assert rows(broken, "other") == [{"n": 21}]
             with pytest.raises(hw.ViewUnavailableError, match="stopped"):
                 broken.view("sums").read()

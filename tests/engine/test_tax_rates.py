@@ -87,7 +87,7 @@ def test_invoices_are_the_same_by_day_by_version_and_by_copy_also_when_built_ane
             assert invoices["by_day"] == invoices["by_version"] == invoices["by_copy"]
         before = rows(ws, "by_day")
         for name in INVOICES:
-            ws.view(name).rebuild()
+            ws.view(name).rebuild(verify=False)
         ws.run()
         assert all(rows(ws, name) == before for name in INVOICES)
         assert ws.verify().differences == ()

@@ -175,6 +175,29 @@ def test_cuts_made_while_the_log_grows_split_nothing(kind: str, steps: list[Step
             cut = after
 
 
+@pytest.mark.parametrize("kind", ["memory", "embedded"])
+@settings(max_examples=1_000 if LONG else 20)
+@given(steps=STEPS, rows_max=st.one_of(st.none(), st.integers(1, 12)), until=st.integers(0, 20))
+def test_a_cut_that_ends_at_a_commit_has_all_up_to_it_and_nothing_after(
+    kind: str, steps: list[Step], rows_max: int | None, until: int
+) -> None:
+    topics = sorted(TOPICS)
+    with log_of(kind) as log:
+        for number, step in enumerate(steps):
+            do(log, step, number)
+        records = commits(log, topics)
+        cut = Cut({topic: dict.fromkeys(log.partitions(topic), 0) for topic in topics}, 0, 0)
+        while True:
+            after = next_cut(log, topics, cut.positions, rows_max, until)
+            assert after.sequence <= until or all(held(after, place) for place in records)
+            if after.positions == cut.positions:
+                break
+            cut = after
+        assert {place for place in records if held(cut, place)} == {
+            p for p, c in records.items() if c <= until
+        }
+
+
 def test_a_bounded_cut_reads_little_of_a_long_tail() -> None:
     log = MemoryLog(ManualClock())
     log.create_topic(TOPICS["orders"])

@@ -3,20 +3,30 @@
 import pytest
 
 from headwater.connections import (
+    SINK_OPTIONS,
+    SINK_SETTABLE,
+    SOURCE_OPTIONS,
+    SOURCE_SETTABLE,
     EnvValue,
     SinkDefinition,
     SourceDefinition,
+    altered,
     difference,
     without_password,
 )
-from headwater.errors import StatementError
+from headwater.errors import SchemaError, StatementError, UsageError
 from headwater.queries.parsing import parse
 from headwater.queries.statements import (
+    AcceptDrop,
     AlterSource,
     CreateSink,
     CreateSource,
     DropSink,
     DropSource,
+    Explain,
+    SetOptions,
+    SetSink,
+    SetSource,
     ShowSinks,
     ShowSources,
 )
@@ -68,6 +78,43 @@ def test_what_is_to_be_done_with_a_source_is_read() -> None:
     ]
 
 
+def test_options_that_are_set_and_what_is_explained_are_read() -> None:
+    text = """
+        ALTER SOURCE shop SET (max_wal = '10 GB', url = env('SHOP_URL')); ALTER SINK cache SET (on_error = NULL);
+        ALTER TOPIC customers SET (schema_changes = 'refuse'); ALTER TOPIC customers ALTER COLUMN phone ACCEPT DROP;
+        EXPLAIN SOURCE shop; EXPLAIN SINK `order`; EXPLAIN source; EXPLAIN VIEW revenue
+    """
+    assert parse(text) == [
+        SetSource("shop", {"max_wal": "10 GB", "url": EnvValue("SHOP_URL")}),
+        SetSink("cache", {"on_error": None}),
+        SetOptions("customers", {"schema_changes": "refuse"}),
+        AcceptDrop("customers", "phone"),
+        Explain("shop", "source"),
+        Explain("order", "sink"),
+        Explain("source"),
+        Explain("revenue"),
+    ]
+
+
+def test_what_can_be_altered_is_among_the_options_of_its_kind_and_the_rest_is_created_anew() -> None:
+    for settable, known in ((SOURCE_SETTABLE, SOURCE_OPTIONS), (SINK_SETTABLE, SINK_OPTIONS)):
+        assert settable.keys() == known.keys()
+        assert all(set(names) <= set(known[kind]) for kind, names in settable.items())
+    (cache,) = parse(CACHE)
+    assert isinstance(cache, CreateSink)
+    other = altered(cache.definition, {"url": EnvValue("CACHE_URL"), "on_error": "divert"})
+    assert other.options == {"url": EnvValue("CACHE_URL"), "key": "country", "on_error": "divert"}
+    assert altered(other, {"on_error": None}).options == {"url": EnvValue("CACHE_URL"), "key": "country"}
+    with pytest.raises(UsageError, match="prefix of sink 'cache' is fixed") as fixed:
+        altered(cache.definition, {"prefix": "p:"})
+    assert fixed.value.hint is not None
+    assert fixed.value.hint.startswith(
+        "CREATE OR REPLACE SINK cache FROM revenue INTO REDIS WITH (url = 'redis://:***@"
+    )
+    with pytest.raises(SchemaError, match="says nothing of its url"):
+        altered(cache.definition, {"url": None})
+
+
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [
@@ -87,6 +134,10 @@ def test_what_is_to_be_done_with_a_source_is_read() -> None:
         ("CREATE SINK s FROM v INTO REDIS WITH (key = 'k')", "says nothing of its url", "WITH (url"),
         ("CREATE SINK 9s FROM v INTO REDIS WITH (url = 'x')", "", ""),
         ("ALTER SOURCE shop STOP", "expected what to do with the source", "PAUSE, RESUME or RESTART"),
+        ("ALTER SINK cache PAUSE", "expected SET", "ALTER SINK cache SET"),
+        ("ALTER SINK cache SET ()", "SET needs at least one option", "on_error"),
+        ("ALTER SOURCE shop SET (tabels = 'a')", "'tabels' is not an option", "tables"),
+        ("ALTER TOPIC t ALTER COLUMN c ACCEPT", "expected TYPE, DROP NOT NULL or ACCEPT DROP", ""),
         ("SHOW SOURCE", "there is no SHOW SOURCE", "SOURCES"),
         (
             "CREATE OR REPLACE SINK IF NOT EXISTS s FROM v INTO REDIS WITH (url = 'x')",
@@ -120,6 +171,11 @@ def test_no_password_is_shown() -> None:
     assert without_password("host=h password='a b' user=u") == "host=h password=*** user=u"
     assert without_password("host=h password=ab user=u") == "host=h password=*** user=u"
     assert without_password("postgresql://host:5432/db") == "postgresql://host:5432/db"
+    assert without_password("redis://:p@ss@host:6379/0") == "redis://:***@host:6379/0"
+    assert without_password("https://host/hook?token=abc&x=1") == "https://host/hook?token=***&x=1"
+    catalog = '{"type": "rest", "credential": "a:b", "s3.secret-access-key": "c\\"d", "uri": "http://host"}'
+    shown = '{"type": "rest", "credential": ***, "s3.secret-access-key": ***, "uri": "http://host"}'
+    assert without_password(catalog) == shown
 
 
 def test_the_difference_of_two_declarations_tells_no_password() -> None:

@@ -14,6 +14,9 @@ GROUPS = PROJECT["dependency-groups"]
 WANTED = {
     "runtime": PROJECT["project"]["dependencies"] + GROUPS["build"],
     "dev": PROJECT["project"]["dependencies"] + GROUPS["build"] + GROUPS["dev"],
+    "demo": PROJECT["project"]["dependencies"]
+    + GROUPS["build"]
+    + PROJECT["project"]["optional-dependencies"]["demo"],
 }
 
 
@@ -37,4 +40,4 @@ def test_the_lock_pins_what_is_asked_for(lock: str) -> None:
 
 
 def test_make_demo_and_make_test_install_the_same_versions() -> None:
-    assert pins("runtime").items() <= pins("dev").items()
+    assert pins("runtime").items() <= pins("demo").items() <= pins("dev").items()

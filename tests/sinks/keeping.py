@@ -57,6 +57,7 @@ class AtLeastOnceContract(SinkContract):
     """The stories of the contract that hold without a position in the target: what the receiver has is what counts, and it
     cannot be read back."""
 
+    many = 300
     receiver: Receiver
 
     def start(self, *, on_error: OnError = "stop") -> Applier:

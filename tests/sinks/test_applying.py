@@ -29,6 +29,7 @@ class TestMemoryTarget(SinkContract):
         self.place.rows = Breaking(self.place.rows)
         yield
         self.place.rows = dict(self.place.rows.items())
+        self.place.others.clear()
 
     def take_down(self) -> None:
         self.place.is_down = True
@@ -68,6 +69,7 @@ class MemoryRecords(TestMemoryTarget):
         self.place.records = Breaking(self.place.records)
         yield
         self.place.records = list(self.place.records)
+        self.place.others.clear()
 
     def back_up(self) -> Any:
         return copy.deepcopy((self.place.records, self.place.stand))

@@ -36,7 +36,9 @@ def killed_after(kind: str, url: str, first: int, ticks: int, pause_s: float) ->
     return int((rest or lines)[-1])
 
 
-@pytest.mark.parametrize("kind", ["postgres", "redis", "redis in parts"])
+@pytest.mark.parametrize(
+    "kind", ["postgres", pytest.param("redis", marks=pytest.mark.long), "redis in parts"]
+)
 def test_a_killed_process_leaves_a_tick_and_the_next_goes_on(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,7 +47,7 @@ def test_a_killed_process_leaves_a_tick_and_the_next_goes_on(
         monkeypatch.setattr(redis_sink, name, getattr(redis_sink, name))  # put back afterwards
     chance = random.Random(kind)
     tick = 1
-    for _ in range(4):
+    for _ in range(3):
         said = killed_after(kind, url, tick, chance.randrange(1, 4), chance.random() * 0.15)
         target = make(kind, url)
         target.prepare(SHAPE)

@@ -11,7 +11,7 @@ from headwater.connections import SINK_OPTIONS
 from headwater.log.protocol import Log
 from headwater.sinks.declared import MODES, mode_of, open_declared
 from headwater.sinks.deliveries import LogKeeper
-from headwater.sinks.target import SinkError
+from headwater.sinks.target import SinkError, StandMovedError
 from tests.sinks.samples import contents_at, follow, same_rows, shape
 
 
@@ -70,6 +70,19 @@ def test_a_function_is_called_and_where_it_stands_is_in_the_log(tmp_path: Path, 
     assert made("other").stand() is None
     LogKeeper(log, "s", of="send").forget()
     assert made("send").stand() is None
+
+
+def test_of_two_processes_that_write_a_stand_at_the_same_time_one_is_told(log: Log) -> None:
+    one, other = LogKeeper(log, "s", of="send"), LogKeeper(log, "s", of="send")
+    assert one.read() is other.read() is None
+    one.write("first")
+    with pytest.raises(StandMovedError):
+        other.write("second")
+    assert one.read() == "first"
+    other.write("second")  # it has read since
+    with pytest.raises(StandMovedError):
+        LogKeeper(log, "s", of="send").write("third")
+    assert other.read() == "second"
 
 
 def test_a_webhook_takes_spans_and_counts(tmp_path: Path, log: Log) -> None:

@@ -352,4 +352,4 @@ def test_a_catalog_of_ones_own_is_given_by_its_properties(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_kill_9_leaves_the_table_at_a_tick_and_writable(tmp_path: Path) -> None:
-    kill_and_compare("lake", tmp_path, kills=3, seed=2)
+    kill_and_compare("lake", tmp_path, kills=2, seed=2)

@@ -164,4 +164,4 @@ def test_files_of_other_columns_are_refused_with_both(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_kill_9_leaves_the_folder_at_a_tick_and_writable(tmp_path: Path) -> None:
-    kill_and_compare("parquet", tmp_path, kills=4, seed=3)
+    kill_and_compare("parquet", tmp_path, kills=2, seed=3)

@@ -273,7 +273,7 @@ def test_readers_see_each_commit_from_another_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_kill_9_leaves_the_index_at_a_tick_and_writable(tmp_path: Path) -> None:
-    kill_and_compare("search", tmp_path, kills=4, seed=1)
+    kill_and_compare("search", tmp_path, kills=2, seed=1)
 
 
 # --- what it is of -------------------------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ class TopicPlace(SinkContract):
     def _place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         self.path, self.aside, self.patch = tmp_path / "ws", tmp_path / "aside", monkeypatch
         self.ws = hw.open(self.path)
+        declared = {"options": {"topic": "copy"}}
+        log_of(self.ws).put_entry("sink", "follower", declared, expect=None)
         self.made: list[TopicTarget] = []
         yield
         self.ws.close()

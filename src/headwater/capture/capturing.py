@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headwater.capture.source import Commit, Event, Evolve, Position, Quiet, Rows, Source
 from headwater.catalog import TopicDefinition
-from headwater.clock import Clock
+from headwater.clock import Clock, Microseconds
 from headwater.errors import HeadwaterError, LogTimeoutError
 from headwater.log.protocol import Append, Log, Producer, ProducerInfo, Stage
 
@@ -35,6 +35,8 @@ class Progress:
     """Up to where the log has everything."""
     rows: int = 0
     commits: int = 0
+    committed_at: Microseconds | None = None
+    """When the last of them was in the log."""
 
 
 class Capture:
@@ -132,6 +134,7 @@ class Capture:
         self._noted_ms = self._clock.steady_ms()
         self.progress.sequence = sequence
         self.progress.commits += 1
+        self.progress.committed_at = self._clock.now_us()
         self.source.durable(sequence, position)
 
     def _give_up(self) -> None:

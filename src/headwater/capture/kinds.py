@@ -14,6 +14,9 @@ from headwater.connections import SourceDefinition
 from headwater.errors import UsageError
 from headwater.log.protocol import Log
 
+KEYS = "keys"
+"""Where indexes of the keys of captured topics are, beside what is for a moment only."""
+
 
 class DeclaredSource(Source, Protocol):
     """A source that can be declared in SQL."""
@@ -34,7 +37,7 @@ def open_source(made: SourceDefinition, log: Log, folder: Path) -> DeclaredSourc
     if made.kind == "postgres":
         from headwater.capture.postgres.source import PostgresSource
 
-        return PostgresSource(made.name, options, Lookups(log), folder)
+        return PostgresSource(made.name, options, Lookups(log, folder.parent / KEYS), folder)
     if made.kind == "files":
         from headwater.capture.files.source import FilesSource
 

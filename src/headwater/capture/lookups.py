@@ -1,119 +1,182 @@
 """What the log itself knows of a captured table: the keys that are live, and the last values of some rows.
 
-Last values are looked for from the topic's end, in spans that grow: what changes now was mostly written not long ago.
+Where a key's last record is says an index (`keyindex`), which is made when it is first asked for, is kept beside the log, and takes in
+what was appended since whenever it is asked. So a question costs what it asks for, however long the topic is.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.capture.keyindex import Offsets, PartitionIndex
 from headwater.catalog import TopicDefinition
-from headwater.hashing import equal_rows, hash_rows
+from headwater.errors import CorruptionError
+from headwater.hashing import equal_rows
 from headwater.log.protocol import Log
 
-SPAN_ROWS = 16_384
-SPAN_ROWS_MAX = 1 << 20
-"""How many records are looked through at once: the first time, and at most."""
+TAKEN_ROWS = 1 << 18
+"""Records that are taken into an index at a time."""
+CHECKED_ROWS = 64
+"""Of so many records of each batch it is seen that they are those that the index means."""
+NEAR_ROWS = 16_384
+"""Records that are nearer to each other than this are read in one go."""
 
 FOUND = "_found"
+Found = tuple[pa.RecordBatch, npt.NDArray[np.int64]]
+"""Rows, and of which of the keys that were asked for each is."""
 
 
 class Lookups:
     """Questions to the log about its keyed topics."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, folder: Path | None = None) -> None:
+        """`folder` is where indexes are kept; without one each is made anew by every process."""
         self._log = log
+        self._folder = folder
+        self._indexes: dict[tuple[str, int], dict[int, PartitionIndex]] = {}
 
     def live_keys(self, topic: str) -> Iterator[pa.RecordBatch]:
         """The key columns of the rows that the topic's table has now."""
         definition = self._log.topic(topic)
         keys = list(definition.key)
-        for partition, info in self._log.partitions(topic).items():
-            batches = list(self._log.read(topic, partition, info.first, info.end, [*keys, "_op"]))
-            if batches:
-                records = pa.Table.from_batches(batches)
-                records = records.append_column("_n", pa.array(np.arange(records.num_rows)))
-                last = records.take(records.group_by(keys).aggregate([("_n", "max")]).column("_n_max"))
-                live = last.filter(pc.not_equal(last.column("_op"), "delete")).select(keys)
-                yield from live.combine_chunks().to_batches()
+        for partition, index in self._index(definition).items():
+            live = index.live(self._log.partitions(topic)[partition].first)
+            for batch, places in self._at(definition.name, partition, live, keys):
+                some = np.unique(np.linspace(0, len(places) - 1, CHECKED_ROWS, dtype=np.int64))
+                if (index.find(batch.take(pa.array(some)).columns, len(some)) != live[places[some]]).any():
+                    raise self._wrong(definition)
+                yield batch
 
     def definition(self, topic: str) -> TopicDefinition | None:
         """A topic as it is declared now; None if there is none."""
         return self._log.topics().get(topic)
 
-    def last_values(self, topic: str, keys: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    def moment(self) -> int:
+        """What was written up to now: the number of the last commit."""
+        return self._log.sequence()
+
+    def is_empty(self, topic: str) -> bool:
+        """Whether nothing was ever written to a topic, or there is none."""
+        return topic not in self._log.topics() or all(
+            info.end == 0 for info in self._log.partitions(topic).values()
+        )
+
+    def last_values(
+        self, topic: str, keys: pa.RecordBatch, columns: Sequence[str], since: int = 0
+    ) -> pa.RecordBatch:
         """Some columns of the rows with these keys, as the log has them last, in the order of the keys; and `_found`: whether
-        a row is there. One that was deleted last is not."""
+        a row is there that was written after a moment. One that was deleted last is not."""
         definition = self._log.topic(topic)
-        wanted = _Wanted(keys.select(list(definition.key)))
-        found: list[tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = []
-        for partition in self._log.partitions(topic):
-            for batch in self._backwards(definition, partition, columns):
-                rows, places = wanted.among(batch)
-                live = pc.not_equal(batch.column("_op").take(pa.array(rows)), "delete")
-                is_live = live.to_numpy(zero_copy_only=False)
-                wanted.done(places)
-                found.append((batch.select(list(columns)).take(pa.array(rows[is_live])), places[is_live]))
-                if wanted.is_empty:
-                    return _in_order(found, keys.num_rows, columns, definition)
+        wanted = keys.select(list(definition.key))
+        read = list(dict.fromkeys([*definition.key, *columns, "_sequence"]))
+        found: list[Found] = []
+        for partition, index in self._index(definition).items():
+            offsets = index.find(wanted.columns, wanted.num_rows)
+            mine = np.flatnonzero(offsets >= self._log.partitions(topic)[partition].first)
+            there, back = np.unique(offsets[mine], return_inverse=True)
+            for batch, places in self._at(definition.name, partition, there, read):
+                rows, of = _each(places, back)
+                rows_of = batch.take(pa.array(rows))
+                self._check(definition, rows_of, wanted.take(pa.array(mine[of])))
+                new = np.asarray(rows_of.column("_sequence")) > since
+                found.append((rows_of.select(list(columns)).filter(pa.array(new)), mine[of][new]))
         return _in_order(found, keys.num_rows, columns, definition)
 
-    def _backwards(
-        self, definition: TopicDefinition, partition: int, columns: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
-        """The records of a partition in spans from its end, each in the order of the log."""
-        info = self._log.partitions(definition.name)[partition]
-        wanted = list(dict.fromkeys([*definition.key, *columns, "_op"]))
-        end, size = info.end, SPAN_ROWS
-        while end > info.first:
-            begin = max(info.first, end - size)
-            batches = list(self._log.read(definition.name, partition, begin, end, wanted))
-            if batches:
-                yield pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-            end, size = begin, min(size * 4, SPAN_ROWS_MAX)
+    def _index(self, definition: TopicDefinition) -> dict[int, PartitionIndex]:
+        """The index of a topic, with everything that is in the log."""
+        known = (definition.name, definition.incarnation)
+        partitions = self._log.partitions(definition.name)
+        if known not in self._indexes:
+            folder = self._own_folder(definition)
+            self._indexes[known] = {p: PartitionIndex(folder, p) for p in partitions}
+        for partition, index in self._indexes[known].items():
+            info = partitions[partition]
+            if index.end > info.end:  # of a log that is not this one
+                index.clear()
+            at = max(index.end, info.first)
+            while at < info.end:
+                end = min(info.end, at + TAKEN_ROWS)
+                self._take_in(definition, partition, index, at, end)
+                at = end
+        return self._indexes[known]
+
+    def _take_in(
+        self, definition: TopicDefinition, partition: int, index: PartitionIndex, begin: int, end: int
+    ) -> None:
+        wanted = [*definition.key, "_offset", "_op"]
+        batches = list(self._log.read(definition.name, partition, begin, end, wanted))
+        if not batches:
+            return
+        table = pa.Table.from_batches(batches).combine_chunks()
+        columns = [_flat(column) for column in table.columns]
+        deleted = pc.equal(columns[-1], "delete").to_numpy(zero_copy_only=False)
+        index.add(columns[:-2], columns[-2].to_numpy(), deleted, end)
+
+    def _own_folder(self, definition: TopicDefinition) -> Path | None:
+        """The folder of a topic's index; those of topics that had its name are removed."""
+        if self._folder is None:
+            return None
+        own = self._folder / f"{definition.name}.{definition.incarnation}"
+        if self._folder.is_dir():
+            for other in self._folder.glob(f"{definition.name}.*"):
+                if other != own:
+                    shutil.rmtree(other, ignore_errors=True)
+        own.mkdir(parents=True, exist_ok=True)
+        return own
+
+    def _at(self, topic: str, partition: int, offsets: Offsets, columns: Sequence[str]) -> Iterator[Found]:
+        """The records at ascending offsets, and which of them each is; those that lie near each other are read together."""
+        if not len(offsets):
+            return
+        wanted = list(dict.fromkeys([*columns, "_offset"]))
+        ends = np.append(np.flatnonzero(np.diff(offsets) > NEAR_ROWS) + 1, len(offsets)).tolist()
+        begin = 0
+        for end in ends:
+            first, last = int(offsets[begin]), int(offsets[end - 1])
+            for batch in self._log.read(topic, partition, first, last + 1, wanted):
+                here = batch.column("_offset").to_numpy()
+                low, high = np.searchsorted(offsets[begin:end], [here[0], here[-1] + 1]) + begin
+                at = np.searchsorted(here, offsets[low:high])
+                there = here[np.minimum(at, len(here) - 1)] == offsets[low:high]
+                if there.any():
+                    yield batch.select(list(columns)).take(pa.array(at[there])), np.arange(low, high)[there]
+            begin = end
+
+    def _check(self, definition: TopicDefinition, rows: pa.RecordBatch, keys: pa.RecordBatch) -> None:
+        mine = [rows.column(name) for name in definition.key]
+        if not equal_rows(mine, keys.columns, rows.num_rows).all():
+            raise self._wrong(definition)
+
+    def _wrong(self, definition: TopicDefinition) -> CorruptionError:
+        for index in self._indexes.pop((definition.name, definition.incarnation)).values():
+            index.clear()
+        return CorruptionError(
+            f"the index of the keys of topic {definition.name!r} is not of this log",
+            hint="it was removed, and is made again: start the source once more",
+            topic=definition.name,
+        )
 
 
-class _Wanted:
-    """Keys that are looked for, and which of them are still to be found."""
+def _each(places: Offsets, asked: Offsets) -> tuple[Offsets, Offsets]:
+    """For each time that one of `places` is asked for: which it is, and which of those that ask."""
+    order = np.argsort(asked, kind="stable")
+    begins = np.searchsorted(asked[order], places, "left")
+    counts = np.searchsorted(asked[order], places, "right") - begins
+    rows = np.repeat(np.arange(len(places)), counts)
+    steps = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return rows, order[np.repeat(begins, counts) + steps]
 
-    def __init__(self, keys: pa.RecordBatch) -> None:
-        self._keys = keys
-        hashes = hash_rows(keys.columns, keys.num_rows)
-        self._order = np.argsort(hashes, kind="stable")
-        self._hashes = hashes[self._order]
-        self._left = np.ones(keys.num_rows, np.bool_)
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._left.any()
-
-    def among(self, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The last row of each key that is wanted still, and the places of these keys."""
-        names = self._keys.schema.names
-        hashes = hash_rows([batch.column(name) for name in names], batch.num_rows)
-        begins = np.searchsorted(self._hashes, hashes, "left")
-        ends = np.searchsorted(self._hashes, hashes, "right")
-        counts = ends - begins
-        rows = np.repeat(np.arange(batch.num_rows), counts)
-        firsts = np.cumsum(counts) - counts
-        steps = np.arange(len(rows)) - np.repeat(firsts, counts)
-        places = self._order[np.repeat(begins, counts) + steps]
-        kept = self._left[places]
-        rows, places = rows[kept], places[kept]
-        left = [batch.column(name).take(pa.array(rows)) for name in names]
-        right = [column.take(pa.array(places)) for column in self._keys.columns]
-        same = equal_rows(left, right, len(rows))
-        rows, places = rows[same], places[same]
-        last = len(places) - 1 - np.unique(places[::-1], return_index=True)[1]
-        return rows[last], places[last]
-
-    def done(self, places: npt.NDArray[np.int64]) -> None:
-        self._left[places] = False
+def _flat(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def _in_order(

@@ -17,6 +17,8 @@ from headwater.catalog import TopicDefinition
 
 Position = dict[str, Any]
 """Where a source goes on from: plain JSON."""
+AWAY = "waiting to connect"
+"""How the state of a source begins, in words, while nobody answers where it reads."""
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,21 @@
-"""`headwater run` and `rebuild`: bring views up to date, once or for as long as it is left running."""
+"""`headwater run`: bring views up to date, once or for as long as it is left running."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwater.cli import INTERRUPTED
+from headwater.cli.logs import logged
 from headwater.cli.output import print_json
-from headwater.cli.session import Session, complete_view, json_option, outside_of, pass_session, views_of
+from headwater.cli.serve import beside_engine
+from headwater.cli.session import Session, json_option, outside_of, pass_session, views_of
 from headwater.errors import (
+    AlertExistsError,
     EngineRunningError,
     HeadwaterError,
     SinkExistsError,
@@ -23,7 +27,7 @@ from headwater.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from headwater import Workspace
     from headwater.runtime.running import RunReport
@@ -37,7 +41,10 @@ _CREATES = {
     "CreateView": "view",
     "CreateSource": "source",
     "CreateSink": "sink",
+    "CreateAlert": "alert",
 }
+
+_EXIST = (TopicExistsError, ViewExistsError, SourceExistsError, SinkExistsError, AlertExistsError)
 
 
 @click.command()
@@ -55,6 +62,10 @@ _CREATES = {
     metavar="N",
     help="Past ticks that can be read at once; 100 if not said.",
 )
+@click.option(
+    "--console", is_flag=True, help="Serve the console and the HTTP API beside it, as `headwater serve` does."
+)
+@click.option("--port", type=click.IntRange(0, 65_535), help="The port of --console; 8321 if not said.")
 @json_option
 @pass_session
 def run(
@@ -64,6 +75,8 @@ def run(
     tick_rows: int | None,
     every: str | None,
     keep_ticks: int | None,
+    console: bool,
+    port: int | None,
     as_json: bool,
 ) -> None:
     """Keep the views up to date, until Ctrl-C.
@@ -78,6 +91,8 @@ def run(
         if once:
             raise UsageError("--every is for an engine that keeps going", hint="leave --once or --every out")
         pace_of(every)
+    if (once and console) or (port is not None and not console):
+        raise UsageError("--port belongs to --console, which is for an engine that keeps going")
     with session.open(keep_ticks=keep_ticks) as ws:
         from headwater.cli.watching import Ticks
 
@@ -86,36 +101,10 @@ def run(
             _apply(ws, file, as_json)
             run_once(ws, tick_rows, as_json)
             return
-        with _claimed(views_of(ws)) as ownership:
+        with logged(ws.path, "run"), _claimed(views_of(ws)) as ownership:
             _apply(ws, file, as_json)
-            _keep_going(ws, tick_rows, every or "auto", ownership, as_json)
-
-
-@click.command()
-@click.argument("view", shell_complete=complete_view)
-@click.option("--no-run", is_flag=True, help="Leave the work to the next run.")
-@json_option
-@pass_session
-def rebuild(session: Session, view: str, no_run: bool, as_json: bool) -> None:
-    """Build VIEW anew from the log, and the views that read it: after it was stopped, or its state is in doubt."""
-    with session.open() as ws:
-        names = ws.view(view).rebuild()
-        if no_run:
-            _say_rebuilt(names, as_json)
-            return
-        from headwater.cli.watching import Ticks
-
-        views_of(ws).listener = Ticks(ws.log)
-        if not as_json:
-            click.echo(f"rebuilding {', '.join(names)}", err=True)
-        run_once(ws, None, as_json)
-
-
-def _say_rebuilt(names: list[str], as_json: bool) -> None:
-    if as_json:
-        print_json({"rebuilt": names})
-    else:
-        click.echo(f"the next run builds {', '.join(names)} anew")
+            with beside_engine(ws, port) if console else nullcontext():
+                _keep_going(ws, tick_rows, every or "auto", ownership, as_json)
 
 
 def _claimed(views: Views) -> Ownership:
@@ -147,7 +136,7 @@ def _apply(ws: Workspace, file: str | None, as_json: bool) -> None:
                 result = execute(
                     ws.log, statement, SystemClock(), lambda: views_of(ws), lambda: outside_of(ws)
                 )
-            except (TopicExistsError, ViewExistsError, SourceExistsError, SinkExistsError) as error:
+            except _EXIST as error:
                 if not (error.facts.get("same") or error.facts.get("difference") == []):
                     raise
                 result = None
@@ -164,7 +153,8 @@ def _apply(ws: Workspace, file: str | None, as_json: bool) -> None:
 def _there(ws: Workspace, statement: Any) -> Any:
     """What has the name that a CREATE gives, if something has."""
     name = _name(statement)
-    kind = {"CreateSource": "source", "CreateSink": "sink"}.get(type(statement).__name__, "view")
+    kinds = {"CreateSource": "source", "CreateSink": "sink", "CreateAlert": "alert"}
+    kind = kinds.get(type(statement).__name__, "view")
     found = ws.log.topics().get(name) if kind == "view" else None
     return found or ws.log.entries(kind).get(name)
 
@@ -182,11 +172,11 @@ def _placed(error: HeadwaterError, file: str) -> HeadwaterError:
 
 
 def run_once(
-    ws: Workspace, tick_rows: int | None, as_json: bool, done: Mapping[str, Any] | None = None
+    ws: Workspace, tick_rows: int | None, as_json: bool, done: Callable[[], Mapping[str, Any]] | None = None
 ) -> None:
     """Bring every view up to date and say what was done; exit status 1 if one is stopped. The listener is `Ticks`.
 
-    `done` is what the run was for: as JSON it is said in place of the report, with the tick.
+    `done` gives what the run was for, once it is over: as JSON it is said in place of the report, with the tick.
     """
     from headwater.cli.watching import Ticks, asked_to_stop, start_spark
 
@@ -229,7 +219,7 @@ def _keep_going(
         _say_stopped(ws, standing)
         count = len(ws.log.entries("view"))
         click.echo(f"running {count} {'view' if count == 1 else 'views'}; Ctrl-C stops", err=True)
-        listener.follow(runner, asked)
+        listener.follow(runner, asked, outside_of(ws), standing)
         report = runner.stop()
     _report(report, as_json, f"stopped at {_told(report)}")
     _say_stopped(ws, views.store.latest())
@@ -243,12 +233,15 @@ def _told(report: RunReport) -> str:
 
 
 def _report(
-    report: RunReport | None, as_json: bool, sentence: str, done: Mapping[str, Any] | None = None
+    report: RunReport | None,
+    as_json: bool,
+    sentence: str,
+    done: Callable[[], Mapping[str, Any]] | None = None,
 ) -> None:
     if not as_json:
         click.echo(sentence)
     elif done is not None:
-        print_json({**done, "tick": None if report is None else report.tick})
+        print_json({**done(), "tick": None if report is None else report.tick})
     elif report is None:
         print_json({"tick": None, "rows": 0, "seconds": 0.0, "ticks": 0, "stopped": {}})
     else:
@@ -263,7 +256,7 @@ def _fail_if_stopped(ws: Workspace) -> None:
 
 def _say_stopped(ws: Workspace, manifest: Manifest | None) -> bool:
     """Say which views are stopped at a tick, why, and what to do; whether there are some."""
-    from headwater.cli.standing import stopped_lines
+    from headwater.runtime.standing import stopped_lines
 
     lines = stopped_lines(ws.log, manifest)
     for line in lines:

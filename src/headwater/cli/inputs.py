@@ -20,9 +20,8 @@ import pyarrow as pa
 
 from headwater.catalog import HIDDEN, TopicDefinition
 from headwater.cli.output import INPUT_FORMATS
-from headwater.cli.values import json_decoder, text_decoder
 from headwater.errors import BadRowError, UsageError
-from headwater.types import format_type
+from headwater.texts import decoded, json_decoder, text_decoder
 
 _SUFFIXES = {
     ".json": "json",
@@ -125,7 +124,7 @@ def _json(source: Iterable[bytes], topic: TopicDefinition, chunk_rows: int) -> I
         for name in row.keys() & decoders.keys():
             if row[name] is not None:
                 decode, field = decoders[name]
-                row[name] = _decoded(decode, row[name], topic, number, field)
+                row[name] = decoded(decode, row[name], topic.name, f"line {number}", number, field)
         rows.append(row)
         places.append(number)
         if len(rows) == chunk_rows:
@@ -252,36 +251,10 @@ def _csv_row(
     for column, value in zip(columns, record, strict=True):
         if column is not None and value != null:
             name, decode, field = column
-            row[name] = value if field is None else _decoded(decode, value, topic, line, field)
+            row[name] = (
+                value if field is None else decoded(decode, value, topic.name, f"line {line}", line, field)
+            )
     return row
-
-
-def _decoded(
-    decode: Callable[[Any], Any], value: Any, topic: TopicDefinition, line: int, field: pa.Field
-) -> Any:
-    try:
-        return decode(value)
-    except (ValueError, TypeError, AttributeError, ArithmeticError):
-        expected = format_type(field.type)
-        raise BadRowError(
-            f"column {field.name!r} of line {line} for topic {topic.name!r} is {value!r}, expected {expected}",
-            hint=_EXAMPLES.get(expected.split("(")[0]),
-            topic=topic.name,
-            row=line,
-            column=field.name,
-            value=value,
-            expected=expected,
-        ) from None
-
-
-_EXAMPLES = {
-    "TIMESTAMP": "such as 2026-01-31T12:00:00Z",
-    "TIMESTAMP_NTZ": "such as 2026-01-31T12:00:00",
-    "DATE": "such as 2026-01-31",
-    "BINARY": "binary is written in base64",
-    "DECIMAL": "such as 12.50",
-    "BOOLEAN": "true or false",
-}
 
 
 def _arrow(source: IO[bytes], kind: str, chunk_rows: int) -> Iterator[Chunk]:

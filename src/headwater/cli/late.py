@@ -127,7 +127,7 @@ def replay(session: Session, view: str, no_run: bool, as_json: bool) -> None:
         views_of(ws).listener = Ticks(ws.log)
         if not as_json:
             click.echo(_given(name, rows), err=True)
-        run_once(ws, None, as_json, {"view": name, "rows": rows})
+        run_once(ws, None, as_json, lambda: {"view": name, "rows": rows})
 
 
 def _say_replayed(view: str, rows: int, as_json: bool) -> None:
@@ -150,7 +150,7 @@ def _accounts(ws: Workspace, name: str) -> Iterator[dict[str, Any]]:
     views = views_of(ws)
     definition = views.describe(name)
     told = _told(ws, definition)
-    for topic, account in views.ledger(name).items():
+    for topic, account in views.ledger(name, by_hand=False).items():
         rows = None if told is None else told.filter(pc.equal(told["_topic"], topic))
         if not (account["diverted"] or account["dropped"] or (rows is not None and rows.num_rows)):
             continue

@@ -9,12 +9,12 @@ import json
 import sys
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from headwater.clock import SystemClock
+from headwater.clock import SystemClock, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -43,13 +43,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return timestamp(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
-
-
-def timestamp(moment: datetime) -> str:
-    """ISO text, in UTC where there is a zone."""
-    if moment.tzinfo is None:
-        return moment.isoformat()
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
 def print_listing(rows: Iterable[Mapping[str, Any]], *, as_json: bool, empty: str) -> None:
@@ -113,6 +106,8 @@ def print_error(error: HeadwaterError) -> None:
         click.echo(f"detail: {error.detail}", err=True)
     if error.hint:
         click.echo(f"hint: {error.hint}", err=True)
+    for note in getattr(error, "__notes__", ()):
+        click.echo(note, err=True)
 
 
 class Advance(Protocol):

@@ -16,7 +16,24 @@ from typing import Any, NoReturn
 import click
 
 from headwater import __version__
-from headwater.cli import INTERRUPTED, append, doctor, engine, late, tail, topics, upkeep, views, why
+from headwater.cli import (
+    INTERRUPTED,
+    append,
+    dead,
+    demo,
+    doctor,
+    engine,
+    late,
+    metrics,
+    rebuild,
+    search,
+    serve,
+    tail,
+    topics,
+    upkeep,
+    views,
+    why,
+)
 from headwater.cli.output import print_error
 from headwater.cli.session import FUNCTIONS_VARIABLE, VARIABLE, Session
 from headwater.errors import HeadwaterError, UsageError
@@ -117,12 +134,18 @@ for command in (
     views.status,
     why.why,
     late.late,
+    search.search,
+    dead.dead,
     upkeep.cursors,
     upkeep.lag,
+    metrics.metrics,
+    serve.serve,
+    serve.token,
     upkeep.maintain,
     upkeep.verify,
-    engine.rebuild,
+    rebuild.rebuild,
     doctor.doctor,
+    demo.demo,
     completion,
 ):
     cli.add_command(command)

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.cli.output import plain, print_json
+from headwater.cli.output import plain, print_json, print_listing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow as pa
 
 TERMINAL_ROWS_MAX = 1_000
@@ -25,7 +23,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def print_rows(table: pa.Table, *, as_json: bool) -> None:
     """The answer to a query."""
     if as_json:
-        names = _distinct(table.column_names)
+        from headwater.texts import distinct
+
+        names = distinct(table.column_names)
         print_json([dict(zip(names, row, strict=True)) for row in _values(table)])
     elif not table.num_rows:
         click.echo("no rows")
@@ -37,6 +37,21 @@ def print_rows(table: pa.Table, *, as_json: bool) -> None:
             )
     else:
         _print_aligned(table)
+
+
+def print_result(kind: str, table: pa.Table | None, *, as_json: bool, done: str = "done") -> None:
+    """The result of a statement of a kind, by the names of `headwater.queries.statements`; `done` if it has none."""
+    if table is None:
+        if as_json:
+            print_json({"ok": True})
+        else:
+            click.echo(done)
+    elif kind in ("Explain", "ExplainQuery"):
+        print_facts(table, as_json=as_json)
+    elif kind == "Query":
+        print_rows(table, as_json=as_json)
+    else:
+        print_listing(table.to_pylist(), as_json=as_json, empty="no rows")
 
 
 def print_facts(table: pa.Table, *, as_json: bool) -> None:
@@ -69,25 +84,13 @@ def shown(value: Any) -> str:
 
 def _values(table: pa.Table) -> list[tuple[Any, ...]]:
     """The rows, of values that JSON has."""
-    from headwater.cli.values import json_encoder
+    from headwater.texts import json_encoder
 
     columns = []
     for field, column in zip(table.schema, table.columns, strict=True):
         encode = json_encoder(field.type)
         columns.append([plain(v if v is None or encode is None else encode(v)) for v in column.to_pylist()])
     return list(zip(*columns, strict=True))
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Names for an object: a second `n` is `n_2`."""
-    found: list[str] = []
-    for name in names:
-        number, free = 1, name
-        while free in found:
-            number += 1
-            free = f"{name}_{number}"
-        found.append(free)
-    return found
 
 
 def _numeric(table: pa.Table) -> list[bool]:

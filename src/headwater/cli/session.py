@@ -124,6 +124,31 @@ def complete_view(context: click.Context, parameter: click.Parameter, incomplete
         return []
 
 
+def complete_sink(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Sink names for the shell; none if the workspace cannot be read."""
+    session = context.find_object(Session) or Session(
+        (context.parent and context.parent.params.get("workspace")) or None
+    )
+    try:
+        with session.open() as ws:
+            return [name for name in sorted(ws.log.entries("sink")) if name.startswith(incomplete)]
+    except hw.HeadwaterError:
+        return []
+
+
+def complete_built(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names of views and sinks for the shell; none if the workspace cannot be read."""
+    session = context.find_object(Session) or Session(
+        (context.parent and context.parent.params.get("workspace")) or None
+    )
+    try:
+        with session.open() as ws:
+            names = {*ws.log.entries("view"), *ws.log.entries("sink")}
+            return [name for name in sorted(names) if name.startswith(incomplete)]
+    except hw.HeadwaterError:
+        return []
+
+
 def topic_argument(function: Callable[..., None]) -> Callable[..., None]:
     """The TOPIC argument, completed by the shell."""
     return click.argument("topic", shell_complete=complete_topic)(function)

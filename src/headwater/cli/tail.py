@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.cli.output import timestamp
 from headwater.cli.session import Session, json_option, pass_session, topic_argument
+from headwater.clock import timestamp
 from headwater.errors import UsageError
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class _Printer:
     """Prints records, a line each: JSON, or position, time and values cut to the terminal."""
 
     def __init__(self, topic: Topic, as_json: bool) -> None:
-        from headwater.cli.values import json_encoder
+        from headwater.texts import json_encoder
 
         definition = topic.definition
         self.columns = [*definition.schema.names, *_HIDDEN, *(["_op"] if definition.keyed else [])]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
 import headwater as hw
-from headwater.cli.output import print_json, print_listing, shown_bytes
-from headwater.cli.results import print_facts, print_rows
+from headwater.cli.output import print_listing, shown_bytes
+from headwater.cli.results import print_result
 from headwater.cli.session import Session, json_option, pass_session, views_of
+from headwater.errors import UsageError
 
 _OF_VIEWS = {"CreateView", "CreateTopicAs", "DropView", "ShowViews", "Query", "ExplainQuery"}
 """Statements that need the modules of the runtime even where there is no view yet; the others do not load them."""
@@ -17,10 +19,18 @@ _OF_VIEWS = {"CreateView", "CreateTopicAs", "DropView", "ShowViews", "Query", "E
 
 @click.command()
 @click.argument("path", required=False, type=click.Path(file_okay=False))
+@click.option(
+    "--project",
+    is_flag=True,
+    help="Start a project there: pipeline.sql, .env.example, README.md, a workspace.",
+)
 @pass_session
-def init(session: Session, path: str | None) -> None:
-    """Make a workspace in PATH, by default in the current folder."""
+def init(session: Session, path: str | None, project: bool) -> None:
+    """Make a workspace in PATH, by default in the current folder; with --project a project around it."""
     folder = path or session.path
+    if project:
+        _init_project(folder)
+        return
     with hw.open(folder) as ws:
         count = len(ws.topics())
     click.echo(f"workspace {folder} is there" + (f", with {count} topics" if count else ""))
@@ -29,6 +39,18 @@ def init(session: Session, path: str | None) -> None:
         click.echo(
             f'next: headwater {prefix}sql "CREATE TOPIC clicks (user BIGINT, url STRING, at TIMESTAMP)"'
         )
+
+
+def _init_project(folder: str) -> None:
+    from headwater.cli.project import WORKSPACE, make_project
+
+    made = make_project(Path(folder))
+    with hw.open(Path(folder) / WORKSPACE):
+        pass
+    click.echo(f"project {folder} is there: {', '.join(made)}")
+    if folder != ".":
+        click.echo(f"next: cd {folder}")
+    click.echo(f"next: headwater -w {WORKSPACE} run pipeline.sql --console")
 
 
 @click.command()
@@ -53,15 +75,27 @@ def topics(session: Session, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("statements")
+@click.argument("statements", required=False)
 @json_option
 @pass_session
-def sql(session: Session, statements: str, as_json: bool) -> None:
+def sql(session: Session, statements: str | None, as_json: bool) -> None:
     """Run one or more STATEMENTS, separated by ; ("-" reads them from stdin), and print the result of the last.
 
-    A SELECT is answered from one tick: all views and topics as they were at the same moment.
+    Without any, a terminal gets a prompt: \\? there is help. A SELECT is answered from one tick: all views and
+    topics as they were at the same moment.
     """
-    text = sys.stdin.read() if statements == "-" else statements
+    if statements is None and sys.stdin.isatty():
+        from headwater.cli.repl import converse
+        from headwater.cli.watching import Quiet
+
+        with session.open() as ws:
+            views_of(ws).listener = Quiet()
+            converse(ws, as_json=as_json)
+        return
+    text = sys.stdin.read() if statements in (None, "-") else statements
+    assert text is not None
+    if statements is None and not text.strip():
+        raise UsageError("there is no statement to run", hint='headwater sql "SHOW TOPICS"')
     with session.open() as ws:
         asked = _kinds(text)
         if ws.log.entries("view") or not _OF_VIEWS.isdisjoint(asked):
@@ -70,17 +104,8 @@ def sql(session: Session, statements: str, as_json: bool) -> None:
             views_of(ws).listener = Quiet()
         table = ws.sql(text)
         waiting = "CreateView" in asked and not as_json and views_of(ws).engine() is None
-    if table is None:
-        if as_json:
-            print_json({"ok": True})
-        else:
-            click.echo("done" + ("; `headwater run` builds the view" if waiting else ""))
-    elif asked[-1] in ("Explain", "ExplainQuery"):
-        print_facts(table, as_json=as_json)
-    elif asked[-1] == "Query":
-        print_rows(table, as_json=as_json)
-    else:
-        print_listing(table.to_pylist(), as_json=as_json, empty="no rows")
+    done = "done" + ("; `headwater run` builds the view" if waiting else "")
+    print_result(asked[-1] if asked else "", table, as_json=as_json, done=done)
 
 
 def _kinds(text: str) -> list[str]:

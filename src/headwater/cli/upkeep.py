@@ -137,11 +137,13 @@ def _sinks_behind(ws: Workspace) -> list[dict[str, Any]]:
     """How far each sink is behind its view."""
     if not ws.log.entries("sink"):
         return []
+    from headwater.connected.looking import look_at
+
     sinks = outside_of(ws).sinks
+    declared = sinks.definitions()
     found = []
-    for name, made in sinks.definitions().items():
-        told = sinks.status(name)
-        about = {"sink": name, "view": made.view, "ticks": told.lag.ticks, "rows": told.lag.rows}
+    for name, told in look_at(sinks, declared).items():
+        about = {"sink": name, "view": declared[name].view, "ticks": told.lag.ticks, "rows": told.lag.rows}
         seconds = round(told.lag.seconds, 3)
         found.append({**about, "seconds": seconds, "tick": told.status.tick, "state": told.status.state})
     return found

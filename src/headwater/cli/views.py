@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.cli.output import print_json, print_listing, shown_bytes
-from headwater.cli.session import Session, json_option, pass_session, views_of
+from headwater.cli.session import Session, json_option, outside_of, pass_session, views_of
 
 if TYPE_CHECKING:
     from headwater import Workspace
@@ -54,7 +54,7 @@ def views(session: Session, as_json: bool) -> None:
 @json_option
 @pass_session
 def status(session: Session, as_json: bool) -> None:
-    """Show on one screen how the workspace is: engine, ticks, topics, views and disk."""
+    """Show on one screen how the workspace is: engine, ticks, topics, views, sources, sinks and disk."""
     with session.open() as ws:
         about = _about(ws)
     if as_json:
@@ -77,11 +77,16 @@ def status(session: Session, as_json: bool) -> None:
             if not any(row.get(optional) for row in rows):
                 rows = [{k: v for k, v in row.items() if k != optional} for row in rows]
         print_listing(rows, as_json=False, empty=empty)
+    for kind in ("sources", "sinks"):
+        if about[kind]:
+            click.echo()
+            print_listing(_outside_rows(about[kind]), as_json=False, empty="")
 
 
 def _about(ws: Workspace) -> dict[str, Any]:
-    from headwater.cli.standing import standings, waiting_rows
     from headwater.clock import SystemClock, from_us
+    from headwater.runtime.standing import standings, waiting_rows
+    from headwater.runtime.units import total
     from headwater.state import bases, layout
     from headwater.state.bases import Bases
 
@@ -109,7 +114,12 @@ def _about(ws: Workspace) -> dict[str, Any]:
             "base": base.tick if (base := Bases(made.store.storage).newest()) is not None else None,
         },
         "topics": _topics(ws.log, waiting_rows(ws.log, manifest)),
-        "views": [asdict(standing) for standing in standings(ws.log, manifest)],
+        "views": [
+            asdict(standing) | {"ledger": total(made.ledger(standing.view))}
+            for standing in standings(ws.log, manifest)
+        ],
+        "sources": _sources(ws),
+        "sinks": _sinks(ws),
         "disk": {
             "topics_bytes": _size(ws.path / "topics"),
             "state_bytes": _size(ws.path / layout.FOLDER),
@@ -117,6 +127,68 @@ def _about(ws: Workspace) -> dict[str, Any]:
             "free_bytes": shutil.disk_usage(ws.path).free,
         },
     }
+
+
+def _sources(ws: Workspace) -> list[dict[str, Any]]:
+    """How each source is doing, as far as the process that reads it tells."""
+    if not ws.log.entries("source"):
+        return []
+    sources = outside_of(ws).sources
+    known = sources.facts()
+    found = []
+    for name, made in sources.definitions().items():
+        told, facts = sources.told(name), known.get(name, {})
+        found.append(
+            {
+                "source": name,
+                "kind": made.kind,
+                "state": told.state,
+                "position": told.position,
+                "unconfirmed_bytes": facts.get("behind_bytes"),
+                "retained_bytes": facts.get("retained_bytes"),
+                "stopped_tables": dict(sources.stopped_tables(name)),
+            }
+        )
+    return found
+
+
+def _sinks(ws: Workspace) -> list[dict[str, Any]]:
+    """How each sink is doing; a target that does not answer is not waited for."""
+    if not ws.log.entries("sink"):
+        return []
+    from headwater.connected.looking import look_at
+
+    sinks = outside_of(ws).sinks
+    declared = sinks.definitions()
+    return [
+        {
+            "sink": name,
+            "view": declared[name].view,
+            "kind": declared[name].kind,
+            "state": "not running" if told.status.state == "new" else told.status.state,
+            "tick": told.status.tick,
+            "behind_ticks": told.lag.ticks,
+            "behind_rows": told.lag.rows,
+            "behind_seconds": round(told.lag.seconds, 3),
+            "withheld": told.status.withheld,
+            "reason": told.status.reason,
+        }
+        for name, told in look_at(sinks, declared).items()
+    ]
+
+
+def _outside_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sources or sinks as people read them, without what is said of none."""
+    named = {"behind_ticks": "ticks behind", "behind_rows": "rows behind", "behind_seconds": "seconds behind"}
+    optional = ("unconfirmed_bytes", "retained_bytes", "stopped_tables", "withheld", "reason")
+    left_out = [name for name in optional if not any(row.get(name) for row in rows)]
+    shown = []
+    for row in rows:
+        sizes = {k: shown_bytes(v) for k, v in row.items() if k.endswith("_bytes") and v is not None}
+        lists = {k: "\n".join(v.values()) or None for k, v in row.items() if isinstance(v, dict)}
+        said = {k: v for k, v in (row | sizes | lists).items() if k not in left_out}
+        shown.append({named.get(k, k.removesuffix("_bytes").replace("_", " ")): v for k, v in said.items()})
+    return shown
 
 
 def _topics(log: Log, waiting: dict[str, int | None]) -> list[dict[str, Any]]:

@@ -7,20 +7,24 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwater.cli import INTERRUPTED
+from headwater.cli.logs import logger
 from headwater.cli.output import PLAIN_LINE_SECONDS, progress
-from headwater.cli.standing import backfills, remaining_rows
+from headwater.cli.overview import Overview, drawn
 from headwater.clock import SystemClock
+from headwater.errors import HeadwaterError
 from headwater.runtime.engine import TickReport
 from headwater.runtime.running import Listener, Runner
+from headwater.runtime.standing import backfills, remaining_rows
 from headwater.state.manifest import Manifest
 
 if TYPE_CHECKING:
+    from headwater.connected.outside import Outside
     from headwater.log.protocol import Log
     from headwater.runtime.views import Views
 
@@ -52,6 +56,7 @@ class Ticks(Quiet):
         self._log = log
         self._guard = threading.Lock()
         self._last: tuple[TickReport, Manifest] | None = None
+        self._manifest: Manifest | None = None
         self._rows = self._rows_shown = 0
         self._advance: Any = None
 
@@ -60,7 +65,11 @@ class Ticks(Quiet):
         with self._guard:
             self._rows += report.rows
             self._last = report, manifest
+            self._manifest = manifest
+        facts = {"tick": report.tick, "rows": report.rows, "seconds": report.seconds}
+        logger.debug("tick", extra={"facts": {**facts, "phases": dict(report.phases)}})
         for view, reason in report.stopped.items():
+            logger.error("view %s stopped: %s", view, reason, extra={"facts": {"tick": report.tick}})
             click.echo(f"view {view} stopped: {reason}", err=True)
         if self._advance is not None:
             left = remaining_rows(self._log, manifest)
@@ -86,24 +95,40 @@ class Ticks(Quiet):
             finally:
                 self._advance = None
 
-    def follow(self, runner: Runner, asked: threading.Event) -> None:
-        """Show ticks until the end is asked for, or the engine ends by itself."""
+    def follow(
+        self, runner: Runner, asked: threading.Event, outside: Outside, standing: Manifest | None = None
+    ) -> None:
+        """Show what goes on until the end is asked for, or the engine ends by itself: one table at a terminal, else lines.
+        `standing` is the tick that it began at."""
+        if sys.stderr.isatty():
+            with self._guard:
+                self._manifest = self._manifest or standing
+            self._follow_live(runner, asked, outside)
+            return
         clock = SystemClock()
-        with ExitStack() as stack:
-            live: Any = None
-            if sys.stderr.isatty():
-                from rich.console import Console
+        told_ms = clock.steady_ms()
+        while runner.running and not asked.wait(LIVE_LINE_SECONDS):
+            is_due = clock.steady_ms() - told_ms >= PLAIN_LINE_SECONDS * 1_000
+            if is_due and (line := self._line()) is not None:
+                told_ms = clock.steady_ms()
+                click.echo(line, err=True)
 
-                live = stack.enter_context(Console(stderr=True).status("waiting for records"))
-            every_ms = (LIVE_LINE_SECONDS if live is not None else PLAIN_LINE_SECONDS) * 1_000
-            told_ms = clock.steady_ms()
-            while runner.running and not asked.wait(LIVE_LINE_SECONDS):
-                if clock.steady_ms() - told_ms >= every_ms and (line := self._line()) is not None:
-                    told_ms = clock.steady_ms()
-                    if live is not None:
-                        live.update(line)
-                    else:
-                        click.echo(line, err=True)
+    def _follow_live(self, runner: Runner, asked: threading.Event, outside: Outside) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        clock, overview, line = SystemClock(), Overview(self._log), "waiting for records"
+        with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+            while runner.running:
+                with self._guard:
+                    manifest = self._manifest
+                with suppress(HeadwaterError):  # something was dropped just now
+                    sources, sinks = outside.sources.facts(), outside.sinks.facts()
+                    lines = overview.look(manifest, sources, sinks, clock.steady_ms())
+                    line = self._line() or line
+                    live.update(drawn(lines, line), refresh=True)
+                if asked.wait(LIVE_LINE_SECONDS):
+                    return
 
     def _line(self) -> str | None:
         """The newest tick, unless it was told before."""

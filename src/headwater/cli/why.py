@@ -81,7 +81,7 @@ def _refuse_misspelled(view: str, columns: list[str], named: list[str]) -> None:
 
 
 def _value(field: pa.Field, text: str) -> Any:
-    from headwater.cli.values import text_decoder
+    from headwater.texts import text_decoder
 
     if text.upper() == "NULL":
         return None
@@ -118,7 +118,7 @@ def _document(found: Why) -> dict[str, Any]:
 
 
 def _objects(table: pa.Table) -> list[dict[str, Any]]:
-    from headwater.cli.values import json_encoder
+    from headwater.texts import json_encoder
 
     encoders = {field.name: json_encoder(field.type) or (lambda value: value) for field in table.schema}
     return [

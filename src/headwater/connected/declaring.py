@@ -1,16 +1,16 @@
-"""What is declared outside, by name: sources and sinks are made, found and refused alike."""
+"""What is declared outside, by name: sources, sinks and alerts are made, found and refused alike."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from headwater.connections import SinkDefinition, SourceDefinition, difference
+from headwater.connections import AlertDefinition, SinkDefinition, SourceDefinition, difference
 from headwater.errors import HeadwaterError
 from headwater.log.protocol import Entry, Log
-from headwater.queries.statements import CreateSink, CreateSource
+from headwater.queries.statements import CreateAlert, CreateSink, CreateSource
 
-Definition = TypeVar("Definition", bound=SourceDefinition | SinkDefinition)
+Definition = TypeVar("Definition", bound=SourceDefinition | SinkDefinition | AlertDefinition)
 
 
 class Declared(Generic[Definition]):
@@ -47,7 +47,7 @@ class Declared(Generic[Definition]):
         hint = f"there are {known}" if known else f"CREATE {self._kind.upper()} makes one"
         raise self._missing(f"there is no {self._kind} {name!r}", hint=hint, **{self._kind: name})
 
-    def is_new(self, statement: CreateSource | CreateSink) -> bool:
+    def is_new(self, statement: CreateSource | CreateSink | CreateAlert) -> bool:
         """Whether a CREATE has something to make; an error, with the difference, if it is there already and not to be
         replaced."""
         made = statement.definition
@@ -69,8 +69,9 @@ class Declared(Generic[Definition]):
             **{self._kind: was.name},
         )
 
-    def put(self, made: Definition) -> None:
-        """Declare it, in place of one of its name."""
-        existing = self._log.entries(self._kind).get(made.name)
+    def put(self, made: Definition, read: Entry | None = None) -> None:
+        """Declare it, in place of one of its name: of `read`, where what is declared was made from that. ConflictError if
+        somebody else has declared another meanwhile."""
+        existing = self._log.entries(self._kind).get(made.name) if read is None else read
         expect = None if existing is None else existing.sequence
         self._log.put_entry(self._kind, made.name, made.to_document(), expect=expect)

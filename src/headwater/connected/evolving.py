@@ -1,4 +1,4 @@
-"""Topics that follow the tables that they are captured from: made, and given their columns, with the views that read them."""
+"""Topics that follow what they are captured from: made, and given its columns, with the views that read them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headwater.catalog import TopicDefinition
+from headwater.catalog import TopicDefinition, add_column, drop_not_null, widen_column
+from headwater.dropped import DroppedColumn
 from headwater.errors import ConflictError
 from headwater.log.protocol import Log
+from headwater.types import WIDER
 
 if TYPE_CHECKING:
     from headwater.runtime.views import Views
@@ -19,17 +21,26 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX = 100
 
 
-def define(log: Log, views: Callable[[], Views], wanted: TopicDefinition) -> None:
+def define(
+    log: Log,
+    views: Callable[[], Views],
+    wanted: TopicDefinition,
+    after: Callable[[], str | None] = lambda: None,
+) -> None:
     """Make a topic, or give the one that is there these columns. What else is declared of it stays as it is: its options are
-    the user's to alter."""
+    the user's to alter.
+
+    A column that is not wanted any more stays, nullable, and is marked as dropped: views that read it take in what the log
+    has by now, and stop. One that is wanted again goes on. `after` tells the place in the source behind which that was seen.
+    """
     for _ in range(ATTEMPTS_MAX):
         known = log.topics().get(wanted.name)
         if known is None:
             log.create_topic(wanted)
             return
-        if known.schema.equals(wanted.schema):
+        changed = _followed(known, wanted, log.sequence(), after())
+        if changed == known:
             return
-        changed = dataclasses.replace(known, schema=wanted.schema, schema_version=known.schema_version + 1)
         try:
             if _is_widened(known.schema, changed.schema) and log.entries("view"):
                 views().widen(known, changed, partial(log.alter_topic, known, changed))
@@ -39,6 +50,34 @@ def define(log: Log, views: Callable[[], Views], wanted: TopicDefinition) -> Non
             continue
         return
     raise ConflictError(f"topic {wanted.name!r} is altered again and again", hint="try again later")
+
+
+def _followed(
+    known: TopicDefinition, wanted: TopicDefinition, sequence: int, after: str | None
+) -> TopicDefinition:
+    """A topic with the columns that are wanted of it; SchemaError if old records could not be read then."""
+    topic = known
+    for field in wanted.schema:
+        if field.name not in topic.schema.names:
+            topic = add_column(topic, field.with_nullable(True))
+            continue
+        if topic.schema.field(field.name).type not in WIDER.get(field.type, ()):  # wide enough already
+            topic = widen_column(topic, field.name, field.type)
+        if field.nullable and not topic.schema.field(field.name).nullable:
+            topic = drop_not_null(topic, field.name)
+    gone = {one.column: one for one in wanted.dropped}
+    for name in (name for name in topic.schema.names if name not in wanted.schema.names):
+        gone.setdefault(name, DroppedColumn(name, f"source {known.captured_by!r} does not have it any more"))
+        if not topic.schema.field(name).nullable:
+            topic = drop_not_null(topic, name)
+    marked = {one.column: one for one in known.dropped}
+    where = "" if after is None else f", after {after}"
+    marks = (
+        marked.get(name) or dataclasses.replace(one, change=f"{one.change}{where}", sequence=sequence)
+        for name, one in gone.items()
+    )
+    version = known.schema_version + (not topic.schema.equals(known.schema))
+    return dataclasses.replace(topic, dropped=tuple(marks), schema_version=version)
 
 
 def _is_widened(old: pa.Schema, new: pa.Schema) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headwater.connected import rebuilding
 from headwater.connections import SinkDefinition, SourceDefinition
 from headwater.positions import Receipt
 from headwater.sinks.applying import Lag, Status
+from headwater.sinks.rebuilding import Rebuilt, Step
 
 if TYPE_CHECKING:
     from headwater.connected.outside import Outside
@@ -87,6 +89,28 @@ class SinkHandle:
     def resume(self) -> None:
         """Have it try again at once, if it is stopped."""
         self._outside.sinks.resume(self.name)
+
+    def rebuild(self, *, verify: bool = True, told: Callable[[Step], None] = lambda step: None) -> Rebuilt:
+        """Build a new version of what it fills beside the one in force, which goes on meanwhile: fill it from the view,
+        follow until it is level, compare it with the view (unless `verify` is false), and put it in force in one step. The
+        old one is kept until `drop_old`. `told` is called with what is done next.
+
+        UsageError if an old one is still kept, or the kind holds nothing. What a crash leaves is not in force, and the
+        next call goes on with it."""
+        return rebuilding.rebuild(self._outside.sinks, self.name, verify=verify, told=told)
+
+    def back(self, *, verify: bool = True, told: Callable[[Step], None] = lambda step: None) -> Rebuilt:
+        """Put the version from before the last `rebuild` in force again, in the same way; the other is kept then."""
+        return rebuilding.back(self._outside.sinks, self.name, verify=verify, told=told)
+
+    def drop_old(self) -> str:
+        """Remove the version from before the last `rebuild`; what it was called. UsageError if none is kept."""
+        return rebuilding.drop_old(self._outside.sinks, self.name)
+
+    @property
+    def old(self) -> str | None:
+        """What the version from before the last `rebuild` is called, in the target; None if none is kept."""
+        return rebuilding.old(self._outside.sinks, self.name)
 
     def wait(self, after: Receipt | str | int | None = None, timeout: float = 30) -> int:
         """Until its target has seen an append, or a position in a source; without one, the newest tick. The tick that has

@@ -1,15 +1,22 @@
-"""Rows that a sink's target has refused: told of on a topic of the sink's, each once."""
+"""Rows that a sink's target has refused: told of on a topic of the sink's, each once; and what each is called."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
+import numpy as np
 import orjson
 import pyarrow as pa
 
 from headwater.catalog import define_topic
+from headwater.connected.shelves import pending_edit, unpacked
 from headwater.errors import AlreadyWrittenError, UsageError
 from headwater.log.protocol import Append, Log, Producer
+from headwater.operators.delta import concat_rows, row_hashes, take_rows
 from headwater.records import conform
+from headwater.runtime.deeds import Deed, Deeds
 from headwater.sinks.applying import Letters
+from headwater.sinks.withheld import Choose, Tried, Withheld
 
 SCHEMA = pa.schema(
     [
@@ -20,6 +27,9 @@ SCHEMA = pa.schema(
     ]
 )
 """Which sink, at which tick of its view, why in the target's words, and the row as JSON."""
+
+ANEW = "letters anew"
+"""The kind of the entries that say from which commit on what is done about a sink's letters counts, by sink."""
 
 
 def letters_topic(sink: str) -> str:
@@ -41,6 +51,20 @@ def make_letters(log: Log, sink: str) -> None:
         )
 
 
+def begin_anew(log: Log, sink: str) -> None:
+    """What was done about a sink's letters so far counts no more: it is dropped, or gets another target. The row that another
+    sink of the name refuses is a letter that nobody has seen."""
+    if letters_topic(sink) in log.topics():
+        known = log.entries(ANEW).get(sink)
+        log.put_entry(ANEW, sink, {}, expect=None if known is None else known.sequence)
+
+
+def incarnation_of(log: Log, sink: str) -> int:
+    """What tells the letters of a sink from those of another that had its name before."""
+    known = log.entries(ANEW).get(sink)
+    return 0 if known is None else known.sequence
+
+
 def put_letters(log: Log, letters: Letters) -> None:
     """Tell of refused rows. The same letters again, after a crash, are known by their serial and not written twice."""
     topic = log.topic(letters_topic(letters.sink))
@@ -53,8 +77,54 @@ def put_letters(log: Log, letters: Letters) -> None:
         }
         for row, reason in zip(letters.rows.to_pylist(), letters.reasons, strict=True)
     ]
-    producer = Producer(f"letters:{letters.sink}", letters.serial)
+    anew = incarnation_of(log, letters.sink)  # its serials begin anew, too
+    producer = Producer(f"letters:{letters.sink}{f'@{anew}' if anew else ''}", letters.serial)
     try:
         log.append(Append({topic.name: [conform(rows, topic)]}, producer))
     except AlreadyWrittenError:
         return
+
+
+# --- by name -------------------------------------------------------------------------------------------------------
+
+
+def letter_ids(sink: str, withheld: Withheld) -> list[str]:
+    """What the letters of rows are called: by the row, so that it is the same wherever and whenever it is refused; in a changelog
+    also by whether the row goes."""
+    high, _ = row_hashes(withheld.rows)
+    going = (withheld.weights < 0).tolist()
+    return [
+        f"{sink}/{word >> 24:010x}{'-gone' if gone else ''}"
+        for word, gone in zip(high.tolist(), going, strict=True)
+    ]
+
+
+def count_dropped(sink: str, withheld: Withheld, deeds: Deeds, incarnation: int = 0) -> int:
+    """How many of the rows that a target refuses were dropped."""
+    return sum(deeds.is_dropped(letter, incarnation) for letter in letter_ids(sink, withheld))
+
+
+def chosen(sink: str, deeds: Deeds, letters: Collection[str] | None, incarnation: int = 0) -> Choose:
+    """Which rows a sink is to try again: those of these letters, or all that were not dropped; each as it was edited."""
+
+    def is_meant(letter: str) -> bool:
+        return not deeds.is_dropped(letter, incarnation) if letters is None else letter in letters
+
+    def choose(withheld: Withheld) -> Tried:
+        ids = letter_ids(sink, withheld)
+        places = [p for p, letter in enumerate(ids) if is_meant(letter)]
+        rows = [
+            _given(take_rows(withheld.rows, np.array([p])), deeds.of(ids[p], incarnation)) for p in places
+        ]
+        return Tried(np.array(places, dtype=np.int64), concat_rows(rows, withheld.rows.schema))
+
+    return choose
+
+
+def _given(row: pa.RecordBatch, done: Sequence[Deed]) -> pa.RecordBatch:
+    edit = pending_edit(done)
+    if edit is None or edit.edited_arrow is None:
+        return row
+    edited = unpacked(edit.edited_arrow)
+    same = edited.schema.equals(row.schema)  # else the view has other columns by now, and the edit is void
+    return edited.combine_chunks().to_batches()[0] if same else row

@@ -1,20 +1,29 @@
-"""All that a workspace has outside: its sources and its sinks, as one thing to declare, run beside an engine, and ask."""
+"""All that a workspace has outside: its sources, its sinks and its alerts, as one thing to declare, run beside an engine, and ask."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
 from headwater.clock import Clock
+from headwater.connected.alerts import Alerts
+from headwater.connected.bulletin import Board, Bulletin
+from headwater.connected.dead import Dead
+from headwater.connected.dead_sinks import Retrying, SinkShelf
+from headwater.connected.dead_views import ViewShelf
+from headwater.connected.looking import look_at
+from headwater.connected.observing import Figures
 from headwater.connected.sinks import Sinks
 from headwater.connected.sources import Sources
+from headwater.connections import SINK, SOURCE
 from headwater.errors import UsageError
 from headwater.log.protocol import Log
 from headwater.positions import Receipt
 from headwater.queries import statements as s
+from headwater.storage import Storage
 
 if TYPE_CHECKING:
     from headwater.runtime.views import Views
@@ -24,13 +33,22 @@ LOOK_EVERY_MS = 200.0
 
 
 class Outside:
-    """The sources and sinks of a workspace. Beside an engine it is started, looked after and stopped by that."""
+    """The sources, sinks and alerts of a workspace. Beside an engine it is started, looked after and stopped by that."""
 
     def __init__(
-        self, log: Log, clock: Clock, root: Path, workspace: str, views: Callable[[], Views]
+        self,
+        log: Log,
+        clock: Clock,
+        root: Path,
+        workspace: str,
+        views: Callable[[], Views],
+        figures: Figures,
     ) -> None:
-        self.sources = Sources(log, clock, root, views)
-        self.sinks = Sinks(log, clock, root, workspace, views)
+        self._board = Board(Storage(root), clock)
+        self.sources = Sources(log, clock, root, views, self._board)
+        self.sinks = Sinks(log, clock, root, workspace, views, self._board)
+        self.alerts = Alerts(log, clock, views, figures)
+        self._retrying = Retrying(log, self.sinks.retry)
         self._log = log
         self._clock = clock
         self._views = views
@@ -38,12 +56,18 @@ class Outside:
         self._looked_ms = 0.0
 
     def execute(self, statement: s.Outside) -> pa.Table | None:
-        """Run a statement about a source or a sink."""
+        """Run a statement about a source, a sink or an alert."""
         match statement:
+            case s.CreateAlert() | s.CreateDefaultAlerts() | s.SetAlert() | s.DropAlert() | s.ShowAlerts():
+                return self.alerts.execute(statement)
             case s.CreateSource():
                 self.sources.create(statement)
             case s.AlterSource():
                 self.sources.alter(statement)
+            case s.SetSource():
+                self.sources.set(statement)
+            case s.SetSink():
+                self.sinks.set(statement)
             case s.DropSource():
                 self.sources.drop(statement)
             case s.CreateSink():
@@ -69,6 +93,12 @@ class Outside:
             self._seen = sequence
             self.sources.start()
             self.sinks.start()
+            self._retrying.look()
+            self.alerts.start()
+        self._board.keep_telling(self._news)
+
+    def _news(self) -> Bulletin:
+        return Bulletin(self._clock.now_us(), sources=self.sources.news(), sinks=self.sinks.news())
 
     def stop_sources(self) -> None:
         """Nothing more comes in."""
@@ -78,12 +108,21 @@ class Outside:
     def stop_sinks(self) -> None:
         """Nothing more goes out."""
         self._seen = -1
+        self.alerts.stop()
+        self._retrying.stop()
         self.sinks.stop()
+        self._board.clear()
 
     def close(self) -> None:
         """Let go of everything outside."""
         self.stop_sources()
         self.stop_sinks()
+
+    def dead(self) -> Dead:
+        """The dead letters of views and sinks."""
+        return Dead(
+            self._log, (ViewShelf(self._log, self._views), SinkShelf(self._log, self.sinks, self._clock))
+        )
 
     # --- positions of sources --------------------------------------------------------------------------------------
 
@@ -124,17 +163,27 @@ class Outside:
 
     # --- showing ---------------------------------------------------------------------------------------------------
 
+    def explain(self, name: str, kind: Literal["source", "sink"] | None = None) -> pa.Table | None:
+        """EXPLAIN name: what is known of a source or a sink; None if no kind was said and neither has that name."""
+        from headwater.connected.explaining import explained_sink, explained_source
+
+        if kind == "source" or (kind is None and name in self._log.entries(SOURCE)):
+            return explained_source(self.sources, self._log, self.sources.spelled(name))
+        if kind == "sink" or name in self._log.entries(SINK):
+            return explained_sink(self.sinks, self.sinks.spelled(name))
+        return None
+
     def _show_sources(self) -> pa.Table:
         rows = []
         topics = self._log.topics().values()
         for name, made in self.sources.definitions().items():
-            told = self.sources.told(name)
+            told, stopped = self.sources.told(name), ", ".join(self.sources.stopped_tables(name))
             rows.append(
                 {
                     "source": name,
                     "kind": made.kind,
                     "topics": ", ".join(sorted(t.name for t in topics if t.captured_by == name)),
-                    "state": told.state,
+                    "state": told.state + (f"; stopped tables: {stopped}" if stopped else ""),
                     "position": told.position,
                     "options": ", ".join(f"{k} = {v}" for k, v in made.shown().items()),
                 }
@@ -144,8 +193,9 @@ class Outside:
 
     def _show_sinks(self) -> pa.Table:
         rows = []
-        for name, made in self.sinks.definitions().items():
-            told = self.sinks.status(name)
+        declared = self.sinks.definitions()
+        for name, told in look_at(self.sinks, declared).items():
+            made = declared[name]
             rows.append(
                 {
                     "sink": name,
@@ -156,6 +206,7 @@ class Outside:
                     "tick": told.status.tick,
                     "behind": told.lag.rows,
                     "withheld": told.status.withheld,
+                    "dropped": told.dropped,
                     "options": ", ".join(f"{k} = {v}" for k, v in made.shown().items()),
                 }
             )
@@ -170,6 +221,7 @@ class Outside:
                 ("tick", numbers),
                 ("behind", numbers),
                 ("withheld", numbers),
+                ("dropped", numbers),
                 ("options", texts),
             ]
         )

@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwater.clock import Clock
+from headwater.connected.bulletin import Board
 from headwater.connected.declaring import Declared
-from headwater.connected.letters import make_letters, put_letters
-from headwater.connections import SINK, SinkDefinition
+from headwater.connected.letters import (
+    begin_anew,
+    chosen,
+    count_dropped,
+    incarnation_of,
+    make_letters,
+    put_letters,
+)
+from headwater.connections import SINK, SINK_SETTABLE, SinkDefinition, altered
 from headwater.errors import HeadwaterError, SinkExistsError, SinkNotFoundError, StatementError, UsageError
 from headwater.log.protocol import Entry, Log
-from headwater.queries.statements import CreateSink, DropSink
+from headwater.queries.statements import CreateSink, DropSink, SetSink
+from headwater.runtime.catalog import definitions
+from headwater.runtime.deeds import read_deeds
 from headwater.runtime.dependencies import below
 from headwater.sinks.applying import Applier, Lag, Status, refuse_occupied
 from headwater.sinks.checking import SinkCheck, check
 from headwater.sinks.deliveries import one_tick_at_a_time
 from headwater.sinks.feed import Feed, StoreFeed
 from headwater.sinks.keys import check_key
-from headwater.sinks.kinds import forget, is_readable, open_target, place_of, wanted_of
+from headwater.sinks.kinds import forget, is_readable, keeper_of, open_target, place_of, wanted_of
 from headwater.sinks.python import Function
+from headwater.sinks.rebuilding import Rebuilding, Step
 from headwater.sinks.running import SinkRunner
-from headwater.sinks.target import Shape, SinkError
+from headwater.sinks.target import Shape, SinkError, Stand
+from headwater.sinks.topic_versions import Topics, topics_of
+from headwater.sinks.withheld import Withheld
 
 if TYPE_CHECKING:
     from headwater.runtime.views import Views
@@ -35,23 +48,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SinkStatus:
-    """How a sink is doing, as far as this process knows, and how far it is behind its view."""
+    """How a sink is doing, as far as this process knows, and how far it is behind its view. `dropped` are those of its withheld
+    rows that somebody has dropped."""
 
     status: Status
     lag: Lag
+    dropped: int = 0
+
+    @staticmethod
+    def told(facts: Mapping[str, Any]) -> SinkStatus:
+        """As the news of a sink that is kept in step has it."""
+        return SinkStatus(Status(**facts["status"]), Lag(**facts["lag"]))
 
 
 class Sinks:
     """Everything about sinks. A sink is connected to when something is first asked of its target."""
 
     def __init__(
-        self, log: Log, clock: Clock, root: Path, workspace: str, views: Callable[[], Views]
+        self,
+        log: Log,
+        clock: Clock,
+        root: Path,
+        workspace: str,
+        views: Callable[[], Views],
+        board: Board,
     ) -> None:
         self._log = log
         self._clock = clock
         self._root = root
         self._workspace = workspace
         self._views = views
+        self._board = board
         self._declared = Declared(log, SINK, SinkDefinition.from_document, SinkExistsError, SinkNotFoundError)
         self.functions: dict[str, Function] = {}
         """The user's, by name, for sinks of kind PYTHON."""
@@ -81,7 +108,33 @@ class Sinks:
             target.close()
         if wanted_of(made).on_error == "divert":
             make_letters(self._log, made.name)
+        was = self.definitions().get(made.name)
+        if was is not None and is_elsewhere(was, made):
+            begin_anew(self._log, made.name)
         self._declared.put(made)
+
+    def set(self, statement: SetSink) -> None:
+        """ALTER SINK ... SET: whoever keeps it in step, here or elsewhere, goes on with these options where it is. Another way to
+        the target is tried first."""
+        entry = self._declared.entry(statement.name)
+        was = self._declared.read(entry)
+        made = altered(was, statement.options)
+        if made == was:
+            return
+        wanted, shape = wanted_of(made), self._shape(made)
+        if {"url", "catalog"} & set(statement.options):
+            target = open_target(made, self._root, self._log, self.functions)
+            try:
+                target.prepare(shape)
+                refuse_occupied(shape, target)
+            finally:
+                target.close()
+        else:
+            with suppress(SinkError):  # a user's function need not be known here
+                open_target(made, self._root, self._log, self.functions).close()
+        if wanted.on_error == "divert":
+            make_letters(self._log, made.name)
+        self._declared.put(made, entry)
 
     def drop(self, statement: DropSink) -> None:
         """DROP SINK: what it has written stays where it is."""
@@ -89,6 +142,7 @@ class Sinks:
             return
         entry = self._declared.entry(statement.name)
         self._forget(entry.name)
+        begin_anew(self._log, entry.name)
         self._log.drop_entry(SINK, entry.name, expect=entry.sequence)
         forget(self._declared.read(entry), self._log)
 
@@ -102,9 +156,33 @@ class Sinks:
                 hint="write to another topic",
             )
 
+    def is_open(self, name: str) -> bool:
+        """Whether its target was asked something from here."""
+        return name in self._open
+
+    def apart(self) -> Sinks:
+        """The same sinks with connections of their own, for one who may not wait for those that are here."""
+        made = Sinks(self._log, self._clock, self._root, self._workspace, self._views, self._board)
+        made.functions = self.functions
+        return made
+
     def of_view(self, view: str) -> list[str]:
         """The sinks that follow a view."""
         return [name for name, made in self.definitions().items() if made.view.lower() == view.lower()]
+
+    def readers_of(self, topic: str) -> list[str]:
+        """The views that read a topic, and the cursors and groups."""
+        views = definitions(self._log).values()
+        found = [view.name for view in views if topic.lower() in map(str.lower, view.reads)]
+        if topic in self._log.topics():
+            found += sorted(f"cursor {cursor.name}" for cursor in self._log.cursors(topic))
+        return found
+
+    def topics_of(self, name: str) -> Topics | None:
+        """Which topics a sink of kind TOPIC has: after it was built anew it writes to another than the one it was declared with.
+        None for other kinds."""
+        made = self.definitions()[self.spelled(name)]
+        return topics_of(self._log, made.name, str(made.options["topic"])) if made.kind == "topic" else None
 
     def spelled(self, name: str) -> str:
         """A sink's name as it was declared; SinkNotFoundError."""
@@ -119,9 +197,8 @@ class Sinks:
         for name in self._open.keys() - set(declared):
             self._forget(name)
         for name in declared:
-            with suppress(
-                SinkError
-            ):  # this process lacks what it takes: `status` says so, and the others go on
+            # this process may lack what it takes, a user's function or a password: `status` says so, and the others go on
+            with suppress(HeadwaterError):
                 runner = self._runner(name)[0]
                 if not runner.running:
                     runner.start()
@@ -137,8 +214,8 @@ class Sinks:
         """Bring every sink level with its view, here and now. The first error is raised when all have been tried."""
         failed: Exception | None = None
         for name in self.definitions():
-            runner = self._runner(name)[0]
             try:
+                runner = self._runner(name)[0]
                 latest = self._views().store.latest()
                 if runner.running and latest is not None:
                     runner.wait(latest.tick, timeout_ms)
@@ -154,10 +231,29 @@ class Sinks:
         self._runner(name)[0].wait(tick, timeout_ms)
 
     def status(self, name: str) -> SinkStatus:
-        """How a sink is doing. Where it is not kept in step here, its target is asked where it stands."""
+        """How a sink is doing, with how many of its letters were dropped."""
+        told = self._status(name)
+        if self.may_have_dropped(told):
+            deeds, anew = read_deeds(self._log), incarnation_of(self._log, name)
+            with suppress(HeadwaterError):
+                told = replace(told, dropped=count_dropped(name, self.withheld(name), deeds, anew))
+        return told
+
+    def may_have_dropped(self, told: SinkStatus) -> bool:
+        """Whether a sink's target is to be asked for the rows that it has refused, to count those that were dropped."""
+        return told.status.withheld > 0 and bool(read_deeds(self._log).by_letter)
+
+    def _status(self, name: str) -> SinkStatus:
+        """How a sink is doing. Where it is not kept in step here, that is as the process which does tells it; where none does,
+        its target is asked where it stands."""
+        known = self._open.get(name)
+        if known is None or not known[1].running:
+            news = self._board.read()
+            if news is not None and name in news.sinks:
+                return SinkStatus.told(news.sinks[name])
         try:
             runner, _ = self._runner(name)
-        except SinkError as error:  # this process lacks what it takes, such as the code of a user's function
+        except HeadwaterError as error:  # this process lacks what it takes, such as a user's function
             return SinkStatus(Status(name, "stopped", error.message), Lag(0, None, 0.0))
         applier = runner.applier
         if not runner.running:
@@ -166,6 +262,21 @@ class Sinks:
             except HeadwaterError as error:
                 applier.note("retrying" if error.retryable else "stopped", error.message)
         return SinkStatus(applier.status(), applier.lag())
+
+    def news(self) -> dict[str, dict[str, Any]]:
+        """Of the sinks that are kept in step here."""
+        found = {}
+        for name, (_, runner, _) in list(self._open.items()):
+            if runner.running:
+                applier = runner.applier
+                found[name] = {"status": asdict(applier.status()), "lag": asdict(applier.lag())}
+        return found
+
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is known of each sink that is kept in step, here or in another process."""
+        here = self.news()
+        news = None if here else self._board.read()
+        return here if news is None else news.sinks
 
     def index(self, name: str) -> SearchIndex:
         """The index of a sink of kind SEARCH, for readers."""
@@ -179,9 +290,33 @@ class Sinks:
 
         return SearchIndex(made.resolved().get("path") or place_of(made, self._root))
 
-    def retry(self, name: str) -> int:
-        """Try the rows again that a sink's target has refused; how many it took."""
-        return self._runner(name)[0].applier.retry()
+    def retry(self, name: str, letters: Collection[str] | None = None) -> int:
+        """Try the rows again that a sink's target has refused, all that were not dropped or those of some letters; how many it
+        took."""
+        name = self.spelled(name)
+        choose = chosen(name, read_deeds(self._log), letters, incarnation_of(self._log, name))
+        return self._runner(name)[0].applier.retry(choose)
+
+    def withheld(self, name: str) -> Withheld:
+        """The rows that a sink's target has refused."""
+        made = self.definitions()[self.spelled(name)]
+        if is_readable(made):
+            return self._runner(name)[0].applier.withheld()
+        text = keeper_of(made, self._log).read()
+        stand = None if text is None else Stand.parse(text)
+        return Withheld.decode(b"" if stand is None else stand.withheld, self.shape(name).schema)
+
+    def shape(self, name: str) -> Shape:
+        """What a sink follows, and how."""
+        return self._shape(self.definitions()[self.spelled(name)])
+
+    def is_kept_elsewhere(self, name: str) -> bool:
+        """Whether another process keeps a sink in step."""
+        known = self._open.get(name)
+        if known is not None and known[1].running:
+            return False
+        news = self._board.read()
+        return news is not None and name in news.sinks
 
     def resume(self, name: str) -> None:
         """Have a sink that is stopped try again at once."""
@@ -197,6 +332,27 @@ class Sinks:
                 found.append(check(runner.applier, feed, repair=repair, cheap=cheap))
         return found
 
+    @contextmanager
+    def versions(self, name: str, told: Callable[[Step], None] = lambda step: None) -> Iterator[Rebuilding]:
+        """Another version of a sink, beside the one in force: to be built, or kept from before. The sink goes on meanwhile."""
+        made = self.definitions()[self.spelled(name)]
+        diverts = wanted_of(made).on_error == "divert"
+        target = open_target(made, self._root, self._log, self.functions)
+        try:
+            yield Rebuilding(
+                self._shape(made),
+                target,
+                self._feed(made),
+                self._clock,
+                on_error="divert" if diverts else "stop",
+                told=told,
+            )
+        finally:
+            target.close()
+            known = self._open.get(made.name)
+            if known is not None:
+                known[1].applier.forget()
+
     # --- one of them -----------------------------------------------------------------------------------------------
 
     def _runner(self, name: str) -> tuple[SinkRunner, Feed]:
@@ -207,10 +363,7 @@ class Sinks:
                 return known[1:]
             self._forget(entry.name)
             made = self._declared.read(entry)
-            views = self._views()
-            feed: Feed = StoreFeed(
-                views.store, views.spelled(made.view), views.arrivals.wait, self._workspace
-            )
+            feed: Feed = self._feed(made)
             if not is_readable(made):
                 feed = one_tick_at_a_time(feed)
             diverts = wanted_of(made).on_error == "divert"
@@ -225,6 +378,10 @@ class Sinks:
             runner = SinkRunner(applier, feed, self._clock)
             self._open[entry.name] = (entry, runner, feed)
             return runner, feed
+
+    def _feed(self, made: SinkDefinition) -> StoreFeed:
+        views = self._views()
+        return StoreFeed(views.store, views.spelled(made.view), views.arrivals.wait, self._workspace)
 
     def _forget(self, name: str) -> None:
         with self._guard:
@@ -248,3 +405,10 @@ class Sinks:
                 hint="mode = 'changelog' appends every change, with _weight and _tick; or give a key",
             )
         return ()
+
+
+def is_elsewhere(was: SinkDefinition, made: SinkDefinition) -> bool:
+    """Whether a declaration means another target than the one that it replaces, or another view."""
+    same = set(SINK_SETTABLE[made.kind]) - {"url", "catalog"}
+    before, after = ({k: v for k, v in each.options.items() if k not in same} for each in (was, made))
+    return (was.kind, was.view.lower()) != (made.kind, made.view.lower()) or before != after

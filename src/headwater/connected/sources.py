@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 from headwater.arguments import whole_number
 from headwater.capture.capturing import Capture, Capturing, producer_of, too_slow
 from headwater.capture.kinds import open_source
+from headwater.capture.source import AWAY
 from headwater.catalog import TopicDefinition
 from headwater.catalog import difference as topic_difference
 from headwater.clock import Clock, from_us
+from headwater.connected.bulletin import Board
 from headwater.connected.declaring import Declared
 from headwater.connected.evolving import define
-from headwater.connections import SOURCE, SourceDefinition
-from headwater.errors import SourceExistsError, SourceNotFoundError, UsageError
+from headwater.connections import SOURCE, SourceDefinition, altered
+from headwater.errors import HeadwaterError, SourceExistsError, SourceNotFoundError, UsageError
 from headwater.log.protocol import Entry, Log
-from headwater.queries.statements import AlterSource, CreateSource, DropSource
+from headwater.queries.statements import AlterSource, CreateSource, DropSource, SetSource
 
 if TYPE_CHECKING:
     from headwater.runtime.views import Views
@@ -30,6 +32,8 @@ ORDER = "order"
 """The kind of the entries that tell a source to do something."""
 AT_ONCE_S = 0.05
 """So long it is waited before a source is made to say how far it is."""
+_LOOKED_AT = {"url", "tables", "types", "path"}
+"""Options that are tried before they are set."""
 SPILL = "staging"
 """Below the workspace: for what a source cannot hold in memory."""
 
@@ -45,17 +49,19 @@ class Told:
 class Sources:
     """Everything about sources. One is connected to when it is declared, and when it is read."""
 
-    def __init__(self, log: Log, clock: Clock, root: Path, views: Callable[[], Views]) -> None:
+    def __init__(self, log: Log, clock: Clock, root: Path, views: Callable[[], Views], board: Board) -> None:
         self._log = log
         self._clock = clock
         self._root = root
         self._views = views
+        self._board = board
         self._declared = Declared(
             log, SOURCE, SourceDefinition.from_document, SourceExistsError, SourceNotFoundError
         )
         self._guard = threading.RLock()
         self._running: dict[str, tuple[Entry, Capturing]] = {}
         self._handed: dict[str, tuple[Capture, int]] = {}
+        self._stopped: dict[str, dict[str, str]] = {}
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
@@ -73,11 +79,15 @@ class Sources:
             topics = source.check()
         finally:
             source.close()
+        self._fill(made.name, topics)
+        self._declared.put(replace(made, generation=self._generation(made.name)))
+
+    def _fill(self, name: str, topics: Sequence[TopicDefinition]) -> None:
+        """Make the topics of a source, or give them its columns."""
         for topic in topics:
-            self._refuse_other(made.name, topic)
+            self._refuse_other(name, topic)
         for topic in topics:
             define(self._log, self._views, topic)
-        self._declared.put(replace(made, generation=self._generation(made.name)))
 
     def _generation(self, name: str) -> int:
         """That of the source which is replaced; one that nobody has had where an earlier one was dropped."""
@@ -140,6 +150,21 @@ class Sources:
             source.close()
         self._log.put_entry(ORDER, f"{name}_{self._log.sequence()}", order, expect=None)
 
+    def set(self, statement: SetSource) -> None:
+        """ALTER SOURCE ... SET: whoever reads it, here or elsewhere, begins anew with these options, where it is."""
+        entry = self._declared.entry(statement.name)
+        was = self._declared.read(entry)
+        made = altered(was, statement.options)
+        if made == was:
+            return
+        source = open_source(made, self._log, self._root / SPILL)
+        try:
+            topics = source.check() if _LOOKED_AT & set(statement.options) else []
+        finally:
+            source.close()
+        self._fill(made.name, topics)
+        self._declared.put(made, entry)
+
     def _restart(self, name: str) -> None:
         """Begin anew: what was made outside is made again, and everything is read from the start. Until then the topics are as
         they are."""
@@ -152,7 +177,7 @@ class Sources:
             source.check()
         finally:
             source.close()
-        self._declared.put(replace(made, generation=made.generation + 1))
+        self._declared.put(replace(made, generation=made.generation + 1), entry)
 
     def _hand_over(self, name: str, capture: Capture) -> None:
         """Give a source the orders that are there for it; each is taken out once a later commit has it in its position."""
@@ -206,6 +231,7 @@ class Sources:
                 capture.run(until=capture.end())
                 self._hand_over(entry.name, capture)
             finally:
+                self._stopped[entry.name] = _stopped(capture)
                 capture.close()
 
     def _wait_elsewhere(self, entry: Entry, timeout_s: float) -> None:
@@ -233,18 +259,50 @@ class Sources:
     def told(self, name: str) -> Told:
         """How a source is doing, as far as this process knows."""
         running, sequence = self._running.get(name), self.sequence(name)
-        kind = self.definitions()[name].kind
-        position = (
-            format_lsn(sequence) if kind == "postgres" else None if sequence < 0 else str(from_us(sequence))
-        )
+        position = _position(self.definitions()[name].kind, sequence)
         if running is None:
+            news = self._board.read()
+            if news is not None and name in news.sources:
+                return Told(str(news.sources[name]["state"]), position)
             elsewhere = self._views().engine() is not None
             return Told("captured by another process" if elsewhere else "not running", position)
-        if running[1].error is not None:
-            return Told(f"stopped: {running[1].error.message}", position)
-        capture = running[1].capture
-        said = getattr(capture.source, "state", None) if capture is not None else "starting"
-        return Told(str(said or "capturing"), position)
+        return Told(_state(running[1]), position)
+
+    def stopped_tables(self, name: str) -> Mapping[str, str]:
+        """The tables of a source that are not captured any more, with the reason as far as it is known here."""
+        if name in (facts := self.facts()):
+            found: Mapping[str, str] = facts[name]["stopped_tables"]
+            return found
+        made = self.definitions()[name]
+        known = self._log.producer(producer_of(name, made.generation))
+        tables = ((known.note if known is not None else None) or {}).get("stopped", ())
+        again = f"ALTER SOURCE {name} RESTART takes it up again, or says what is in the way"
+        return {table: self._stopped.get(name, {}).get(table, again) for table in tables}
+
+    def news(self) -> dict[str, dict[str, Any]]:
+        """Of the sources that are kept going here."""
+        found = {}
+        for name, (_, capturing) in list(self._running.items()):
+            progress, capture = capturing.progress, capturing.capture
+            status = getattr(capture.source, "status", None) if capture is not None else None
+            health = getattr(status, "health", None)
+            found[name] = {
+                "state": (state := _state(capturing)),
+                "up": capturing.error is None and not state.startswith(AWAY),
+                "rows": progress.rows,
+                "commits": progress.commits,
+                "committed_at": progress.committed_at,
+                "stopped_tables": _stopped(capture),
+                "retained_bytes": None if health is None else health.retained_bytes,
+                "behind_bytes": None if health is None else health.behind_bytes,
+                "over_budget": None if health is None else health.over_budget,
+            }
+        return found
+
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is known of each source that is at work, here or in another process."""
+        news = None if self._running else self._board.read()
+        return self.news() if news is None else news.sources
 
     def sequence(self, name: str) -> int:
         """Up to where in a source the log has everything, as far as is known; -1 before the first."""
@@ -257,8 +315,13 @@ class Sources:
     def _capture(self, entry: Entry) -> Capture:
         made = self._declared.read(entry)
         source = open_source(made, self._log, self._root / SPILL)
-        define_topic = partial(define, self._log, self._views)
-        return Capture(self._log, made.name, source, define_topic, self._clock, made.generation)
+
+        def after() -> str | None:
+            return _position(made.kind, capture.progress.sequence)
+
+        define_topic = partial(define, self._log, self._views, after=after)
+        capture = Capture(self._log, made.name, source, define_topic, self._clock, made.generation)
+        return capture
 
     def _end(self, entry: Entry) -> int:
         source = open_source(self._declared.read(entry), self._log, self._root / SPILL)
@@ -274,6 +337,23 @@ class Sources:
             known[1].stop()
 
 
+def _stopped(capture: Capture | None) -> dict[str, str]:
+    """Why tables of a source are not captured any more, and what can be done, by table."""
+    status = getattr(capture.source, "status", None) if capture is not None else None
+    errors: Mapping[str, HeadwaterError] = getattr(status, "stopped", None) or {}
+    return {str(table): f"{error.message}; {error.hint}" for table, error in sorted(errors.items())}
+
+
+def _state(capturing: Capturing) -> str:
+    """What a source that runs here does, in words."""
+    if capturing.error is not None:
+        return f"stopped: {capturing.error.message}"
+    if capturing.capture is None:
+        return "starting"
+    said = getattr(getattr(capturing.capture.source, "status", None), "state", None)
+    return str(said or "capturing")
+
+
 def give(source: Any, order: Mapping[str, Any]) -> None:
     """Tell a source what to do; UsageError if it cannot."""
     method = {"restart": "retry"}.get(order["action"], order["action"])
@@ -282,6 +362,13 @@ def give(source: Any, order: Mapping[str, Any]) -> None:
     arguments = [] if order["table"] is None else [order["table"]]
     options = {} if order["where"] is None else {"where": order["where"]}
     getattr(source, method)(*arguments, **options)
+
+
+def _position(kind: str, sequence: int) -> str | None:
+    """A place in a source as its users write it."""
+    if kind == "postgres":
+        return format_lsn(sequence)
+    return None if sequence < 0 else str(from_us(sequence))
 
 
 def format_lsn(sequence: int) -> str | None:

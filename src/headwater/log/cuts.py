@@ -34,8 +34,11 @@ class Cut:
     no record count too."""
 
 
-def next_cut(log: Log, topics: Sequence[str], start: Positions, rows_max: int | None) -> Cut:
-    """The furthest cut from `start` that splits no commit and holds at most `rows_max` new rows over all topics.
+def next_cut(
+    log: Log, topics: Sequence[str], start: Positions, rows_max: int | None, until: int | None = None
+) -> Cut:
+    """The furthest cut from `start` that splits no commit and holds at most `rows_max` new rows over all topics, and no
+    commit after `until`.
 
     Whatever is new, it holds a commit of it: the first is taken whole even if it is larger. With nothing new it is where
     `start` is. A partition that `start` does not name starts at its first record. GapError if a start was removed.
@@ -48,15 +51,17 @@ def next_cut(log: Log, topics: Sequence[str], start: Positions, rows_max: int | 
     starts = {topic: _starts(log, topic, ends[topic], start.get(topic, {})) for topic in topics}
     spans = [ends[t][p] - first for t in topics for p, first in starts[t].items()]
     total = sum(max(0, span) for span in spans)
-    if rows_max is None or total <= rows_max:
+    is_last = until is None or until >= sequence
+    if is_last and (rows_max is None or total <= rows_max):
         positions = {t: {p: max(ends[t][p], first) for p, first in starts[t].items()} for t in topics}
         return Cut(positions, sequence, total)
+    rows_max = total if rows_max is None else rows_max
     tails = [
         _Tail(log, topic, partition, first, ends[topic][partition], rows_max + 1)
         for topic in topics
         for partition, first in starts[topic].items()
     ]
-    last = _last_commit(tails, rows_max, sequence)
+    last = _last_commit(tails, rows_max, sequence if until is None else min(sequence, until))
     found: dict[str, dict[int, int]] = {topic: {} for topic in topics}
     for tail in tails:
         found[tail.topic][tail.partition] = tail.position(last)
@@ -71,13 +76,13 @@ def _starts(log: Log, topic: str, ends: Mapping[int, int], start: Mapping[int, i
 
 
 def _last_commit(tails: Sequence[_Tail], rows_max: int, sequence: int) -> int:
-    """The commit to cut at, `sequence` if everything fits."""
+    """The commit to cut at, `sequence` if everything up to there fits."""
     commits = np.sort(np.concatenate([tail.commits for tail in tails]))
-    if len(commits) <= rows_max:
+    if len(commits) <= rows_max or commits[0] > sequence:
         return sequence
     first, overflow = int(commits[0]), int(commits[rows_max])
     if overflow > first:
-        return overflow - 1
+        return min(overflow - 1, sequence)
     for tail in tails:
         tail.read_past(first)
     return min([sequence, *(following - 1 for tail in tails if (following := tail.after(first)) is not None)])

@@ -63,6 +63,8 @@ def needs_ends(topic: TopicDefinition) -> bool:
 
 def partition_of_key(topic: TopicDefinition, values: Sequence[object]) -> int:
     """The partition of one key."""
+    if topic.partitions == 1:
+        return 0
     columns = [
         pa.array([value], topic.schema.field(name).type)
         for name, value in zip(topic.routing, values, strict=True)

@@ -101,7 +101,7 @@ class AggregateSpec:
     def dtypes(self) -> tuple[tuple[type[np.generic], ...], ...]:
         """The types of each accumulator's lanes."""
         return tuple(
-            tuple(kind.to_pandas_dtype() for kind in accumulator.kinds) for accumulator in self.accumulators
+            tuple(lanes.numpy_type(kind) for kind in accumulator.kinds) for accumulator in self.accumulators
         )
 
     @cached_property

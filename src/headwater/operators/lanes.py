@@ -111,11 +111,17 @@ def same(left: pa.Array, right: pa.Array) -> Bools:
     return (equal & ~mine_null & ~theirs_null) | (mine_null & theirs_null)
 
 
+def numpy_type(kind: pa.DataType) -> type[np.generic]:
+    """A number's type in NumPy. `to_pandas_dtype` says the same, but wants pandas, which need not be installed."""
+    found: type[np.generic] = pa.array([], type=kind).to_numpy(zero_copy_only=False).dtype.type
+    return found
+
+
 def normal(column: pa.Array) -> pa.Array:
     """The form in which SQL shows a grouping key: 0.0 for -0.0, one NaN, also inside nested values."""
     kind = column.type
     if _TYPES.is_floating(kind):
-        values = column.to_numpy(zero_copy_only=False) + kind.to_pandas_dtype()(0)
+        values = column.to_numpy(zero_copy_only=False) + numpy_type(kind)(0)
         values[np.isnan(values)] = np.nan
         return pa.array(values, type=kind, mask=null_mask(column), from_pandas=False)
     if not _TYPES.is_nested(kind) or not _holds_floats(kind):

@@ -6,9 +6,8 @@ Queries are not looked into: they are cut out of the text as they stand, for Spa
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Literal
 
 import pyarrow as pa
 
@@ -22,9 +21,11 @@ from headwater.connections import (
     SourceDefinition,
     check_connection,
 )
-from headwater.errors import HeadwaterError, StatementError
-from headwater.queries.dialect import Word, Words, pointing, shown
+from headwater.queries.alerts import alter_alert, create_alert, drop_alert
+from headwater.queries.clauses import checked, read_kind, read_new_name, read_options, read_set, read_string
+from headwater.queries.dialect import Word, Words, shown
 from headwater.queries.statements import (
+    AcceptDrop,
     AddColumn,
     AlterSource,
     Columns,
@@ -43,6 +44,9 @@ from headwater.queries.statements import (
     ExplainQuery,
     Query,
     SetOptions,
+    SetSink,
+    SetSource,
+    ShowAlerts,
     ShowCursors,
     ShowSinks,
     ShowSources,
@@ -53,11 +57,10 @@ from headwater.queries.statements import (
 )
 from headwater.types import parse_type, quote
 
-T = TypeVar("T")
-
 _EXAMPLES = (
-    "CREATE TOPIC, CREATE MATERIALIZED VIEW, CREATE SOURCE, CREATE SINK, ALTER TOPIC, DROP <kind> <name>, "
-    "SHOW TOPICS, VIEWS, SOURCES, SINKS or CURSORS, DESCRIBE <name>, EXPLAIN <name or query> and SELECT work"
+    "CREATE TOPIC, CREATE MATERIALIZED VIEW, CREATE SOURCE, CREATE SINK, CREATE ALERT, "
+    "ALTER <kind> <name>, DROP <kind> <name>, "
+    "SHOW TOPICS, VIEWS, SOURCES, SINKS, ALERTS or CURSORS, DESCRIBE <name>, EXPLAIN <name or query> and SELECT work"
 )
 _QUERY = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
 """What a query begins with."""
@@ -132,6 +135,8 @@ def _create(words: Words) -> Statement:
         return _create_source(words, replace)
     if words.accept("SINK"):
         return _create_sink(words, replace)
+    if words.next.is_("ALERT") or (words.next.is_("DEFAULT") and words.ahead(1).is_("ALERTS")):
+        return create_alert(words, replace)
     if words.accept("MATERIALIZED"):
         words.expect("VIEW", hint="write CREATE MATERIALIZED VIEW name AS SELECT ...")
         return _create_view(words, replace)
@@ -143,13 +148,13 @@ def _create(words: Words) -> Statement:
     lenient = words.accept("IF", "NOT", "EXISTS")
     name = words.name("the name of the topic")
     if words.next.is_("WITH", "AS"):
-        options = _options(words) if words.accept("WITH") else {}
+        options = read_options(words) if words.accept("WITH") else {}
         words.expect("AS", hint="give the columns before WITH, or a query after it: AS SELECT ...")
         return CreateTopicAs(name.text, _query(words), Columns(pa.schema([])), options, lenient, replace)
     words.expect("(", hint=f"give the columns: CREATE TOPIC {quote(name.text)} (id BIGINT, ...)")
     columns = _columns(words)
     last = words.expect(")")
-    options = _options(words) if words.accept("WITH") else {}
+    options = read_options(words) if words.accept("WITH") else {}
     if words.next.is_("AS"):
         if len(columns.schema):
             words.fail(
@@ -160,63 +165,44 @@ def _create(words: Words) -> Statement:
         return CreateTopicAs(name.text, _query(words), columns, options, lenient, replace)
     statement = CreateTopic(name.text, columns, options, lenient, replace)
     if not any(isinstance(v, EnvValue) for v in options.values()):
-        _checked(words, name, last, statement.definition)
+        checked(words, name, last, statement.definition)
     return statement
 
 
 def _create_view(words: Words, replace: bool) -> CreateView:
-    lenient, name = _new_name(words, replace, "view")
+    lenient, name = read_new_name(words, replace, "view")
     columns = _column_names(words) if words.accept("(") else ()
     first = words.next
-    options = _options(words, VIEW_OPTION_NAMES, "view") if words.accept("WITH") else {}
+    options = read_options(words, VIEW_OPTION_NAMES, "view") if words.accept("WITH") else {}
     last = words.expect("AS", hint=f"write CREATE MATERIALIZED VIEW {quote(name.text)} AS SELECT ...")
     query, emit = _emitting_query(words)
-    _checked(words, name, name, lambda: check_view(name.text, columns))
+    checked(words, name, name, lambda: check_view(name.text, columns))
     if not any(isinstance(v, EnvValue) for v in options.values()):
-        _checked(words, first, last, lambda: view_options(options))
+        checked(words, first, last, lambda: view_options(options))
     return CreateView(name.text, query, columns, options, emit, lenient, replace)
 
 
 def _create_source(words: Words, replace: bool) -> CreateSource:
-    lenient, name = _new_name(words, replace, "source")
+    lenient, name = read_new_name(words, replace, "source")
     words.expect("FROM", hint=f"write CREATE SOURCE {quote(name.text)} FROM POSTGRES WITH (url = '...')")
-    kind = _kind(words, SOURCE_OPTIONS, "source")
-    options = _options(words, SOURCE_OPTIONS[kind], f"{kind} source") if words.accept("WITH") else {}
+    kind = read_kind(words, SOURCE_OPTIONS, "source")
+    options = read_options(words, SOURCE_OPTIONS[kind], f"{kind} source") if words.accept("WITH") else {}
     made = SourceDefinition(name.text, kind, options)
-    _checked(words, name, words.before(1), lambda: check_connection(made))
+    checked(words, name, words.before(1), lambda: check_connection(made))
     return CreateSource(made, lenient, replace)
 
 
 def _create_sink(words: Words, replace: bool) -> CreateSink:
-    lenient, name = _new_name(words, replace, "sink")
+    lenient, name = read_new_name(words, replace, "sink")
     hint = f"write CREATE SINK {quote(name.text)} FROM view INTO REDIS WITH (url = '...')"
     words.expect("FROM", hint=hint)
     view = words.name("the name of a view")
     words.expect("INTO", hint=hint)
-    kind = _kind(words, SINK_OPTIONS, "sink")
-    options = _options(words, SINK_OPTIONS[kind], f"{kind} sink") if words.accept("WITH") else {}
+    kind = read_kind(words, SINK_OPTIONS, "sink")
+    options = read_options(words, SINK_OPTIONS[kind], f"{kind} sink") if words.accept("WITH") else {}
     made = SinkDefinition(name.text, kind, options, view.text)
-    _checked(words, name, words.before(1), lambda: check_connection(made))
+    checked(words, name, words.before(1), lambda: check_connection(made))
     return CreateSink(made, lenient, replace)
-
-
-def _new_name(words: Words, replace: bool, what: str) -> tuple[bool, Word]:
-    """Whether IF NOT EXISTS stands there, and the name after it."""
-    start = words.next
-    lenient = words.accept("IF", "NOT", "EXISTS")
-    if lenient and replace:
-        words.fail("OR REPLACE and IF NOT EXISTS exclude each other", at=start, hint="leave one of them out")
-    return lenient, words.name(f"the name of the {what}")
-
-
-def _kind(words: Words, known: Mapping[str, object], what: str) -> str:
-    word = words.next
-    if word.kind != "word" or word.text.lower() not in known:
-        near = next(iter(difflib.get_close_matches(word.text.lower(), known, 1)), None)
-        every = ", ".join(kind.upper() for kind in known)
-        hint = f"did you mean {near.upper()}?" if near else f"there are {every}"
-        words.fail(f"{shown(word)} is not a kind of {what}", hint=hint)
-    return words.take().text.lower()
 
 
 def _column_names(words: Words) -> tuple[str, ...]:
@@ -333,7 +319,7 @@ def _type(words: Words, column: Word) -> pa.DataType:
     source = words.text[first.start : last.end]
     if "/*" not in source and "--" not in source:
         text = source
-    return _checked(words, first, last, lambda: parse_type(text.strip()))
+    return checked(words, first, last, lambda: parse_type(text.strip()))
 
 
 def _key(words: Words) -> tuple[str, ...]:
@@ -373,67 +359,7 @@ def _interval(words: Words, hint: str) -> Microseconds:
     if words.next.kind == "word":
         last = words.take()
         text = f"{text} {last.text}"
-    return _checked(words, amount, last, lambda: parse_span_us(text), hint)
-
-
-def _options(words: Words, known: Sequence[str] = OPTION_NAMES, what: str = "topic") -> dict[str, Any]:
-    words.expect("(", hint="options stand in parentheses: (retention = '7 days')")
-    options: dict[str, Any] = {}
-    while not words.accept(")"):
-        if options:
-            words.expect(",")
-        name = words.next
-        option = (words.take().text if name.kind == "string" else words.name("an option").text).lower()
-        if option not in known:
-            near = next(iter(difflib.get_close_matches(option, known, 1)), None)
-            words.fail(
-                f"{option!r} is not an option of a {what}",
-                at=name,
-                hint=f"did you mean {near}?" if near else f"the options are {', '.join(known)}",
-            )
-        if option in options:
-            words.fail(f"{option} is given twice", at=name)
-        words.expect("=", hint=f"write {option} = value")
-        options[option] = _value(words, option)
-    return options
-
-
-def _value(words: Words, option: str) -> Any:
-    word = words.next
-    if word.is_("ENV") and words.ahead(1).is_("("):
-        words.expect("ENV", "(")
-        if words.next.kind != "string":
-            words.fail("env takes the name of a variable", hint=f"write {option} = env('NAME')")
-        name = words.take().text
-        words.expect(")")
-        return EnvValue(name)
-    sign = "-" if words.accept("-") else ""
-    word = words.take()
-    if word.kind == "number":
-        text = sign + word.text
-        return int(text) if text.lstrip("-").isdigit() else float(text)
-    if sign or word.kind != "string":
-        literals = {"TRUE": True, "FALSE": False, "NULL": None}
-        if not sign and word.kind == "word" and word.text.upper() in literals:
-            return literals[word.text.upper()]
-        words.fail(
-            f"the value of {option} is a string or a number, found {shown(word)}",
-            at=word,
-            hint=f"write {option} = '{word.text}'" if word.is_name else None,
-        )
-    return _string(words, word)
-
-
-def _string(words: Words, first: Word) -> str:
-    """A string with those that follow it: joined as they are, and with a quote between them in 'it''s'."""
-    text, last = first.text, first
-    while words.next.kind == "string":
-        quote_mark = words.text[last.end - 1]
-        if words.next.start == last.end and words.text[words.next.start] == quote_mark:
-            text += quote_mark
-        last = words.take()
-        text += last.text
-    return text
+    return checked(words, amount, last, lambda: parse_span_us(text), hint)
 
 
 def _alter(words: Words) -> Statement:
@@ -443,6 +369,10 @@ def _alter(words: Words) -> Statement:
         )
     if words.accept("SOURCE"):
         return _alter_source(words)
+    if words.accept("SINK"):
+        return _alter_sink(words)
+    if words.accept("ALERT"):
+        return alter_alert(words)
     _expect_topic(words, "ALTER")
     topic = words.name("the name of a topic").text
     if words.accept("ADD"):
@@ -461,15 +391,14 @@ def _alter(words: Words) -> Statement:
             return WidenColumn(topic, name.text, _type(words, name))
         if words.accept("DROP", "NOT", "NULL"):
             return DropNotNull(topic, name.text)
+        if words.accept("ACCEPT", "DROP"):
+            return AcceptDrop(topic, name.text)
         words.fail(
-            f"expected TYPE or DROP NOT NULL, found {shown(words.next)}", hint="ALTER COLUMN n TYPE BIGINT"
+            f"expected TYPE, DROP NOT NULL or ACCEPT DROP, found {shown(words.next)}",
+            hint="ALTER COLUMN n TYPE BIGINT",
         )
     if words.accept("SET"):
-        first = words.next
-        options = _options(words)
-        if not options:
-            words.fail("SET needs at least one option", at=first, hint="SET (retention = '7 days')")
-        return SetOptions(topic, options)
+        return SetOptions(topic, read_set(words, OPTION_NAMES, "topic", "retention = '7 days'"))
     if words.next.is_("DROP", "RENAME"):
         words.fail(
             f"ALTER TOPIC cannot {words.next.text.upper()}: records already in the log would change their meaning",
@@ -481,9 +410,22 @@ def _alter(words: Words) -> Statement:
     )
 
 
-def _alter_source(words: Words) -> AlterSource:
+def _alter_sink(words: Words) -> SetSink:
+    name = words.name("the name of a sink").text
+    words.expect("SET", hint=f"write ALTER SINK {quote(name)} SET (on_error = 'divert')")
+    return SetSink(name, read_set(words, _every(SINK_OPTIONS), "sink", "on_error = 'divert'"))
+
+
+def _every(options: Mapping[str, Sequence[str]]) -> list[str]:
+    """The options of all kinds: which of them it is of is not said where it is altered."""
+    return list(dict.fromkeys(name for names in options.values() for name in names))
+
+
+def _alter_source(words: Words) -> AlterSource | SetSource:
     name = words.name("the name of a source").text
-    hint = "SNAPSHOT table [WHERE 'condition'], PAUSE, RESUME or RESTART [table]"
+    hint = "SET (...), SNAPSHOT table [WHERE 'condition'], PAUSE, RESUME or RESTART [table]"
+    if words.accept("SET"):
+        return SetSource(name, read_set(words, _every(SOURCE_OPTIONS), "source", "max_wal = '10 GB'"))
     if words.accept("PAUSE"):
         return AlterSource(name, "pause")
     if words.accept("RESUME"):
@@ -496,7 +438,7 @@ def _alter_source(words: Words) -> AlterSource:
         if words.accept("WHERE"):
             if words.next.kind != "string":
                 words.fail("the condition is a text in the source's own SQL", hint="WHERE 'id > 100'")
-            where = _string(words, words.take())
+            where = read_string(words, words.take())
         return AlterSource(name, "snapshot", table, where)
     raise words.error(f"expected what to do with the source, found {shown(words.next)}", hint=hint)
 
@@ -504,12 +446,14 @@ def _alter_source(words: Words) -> AlterSource:
 def _table(words: Words) -> str:
     """A table of a source: a text, or a name with or without that of its schema."""
     if words.next.kind == "string":
-        return _string(words, words.take())
+        return read_string(words, words.take())
     name = words.name("the name of a table").text
     return f"{name}.{words.name('the name of a table').text}" if words.accept(".") else name
 
 
 def _drop(words: Words) -> Statement:
+    if words.accept("ALERT"):
+        return drop_alert(words)
     for what in ("SOURCE", "SINK"):
         if words.accept(what):
             lenient = words.accept("IF", "EXISTS")
@@ -556,9 +500,11 @@ def _show(words: Words) -> Statement:
         return ShowSources()
     if words.accept("SINKS"):
         return ShowSinks()
+    if words.accept("ALERTS"):
+        return ShowAlerts()
     raise words.error(
         f"there is no SHOW {words.next.text.upper()}",
-        hint="SHOW TOPICS, VIEWS, SOURCES, SINKS and CURSORS work",
+        hint="SHOW TOPICS, VIEWS, SOURCES, SINKS, ALERTS and CURSORS work",
     )
 
 
@@ -569,6 +515,10 @@ def _describe(words: Words) -> Describe:
 def _explain(words: Words) -> Explain | ExplainQuery:
     if words.next.is_(*_QUERY) and not _is_name(words):
         return ExplainQuery(*_emitting_query(words))
+    kinds: tuple[Literal["source", "sink"], ...] = ("source", "sink")
+    for kind in kinds:
+        if not _is_name(words) and words.accept(kind.upper()):
+            return Explain(words.name(f"the name of a {kind}").text, kind)
     return Explain(_relation(words))
 
 
@@ -585,15 +535,3 @@ def _relation(words: Words) -> str:
 def _is_name(words: Words) -> bool:
     """Whether the next word is itself a name, and no keyword before one: nothing but a dot follows it."""
     return words.ahead(1).kind == "end" or words.ahead(1).is_(";", ".")
-
-
-def _checked(words: Words, first: Word, last: Word, build: Callable[[], T], hint: str | None = None) -> T:
-    """What `build` gives; its error with the place in the statement added."""
-    try:
-        return build()
-    except StatementError:
-        raise
-    except HeadwaterError as error:
-        raise pointing(
-            words.text, first.start, last.end, error.message, hint=error.hint or hint, because=error.detail
-        ) from None

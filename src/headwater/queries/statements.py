@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from headwater.catalog import TopicDefinition, ViewDefinition, define_topic, define_view
 from headwater.clock import Microseconds
+from headwater.connections import AlertDefinition, Options, SinkDefinition, SourceDefinition
 from headwater.connections import EnvValue as EnvValue
-from headwater.connections import Options, SinkDefinition, SourceDefinition
 from headwater.connections import resolve as resolve
 
 
@@ -146,13 +146,67 @@ class CreateSink:
 
 
 @dataclass(frozen=True)
+class CreateAlert:
+    """CREATE [OR REPLACE] ALERT [IF NOT EXISTS] name ON view | METRIC name[{label = 'value', ...}] WHEN condition
+    [FOR 'span'] NOTIFY kind WITH (...)."""
+
+    definition: AlertDefinition
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True)
+class CreateDefaultAlerts:
+    """CREATE DEFAULT ALERTS NOTIFY kind WITH (...): those of them that are not there yet."""
+
+    alerts: tuple[AlertDefinition, ...]
+
+
+@dataclass(frozen=True)
+class SetAlert:
+    """ALTER ALERT name SET (option = value, ...); NULL takes an option away."""
+
+    name: str
+    options: Options
+
+
+@dataclass(frozen=True)
+class DropAlert:
+    """DROP ALERT [IF EXISTS] name: nothing more is said of what it has told."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class ShowAlerts:
+    """SHOW ALERTS."""
+
+
+@dataclass(frozen=True)
 class AlterSource:
-    """ALTER SOURCE name SNAPSHOT table [WHERE 'condition'] | PAUSE | RESUME | RESTART [table]."""
+    """ALTER SOURCE name SNAPSHOT table [WHERE 'condition'] | PAUSE | RESUME | RESTART [table]. See `SetSource`."""
 
     name: str
     action: Literal["snapshot", "pause", "resume", "restart"]
     table: str | None = None
     where: str | None = None
+
+
+@dataclass(frozen=True)
+class SetSource:
+    """ALTER SOURCE name SET (option = value, ...); NULL takes an option away."""
+
+    name: str
+    options: Options
+
+
+@dataclass(frozen=True)
+class SetSink:
+    """ALTER SINK name SET (option = value, ...); NULL takes an option away."""
+
+    name: str
+    options: Options
 
 
 @dataclass(frozen=True)
@@ -192,6 +246,14 @@ class WidenColumn:
 @dataclass(frozen=True)
 class DropNotNull:
     """ALTER TOPIC name ALTER COLUMN c DROP NOT NULL."""
+
+    topic: str
+    column: str
+
+
+@dataclass(frozen=True)
+class AcceptDrop:
+    """ALTER TOPIC name ALTER COLUMN c ACCEPT DROP: views go on with NULL in a column that its source dropped."""
 
     topic: str
     column: str
@@ -248,9 +310,11 @@ class Describe:
 
 @dataclass(frozen=True)
 class Explain:
-    """EXPLAIN name: everything that is known about a topic or a view."""
+    """EXPLAIN [TOPIC | VIEW | SOURCE | SINK] name: everything that is known about it. Without a kind it is a topic or a
+    view of that name, else a source, else a sink."""
 
     name: str
+    kind: Literal["source", "sink"] | None = None
 
 
 @dataclass(frozen=True)
@@ -261,7 +325,21 @@ class ExplainQuery:
     emit_on_close: bool = False
 
 
-Outside = CreateSource | CreateSink | AlterSource | DropSource | DropSink | ShowSources | ShowSinks
+Alerting = CreateAlert | CreateDefaultAlerts | SetAlert | DropAlert | ShowAlerts
+"""Statements about alerts."""
+
+Outside = (
+    CreateSource
+    | CreateSink
+    | AlterSource
+    | SetSource
+    | SetSink
+    | DropSource
+    | DropSink
+    | Alerting
+    | ShowSources
+    | ShowSinks
+)
 """Statements about what is outside of the workspace."""
 
 Statement = (
@@ -274,6 +352,7 @@ Statement = (
     | AddColumn
     | WidenColumn
     | DropNotNull
+    | AcceptDrop
     | SetOptions
     | DropTopic
     | ShowTopics

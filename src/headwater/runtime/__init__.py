@@ -1,1 +1,1 @@
-"""The engine: graph and cut become a tick. Today it holds the search for Java that Spark will need."""
+"""The engine: graph and cut become a tick."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -36,6 +37,7 @@ from headwater.runtime.inputs import Inputs
 from headwater.runtime.lateness import watermarks_at
 from headwater.runtime.phases import Phases
 from headwater.runtime.placement import Parts
+from headwater.runtime.trials import OLD
 from headwater.runtime.units import BESIDE, Derived, Done, Ledger, Unit, ViewUnit, added
 from headwater.runtime.versions import VersionsUnit
 from headwater.state.bases import Bases
@@ -94,6 +96,8 @@ class _Standing:
     """Stopped for no other reason than that one below it is."""
     key: tuple[int, ...] | None = None
     """The columns that its contents are arranged by; None if these are the ones that its unit says."""
+    old: int | None = None
+    """The tick that has the version which it has taken the place of, when it was built anew."""
 
 
 class Attempt:
@@ -122,15 +126,15 @@ class Attempt:
         self._cut = target.positions
         self._sequence = target.sequence
         self._backfill_rows = min(BACKFILL_ROWS, target.rows_max)
-        self._tick = target.tick
+        self.tick = target.tick
         self._epoch = target.epoch
-        self.writer: Writer = store.begin(self._tick, self._epoch)
+        self.writer: Writer = store.begin(self.tick, self._epoch)
         self._inputs = Inputs(log)
         self._standing: dict[str, _Standing] = {}
         self._derives = any(isinstance(unit, ViewUnit) and unit.derived for unit in self._units)
         self._derived: dict[str, Derived] = {}
         """What the views that have moved give beside their rows, by name."""
-        self._arrangements = Arrangements(store, self.writer, self._tick, watch, merging)
+        self._arrangements = Arrangements(store, self.writer, self.tick, watch, merging)
         self._changes: dict[str, RunRef] = {}
         self.newly_stopped: dict[str, str] = {}
         self.errors: dict[str, HeadwaterError] = {}
@@ -200,8 +204,18 @@ class Attempt:
             self._standing[name] = dataclasses.replace(view, change=change)
 
     def _switch(self, unit: ViewUnit, name: str) -> None:
-        """A view that was built beside another takes its place, for all who read it, in this very tick."""
+        """A view that was built beside another takes its place, for all who read it, in this very tick; not while it is on
+        trial."""
+        if unit.trial is not None and not unit.trial.is_over:
+            return
         old = self._unit(name)
+        standing = self._standing[unit.name]
+        if not standing.joined:  # it was on trial since it did
+            standing.joined = True
+            self._change_is_all(unit)
+            standing.beside_refs |= self._beside_is_all(unit)
+        if unit.trial is not None and self._before is not None:
+            standing.old = self._before.tick
         self._arrangements.drop(old)
         place = self._units.index(unit)
         self._units[place] = unit.in_place()
@@ -245,6 +259,7 @@ class Attempt:
             watermarks=state.extra.get("watermarks", {}),
             is_blocked="blocked" in state.extra,
             key=tuple(state.extra["key"]),
+            old=state.extra.get(OLD),
         )
 
     def _damage(self, unit: Unit) -> str | None:
@@ -279,7 +294,7 @@ class Attempt:
                 unit, state, f"{reason}, and records that it was made from were removed since"
             )
         self._arrangements.clear(unit)
-        return _Standing(None, built=self._tick, begins=begins)
+        return _Standing(None, built=self.tick, begins=begins)
 
     def _from_base(self, unit: Unit, based: ViewState, state: ViewState | None) -> _Standing:
         base = self._bases.newest()
@@ -295,7 +310,7 @@ class Attempt:
         self._arrangements.put(unit, refs)
         return _Standing(
             None,
-            built=self._tick,
+            built=self.tick,
             begins=based.extra["begins"],
             positions=based.positions,
             sequence=int(based.extra["sequence"]),
@@ -315,6 +330,13 @@ class Attempt:
         return standing
 
     def _blocked(self, unit: Unit) -> tuple[str, str] | None:
+        if isinstance(unit, ViewUnit) and unit.trial is not None:
+            if unit.trial.problem is not None:
+                return "stopped", unit.trial.problem
+            for name in unit.units:
+                if (new := self._standing.get(f"{name}{BESIDE}")) is not None and self._is_on_trial(name):
+                    status = "stopped" if new.status == "stopped" else "backfilling"
+                    return status, f"it reads {name}, which is being built anew"
         for name in unit.units:
             below = self._standing.get(name)
             if below is None:
@@ -324,6 +346,10 @@ class Attempt:
             if below.status != "live":
                 return below.status, f"it reads {name}, which is {below.status}"
         return None
+
+    def _is_on_trial(self, name: str) -> bool:
+        unit = self._unit(f"{name}{BESIDE}")
+        return isinstance(unit, ViewUnit) and unit.trial is not None
 
     def _taken_back(self, unit: Unit) -> str | None:
         """A view below that was made anew, and from this tick on lacks rows which the unit counts on."""
@@ -508,20 +534,22 @@ class Attempt:
         if any(self._cut[t] != self._before.positions.get(t) for t in live):
             return True  # offsets that hold no record were passed
         moved = (*self._units, *self._derived.values())
-        now = {u.name: (u.identity, self._standing[u.name].status) for u in moved}
+        now: dict[str, tuple[Any, str]] = {u.name: (u.identity, self._standing[u.name].status) for u in moved}
+        left = (self._broken_state(name, broken) for name, broken in self._broken.items())
+        now |= {state.name: (state.extra.get("identity"), state.status) for state in left}
         then = {n: (v.extra.get("identity"), v.status) for n, v in self._before.views.items()}
         if now != then:
             return True
         behind = (s for s in self._standing.values() if s.status == "backfilling")
         return any(s.state and s.sequence != int(s.state.extra["sequence"]) for s in behind)
 
-    def commit(self) -> Manifest:
-        """Write the tick."""
+    def commit(self, extra: Mapping[str, Any]) -> Manifest:
+        """Write the tick, with what the engine has to say in it."""
         live = [self._standing[u.name] for u in self._units if self._standing[u.name].status == "live"]
         # a topic that nobody read before is not in the cut: one that joins has its position by itself
         own = {topic: dict(ends) for standing in live for topic, ends in standing.positions.items()}
         manifest = Manifest(
-            tick=self._tick,
+            tick=self.tick,
             epoch=self._epoch,
             committed_at=self._store.commit_time(),
             sequence=self._sequence,
@@ -531,6 +559,7 @@ class Attempt:
             views={u.name: self._view_state(u) for u in self._units}
             | {name: self._derived_state(derived) for name, derived in self._derived.items()}
             | {name: self._broken_state(name, broken) for name, broken in self._broken.items()},
+            extra=extra,
         )
         self._store.commit(manifest)
         self._arrangements.committed(manifest)
@@ -551,7 +580,7 @@ class Attempt:
             contents="",
             schema=encode_schema(broken.definition.columns),
             reason=broken.reason,
-            built=self._tick,
+            built=self.tick,
             extra={"unplanned": True, "begins": {}, "key": []},
         )
 
@@ -565,7 +594,7 @@ class Attempt:
             name=derived.name,
             contents=arrangement_id(unit, derived.contents),
             schema=encode_schema(derived.schema),
-            last_tick=self._tick if live else (then.last_tick if then else None),
+            last_tick=self.tick if live else (then.last_tick if then else None),
             change=self._standing[derived.view].beside_refs.get(derived.contents.name) if live else None,
             extra={k: v for k, v in state.extra.items() if k != "ledger"}
             | {"key": list(derived.contents.key), "derived": True},
@@ -582,7 +611,7 @@ class Attempt:
             contents=arrangement_id(unit, unit.contents),
             schema=encode_schema(unit.schema),
             reason=standing.reason,
-            last_tick=self._tick if live else (then.last_tick if then else None),
+            last_tick=self.tick if live else (then.last_tick if then else None),
             positions=standing.positions,
             change=self._changes.get(unit.name) if live else None,
             built=standing.built,
@@ -597,6 +626,7 @@ class Attempt:
             }
             | ({"base": standing.base.tick} if standing.base is not None else {})
             | ({"blocked": True} if standing.is_blocked else {})
+            | ({OLD: standing.old} if standing.old is not None else {})
             | ({"ledger": standing.ledger} if isinstance(unit, ViewUnit) else {})
             | ({"watermarks": standing.watermarks} if standing.watermarks else {}),
         )

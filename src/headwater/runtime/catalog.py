@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from headwater.catalog import TopicDefinition, ViewDefinition
-from headwater.errors import HeadwaterError, UsageError
+from headwater.dropped import DroppedColumn
+from headwater.errors import ColumnDroppedError, HeadwaterError, StatementError, UsageError
 from headwater.log.protocol import Entry, Log
+from headwater.queries.dialect import words_of
 from headwater.queries.statements import Query
 from headwater.runtime.admission import ERRORS, Admission
 from headwater.runtime.expressions import Evaluator
@@ -27,6 +30,7 @@ from headwater.runtime.placement import Placement
 from headwater.runtime.planning.handles import Relation, Times
 from headwater.runtime.planning.planner import Plan, Planner
 from headwater.runtime.planning.policy import Policy
+from headwater.runtime.trials import trial_of
 from headwater.runtime.units import BESIDE, ERRORS_NAME, Derived, TableUnit, Unit, ViewUnit, view_of
 from headwater.runtime.versions import VersionsUnit, readable_versions
 from headwater.state.manifest import Manifest, ViewState, decode_schema, encode_schema
@@ -52,6 +56,10 @@ class Workload:
 
     units: Sequence[Unit]
     broken: Mapping[str, Broken]
+    until: int | None = None
+    """The commit that the tick must not pass: there a column is dropped that a view reads, which stops after it."""
+    marks: Mapping[str, Sequence[DroppedColumn]] = field(default_factory=dict)
+    """By topic, the dropped columns that this is made by; a cut behind which there are others is not for it."""
 
 
 class Catalog:
@@ -78,7 +86,28 @@ class Catalog:
         relations = self._relations(inputs)
         if policy is not None and policy.emits:
             relations = self._timed(relations)
-        return self._planner.plan(query, relations, policy)
+        try:
+            return self._planner.plan(query, relations, policy)
+        except StatementError:
+            self._refuse_dropped(query, relations, policy)
+            raise
+
+    def _refuse_dropped(self, query: Query, relations: dict[str, Relation], policy: Policy | None) -> None:
+        """Raise ColumnDroppedError if a query cannot be planned for no other reason than that it names a dropped column."""
+        words = {word.text.lower() for word in words_of(query.text) if word.is_name}
+        lost = {
+            name: topic
+            for name, topic in self._log.topics().items()
+            if name.lower() in words and any(one.column.lower() in words for one in unread(topic))
+        }
+        whole = {name: _topic_relation(topic, topic.schema.names) for name, topic in lost.items()}
+        if not whole:
+            return
+        found: list[tuple[str, DroppedColumn]] = []
+        with suppress(StatementError):
+            found = dropped_in(self._planner.plan(query, {**relations, **whole}, policy), lost)
+        for topic, one in found:
+            raise one.error(topic)
 
     def relations_of(self, view: ViewDefinition) -> dict[str, Relation]:
         """What a view reads, as planning sees it, with what is known of times."""
@@ -137,15 +166,17 @@ class Catalog:
         """Every unit, sources first."""
         return self.workload({}).units
 
-    def workload(self, served: Mapping[str, int]) -> Workload:
+    def workload(self, served: Mapping[str, int], reached: int | None = None) -> Workload:
         """Everything that a tick moves; `served` has the incarnations of the views that are part of the last tick.
 
         A view that was declared anew since then is built beside the one that is served, which goes on until then.
+        `reached` is the commit up to which the last tick has everything: views that read a column which was dropped before
+        it cannot go on. Left out, that is not looked at.
         """
         with self._guard:
-            return self._workload(served)
+            return self._workload(served, reached)
 
-    def _workload(self, served: Mapping[str, int]) -> Workload:
+    def _workload(self, served: Mapping[str, int], reached: int | None) -> Workload:
         views = definitions(self._log)
         old = {
             name: past
@@ -156,6 +187,7 @@ class Catalog:
         units: dict[str, Unit] = {}
         beside: dict[str, Derived] = {}
         broken: dict[str, Broken] = {}
+        until: int | None = None
         used: set[str] = set()
         for definition in in_order(views, {name: past.definition for name, past in old.items()}):
             before = old.get(definition.name)
@@ -165,25 +197,29 @@ class Catalog:
                 types = before.types if before is not None and each is not definition else {}
                 try:
                     unit = self._view(each, {**units, **beside}, topics, types)
+                    used.add(_made_name(each))
+                    if reached is not None and (lost := dropped_in(unit.plan, topics)):
+                        if served.get(each.name) != each.incarnation or reached >= lost[0][1].sequence:
+                            raise lost[0][1].error(lost[0][0], each.name)
+                        until = min(lost[0][1].sequence, until or lost[0][1].sequence)
                 except HeadwaterError as error:
                     if each is definition and definition.name not in old:
                         waits = any(view_of(name) in old for name in definition.reads)
-                        broken[definition.name] = Broken(definition, str(error.message), waits)
+                        broken[definition.name] = Broken(definition, _because(error, each, broken), waits)
                     continue
-                used.add(_made_name(each))
                 for source, name in unit.sources.items():
                     topic = table_topic(source) if is_versions(source) else source
                     if topic in topics and name not in units:
                         units[name] = self._table(topics[topic], name)
                         used.add(name)
                 if each is definition and definition.name in units:
-                    unit = unit.beside()
+                    unit = unit.beside(trial_of(self._log, definition.name, definition.incarnation))
                 units[unit.name] = unit
                 if unit.replaces is None:
                     beside |= {derived.name: derived for derived in unit.derived}
         for name in [n for n in self._made if n not in used]:
             del self._made[name]
-        return Workload(list(units.values()), broken)
+        return Workload(list(units.values()), broken, until, marks_of(topics))
 
     def _table(self, topic: TopicDefinition, name: str) -> Unit:
         """The unit of this name that keeps a topic: as its table, with hidden columns or without, or as its versions."""
@@ -354,6 +390,8 @@ def state_of(log: Log, view: ViewDefinition, manifest: Manifest | None) -> ViewS
         return None
     beside = manifest.views.get(f"{view.name}{BESIDE}")
     told = "its new definition is being built beside it"
+    if trial_of(log, view.name, view.incarnation) is not None:
+        told = "it is being built anew, beside what is served"
     if beside is not None and beside.status == "stopped":
         told = f"its new definition has stopped, the one before goes on: {beside.reason}"
     return replace(state, reason=told)
@@ -385,15 +423,50 @@ def _made_name(definition: ViewDefinition) -> str:
     return f"{definition.name}@{definition.incarnation}"
 
 
+def _because(error: HeadwaterError, view: ViewDefinition, broken: Mapping[str, Broken]) -> str:
+    """Why a view cannot be kept: of one that reads another that cannot be kept either, because of that."""
+    below = next((name for name in map(view_of, view.reads) if name in broken), None)
+    if below is not None:
+        return f"it reads {below}, which is stopped: {broken[below].reason}"
+    return f"{error.message}; {error.hint}" if isinstance(error, ColumnDroppedError) else error.message
+
+
+def marks_of(topics: Mapping[str, TopicDefinition]) -> dict[str, Sequence[DroppedColumn]]:
+    """By topic, the columns that were dropped where it is captured from."""
+    return {name: topic.dropped for name, topic in topics.items() if topic.dropped}
+
+
+def unread(topic: TopicDefinition) -> list[DroppedColumn]:
+    """The columns of a topic that views do not read any more: dropped where it is captured from, and not accepted."""
+    return [one for one in topic.dropped if not one.accepted]
+
+
+def dropped_in(plan: Plan, topics: Mapping[str, TopicDefinition]) -> list[tuple[str, DroppedColumn]]:
+    """The columns that a plan reads and cannot read any more, by topic, the one that was dropped first before others."""
+    lost = {name: unread(topics[name]) for name in plan.inputs if name in topics and topics[name].dropped}
+    if not any(lost.values()):
+        return []
+    read = plan.columns_read()
+    found = [(name, one) for name, marks in lost.items() for one in marks if one.column in read.get(name, ())]
+    return sorted(found, key=lambda each: (each[1].sequence, each[0], each[1].column))
+
+
 def _topic_relation(topic: TopicDefinition, columns: Sequence[str] | None) -> Relation:
+    if columns is None and topic.dropped:
+        gone = {one.column for one in unread(topic)}
+        columns = [name for name in topic.schema.names if name not in gone]
+    chosen = _chosen(topic.schema, columns)
+    places = tuple(map(topic.schema.names.index, chosen.names))
+    versions = readable_versions(topic)
     return Relation(
         topic.name,
-        _chosen(topic.schema, columns),
+        chosen,
         append_only=not topic.key,
         hidden=every_hidden(topic),
+        places=None if places == tuple(range(len(places))) else places,
         times={topic.time: Times(frozenset([topic.name]))} if topic.time is not None else {},
         is_stream=not topic.key and topic.time is not None,
-        versions=readable_versions(topic),
+        versions=replace(versions, key=tuple(map(places.index, versions.key))),
     )
 
 

@@ -12,7 +12,7 @@ from headwater.catalog import ViewDefinition, define_view
 from headwater.errors import HeadwaterError, UsageError, ViewExistsError
 from headwater.log.protocol import Log
 from headwater.queries.statements import Query
-from headwater.runtime.catalog import VIEW, definitions, in_order, keep_past
+from headwater.runtime.catalog import VIEW, definitions, in_order, keep_past, unread
 from headwater.runtime.functions.calls import Calls, Misfit, complete, fitted
 from headwater.runtime.functions.definitions import FunctionDefinition, define, names_in
 from headwater.runtime.functions.folds import Fold, FoldCode, check_columns, check_topic, graph, parse_fold
@@ -90,6 +90,8 @@ class Declarations:
         definition = define("fold", name, returns, version)
         _callable(definition.name, "step", step)
         source = self._log.topic(topic)
+        for lost in unread(source):  # it would get whole records
+            raise lost.error(source.name)
         check_topic(source, key)
         check_columns(definition.name, key, definition.returns)
         begin = _zero(definition.name, zero, definition.returns)

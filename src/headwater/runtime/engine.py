@@ -10,7 +10,7 @@ the manifest before: a crash at any point leaves the last tick, and the next eng
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headwater.clock import Clock, parse_span_us
@@ -21,10 +21,12 @@ from headwater.positions import Ends
 from headwater.runtime import phases
 from headwater.runtime.attempt import Attempt, Target
 from headwater.runtime.background import Merging
-from headwater.runtime.catalog import Catalog, Workload
+from headwater.runtime.catalog import Catalog, Workload, marks_of
+from headwater.runtime.figures import NAME as FIGURES
+from headwater.runtime.figures import TickFigures, figures_of
 from headwater.runtime.history import let_go
 from headwater.runtime.phases import Phases
-from headwater.runtime.units import Unit
+from headwater.runtime.trials import old_ticks
 from headwater.state.bases import Bases
 from headwater.state.damage import damaged, is_of_state, lost
 from headwater.state.manifest import Manifest
@@ -90,6 +92,7 @@ class Engine:
         self._let_go_ms = clock.steady_ms()
         self._reserved = int(entry.document["reserved"]) if entry else 0
         self._first = self._first_tick()
+        self._figures = figures_of(self.manifest)
 
     def tick(self, rows_max: int | None = None) -> TickReport | None:
         """Move every view on, by `rows_max` rows of the log at most; None if there is nothing to do."""
@@ -99,7 +102,7 @@ class Engine:
         before = self.manifest
         watch = Phases()
         with watch(phases.PLAN):
-            workload = self._catalog.workload(_served(before))
+            workload = self._workload(before)
         if before is None and not workload.units:
             return None
         attempt = self._attempt(workload, before, rows_max, watch)
@@ -108,21 +111,24 @@ class Engine:
             return None
         with watch(phases.COMMIT):
             self._ownership.check()
-            manifest = attempt.commit()
+            so_far = self._figures.and_then(self._cost(attempt, started, watch))
+            manifest = attempt.commit({FIGURES: so_far.document()})
         with watch(phases.TIDY):
             self._store.abandon(attempt.writer)
             self.manifest, self._damaged, self._is_restored = manifest, {}, False
             self._let_go()
             if manifest.tick % COLLECT_EVERY_TICKS == 0:
-                self._store.collect(self._keep_ticks or self._ticks_to_keep(manifest), ())
+                kept = old_ticks(self._log, manifest).values()
+                self._store.collect(self._keep_ticks or self._ticks_to_keep(manifest), kept)
+        cost = self._cost(attempt, started, watch)
+        self._figures = self._figures.and_then(cost)
         return TickReport(
-            manifest.tick,
-            attempt.rows,
-            (self._clock.steady_ms() - started) / 1000,
-            watch.seconds,
-            attempt.newly_stopped,
-            attempt.errors,
+            cost.tick, cost.rows, cost.seconds, cost.phases, attempt.newly_stopped, attempt.errors
         )
+
+    def _cost(self, attempt: Attempt, started_ms: float, watch: Phases) -> TickFigures:
+        seconds = (self._clock.steady_ms() - started_ms) / 1000
+        return TickFigures(attempt.tick, attempt.rows, seconds, watch.seconds)
 
     def _ticks_to_keep(self, manifest: Manifest) -> int:
         before = self._store.tick_at(manifest.committed_at - TICKS_KEPT_US)
@@ -132,7 +138,12 @@ class Engine:
     def _attempt(self, workload: Workload, before: Manifest | None, rows_max: int, watch: Phases) -> Attempt:
         """Do a tick's work. Views whose state turns out to be damaged are built anew in it."""
         while True:
-            positions, sequence = self._cut(workload.units, before, rows_max)
+            positions, sequence = self._cut(workload, before, rows_max)
+            if marks_of(self._log.topics()) != workload.marks:
+                # A column was dropped since it was planned, and the cut may have rows from after that.
+                with watch(phases.PLAN):
+                    workload = self._workload(before)
+                continue
             target = Target(self.next_tick(), self._ownership.epoch, positions, sequence, rows_max)
             attempt = Attempt(
                 self._log,
@@ -223,8 +234,22 @@ class Engine:
             v.status != "backfilling" for v in self.manifest.views.values()
         )
 
-    def _cut(self, units: Sequence[Unit], before: Manifest | None, rows_max: int | None) -> tuple[Ends, int]:
+    def _workload(self, before: Manifest | None) -> Workload:
+        """What the next tick moves. Where a column is dropped that a view reads, a tick ends just before it, unless the last
+        one did; the next is without that view."""
+        reached = before.sequence if before is not None else 0
+        while True:
+            workload = self._catalog.workload(_served(before), reached)
+            if before is None or workload.until is None:
+                return workload
+            positions, _ = self._cut(workload, before, 1)
+            if any(ends != before.positions.get(topic) for topic, ends in positions.items()):
+                return workload
+            reached = workload.until
+
+    def _cut(self, workload: Workload, before: Manifest | None, rows_max: int | None) -> tuple[Ends, int]:
         """The positions that live views move to, and the commit of the log that they stand for."""
+        units = workload.units
         if before is None:
             topics = sorted({t for u in units for t in u.topics})
             cut = next_cut(self._log, topics, {}, rows_max)
@@ -234,7 +259,7 @@ class Engine:
         if not topics:
             sequence, ends = self._log.cut(sorted({t for u in units for t in u.topics}))
             return ends, sequence
-        cut = next_cut(self._log, topics, before.positions, rows_max)
+        cut = next_cut(self._log, topics, before.positions, rows_max, workload.until)
         return cut.positions, max(cut.sequence, before.sequence)
 
 

@@ -320,7 +320,8 @@ class Past:
             at = target
 
     def _unit(self, name: str) -> Unit | None:
-        return next((unit for unit in self._catalog.units() if unit.name == name), None)
+        served = {name: part.incarnation for name, part in self._moment.parts.items()}
+        return next((unit for unit in self._catalog.workload(served).units if unit.name == name), None)
 
     def _next(self, unit: Unit, at: Ends) -> Ends:
         """The next chunk, no further than the moment."""

@@ -6,16 +6,19 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from headwater.clock import Clock
 from headwater.errors import EngineRunningError, HeadwaterError, LogTimeoutError
 from headwater.log.protocol import Log
 from headwater.runtime.catalog import definitions
+from headwater.runtime.comparing import Comparing, Tries, hold_trials
 from headwater.runtime.engine import Engine, TickReport
 from headwater.runtime.pacing import Pace
 from headwater.runtime.silence import Silence
 from headwater.runtime.tools import Tools
+from headwater.runtime.trials import BESIDE, due
 from headwater.runtime.units import view_of
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import STALE_AFTER_MS, Ownership, alive, claim
@@ -102,16 +105,30 @@ def run(room: EngineRoom, tick_rows: int | None = None) -> RunReport:
                 return RunReport(reached.tick, 0, (room.clock.steady_ms() - started) / 1000)
     with ownership:
         engine = Engine(room.log, room.store, ownership, room.tools().catalog, room.clock, room.keep_ticks)
-        done = _Done()
-        while (report := engine.tick(tick_rows)) is not None:
-            done.add(report)
-            assert engine.manifest is not None
-            listener = room.listener()
-            listener.ticked(report, engine.manifest)
-            if listener.enough or (engine.manifest.sequence >= target and engine.settled()):
+        done, tries = _Done(), Tries()
+        while True:
+            while (report := engine.tick(tick_rows)) is not None:
+                done.add(report)
+                assert engine.manifest is not None
+                listener = room.listener()
+                listener.ticked(report, engine.manifest)
+                if listener.enough or (engine.manifest.sequence >= target and engine.settled()):
+                    break
+            if room.listener().enough or not _compare(room, engine.manifest, tries):
                 break
         engine.finish()
     return done.report(engine.manifest, (room.clock.steady_ms() - started) / 1000)
+
+
+def _compare(room: EngineRoom, manifest: Manifest | None, tries: Tries) -> bool:
+    """Compare the views that were built anew and have caught up; whether there were some, so that a tick has more to do."""
+    listener = room.listener()
+    listener.verifying(list(due(room.log, manifest)))
+
+    def told(view: str, difference: str | None, on_base: bool) -> None:
+        listener.verified(view, difference, on_base=on_base)
+
+    return hold_trials(room.log, room.store, manifest, room.tools, told, tries)
 
 
 class _Done:
@@ -157,8 +174,11 @@ def _caught_up(room: EngineRoom) -> Callable[[Manifest], bool]:
 
     def reached(manifest: Manifest) -> bool:
         for name in views.keys() & definitions(room.log).keys():
-            state = manifest.views.get(name)
-            if state is None or state.incarnation < views[name].incarnation or state.status == "backfilling":
+            state, wanted = manifest.views.get(name), views[name].incarnation
+            beside = manifest.views.get(f"{name}{BESIDE}")
+            if beside is not None and beside.status == "stopped" and beside.incarnation >= wanted:
+                continue  # it is not going to take the place of the other
+            if state is None or state.incarnation < wanted or state.status == "backfilling":
                 return False
         live = (v.positions for v in manifest.views.values() if v.status == "live")
         return all(
@@ -221,11 +241,13 @@ class Runner:
         self._pace = pace
         self._tick_rows = tick_rows
         self._beside = beside
+        self._beside_turn = threading.Lock()
         self._stop = threading.Event()
         self._started_ms = room.clock.steady_ms()
         self._done = _Done()
         self._silence = Silence(room.log, room.clock)
         self._error: BaseException | None = None
+        self._comparing = Comparing(room.log, partial(_compare, room))
         self._ownership = room.claim() if ownership is None else ownership
         try:
             catalog = room.tools().catalog
@@ -246,9 +268,10 @@ class Runner:
 
     def stop(self) -> RunReport:
         """Stop after the tick under way, and say what was done. Raises what ended the engine, if something did."""
+        with self._beside_turn:  # whoever looks later sees that it is over, and starts nothing again
+            self._stop.set()
         if self._beside is not None:
             self._beside.stop_sources()
-        self._stop.set()
         self._thread.join()
         if self._beside is not None:
             self._beside.stop_sinks()
@@ -277,15 +300,19 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - whatever it is, `stop` raises it where it is seen
             self._error = error
         finally:
+            self._comparing.close()
             self._engine.close()
 
     def _turn(self) -> None:
         began = self._room.clock.steady_ms()
         self._silence.look()
         if self._beside is not None:
-            self._beside.look()
+            with self._beside_turn:
+                if not self._stop.is_set():
+                    self._beside.look()
         seen = self._room.log.sequence()
         report = self._engine.tick(self._tick_rows)
+        self._comparing.look(self._engine.manifest)
         if report is None:
             self._ownership.beat()
             self._room.log.wait_commit(seen, IDLE_WAIT_MS)

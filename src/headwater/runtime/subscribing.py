@@ -74,7 +74,9 @@ class FollowedQuery:
         plan = tools.catalog.plan(self._query)
         self.schema = plan.schema
         self._pipeline = Pipeline(plan.root, tools.evaluator)
-        known = {n: plan.inputs[table_topic(n) if is_versions(n) else n] for n in plan.reads}
+        # a graph names a topic's columns by their places among all that it has, also those that are read no more
+        topics = {name: topic.schema.names for name, topic in self._log.topics().items()}
+        known = {n: {**plan.inputs, **topics}[table_topic(n) if is_versions(n) else n] for n in plan.reads}
         self._sources = {n: self._source(n, known[n], plan.hidden.get(n, ())) for n in plan.reads}
         self._planned: Mark | None = None
 

@@ -35,11 +35,11 @@ from headwater.runtime.lateness import LATE_NAME, Late, Lateness, domains_of
 from headwater.runtime.pipeline import Pipeline, Slot, State, group_columns, partition_columns
 from headwater.runtime.placement import Parts
 from headwater.runtime.planning.planner import Plan
+from headwater.runtime.trials import BESIDE as BESIDE
+from headwater.runtime.trials import Trial
 
 CONTENTS = "contents"
 ERRORS_NAME = "errors"
-BESIDE = "~next"
-"""Follows the name of a view while it is built beside the one that it is to replace."""
 
 
 ACCOUNT = ("read", "used", "diverted", "dropped", "failed")
@@ -179,17 +179,20 @@ class ViewUnit:
         self.slots: tuple[Slot, ...] = (*pipeline.slots, self.contents, *(d.contents for d in self.derived))
         self.replaces: str | None = None
         """The view whose place it takes once it has caught up."""
+        self.trial: Trial | None = None
+        """If it is the same view, built anew: whether it may."""
 
-    def beside(self) -> ViewUnit:
+    def beside(self, trial: Trial | None = None) -> ViewUnit:
         """The same, to be built while another one of its name is served."""
         made = copy.copy(self)
         made.name, made.replaces = f"{self.definition.name}{BESIDE}", self.definition.name
+        made.trial = trial
         return made
 
     def in_place(self) -> ViewUnit:
         """The same, under the view's own name."""
         made = copy.copy(self)
-        made.name, made.replaces = self.definition.name, None
+        made.name, made.replaces, made.trial = self.definition.name, None, None
         return made
 
     def step(

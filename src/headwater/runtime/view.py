@@ -90,7 +90,8 @@ class View:
 
     def ledger(self, *, by_input: bool = False) -> dict[str, Any]:
         """What became of the rows of topics that it has read up to the newest tick: `read`, `used`, `diverted`,
-        `dropped` and `failed`, where the last four add up to the first; with `by_input` that for each topic.
+        `dropped` and `failed`, where the last four add up to the first; with `by_input` that for each topic. Dropped are rows
+        that came too late, or failed and were dropped by somebody since (`ws.dead()`).
 
         Of a topic with a primary key, the rows are those of its current table; where it is joined AS OF a time, versions,
         or in a view that leaves late rows out all its records.
@@ -100,9 +101,22 @@ class View:
             return accounts
         return total(accounts)
 
-    def rebuild(self) -> list[str]:
-        """Have it built anew from the log by the next run, and every view above it with it; says which."""
-        return self._views.rebuild(self.name)
+    def rebuild(self, *, verify: bool = True) -> list[str]:
+        """Have it built anew from the log by the next run, and every view above it with it; says which.
+
+        Each is built beside what is served, and takes its place in one tick once it was compared with its SELECT in batch;
+        with `verify=False`, once it has caught up. The version before it stays readable by `as_of=view.old` until `drop_old`.
+        """
+        return self._views.rebuild(self.name, verify=verify)
+
+    @property
+    def old(self) -> int | None:
+        """The last tick of the version from before it was built anew, which is kept until `drop_old`; None if there is none."""
+        return self._views.old(self.name)
+
+    def drop_old(self) -> int | None:
+        """Keep the version from before it was built anew no longer than other ticks; the last tick that has it."""
+        return self._views.old(self.name, drop=True)
 
     def replay_late(self) -> int:
         """Give the rows that came too late for it, as `<view>.late` has them now, back to it: they count as if they had

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -32,7 +33,7 @@ from headwater.queries.parsing import parse
 from headwater.runtime import reading
 from headwater.runtime.catalog import VIEW, definitions, derived_of, keep_past, state_of
 from headwater.runtime.declaring import Declarations, stopped_for
-from headwater.runtime.dependencies import above
+from headwater.runtime.deeds import with_dropped
 from headwater.runtime.explain import begins_late, explained, resting_on, sketched, unplanned
 from headwater.runtime.following import Arrivals, Changes, FollowedView
 from headwater.runtime.functions.registry import Functions
@@ -44,6 +45,7 @@ from headwater.runtime.lateness import LATE_NAME, late_schema, tells, watermark_
 from headwater.runtime.nearest import names_hinted, nearest, relation_names
 from headwater.runtime.pacing import Pace
 from headwater.runtime.planning.policy import Policy
+from headwater.runtime.renewing import drop_old, old, renew
 from headwater.runtime.replaying import given_back, refuse_other_definition, refuse_untold
 from headwater.runtime.running import Beside, EngineRoom, Listener, Runner, RunReport, run, wait_for
 from headwater.runtime.session import ui_address
@@ -235,7 +237,7 @@ class Views:
         """Declare a user's function; views that it changes, or that stopped for want of it, are built anew by the next
         run."""
         for view in declare(self._declarations):
-            self.rebuild(view)
+            renew(self._log, view, beside=False)
         self._resume([name])
 
     def _resume(self, functions: Sequence[str]) -> None:
@@ -245,7 +247,7 @@ class Views:
         views = definitions(self._log)
         for view in stopped_for(self.store.latest(), functions):
             if view in views:
-                self.rebuild(view)
+                renew(self._log, view, beside=False)
 
     # --- running ---------------------------------------------------------------------------------------------------
 
@@ -342,15 +344,13 @@ class Views:
         """Start Spark now, if it is not up, rather than at first need; the address of its own pages, if it has some."""
         return ui_address(self._tools().spark)
 
-    def rebuild(self, name: str) -> list[str]:
-        """Have a view, and those that read it, built anew from the log by the next run; their names, sources first."""
-        views, again = definitions(self._log), above(self._log, self.spelled(name))
-        for each in again:
-            entry = self._log.entries(VIEW)[each]
-            keep_past(self._log, each, served=False)
-            hold_from_start(self._log, views[each].reads)
-            self._log.put_entry(VIEW, each, entry.document, expect=entry.sequence)
-        return again
+    def rebuild(self, name: str, *, verify: bool = True) -> list[str]:
+        """Have a view, and those that read it, built anew by the next run, beside what is served; their names."""
+        return renew(self._log, self.spelled(name), beside=True, verify=verify)
+
+    def old(self, name: str, *, drop: bool = False) -> int | None:
+        """The last tick of the version from before a view was built anew, as long as that is kept: not after `drop`."""
+        return (drop_old if drop else old)(self._log, self.store, self.spelled(name))
 
     def replay_late(self, name: str) -> int:
         """Give the late rows of a view back to it; how many. The next run builds it from the log, beside what is served."""
@@ -437,7 +437,7 @@ class Views:
 
     def reach(self, receipt: Receipt, timeout_ms: float) -> None:
         """Wait until the views have seen an append; without an engine that is brought about."""
-        reached = self._reached(receipt)
+        reached = self.reached(receipt)
         latest = self.store.latest()
         if latest is not None and reached(latest):
             return
@@ -445,7 +445,8 @@ class Views:
             return
         self.run()
 
-    def _reached(self, receipt: Receipt) -> Callable[[Manifest], bool]:
+    def reached(self, receipt: Receipt) -> Callable[[Manifest], bool]:
+        """Whether a tick has seen an append, as a question to its manifest."""
         views = definitions(self._log).values()
         readers = {t: {v.name for v in views if t in v.reads} for t in receipt.positions}
 
@@ -552,9 +553,7 @@ class Views:
             size = 0
             if manifest is not None and state is not None:
                 refs = manifest.arrangements.get(state.contents, ())
-                prefix = state.contents.rsplit("/", 1)[0] + "/"
-                kept = (manifest.arrangements[n] for n in manifest.arrangements if n.startswith(prefix))
-                size = sum(ref.length for each in kept for ref in each)
+                size = sum(ref.length for each in manifest.kept_for(state).values() for ref in each)
             account = total(self.ledger(name))
             reached = watermark_of(state.extra) if state is not None else None
             rows.append(
@@ -616,12 +615,16 @@ class Views:
         """Whether a view never takes a row back, by what it is."""
         return only_grows(self._tools().catalog, self.describe(name))
 
-    def ledger(self, name: str) -> dict[str, dict[str, int]]:
-        """By topic that a view reads: what became of its rows up to the newest tick."""
+    def ledger(self, name: str, *, by_hand: bool = True) -> dict[str, dict[str, int]]:
+        """By topic that a view reads: what became of its rows up to the newest tick. A row that failed and that somebody has
+        dropped since counts as dropped; unless `by_hand`, as failed still."""
         view = self.describe(name)
         state = state_of(self._log, view, self.store.latest())
         counted: Ledger = state.extra.get("ledger", {}) if state is not None else {}
-        return balanced(counted, [topic for topic in view.reads if topic in self._log.topics()])
+        accounts = balanced(counted, [topic for topic in view.reads if topic in self._log.topics()])
+        if by_hand and any(account["failed"] for account in accounts.values()):
+            return with_dropped(self._log, view.name, accounts, partial(self.contents, f"{view.name}.errors"))
+        return accounts
 
 
 def _refuse_other_than_query(text: str) -> None:

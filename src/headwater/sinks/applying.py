@@ -35,7 +35,7 @@ from headwater.sinks.target import (
     StandMovedError,
     Target,
 )
-from headwater.sinks.withheld import ROWS_MAX, Withheld
+from headwater.sinks.withheld import ROWS_MAX, Choose, Tried, Withheld, row_pairs
 
 __all__ = ["STAND_TICKS", "Applier", "Lag", "Letters", "OnError", "State", "Status", "refuse_occupied"]
 
@@ -151,22 +151,35 @@ class Applier:
             self._learn()
             return self._level(point)
 
-    def retry(self) -> int:
-        """Try the rows again that the target has refused; how many it took."""
+    def mark(self) -> Stand | None:
+        """Have the target told of the tick that it has got to, also where nothing has changed since; its stand then."""
         with self._working():
             self._learn()
             stand = self._stand
-            if stand is None:
-                return 0
-            withheld = self._withheld(stand)
-            if not len(withheld):
-                return 0
-            netted = net([(stand.tick, Delta(withheld.rows, withheld.weights))], self.shape, self._target)
-            whole = Tally(stand.checksum, stand.rows) + withheld.tally(self._target)
+            if stand is None or stand.tick == self._reached:
+                return stand
             after = replace(stand, tick=self._reached)
-            known = int(withheld.letters.max())
-            self._apply(netted, stand, after, whole, Withheld.none(self.shape.schema), told_before=known)
-            return len(withheld) - self._status.withheld
+            self._target.apply(net([], self.shape, self._target).change, stand, after)
+            self._stand = after
+            return after
+
+    def withheld(self) -> Withheld:
+        """The rows that the target has refused, as it stands now."""
+        with self._working():
+            self._prepare()
+            self._known = False
+            self._learn()
+            return Withheld.none(self.shape.schema) if self._stand is None else self._withheld(self._stand)
+
+    def retry(self, choose: Choose | None = None) -> int:
+        """Try the rows again that the target has refused, or those of them that are chosen; how many it took."""
+        with self._working():
+            self._prepare()
+            try:
+                return self._retry(choose)
+            except StandMovedError:
+                self._known = False
+            return self._retry(choose)
 
     @contextmanager
     def paused(self) -> Iterator[Target]:
@@ -187,6 +200,28 @@ class Applier:
             self.note("closed")
 
     # --- one step --------------------------------------------------------------------------------------------------
+
+    def _retry(self, choose: Choose | None) -> int:
+        self._learn()
+        point = None if self._stand is None else self._point()
+        if point is None:
+            return 0
+        if not self._goes_on(point):  # what is written next would say that all is there
+            self._level(point)
+        stand = self._stand
+        assert stand is not None
+        withheld = self._withheld(stand)
+        every = np.arange(len(withheld))
+        chosen = Tried(every, withheld.rows) if choose is None else choose(withheld)
+        if not len(chosen.places):
+            return 0
+        tried = withheld.take(chosen.places)
+        rest = withheld.take(np.setdiff1d(every, chosen.places))
+        netted = net([(stand.tick, Delta(chosen.rows, tried.weights))], self.shape, self._target)
+        whole = Tally(stand.checksum, stand.rows) + withheld.tally(self._target)
+        after = replace(stand, tick=self._reached)
+        self._apply(netted, stand, after, whole, rest, again=(tried, chosen.rows))
+        return len(withheld) - self._status.withheld
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -235,12 +270,7 @@ class Applier:
             return False
         self._learn()
         stand = self._stand
-        if (
-            stand is None
-            or not stand.whole
-            or self.history(stand) != point.history
-            or self._reached > point.tick
-        ):
+        if stand is None or not self._goes_on(point):
             self._level(point)
             return True
         try:
@@ -249,6 +279,12 @@ class Applier:
             self._level(point)
             return True
         return self._advance(stand, advance)
+
+    def _goes_on(self, point: Point) -> bool:
+        """Whether the stand says what is to come next."""
+        stand = self._stand
+        is_of_view = stand is not None and stand.whole and self.history(stand) == point.history
+        return is_of_view and self._reached <= point.tick
 
     def _advance(self, stand: Stand, advance: Advance) -> bool:
         if advance.reached == self._reached:
@@ -295,25 +331,32 @@ class Applier:
         after: Stand,
         whole: Tally,
         withheld: Withheld,
-        told_before: int | None = None,
+        again: tuple[Withheld, pa.RecordBatch] | None = None,
     ) -> None:
         """Apply a change; `whole` is the tally of all rows of the view, `withheld` those that are left out so far. What is
-        refused was told of before, in letters up to `told_before`, or is told of now."""
-        serial = self._clock.now_us() if told_before is None else told_before
+        refused is told of, unless the change is of rows that were refused before and are tried `again`: these, and what is
+        given in their place."""
+        serial = self._clock.now_us()
         while True:
             rest = whole - withheld.tally(self._target)
             after = replace(
                 after, checksum=rest.checksum, rows=rest.rows, withheld=withheld.encode(), whole=True
             )
+            change = netted.change
+            if again is not None:
+                change = replace(change, letters=_letters_of(netted.rows, *again))
             try:
-                self._target.apply(netted.change, before, after)
+                self._target.apply(change, before, after)
                 break
             except RowsRefusedError as error:
-                withheld = self._divert(error, netted, withheld, serial)
+                if again is None:
+                    withheld = self._divert(error, netted, withheld, serial)
+                else:
+                    withheld = withheld.and_again(*again, netted.rows, netted.change, error.refused)
                 refused = np.array([one.index for one in error.refused], dtype=np.int64)
                 netted = without(netted, refused, self._target)
         self._stand, self._reached = after, after.tick
-        if told_before is None and serial in withheld.letters:
+        if again is None and serial in withheld.letters:
             self._tell_of(withheld, after)
         self._known = True
         self._follow(len(netted), withheld=len(withheld))
@@ -389,6 +432,14 @@ def refuse_occupied(shape: Shape, target: Target) -> None:
             hint="name another place, or say adopt = true if they may be replaced",
             sink=shape.sink,
         )
+
+
+def _letters_of(rows: pa.RecordBatch, tried: Withheld, given: pa.RecordBatch) -> tuple[int, ...]:
+    """The letter that told of each row: the first one, of several that are alike."""
+    known: dict[tuple[int, int], int] = {}
+    for pair, letter in zip(row_pairs(given), tried.letters.tolist(), strict=True):
+        known[pair] = min(letter, known.get(pair, letter))
+    return tuple(known[pair] for pair in row_pairs(rows))
 
 
 def _form(shape: Shape, target: Target) -> str:

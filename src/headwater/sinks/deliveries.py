@@ -3,7 +3,9 @@ that says whether it is the same again.
 
 The stand is kept on our side (`StandKeeper`), and stored after everything was taken: a crash in between, or an answer that was
 lost, means that pieces are handed over again. The key of a piece is `<sink>:<history>:<tick>:<piece>:<digest of its rows>`:
-equal keys are equal pieces, and whoever remembers the keys that he has seen does everything once.
+equal keys are equal pieces, and whoever remembers the keys that he has seen does everything once. A row that was refused and is
+tried again is a piece of its own, `<sink>:letter:<letter>:<digest of the row>`, at whichever tick and beside whichever others
+that is done.
 
 Such a target takes one tick at a time (`one_tick_at_a_time`), so that what was handed over by an attempt that broke off is
 handed over again as it was. Where ticks cannot be followed (at first, after the position was lost, when the view was
@@ -12,17 +14,21 @@ built anew) it is given all rows, as a *snapshot*: what is not in it is gone.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
-from headwater.log.protocol import Append, Log, Producer
+from headwater.errors import AlreadyWrittenError
+from headwater.log.protocol import Append, Log, Producer, ProducerInfo
 from headwater.sinks.checksums import tally
 from headwater.sinks.feed import Advance, Feed
 from headwater.sinks.target import (
+    TICK,
     Change,
     Refused,
     RowsRefusedError,
@@ -41,7 +47,7 @@ class StandKeeper(Protocol):
         ...
 
     def write(self, text: str) -> None:
-        """Put a text in its place, in one step."""
+        """Put a text in the place of the one that was read last, in one step; StandMovedError if it is not there any more."""
         ...
 
 
@@ -53,32 +59,45 @@ class LogKeeper:
         self._log = log
         self._name = f"sink:{sink}"
         self._of = hashlib.blake2b(of.encode(), digest_size=8).hexdigest()
+        self._next = (0, 0)
+        """The sequence and the epoch of what is written in the place of what was read."""
 
     def read(self) -> str | None:
         """See `StandKeeper`."""
         known = self._log.producer(self._name)
-        note = None if known is None else known.note
-        return None if note is None or note.get("of") != self._of else str(note["stand"])
+        self._next = (0, 0) if known is None else (known.sequence + 1, known.epoch)
+        return self._stand_in(known)
 
     def write(self, text: str) -> None:
         """See `StandKeeper`."""
-        self._note({"of": self._of, "stand": text})
+        sequence, epoch = self._next
+        with contextlib.suppress(AlreadyWrittenError):
+            self._note({"of": self._of, "stand": text}, sequence, epoch)
+        # If another process has used the sequence first, the log has answered with its receipt, and written nothing.
+        if (found := self.read()) != text:
+            raise StandMovedError(
+                "another process has applied changes of the sink at the same time",
+                found=None if found is None else Stand.parse(found),
+            )
 
     def forget(self) -> None:
         """The sink is dropped: one of its name begins anew."""
-        self._note({})
+        self.read()
+        self._note({}, *self._next)
 
-    def _note(self, note: dict[str, str]) -> None:
-        known = self._log.producer(self._name)
-        sequence, epoch = (0, 0) if known is None else (known.sequence + 1, known.epoch)
+    def _note(self, note: dict[str, str], sequence: int, epoch: int) -> None:
         self._log.append(Append({}, Producer(self._name, sequence, epoch, note)))
+
+    def _stand_in(self, known: ProducerInfo | None) -> str | None:
+        note = None if known is None else known.note
+        return None if note is None or note.get("of") != self._of else str(note["stand"])
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
     """A part of a change, with its number among `count`. In mode 'upsert' `deletes` (key columns) come before `rows`; else
     `rows` are records. `first` is the place of its first row in the change's upserts or records. With `begins` it is the first
-    of a snapshot: what was there before is gone."""
+    of a snapshot: what was there before is gone. With `letter` it is one row that was refused before."""
 
     number: int
     count: int
@@ -87,6 +106,7 @@ class Piece:
     first: int
     snapshot: bool
     begins: bool
+    letter: str | None = None
 
     def __len__(self) -> int:
         return int(self.deletes.num_rows + self.rows.num_rows)
@@ -100,6 +120,8 @@ class Piece:
 
     def key(self, sink: str, after: Stand) -> str:
         """What tells it from every other piece."""
+        if self.letter is not None:
+            return f"{sink}:letter:{self.letter}"
         digest = (tally(self.deletes).checksum * 31 + tally(self.rows).checksum) % (1 << 64)
         return f"{sink}:{after.history}:{after.tick}:{self.number}:{digest:016x}"
 
@@ -165,15 +187,30 @@ class Deliveries:
         deletes = change.deletes if shape.mode == "upsert" else rows.slice(0, 0)
         total = deletes.num_rows + rows.num_rows
         size = max(total, 1) if snapshot and self._whole_snapshots else self._piece_rows
+        if change.letters:
+            size = 1
         count = -(-total // size) or int(snapshot)
         pieces = []
+        alike: Counter[str] = Counter()
         for number in range(count):
             start, end = number * size, min((number + 1) * size, total)
             split = min(max(deletes.num_rows, start), end)
             first = max(start - deletes.num_rows, 0)
             gone, come = deletes.slice(start, split - start), rows.slice(first, end - split)
-            pieces.append(Piece(number, count, gone, come, first, snapshot, snapshot and number == 0))
+            letter = None
+            if change.letters and come.num_rows:
+                same = f"{change.letters[first]}:{_digest(come)}"
+                alike[same] += 1
+                letter = same if alike[same] == 1 else f"{same}:{alike[same]}"
+            begins = snapshot and number == 0
+            pieces.append(Piece(number, count, gone, come, first, snapshot, begins, letter))
         return pieces
+
+
+def _digest(rows: pa.RecordBatch) -> str:
+    """Of rows that are tried again: the tick of a record is that of the attempt."""
+    names = [name for name in rows.schema.names if name != TICK.name]
+    return f"{tally(rows.select(names)).checksum:016x}"
 
 
 def one_tick_at_a_time(feed: Feed) -> Feed:

@@ -91,6 +91,8 @@ class StoreFeed:
         self._wait = wait
         self._workspace = workspace
         self._seen = 0
+        self._sizes: dict[tuple[int, str], tuple[int, Microseconds]] = {}
+        """Of ticks that were asked about as pending, and still are: the rows of their change, and when they were committed."""
 
     def latest(self) -> Point | None:
         """See `Feed`."""
@@ -130,13 +132,27 @@ class StoreFeed:
 
     def pending(self, since: int, history: str) -> Pending:
         """See `Feed`."""
+        newest = self._newest()
+        if newest is None or newest[0].tick <= since:
+            return Pending(0, 0, None)
         try:
-            after = self._after(since, history)
+            ticks = kept_after(self._store, since, newest[0].tick)
+            sizes = {(tick, history): self._size(tick, history) for tick in ticks}
         except TickNotKeptError:
-            newest = self._newest()
-            return Pending(max(newest[0].tick - since, 1) if newest else 0, None, None)
-        rows = sum(state.change.rows for _, state in after if state.change is not None)
-        return Pending(len(after), rows, after[0][0].committed_at if after else None)
+            return Pending(max(newest[0].tick - since, 1), None, None)
+        self._sizes = sizes
+        return Pending(
+            len(sizes), sum(rows for rows, _ in sizes.values()), min(at for _, at in sizes.values())
+        )
+
+    def _size(self, tick: int, history: str) -> tuple[int, Microseconds]:
+        if (known := self._sizes.get((tick, history))) is not None:
+            return known
+        manifest = self._store.manifest(tick)
+        state = self._state(manifest)
+        if state is None or self._history(state) != history:
+            raise tick_not_kept(tick, self._store.ticks())
+        return state.change.rows if state.change is not None else 0, manifest.committed_at
 
     def wait(self, timeout_ms: float) -> None:
         """See `Feed`."""

@@ -16,6 +16,7 @@ from headwater.sinks.declared import MODES, mode_of, open_declared
 from headwater.sinks.deliveries import LogKeeper
 from headwater.sinks.python import Function
 from headwater.sinks.target import Mode, SinkError, Target
+from headwater.sinks.topic_versions import VERSIONS
 
 FOLDER = "sinks"
 """Below the workspace: what sinks keep that have no other place."""
@@ -74,10 +75,17 @@ def is_readable(made: SinkDefinition) -> bool:
 
 
 def forget(made: SinkDefinition, log: Log) -> None:
-    """Forget where a sink stood that is dropped, if that is kept here and not in its target."""
+    """Forget where a sink stood that is dropped, and which versions it had, if that is kept here and not in its target."""
+    if made.name in log.entries(VERSIONS):
+        log.drop_entry(VERSIONS, made.name)
     if not is_readable(made):
-        options = made.resolved()
-        LogKeeper(log, made.name, of=str(options.get("url") or options.get("function"))).forget()
+        keeper_of(made, log).forget()
+
+
+def keeper_of(made: SinkDefinition, log: Log) -> LogKeeper:
+    """Who keeps the stand of a sink whose target cannot be read."""
+    options = made.resolved()
+    return LogKeeper(log, made.name, of=str(options.get("url") or options.get("function")))
 
 
 def place_of(made: SinkDefinition, root: Path) -> Path:

@@ -33,13 +33,14 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation
 from sqlalchemy.exc import SQLAlchemyError
 
 from headwater.errors import StorageError
 from headwater.records import adapt
-from headwater.sinks.lake_commit import Edit, Manifests, commit
+from headwater.sinks.lake_commit import Edit, Manifests, commit, head_of
 from headwater.sinks.lake_files import Files, LiveFile, Sought, SyncedFileIO
+from headwater.sinks.lake_versions import OURS, LakeVersions, branch_of
 from headwater.sinks.target import (
     TICK,
     WEIGHT,
@@ -50,6 +51,7 @@ from headwater.sinks.target import (
     StandMovedError,
     TargetDownError,
 )
+from headwater.sinks.versions import Version
 
 STAND = "headwater.stand"
 """The property of a snapshot that says where the table stood."""
@@ -57,6 +59,8 @@ OWNER = "headwater.sink"
 """The property of a table that says which sink it is of."""
 _SMALL_FILES_MAX = 16
 """So many files that are small are written anew as one."""
+_COMMIT_TRIES = 20
+"""How often a commit is tried while another version of the table is written at the same time."""
 _DEAD_PART = 0.3
 """A data file of which more is deleted is written anew."""
 
@@ -79,7 +83,10 @@ class LakeTarget:
         catalog: Mapping[str, str] | None = None,
         file_rows: int = 250_000,
         snapshots: int = 100,
+        version: Version | None = None,
     ) -> None:
+        self._name = table
+        self._branch = branch_of(version)
         self.identifier = tuple(table.split(".")) if "." in table else ("headwater", table)
         self._warehouse = Path(warehouse).absolute()
         self._properties = dict(catalog) if catalog else None
@@ -126,13 +133,27 @@ class LakeTarget:
 
         def batches() -> Iterator[pa.RecordBatch]:
             table = self._fresh()
-            for live in self._manifests.live(table):
+            for live in self._manifests.live(table, self._branch):
                 for batch in self._files.batches(table, live):
                     yield adapt(batch, schema)
 
         found = batches()
         while (batch := self._asked(lambda: next(found, None))) is not None:
             yield batch.cast(self._held_schema())
+
+    def versions(self) -> LakeVersions:
+        """See `headwater.sinks.versions`."""
+        return LakeVersions(self._prepared().sink, self._beside, self._stand_of, self._fresh, self._asked)
+
+    def _beside(self, version: Version) -> LakeTarget:
+        return LakeTarget(
+            self._warehouse,
+            self._name,
+            catalog=self._properties,
+            file_rows=self._file_rows,
+            snapshots=self._snapshots,
+            version=version,
+        )
 
     def close(self) -> None:
         """Let go of the catalog."""
@@ -153,17 +174,31 @@ class LakeTarget:
         else:
             added = self._files.write(table, pa.Table.from_batches([change.records]))
             edit = Edit(Operation.APPEND, added, (), properties)
-        try:
-            commit(table, edit, self._manifests, self._snapshots)
-        except CommitFailedException as error:
-            self._table = None
-            raise self._moved(self._stand(self._fresh())) from error
+        self._commit(table, edit, before)
         if self._prepared().mode != "upsert":
             self._gather(table, properties)
 
+    def _commit(self, table: Table, edit: Edit, before: Stand | None) -> None:
+        """What was written stays good if another branch has moved on alone."""
+        head = head_of(table, self._branch)
+        for _ in range(_COMMIT_TRIES):
+            try:
+                commit(table, edit, self._manifests, self._snapshots, self._branch, OURS)
+                return
+            except CommitFailedException as error:
+                failed = error
+            table = self._fresh()
+            now = head_of(table, self._branch)
+            if self._stand(table) != before or (now and now.snapshot_id) != (head and head.snapshot_id):
+                break
+        self._table = None
+        raise self._moved(self._stand(self._fresh())) from failed
+
     def _gather(self, table: Table, properties: dict[str, str]) -> None:
         """Put files together that are many and small. Somebody else's commit in between may win: then it is not done."""
-        small = [file for file in self._manifests.live(table) if file.rows < self._file_rows // 8]
+        small = [
+            file for file in self._manifests.live(table, self._branch) if file.rows < self._file_rows // 8
+        ]
         if len(small) >= 4 * _SMALL_FILES_MAX:
             added = self._files.write(
                 table, pa.concat_tables([self._files.rows(table, file) for file in small])
@@ -175,10 +210,12 @@ class LakeTarget:
                     Edit(Operation.REPLACE, added, removed, properties),
                     self._manifests,
                     self._snapshots,
+                    self._branch,
+                    OURS,
                 )
 
     def _upserted(self, table: Table, change: Change, properties: dict[str, str]) -> Edit:
-        live = self._manifests.live(table)
+        live = self._manifests.live(table, self._branch)
         rows = [pa.Table.from_batches([change.upserts])]
         added: list[DataFile] = []
         removed: list[DataFile] = []
@@ -315,7 +352,10 @@ class LakeTarget:
         return self._catalog
 
     def _stand(self, table: Table) -> Stand | None:
-        snapshot: Snapshot | None = table.current_snapshot()
+        return self._stand_of(table, self._branch)
+
+    def _stand_of(self, table: Table, branch: str) -> Stand | None:
+        snapshot = head_of(table, branch)
         while snapshot is not None and snapshot.summary is not None:
             said = snapshot.summary[STAND]
             if said is not None or snapshot.summary.operation != Operation.REPLACE:

@@ -3,13 +3,16 @@
 A snapshot names manifests, manifests name files. Manifests with nothing removed are taken over as they are, the others are
 written anew; many small ones are put together. Snapshots beyond the number that is kept leave in the same commit, and the
 files that only they had are removed after it.
+
+A commit is to a branch: 'main' is the table as all see it, and versions that are not in force are branches of ours, which may be written at
+the same time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -37,6 +40,7 @@ from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertRefSnapshotId,
     AssertTableUUID,
+    RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     SetSnapshotRefUpdate,
     TableUpdate,
@@ -83,9 +87,9 @@ class Manifests:
             self._entries[path] = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
         return self._entries[path]
 
-    def live(self, table: Table) -> list[LiveFile]:
-        """The files of the newest snapshot."""
-        snapshot = table.current_snapshot()
+    def live(self, table: Table, branch: str) -> list[LiveFile]:
+        """The files of the newest snapshot of a branch."""
+        snapshot = head_of(table, branch)
         manifests = [] if snapshot is None else snapshot.manifests(table.io)
         known = {manifest.manifest_path for manifest in manifests}
         self._entries = {path: entries for path, entries in self._entries.items() if path in known}
@@ -103,9 +107,48 @@ class Manifests:
         ]
 
 
-def commit(table: Table, edit: Edit, manifests: Manifests, keep: int) -> None:
-    """Make one snapshot of an edit; CommitFailedException if the table is not at `table`'s snapshot any more."""
-    metadata, parent = table.metadata, table.current_snapshot()
+def head_of(table: Table, branch: str) -> Snapshot | None:
+    """The newest snapshot of a branch; None if it has none."""
+    if branch == MAIN_BRANCH:
+        return table.current_snapshot()
+    ref = table.metadata.refs.get(branch)
+    return None if ref is None else table.metadata.snapshot_by_id(ref.snapshot_id)
+
+
+def point(table: Table, heads: Mapping[str, Snapshot | None], seen: Mapping[str, Snapshot | None]) -> bool:
+    """Have branches begin at other snapshots, or remove them, in one step; False, and nothing is done, if one of them is not
+    where it was seen."""
+    here: list[Any] = [AssertTableUUID(uuid=table.metadata.table_uuid)]
+    for name, snapshot in seen.items():
+        here.append(_at(name, snapshot))
+    updates: list[TableUpdate] = []
+    for name, snapshot in heads.items():
+        gone: dict[str, Any] = {"ref-name": name}
+        updates.append(
+            RemoveSnapshotRefUpdate(**gone) if snapshot is None else _ref(name, snapshot.snapshot_id)
+        )
+    try:
+        answer = table.catalog.commit_table(table, tuple(here), tuple(updates))
+    except CommitFailedException:
+        return False
+    table.metadata, table.metadata_location = answer.metadata, answer.metadata_location
+    return True
+
+
+def _ref(branch: str, snapshot_id: int) -> SetSnapshotRefUpdate:
+    head: dict[str, Any] = {"ref-name": branch, "type": SnapshotRefType.BRANCH, "snapshot-id": snapshot_id}
+    return SetSnapshotRefUpdate(**head)
+
+
+def _at(branch: str, snapshot: Snapshot | None) -> AssertRefSnapshotId:
+    left: dict[str, Any] = {"ref": branch, "snapshot-id": None if snapshot is None else snapshot.snapshot_id}
+    return AssertRefSnapshotId(**left)
+
+
+def commit(table: Table, edit: Edit, manifests: Manifests, keep: int, branch: str, ours: Set[str]) -> None:
+    """Make one snapshot of an edit; CommitFailedException if the branch is not at `table`'s snapshot any more, or another one
+    was written meanwhile. `ours` are the branches beside 'main' that nobody else needs."""
+    metadata, parent = table.metadata, head_of(table, branch)
     snapshot_id, name = metadata.new_snapshot_id(), uuid.uuid4()
     before = [] if parent is None else parent.manifests(table.io)
     written: list[str] = []
@@ -129,24 +172,23 @@ def commit(table: Table, edit: Edit, manifests: Manifests, keep: int) -> None:
         "sequence-number": sequence,
         "schema-id": metadata.current_schema_id,
     }
-    head: dict[str, Any] = {
-        "ref-name": MAIN_BRANCH,
-        "type": SnapshotRefType.BRANCH,
-        "snapshot-id": snapshot_id,
-    }
     snapshot = Snapshot(**facts, summary=_summary(table, edit, parent))
-    updates: list[TableUpdate] = [AddSnapshotUpdate(snapshot=snapshot), SetSnapshotRefUpdate(**head)]
-    expired = _expired(table, keep)
+    updates: list[TableUpdate] = [AddSnapshotUpdate(snapshot=snapshot), _ref(branch, snapshot_id)]
+    expired = _expired(table, keep, branch, ours)
     if expired:
         old: dict[str, Any] = {"snapshot-ids": [one.snapshot_id for one in expired]}
         updates.append(RemoveSnapshotsUpdate(**old))
-    left: dict[str, Any] = {"ref": MAIN_BRANCH, "snapshot-id": parent_id}
-    here, same = AssertRefSnapshotId(**left), AssertTableUUID(uuid=metadata.table_uuid)
+    here, same = _at(branch, parent), AssertTableUUID(uuid=metadata.table_uuid)
     try:
         answer = table.catalog.commit_table(table, (here, same), tuple(updates))
     except CommitFailedException:
         _remove(table, written)
         raise
+    except ValueError as error:  # a snapshot of another branch has the number that this one was to have
+        if "sequence number" not in str(error):
+            raise
+        _remove(table, written)
+        raise CommitFailedException(str(error)) from error
     logged = {entry.metadata_file for entry in metadata.metadata_log}
     table.metadata, table.metadata_location = answer.metadata, answer.metadata_location
     if expired:
@@ -210,11 +252,13 @@ def _summary(table: Table, edit: Edit, parent: Snapshot | None) -> Summary:
     return Summary(edit.operation, **made.additional_properties)
 
 
-def _expired(table: Table, keep: int) -> list[Snapshot]:
+def _expired(table: Table, keep: int, branch: str, ours: Set[str]) -> list[Snapshot]:
     """The oldest snapshots beyond those to be kept, several at a time; none while others are named by somebody."""
-    if set(table.metadata.refs) - {MAIN_BRANCH}:
+    refs = table.metadata.refs
+    if branch != MAIN_BRANCH or set(refs) - {MAIN_BRANCH} - ours:
         return []
-    snapshots = _by_age(table.metadata.snapshots)
+    named = {ref.snapshot_id for name, ref in refs.items()}
+    snapshots = _by_age(s for s in table.metadata.snapshots if s.snapshot_id not in named)
     beyond = len(snapshots) + 1 - keep
     return snapshots[:beyond] if beyond > keep // 10 else []
 
@@ -226,20 +270,24 @@ def _by_age(snapshots: Iterable[Snapshot]) -> list[Snapshot]:
 def _clean(table: Table, expired: Sequence[Snapshot]) -> None:
     """Remove the files that only expired snapshots had. Nothing depends on it: what a crash leaves is an orphan.
 
-    Each snapshot must be made of the one before it, so that what one has lost does not come back in a later one; where somebody
-    has gone back to an earlier snapshot, files are left alone.
+    Where each snapshot is made of the one before it, what one has lost does not come back in a later one, and it is enough to
+    look at the oldest that is kept; where there were branches, or somebody went back to an earlier one, at all of them.
     """
     kept = _by_age(table.metadata.snapshots)
-    line = [*expired, *kept]
     # A kept snapshot whose parent was expired says that it has none.
-    parents = pairwise(line)
-    if any(child.parent_snapshot_id not in (None, parent.snapshot_id) for parent, child in parents):
-        return
+    parents = list(pairwise([*expired, *kept]))
+    is_line = not any(child.parent_snapshot_id not in (None, parent.snapshot_id) for parent, child in parents)
+    is_line = is_line and sum(one.parent_snapshot_id is None for one in kept) <= 1
     with contextlib.suppress(OSError):
-        stay = {manifest.manifest_path for manifest in kept[0].manifests(table.io)}
+        staying = {
+            manifest.manifest_path: manifest
+            for snapshot in (kept[:1] if is_line else kept)
+            for manifest in snapshot.manifests(table.io)
+        }
+        stay = set(staying)
         living = {
             entry.data_file.file_path
-            for manifest in kept[0].manifests(table.io)
+            for manifest in staying.values()
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
         }
         gone: set[str] = set()

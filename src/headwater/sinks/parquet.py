@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from headwater.errors import StorageError
 from headwater.sinks.finding import Keys
+from headwater.sinks.folders import FolderVersions, make_new, sibling
 from headwater.sinks.target import (
     TICK,
     WEIGHT,
@@ -36,6 +37,7 @@ from headwater.sinks.target import (
     StandMovedError,
     TargetDownError,
 )
+from headwater.sinks.versions import Version
 from headwater.storage import SequentialWriter, Storage
 
 CONTENTS = "contents.parquet"
@@ -55,8 +57,10 @@ class ParquetTarget:
         "exactly once: a change and its position are one file, put in place by one rename"
     )
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, *, version: Version | None = None) -> None:
+        self._place = Path(path)
+        self._version = version
+        self.path = sibling(self._place, version)
         self._storage = Storage(self.path)
         self._shape: Shape | None = None
 
@@ -74,6 +78,8 @@ class ParquetTarget:
         self._shape = shape
 
         def check() -> None:
+            if self._version == "new":
+                make_new(self._place)
             Storage(self.path.parent).make_dirs(self.path.name)
             with self._locked():
                 for name in self._storage.list("."):
@@ -110,6 +116,23 @@ class ParquetTarget:
                 batches = file.iter_batches()
                 while (batch := self._asked(lambda: next(batches, None))) is not None:  # noqa: B023
                     yield batch.select(self._held().names).cast(self._held())
+
+    def versions(self) -> FolderVersions:
+        """See `headwater.sinks.versions`."""
+        shape = self._prepared()
+
+        def target(version: Version | None) -> ParquetTarget:
+            made = ParquetTarget(self._place, version=version)
+            made._shape = shape
+            return made
+
+        return FolderVersions(
+            shape.sink,
+            self._place,
+            lambda version: ParquetTarget(self._place, version=version),
+            lambda version: target(version).stand(),
+            lambda version: target(version)._locked(),
+        )
 
     def close(self) -> None:
         """Nothing is open."""

@@ -34,6 +34,7 @@ from headwater.sinks.postgres_tables import (
     sql_type,
     takes,
 )
+from headwater.sinks.postgres_versions import PostgresVersions, create_like, suffixed
 from headwater.sinks.rendering import texts
 from headwater.sinks.target import (
     Change,
@@ -45,6 +46,7 @@ from headwater.sinks.target import (
     StandMovedError,
     TargetDownError,
 )
+from headwater.sinks.versions import Version
 
 POSITIONS = "headwater_positions"
 FEW_ROWS = 100
@@ -83,10 +85,14 @@ class PostgresTarget:
 
     guarantee: ClassVar[str] = "exactly once: rows and position are one transaction of the target"
 
-    def __init__(self, url: str, table: str) -> None:
+    def __init__(self, url: str, table: str, *, version: Version | None = None) -> None:
         self._url = url
-        self._schema_name, self._table_name = split_table(table)
-        self.place = f"table {table}"
+        self._given = table
+        self._version = version
+        self._schema_name, self._name_in_force = split_table(table)
+        self._table_name = suffixed(self._name_in_force, version)
+        self._in_schema = ""
+        self.place = f"table {table}"  # of all its versions: they change places
         self._connection: psycopg.Connection[Any] | None = None
         self._shape: Shape | None = None
         self._table: Table | None = None
@@ -113,6 +119,7 @@ class PostgresTarget:
                 raise self._wrong(
                     f"there is no schema {schema!r}", f"CREATE SCHEMA {quote(schema or 'public')};"
                 )
+            self._in_schema = schema
             place = f"{quote(schema)}.{quote(self._table_name)}"
             self._positions = f"{quote(schema)}.{POSITIONS}"
             held = pa.schema([pa.field(f.name, _held_type(f.type)) for f in shape.schema])
@@ -125,7 +132,11 @@ class PostgresTarget:
             modern = connection.info.server_version >= 150_000
             if shape.mode != "upsert":
                 raise self._wrong("rows of a table have a key", "name one, as in WITH (key = '...')")
-            connection.execute(self._table.create(shape.schema, nulls_not_distinct=modern))
+            if self._version == "new":
+                in_force = f"{quote(schema)}.{quote(self._name_in_force)}"
+                create_like(connection, shape, in_force, place, self._positions)
+            else:
+                connection.execute(self._table.create(shape.schema, nulls_not_distinct=modern))
             self._check(connection, modern)
 
     def _check(self, connection: psycopg.Connection[Any], modern: bool) -> None:
@@ -199,7 +210,7 @@ class PostgresTarget:
     def stand(self) -> Stand | None:
         """The row of this sink in the table of positions."""
         with self._talking() as connection:
-            return self._stored(connection)
+            return self._stored(connection, self._position)
 
     def apply(self, change: Change, before: Stand | None, after: Stand) -> None:
         """One transaction; see `Target`."""
@@ -252,6 +263,18 @@ class PostgresTarget:
                 raise
             connection.execute("COMMIT")
 
+    def versions(self) -> PostgresVersions:
+        """See `headwater.sinks.versions`."""
+        return PostgresVersions(
+            self._declared,
+            self._in_schema,
+            self._name_in_force,
+            self._positions,
+            self._talking,
+            lambda version: PostgresTarget(self._url, self._given, version=version),
+            self._stored,
+        )
+
     def close(self) -> None:
         """End the session."""
         if self._connection is not None:
@@ -265,14 +288,14 @@ class PostgresTarget:
         connection.execute(
             "SET CONSTRAINTS ALL IMMEDIATE"
         )  # a row is refused where it is written, not at the end
-        found = self._stored(connection, lock=" FOR UPDATE")
+        found = self._stored(connection, self._position, " FOR UPDATE")
         if found != before:
             raise _moved(self._declared, found)
 
-    def _stored(self, connection: psycopg.Connection[Any], lock: str = "") -> Stand | None:
+    def _stored(self, connection: psycopg.Connection[Any], position: str, lock: str = "") -> Stand | None:
         row = connection.execute(
             f"SELECT tick, history, checksum, rows, withheld, whole FROM {self._positions} WHERE sink = %s{lock}",
-            [self._declared.sink],
+            [position],
         ).fetchone()
         return None if row is None else Stand(row[0], row[1], int(row[2]), row[3], bytes(row[4]), row[5])
 
@@ -284,7 +307,7 @@ class PostgresTarget:
             after.rows,
             after.withheld,
             after.whole,
-            self._declared.sink,
+            self._position,
         ]
         if before is None:
             connection.execute(
@@ -392,6 +415,11 @@ class PostgresTarget:
         if self._shape is None:
             raise ValueError("prepare comes first")
         return self._shape
+
+    @property
+    def _position(self) -> str:
+        sink = self._declared.sink
+        return sink if self._version is None else f"{sink}~{self._version}"
 
     @property
     def _known(self) -> Table:

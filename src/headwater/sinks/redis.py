@@ -30,6 +30,7 @@ from headwater.errors import UsageError
 from headwater.hashing import Mask, hash_rows
 from headwater.sinks.reading import ahead
 from headwater.sinks.redis_forms import NAME, Form, HashForm, Names, StringForm, ZsetForm
+from headwater.sinks.redis_versions import RedisVersions, mark_of, position_of
 from headwater.sinks.redis_wire import Wire, bulk, command, commands, head, tokens
 from headwater.sinks.target import (
     Change,
@@ -41,6 +42,7 @@ from headwater.sinks.target import (
     StandMovedError,
     TargetDownError,
 )
+from headwater.sinks.versions import Version
 
 As = Literal["hash", "string", "zset"]
 
@@ -84,6 +86,7 @@ class RedisTarget:
         prefix: str | None = None,
         score: str | None = None,
         member: Sequence[str] = (),
+        version: Version | None = None,
     ) -> None:
         if as_ not in ("hash", "string", "zset"):
             raise UsageError(
@@ -100,6 +103,8 @@ class RedisTarget:
         self._prefix = prefix
         self._score = score
         self._member = tuple(member)
+        self._version = version
+        self._mark = mark_of(version)
         self._wire: Wire | None = None
         self._shape: Shape | None = None
         self._form: Form | None = None
@@ -168,6 +173,7 @@ class RedisTarget:
     def apply(self, change: Change, before: Stand | None, after: Stand) -> None:
         """One script, or several; see `Target`."""
         form = self._known
+        change = self._marked(change)
         refused = form.refused(change.upserts)
         if refused:
             raise self._refused(refused)
@@ -194,7 +200,7 @@ class RedisTarget:
 
     def _pages(self) -> Iterator[pa.RecordBatch]:
         form = self._known
-        pattern = self._names.pattern
+        pattern = self._mark + self._names.pattern
         cursor, seen = b"0", set[int]()
         while True:
             with self._talking() as wire:
@@ -203,9 +209,25 @@ class RedisTarget:
                 cursor = found[1].as_py()
                 names = _unseen(found.slice(3), self._position, seen)
                 pages = list(form.read(wire, names)) if len(names) else []
-            yield from (page for page in pages if page.num_rows)
+            yield from (self._unmarked(page) for page in pages if page.num_rows)
             if cursor == b"0":
                 return
+
+    def versions(self) -> RedisVersions:
+        """See `headwater.sinks.versions`."""
+        return RedisVersions(
+            self._declared, self._known.kind, self._names.pattern, self._talking, self._beside
+        )
+
+    def _beside(self, version: Version) -> RedisTarget:
+        return RedisTarget(
+            self._url,
+            as_=self._as,
+            prefix=self._prefix,
+            score=self._score,
+            member=self._member,
+            version=version,
+        )
 
     def close(self) -> None:
         """End the connection."""
@@ -213,6 +235,18 @@ class RedisTarget:
             with contextlib.suppress(RedisError, OSError):
                 self._wire.close()
             self._wire = None
+
+    # --- names of a version ----------------------------------------------------------------------------------------
+
+    def _marked(self, change: Change) -> Change:
+        """A change by the names that the rows have here: held rows have the name that they are to have in force."""
+        if not self._mark:
+            return change
+        deletes, upserts = (_renamed(rows, self._mark, 0) for rows in (change.deletes, change.upserts))
+        return Change.of_keys(deletes, upserts)
+
+    def _unmarked(self, page: pa.RecordBatch) -> pa.RecordBatch:
+        return _renamed(page, b"", len(self._mark)) if self._mark else page
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -307,7 +341,7 @@ class RedisTarget:
 
     @property
     def _position(self) -> bytes:
-        return f"headwater:position:{self._declared.sink}".encode()
+        return position_of(self._declared.sink, self._version)
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[Wire]:
@@ -335,6 +369,12 @@ class RedisTarget:
             sink=self._declared.sink,
             found=found,
         )
+
+
+def _renamed(rows: pa.RecordBatch, mark: bytes, less: int) -> pa.RecordBatch:
+    """Rows whose names begin with `mark` in place of their first bytes."""
+    at = rows.schema.get_field_index(NAME)
+    return rows.set_column(at, rows.schema.field(at), pc.binary_replace_slice(rows.column(at), 0, less, mark))
 
 
 def _connect(url: str, sink: str) -> Any:

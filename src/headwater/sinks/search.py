@@ -19,6 +19,7 @@ import tantivy
 
 from headwater.sinks.search_index import HIGHLIGHT, SCORE, SearchIndex
 from headwater.sinks.search_layout import HEAD, KEY, LANGUAGES, RESERVED, Layout
+from headwater.sinks.search_versions import SearchVersions, folder_of, held, of_versions
 from headwater.sinks.target import (
     Change,
     Shape,
@@ -27,6 +28,7 @@ from headwater.sinks.target import (
     StandMovedError,
     TargetDownError,
 )
+from headwater.sinks.versions import Version
 from headwater.types import format_type
 
 _WRITER_BYTES = 100_000_000
@@ -49,13 +51,22 @@ class SearchTarget:
     )
 
     def __init__(
-        self, path: str | Path, *, text: tuple[str, ...] | None = None, language: str | None = None
+        self,
+        path: str | Path,
+        *,
+        text: tuple[str, ...] | None = None,
+        language: str | None = None,
+        version: Version | None = None,
     ) -> None:
         if language is not None and language not in LANGUAGES:
             raise SinkError(
                 f"there is no language {language!r} to search in", hint=f"use one of {', '.join(LANGUAGES)}"
             )
-        self.path = Path(path)
+        self._place = Path(path)
+        self._version = version
+        self.path = self._place
+        """The folder of the index: that of the place unless a version of it was built anew."""
+        self._sink = ""
         self._text = text
         self._language = language
         self._layout: Layout | None = None
@@ -71,9 +82,11 @@ class SearchTarget:
     def prepare(self, shape: Shape) -> None:
         """Make the index, or check that the one in the folder is of these columns."""
         layout = self._layout = self._wanted(shape)
+        self._sink = shape.sink
+        self._find()
         if not self._begun():
             self._create(layout)
-        self._reader = SearchIndex(self.path)
+        self._reader = SearchIndex(self.path, exact=True)
         found = self._reader.layout
         if found is None:
             raise SinkError(
@@ -94,10 +107,26 @@ class SearchTarget:
 
     def stand(self) -> Stand | None:
         """Of the newest commit."""
+        self._find()
         return self._opened().stand()
 
     def apply(self, change: Change, before: Stand | None, after: Stand) -> None:
         """One commit: terms deleted, documents added, the stand replaced."""
+        try:
+            while not self._apply_where_it_is(change, before, after):
+                pass  # another version was put in force meanwhile
+        except OSError as error:
+            raise TargetDownError(f"{self._place} could not be written", detail=str(error)) from error
+
+    def _apply_where_it_is(self, change: Change, before: Stand | None, after: Stand) -> bool:
+        self._find()
+        with held(self.path):
+            if folder_of(self._place, self._version) != self.path:
+                return False
+            self._apply(change, before, after)
+            return True
+
+    def _apply(self, change: Change, before: Stand | None, after: Stand) -> None:
         bulk = change.upserts.num_rows >= _BULK_ROWS
         layout, writer = self._prepared(), self._locked(threads=2 if bulk else 1)
         found = self._opened().stand()
@@ -131,6 +160,7 @@ class SearchTarget:
 
     def contents(self) -> Iterator[pa.RecordBatch]:
         """The rows of the newest commit."""
+        self._find()
         return self._opened().rows()
 
     def close(self) -> None:
@@ -138,6 +168,20 @@ class SearchTarget:
         writer, self._writer, self._index, self._reader = self._writer, None, None, None
         if writer is not None:
             writer.wait_merging_threads()
+
+    def versions(self) -> SearchVersions:
+        """See `headwater.sinks.versions`."""
+        return SearchVersions(self._sink, self._place, self._beside, _stand_in)
+
+    def _beside(self, version: Version) -> SearchTarget:
+        return SearchTarget(self._place, text=self._text, language=self._language, version=version)
+
+    def _find(self) -> None:
+        """See which folder it is now: another version may have been put in force since."""
+        folder = folder_of(self._place, self._version)
+        if folder != self.path:
+            self._drop()
+            self.path, self._reader = folder, None
 
     def _wanted(self, shape: Shape) -> Layout:
         if shape.mode != "upsert" or not shape.key:
@@ -168,7 +212,7 @@ class SearchTarget:
         """Whether there is an index; not if a crash left one without its first commit."""
         if not self.path.is_dir() or not tantivy.Index.exists(str(self.path)):
             return False
-        index = SearchIndex(self.path)
+        index = SearchIndex(self.path, exact=True)
         if index.layout is not None or len(index):
             return True
         (self.path / "meta.json").unlink()
@@ -198,7 +242,7 @@ class SearchTarget:
 
     def _opened(self) -> SearchIndex:
         if self._reader is None:
-            self._reader = SearchIndex(self.path)
+            self._reader = SearchIndex(self.path, exact=True)
         return self._reader
 
     def _locked(self, threads: int) -> tantivy.IndexWriter:
@@ -238,7 +282,14 @@ def _batches(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _only_locks(path: Path) -> bool:
     """Whether the folder has nothing but what an index that was not made to the end leaves behind."""
-    return all(found.name.startswith(".tantivy") or found.name == ".managed.json" for found in path.iterdir())
+    return all(
+        found.name.startswith(".tantivy") or found.name == ".managed.json" or of_versions(found.name)
+        for found in path.iterdir()
+    )
+
+
+def _stand_in(folder: Path) -> Stand | None:
+    return SearchIndex(folder, exact=True).stand()
 
 
 def _differences(found: Layout, wanted: Layout) -> Iterator[str]:

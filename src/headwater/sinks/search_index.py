@@ -29,6 +29,7 @@ from headwater.sinks.search_layout import (
     ordered,
     read_head,
 )
+from headwater.sinks.search_versions import in_force
 from headwater.sinks.target import SinkError, Stand, TargetDownError
 from headwater.types import format_type
 from headwater.values import UNFIT, array_of
@@ -51,7 +52,7 @@ _ABSENT = re.compile(r"Field does not exist: '(.*)'")
 class _Commit:
     """One commit of an index, opened. `seen` tells the file that put it in place."""
 
-    seen: tuple[int, int]
+    seen: tuple[str, int, int]
     index: tantivy.Index
     searcher: tantivy.Searcher
     layout: Layout | None
@@ -65,10 +66,13 @@ class _Commit:
 
 
 class SearchIndex:
-    """An index as readers have it: the newest commit at every call, whoever writes. Needs no lock; for any thread."""
+    """An index as readers have it: the newest commit at every call, whoever writes. Needs no lock; for any thread.
 
-    def __init__(self, path: str | Path) -> None:
+    `path` is the folder of a sink, of which the version in force is read; with `exact` it is that of one index."""
+
+    def __init__(self, path: str | Path, *, exact: bool = False) -> None:
         self.path = str(path)
+        self._exact = exact
         self._opened: _Commit | None = None
         self._newest()
 
@@ -144,11 +148,12 @@ class SearchIndex:
         other bytes, and an open one remembers those.
         """
         try:
-            found = os.stat(os.path.join(self.path, "meta.json"))
-            seen = (found.st_ino, found.st_mtime_ns)
+            folder = self.path if self._exact else str(in_force(self.path))
+            found = os.stat(os.path.join(folder, "meta.json"))
+            seen = (folder, found.st_ino, found.st_mtime_ns)
             opened = self._opened
             if opened is None or opened.seen != seen:
-                opened = self._opened = _open(self.path, seen)
+                opened = self._opened = _open(folder, seen)
         except FileNotFoundError as error:
             raise TargetDownError(
                 f"there is no search index in {self.path}", hint="a SEARCH sink makes one when it starts"
@@ -162,7 +167,7 @@ class SearchIndex:
         return opened
 
 
-def _open(path: str, seen: tuple[int, int]) -> _Commit:
+def _open(path: str, seen: tuple[str, int, int]) -> _Commit:
     index = tantivy.Index.open(path)
     index.config_reader("manual")
     searcher = index.searcher()

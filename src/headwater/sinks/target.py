@@ -106,11 +106,15 @@ class Change:
     key is twice in either, and none is in both. A key in `deletes` need not be there, one in `upserts` may be. In the other
     modes `records` are to be added: held rows, and in mode 'changelog' with `_weight` and `_tick` behind them, where
     ticks rise. What is not used has no rows.
+
+    Where rows are tried again that were refused before, `letters` has the letter that told of each of `upserts` (or
+    `records`); the same one however often they are tried.
     """
 
     deletes: pa.RecordBatch
     upserts: pa.RecordBatch
     records: pa.RecordBatch
+    letters: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return int(self.deletes.num_rows + self.upserts.num_rows + self.records.num_rows)
@@ -144,7 +148,8 @@ class Target(Protocol):
     A target whose position does not lie within its place (a row of another table, another key) has an attribute `place`
     too, a text that tells the place and the form of its rows from others: a sink that is made anew with another one does
     not go on from where the old one was. One that can read its stand and its contents as of one moment, while others
-    write, has a context manager `frozen` in which it does.
+    write, has a context manager `frozen` in which it does. One that another version can be built beside has a method
+    `versions` (`headwater.sinks.versions`).
     """
 
     guarantee: ClassVar[str]

@@ -42,6 +42,8 @@ from headwater.sinks.target import (
     StandMovedError,
     TargetDownError,
 )
+from headwater.sinks.topic_versions import TopicVersions, topics_of
+from headwater.sinks.versions import Version
 
 
 class TopicTarget:
@@ -49,11 +51,26 @@ class TopicTarget:
 
     guarantee: ClassVar[str] = "exactly once: records and position are one commit of the log"
 
-    def __init__(self, log: Log, topic: str, *, options: Mapping[str, Any] | None = None) -> None:
-        self.topic = topic
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        *,
+        options: Mapping[str, Any] | None = None,
+        version: Version | None = None,
+    ) -> None:
+        self._given = topic
+        self._version = version
         self._log = log
         self._options = dict(options or {})
         self._shape: Shape | None = None
+
+    @property
+    def topic(self) -> str:
+        """The topic's name: another one once a version that was built anew is in force."""
+        if self._shape is None or self._version is not None:
+            return self._given
+        return topics_of(self._log, self._shape.sink, self._given).in_force
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -132,6 +149,20 @@ class TopicTarget:
             if read:
                 yield self._newest(concat_rows(read, read[0].schema))
 
+    def versions(self) -> TopicVersions:
+        """See `headwater.sinks.versions`."""
+        shape = self._prepared()
+
+        def make(topic: str, version: Version) -> TopicTarget:
+            return TopicTarget(self._log, topic, options=self._options, version=version)
+
+        def stand(topic: str) -> Stand | None:
+            target = make(topic, "old")  # any but the one in force, which moves
+            target._shape = shape
+            return target.stand()
+
+        return TopicVersions(shape.sink, self._log, self._given, make, stand)
+
     def close(self) -> None:
         """The log is the workspace's."""
 
@@ -188,7 +219,11 @@ class TopicTarget:
         return self._shape
 
     def _producer(self) -> str:
-        return f"sink:{self._prepared().sink}"
+        """Of its first topic that is the sink's name; one that was built beside it has a producer of its own, and keeps it."""
+        whole = f"sink:{self._prepared().sink}"
+        of_topic = f"{whole}~{self.topic}"
+        is_own = self._version == "new" or self._log.producer(of_topic) is not None
+        return of_topic if is_own else whole
 
     def _topic(self) -> TopicDefinition:
         try:

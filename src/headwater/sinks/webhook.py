@@ -17,50 +17,22 @@ sink. Redirects are not followed.
 
 from __future__ import annotations
 
-import contextlib
-import email.utils
-import hashlib
-import hmac
 import http.client
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 import orjson
 import pyarrow as pa
 
-from headwater.clock import Clock, SystemClock
+from headwater.clock import Clock
 from headwater.sinks.deliveries import Deliveries, Piece, StandKeeper
+from headwater.sinks.hook import KEY_HEADER, SIGNATURE_HEADER, Hook, WebhookOptions, signature
 from headwater.sinks.plain import plain_values
-from headwater.sinks.target import Change, Refused, Shape, SinkError, Stand, TargetDownError
+from headwater.sinks.target import Change, Refused, Shape, SinkError, Stand
 
-KEY_HEADER = "Idempotency-Key"
-SIGNATURE_HEADER = "Headwater-Signature"
-_AGAIN = (408, 425, 429)
+__all__ = ["KEY_HEADER", "SIGNATURE_HEADER", "WebhookOptions", "WebhookTarget", "signature"]
+
 _REFUSED = (400, 409, 413, 422)
-_REASON_CHARACTERS = 500
-_RETRY_AFTER_MAX_S = 60.0
-
-
-def signature(secret: str, key: str, body: bytes) -> str:
-    """What the signature header of a request must be: `sha256=` and the HMAC, in hexadecimal, of the idempotency key, a dot and
-    the body. Receivers compare with `hmac.compare_digest`."""
-    return "sha256=" + hmac.new(secret.encode(), f"{key}.".encode() + body, hashlib.sha256).hexdigest()
-
-
-@dataclass(frozen=True)
-class WebhookOptions:
-    """`secret` signs requests; `token` is sent as a bearer token; a request waits `timeout_s` for its answer, is tried
-    `attempts` times in a row, a longer pause before each, and has `rows` rows at most."""
-
-    secret: str | None = None
-    token: str | None = None
-    timeout_s: float = 10.0
-    attempts: int = 4
-    pause_s: float = 0.2
-    rows: int = 500
 
 
 class WebhookTarget:
@@ -81,18 +53,9 @@ class WebhookTarget:
         clock: Clock | None = None,
         wait: Callable[[float], object] | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SinkError(
-                "the url of the sink is not the address of a web server", hint="url = 'https://host/path'"
-            )
-        self._url = parts
-        self._shown = f"{parts.scheme}://{parts.hostname}{parts.path}"
         self._options = options or WebhookOptions()
+        self._hook = Hook(url, self._options, clock=clock, wait=wait)
         self._deliveries = Deliveries(keeper, self._options.rows)
-        self._clock = clock or SystemClock()
-        self._wait = wait or _pause
-        self._connection: http.client.HTTPConnection | None = None
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -122,77 +85,30 @@ class WebhookTarget:
 
     def close(self) -> None:
         """Close the connection."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        self._hook.close()
 
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _give(self, piece: Piece, key: str, after: Stand, since: int | None) -> list[Refused]:
         body = self._body(piece, after, since)
-        status, said = self._post(body, key)
+        status, said = self._hook.post(body, key)
         if 200 <= status < 300:
             return []
         if status not in _REFUSED:
             raise SinkError(
-                f"{self._shown} answers {status} {http.client.responses.get(status, '')}".rstrip(),
+                f"{self._hook.shown} answers {status} {http.client.responses.get(status, '')}".rstrip(),
                 detail=said or None,
                 hint="check the address, and the token or secret, of the sink",
             )
         if not piece.rows.num_rows:
-            raise SinkError(f"{self._shown} refuses rows that are gone, with {status}", detail=said or None)
+            raise SinkError(
+                f"{self._hook.shown} refuses rows that are gone, with {status}", detail=said or None
+            )
         if len(piece) == 1:
             return [Refused(piece.first, f"{status}: {said}" if said else str(status))]
         parts = [part for part in piece.parts() if len(part)]
         shape = self._shape()
         return [one for part in parts for one in self._give(part, part.key(shape.sink, after), after, since)]
-
-    def _post(self, body: bytes, key: str) -> tuple[int, str]:
-        """The status and the text of an answer; TargetDownError if there is none, or it says to come again, every time."""
-        headers = {"Content-Type": "application/json", KEY_HEADER: key, "User-Agent": "headwater"}
-        if self._options.secret is not None:
-            headers[SIGNATURE_HEADER] = signature(self._options.secret, key, body)
-        if self._options.token is not None:
-            headers["Authorization"] = f"Bearer {self._options.token}"
-        path = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
-        reason = ""
-        for attempt in range(self._options.attempts):
-            after_s: float | None = None
-            try:
-                connection = self._connected()
-                connection.request("POST", path, body, headers)
-                answer = connection.getresponse()
-                said = answer.read(1 << 16).decode("utf-8", "replace").strip()[:_REASON_CHARACTERS]
-                if answer.will_close or not answer.isclosed():
-                    self.close()
-                if answer.status not in _AGAIN and answer.status < 500:
-                    return answer.status, said
-                reason = f"it answers {answer.status}: {said}" if said else f"it answers {answer.status}"
-                after_s = self._retry_after(answer.getheader("Retry-After"))
-            except (OSError, http.client.HTTPException) as error:
-                self.close()
-                reason = str(error) or type(error).__name__
-            if attempt + 1 < self._options.attempts:
-                pause = self._options.pause_s * 2**attempt if after_s is None else after_s
-                self._wait(min(pause, _RETRY_AFTER_MAX_S))
-        raise TargetDownError(f"{self._shown} does not take a request", detail=reason)
-
-    def _retry_after(self, said: str | None) -> float | None:
-        """Seconds that an answer asks to wait: given as such, or as a date."""
-        if said is None:
-            return None
-        if said.strip().isdigit():
-            return float(said)
-        with contextlib.suppress(ValueError, TypeError):
-            at = email.utils.parsedate_to_datetime(said).timestamp()
-            return max(0.0, at - self._clock.now_us() / 1e6)
-        return None
-
-    def _connected(self) -> http.client.HTTPConnection:
-        if self._connection is None:
-            kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
-            self._connection = kind(str(self._url.hostname), self._url.port, timeout=self._options.timeout_s)
-        return self._connection
 
     def _body(self, piece: Piece, after: Stand, since: int | None) -> bytes:
         shape = self._shape()
@@ -221,7 +137,3 @@ def _objects(rows: pa.RecordBatch) -> list[dict[str, Any]]:
     names = rows.schema.names
     columns = [plain_values(column, readable=True) for column in rows.columns]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
-def _pause(seconds: float) -> None:
-    threading.Event().wait(seconds)

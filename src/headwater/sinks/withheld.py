@@ -6,7 +6,7 @@ after a crash, tried again, and taken into account when the target is compared w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,6 +94,35 @@ class Withheld:
             (*self.reasons, *(one.reason for one in refused)),
         )
 
+    def and_again(
+        self,
+        tried: Withheld,
+        given: pa.RecordBatch,
+        rows: pa.RecordBatch,
+        change: Change,
+        refused: Sequence[Refused],
+    ) -> Withheld:
+        """These, and those of `tried` that were refused again, with the new reason: `given` were tried in their place, one for
+        one, and `rows` are those of them that the change is made of, in whatever order."""
+        reasons: dict[tuple[int, int], list[str]] = {}
+        at = np.array([one.index for one in refused], dtype=np.int64)
+        for pair, one in zip(row_pairs(take_rows(rows, at)), refused, strict=True):
+            reasons.setdefault(pair, []).append(one.reason)
+        # equal records of a changelog were netted: what is refused stands for all of them
+        netted = WEIGHT.name in change.records.schema.names
+        places, told = [], []
+        for place, pair in enumerate(row_pairs(given)):
+            if left := reasons.get(pair):
+                places.append(place)
+                told.append(left[0] if netted else left.pop())
+        back = tried.take(np.array(places, dtype=np.int64))
+        return Withheld(
+            concat_rows([self.rows, back.rows], self.rows.schema),
+            np.concatenate([self.weights, back.weights]),
+            np.concatenate([self.letters, back.letters]),
+            (*self.reasons, *told),
+        )
+
     def after(self, change: Change, target: Target) -> Withheld:
         """Those that a change leaves: a row whose key it deletes or upserts is not the view's any more."""
         if not len(self) or not target.key or not len(change):
@@ -116,6 +145,24 @@ class Withheld:
 
     def _where(self, mask: Mask) -> Withheld:
         return self if mask.all() else self.take(np.flatnonzero(mask))
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """Which rows are to be tried again, by their places, and what is to be given for each: the row itself, or another."""
+
+    places: Indices
+    rows: pa.RecordBatch
+
+
+Choose = Callable[[Withheld], Tried]
+"""Picks those that are to be tried again."""
+
+
+def row_pairs(rows: pa.RecordBatch) -> list[tuple[int, int]]:
+    """What tells each row from others."""
+    high, low = row_hashes(rows)
+    return list(zip(high.tolist(), low.tolist(), strict=True))
 
 
 def _among(mine: tuple[Hashes, Hashes], theirs: tuple[Hashes, Hashes]) -> Mask:

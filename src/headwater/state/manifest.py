@@ -123,6 +123,13 @@ class Manifest:
         named |= {view.change.file for view in self.views.values() if view.change}
         return frozenset(named)
 
+    def kept_for(self, view: ViewState) -> dict[str, tuple[RunRef, ...]]:
+        """Every arrangement of a view, by its id: that of its rows, and those of its operators."""
+        if not view.contents:
+            return {}
+        prefix = view.contents.rsplit("/", 1)[0] + "/"
+        return {name: self.arrangements[name] for name in self.arrangements if name.startswith(prefix)}
+
     def encode(self) -> Json:
         """The bytes of its file."""
         numbers = {

@@ -1,8 +1,8 @@
 """Values that Postgres does not send because they are as they were: found where they were last, and put in their place.
 
-A large value that an update leaves alone is not in the stream. It is, in this order: in an earlier row of what is being handed
-over, in the log's last row of that key, or in the table itself, where it can be read again. A row that is in none of these is
-gone from the table by now, and its delete is on the way.
+A large value that an update leaves alone is not in the stream. It is in an earlier row of what is being handed over, or in the log's
+last row of that key. A row that is in neither was not copied yet. What the table has now may be of a later version, and the two
+together would be a row that never was: such a change is left out, and the row comes as a whole, at a mark (`lacking`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headwater.capture.postgres.decoding import Changes
 from headwater.capture.postgres.relations import Table
@@ -64,6 +63,8 @@ class Earlier:
 
     def add(self, batch: pa.RecordBatch, key: Sequence[str]) -> None:
         """Put rows in behind the others."""
+        if not batch.num_rows:
+            return
         with translated(str(self._folder)):
             self._add(batch, key)
 
@@ -107,15 +108,18 @@ class Earlier:
             self._file.close()
 
 
-def fill(changes: Changes, table: Table, finds: Iterable[Find]) -> pa.RecordBatch:
-    """The rows with every value. `finds` are asked one after the other for what is not in the rows themselves."""
+def fill(changes: Changes, table: Table, finds: Iterable[Find]) -> tuple[pa.RecordBatch, Mask]:
+    """The rows with every value that is found, and which of them still lack one. `finds` are asked one after the other for
+    what is not in the rows themselves."""
     batch = changes.batch
+    lacking = np.zeros(batch.num_rows, dtype=np.bool_)
     if not changes.unchanged or not table.key:
-        return batch
+        return batch, lacking
     sources = _sources(changes, table)
     for name, mask in changes.unchanged.items():
-        batch = _fill_column(batch, name, mask, sources, table, finds)
-    return batch
+        batch, left = _fill_column(batch, name, mask, sources, table, finds)
+        lacking[left] = True
+    return batch, lacking
 
 
 def _sources(changes: Changes, table: Table) -> Places:
@@ -133,7 +137,7 @@ def _sources(changes: Changes, table: Table) -> Places:
 
 def _fill_column(
     batch: pa.RecordBatch, name: str, mask: Mask, sources: Places, table: Table, finds: Iterable[Find]
-) -> pa.RecordBatch:
+) -> tuple[pa.RecordBatch, Places]:
     rows = batch.num_rows
     # The delete that comes with a change of key has no values, but those before it are what is wanted.
     through = mask.copy()
@@ -153,9 +157,9 @@ def _fill_column(
     taken = column.take(pa.array(np.where(mask & (held >= 0), held, np.arange(rows))))
     lacking = np.flatnonzero(mask & (held < 0))
     if len(lacking):
-        taken = _found(batch, taken, name, lacking, root[lacking], table, finds)
+        taken, lacking = _found(batch, taken, name, lacking, root[lacking], table, finds)
     place = batch.schema.get_field_index(name)
-    return batch.set_column(place, batch.schema.field(place), taken)
+    return batch.set_column(place, batch.schema.field(place), taken), lacking
 
 
 def _found(
@@ -166,7 +170,7 @@ def _found(
     roots: Places,
     table: Table,
     finds: Iterable[Find],
-) -> pa.Array:
+) -> tuple[pa.Array, Places]:
     for find in finds:
         keys = batch.select(list(table.key)).take(pa.array(roots))
         values, known = find(keys, [name])
@@ -178,7 +182,7 @@ def _found(
             lacking, roots = lacking[~known], roots[~known]
         if not len(lacking):
             break
-    return column
+    return column, lacking
 
 
 def find_earlier(earlier: Earlier) -> Find:
@@ -206,10 +210,3 @@ def find_earlier(earlier: Earlier) -> Find:
         return pa.RecordBatch.from_arrays(arrays, schema=schema), known
 
     return find
-
-
-def as_texts(column: pa.Array) -> list[str]:
-    """Key values as Postgres reads them."""
-    if pa.types.is_binary(column.type):
-        return [f"\\x{value.as_py().hex()}" for value in column]
-    return [str(value) for value in pc.cast(column, pa.string()).to_pylist()]

@@ -13,12 +13,13 @@ from headwater.capture.postgres.decoding import INSERT, Changes, decode
 from headwater.capture.postgres.emptying import emptied
 from headwater.capture.postgres.filling import Earlier, Find, Mask, fill, find_earlier
 from headwater.capture.postgres.gathering import Run
+from headwater.capture.postgres.lacking import Lack
 from headwater.capture.postgres.outbox import Happened, Outbox
 from headwater.capture.postgres.relations import Table
 from headwater.capture.postgres.standing import Connected
 from headwater.capture.postgres.stream import Unit
 from headwater.capture.source import Evolve, Rows
-from headwater.errors import BadRowError, SourceRefusedError
+from headwater.errors import BadRowError
 from headwater.records import adapt
 
 
@@ -91,7 +92,10 @@ class Handing:
             return changes.batch.filter(pc.equal(changes.batch.column("_op"), INSERT))
         if changes.unchanged and number and topic not in earlier:
             earlier[topic] = self._earlier(unit, number, topic)
-        batch = self._filled(changes, table, topic, earlier.get(topic))
+        batch, lacking = self._filled(changes, table, topic, earlier.get(topic))
+        if lacking.any():
+            self._beside.lacks(Lack.of(changes, batch, lacking), table)
+            batch = batch.filter(pa.array(~lacking))
         if topic in earlier:
             earlier[topic].add(batch, table.key)
         return batch
@@ -104,25 +108,22 @@ class Handing:
                 break
             table = self._at.tables.table(run.relation)
             if table is not None and self._at.tables.topic(run.relation.oid) == topic:
-                kept.add(self._filled(decode(run, table), table, topic, kept), table.key)
+                batch, lacking = self._filled(decode(run, table), table, topic, kept)
+                kept.add(batch.filter(pa.array(~lacking)), table.key)
         return kept
 
-    def _filled(self, changes: Changes, table: Table, topic: str, earlier: Earlier | None) -> pa.RecordBatch:
-        if not changes.unchanged:
-            return changes.batch
+    def _filled(
+        self, changes: Changes, table: Table, topic: str, earlier: Earlier | None
+    ) -> tuple[pa.RecordBatch, Mask]:
+        """The rows with the values that were not sent, and which of them lack one that is not to be had."""
         finds: list[Find] = [] if earlier is None else [find_earlier(earlier)]
+        since = self._beside.since(table.relation.table)
 
         def in_log(keys: pa.RecordBatch, columns: Sequence[str]) -> tuple[pa.RecordBatch, Mask]:
-            found = self._at.history.last_values(topic, keys, columns)
+            found = self._at.history.last_values(topic, keys, columns, since)
             return found.select(list(columns)), np.asarray(found.column("_found"))
 
-        def in_table(keys: pa.RecordBatch, columns: Sequence[str]) -> tuple[pa.RecordBatch, Mask]:
-            try:
-                return self._at.tables.find_in_table(self._at.connection, table, keys, columns)
-            except SourceRefusedError:  # the table, or the column, is gone
-                return pa.RecordBatch.from_pylist([]), np.zeros(keys.num_rows, dtype=np.bool_)
-
-        return fill(changes, table, [*finds, in_log, in_table])
+        return fill(changes, table, [*finds, in_log])
 
     def _truncated(self, oid: int, unit: Unit) -> Iterator[Rows]:
         topic = self._at.tables.topic(oid)

@@ -103,6 +103,8 @@ class Table:
     columns: tuple[TableColumn, ...]
     key: tuple[str, ...]
     keyless: str | None
+    divided: bool = False
+    """It has partitions. One that has not may have tables that inherit from it, whose rows are not its own."""
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -186,7 +188,7 @@ def table_of(
     nested = [c.name for c in columns if c.name in key and pa.types.is_nested(c.type.kind)]
     if nested:
         key, keyless = (), f"its key has the array {nested[0]}; declare it STRING to have a key"
-    return Table(relation, tuple(columns), key, keyless)
+    return Table(relation, tuple(columns), key, keyless, facts is not None and facts.kind == "p")
 
 
 def definition_of(

@@ -14,6 +14,7 @@ from headwater.capture.postgres.connection import Connection, Replication, ident
 from headwater.capture.postgres.emptying import emptied
 from headwater.capture.postgres.guard import EVERY_S, look_after, over_budget
 from headwater.capture.postgres.handing import Handing
+from headwater.capture.postgres.holding import GONE, begin_holding, check_still
 from headwater.capture.postgres.intake import Intake
 from headwater.capture.postgres.outbox import Outbox
 from headwater.capture.postgres.setup import (
@@ -24,16 +25,17 @@ from headwater.capture.postgres.setup import (
     create_slot_command,
     find_slot,
     find_tables,
+    partitions_of,
     prepare_publications,
     row_filters,
     slot_in_use,
 )
 from headwater.capture.postgres.snapshot import copied
-from headwater.capture.postgres.standing import Connected
+from headwater.capture.postgres.standing import Connected, SessionEndedError
 from headwater.capture.postgres.stream import Assembly, Unit
 from headwater.capture.source import Commit, Event, Position, Quiet, Rows
 from headwater.clock import Microseconds
-from headwater.errors import SlotError, SourceError, SourceRefusedError, TableStoppedError
+from headwater.errors import PublicationError, SlotError, SourceError, SourceRefusedError, TableStoppedError
 from headwater.records import adapt
 
 GATHER_ROWS = 20_000
@@ -82,7 +84,9 @@ class Session:
         # Before anything was captured a table that is not there is a mistake; later on it stops, and the others go on.
         later = standing.position is not None
         captured = find_tables(at.connection, self._options, at.tables.stop_named if later else None)
-        at.publications = prepare_publications(at.connection, self._options, captured)
+        if later:
+            captured = [table for table in captured if at.tables.is_free(table)]
+        at.publications = self._publish(captured)
         at.filters = row_filters(at.connection, at.publications)
         at.tables.set(captured)
         self._replication = Replication(self._options.url, at.source)
@@ -95,9 +99,11 @@ class Session:
             yield from self._go_on(standing.position, captured)
             return
         self._first = {"slot": self._options.slot, "system": system, "tables": [str(t) for t in captured]}
+        if partitions := partitions_of(at.connection, captured):
+            self._first["partitions"] = {table: sorted(parts) for table, parts in partitions.items()}
         if slot is not None and self._options.slot_given:
             slot = check_slot(at.connection, slot, self._options.slot, at.source)
-            yield from self._begin_in_chunks(slot.confirmed, captured)
+            yield from self._begin_in_chunks(slot.confirmed, captured, settled=False)
         else:
             yield from self._begin_with_slot(captured, has_old=slot is not None)
 
@@ -105,17 +111,58 @@ class Session:
         """From a position. Tables that it does not know are new; those that had stopped and are fit again are taken up."""
         at = self._at
         self._beside.restore(position, captured)
-        yield from at.tables.learn_now(at.connection, at.publications, captured)
         known, stopped = set(position.get("tables", [])), set(position.get("stopped", []))
+        for ahead in (True, False):  # of those that had stopped nothing more comes as they were
+            some = [table for table in captured if (str(table) not in stopped) is ahead]
+            yield from at.tables.learn_now(at.connection, at.publications, some, ahead=ahead)
         new = [table for table in captured if str(table) not in known]
-        if new:
-            position["tables"] = sorted(known | {str(table) for table in new})
+        if {str(table) for table in captured} != known:
+            position["tables"] = sorted(map(str, captured))
             self._beside.note()
         if self._options.snapshot != "none":
-            self._beside.request([table for table in new if not table.is_outbox])
+            fresh = [table for table in new if not table.is_outbox and at.history.is_empty(table.topic)]
+            self._beside.request(fresh)
+            for table in new:  # one that was left out for a while
+                if not table.is_outbox and table not in fresh:
+                    self._beside.take_up(table)
+        self._take_in_partitions(position, captured)
         for table in captured:
             if str(table) in stopped and str(table) not in at.tables.stopped:
                 self._beside.take_up(table)
+
+    def _publish(self, captured: list[Captured]) -> list[str]:
+        """See to it that the tables are published. A new one that cannot be stops alone, and is taken out of the list."""
+        at, position = self._at, self._standing.position
+        try:
+            return prepare_publications(at.connection, self._options, captured)
+        except PublicationError:
+            if position is None:
+                raise
+        known = [table for table in captured if str(table) in position.get("tables", ())]
+        names = prepare_publications(at.connection, self._options, known)
+        for table in [table for table in captured if table not in known]:
+            try:
+                names = prepare_publications(at.connection, self._options, [*known, table])
+                known.append(table)
+            except PublicationError as error:
+                at.tables.stop_named(str(table), error)
+                captured.remove(table)
+        return names
+
+    def _take_in_partitions(self, position: Position, captured: Sequence[Captured]) -> None:
+        """Copy partitions that are new: what was in one before it became one was not in the stream."""
+        now = partitions_of(self._at.connection, captured)
+        was = position.get("partitions", {})
+        for table in captured:
+            if (parts := now.get(str(table))) is None or table.is_outbox:
+                continue
+            new = set(parts) - set(was.get(str(table), parts))
+            if table.is_keyed and self._options.snapshot != "none":
+                for oid in sorted(new):
+                    self._beside.request([table], part=parts[oid])
+        if (plain := {table: sorted(parts) for table, parts in now.items()}) != was:
+            position["partitions"] = plain
+            self._beside.note()
 
     def _begin_with_slot(self, captured: Sequence[Captured], *, has_old: bool) -> Iterator[Event]:
         """A new slot, in place of one of ours that nothing was read from, and what its snapshot has."""
@@ -137,27 +184,29 @@ class Session:
             if self._options.snapshot == "initial":
                 yield from self._copy_all(captured, begins, str(snapshot))
             else:
-                yield from self._begin_in_chunks(begins, captured)
+                yield from self._begin_in_chunks(begins, captured, settled=True)
         except BaseException:
             if self._standing.sequence < begins:  # once it was handed over, the log may have it
                 self._forsake_slot()
             raise
 
-    def _begin_in_chunks(self, begins: int, captured: Sequence[Captured]) -> Iterator[Event]:
+    def _begin_in_chunks(
+        self, begins: int, captured: Sequence[Captured], *, settled: bool
+    ) -> Iterator[Event]:
         yield from self._at.tables.learn_now(self._at.connection, self._at.publications, captured)
         if self._options.snapshot != "none":
             tables = [table for table in captured if not table.is_outbox]
-            self._beside.request(tables, replace=self._standing.sequence >= 0)
+            self._beside.begin(tables, begins, settled=settled)
         yield self._commit(begins)
 
     def _copy_all(self, captured: Sequence[Captured], begins: int, snapshot: str) -> Iterator[Event]:
         """All tables as of the slot's beginning, in one append. What the topics had before is replaced."""
         copier = Connection(self._options.url, self._at.source)
         try:
-            copier.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            copier.rows(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+            yield from self._hold(copier, captured, snapshot)
             now_us: Microseconds = copier.value("SELECT (extract(epoch FROM now()) * 1000000)::int8")
-            yield from self._at.tables.learn_now(copier, self._at.publications, captured)
+            # The tables are as they will be until they are copied; what they were at the snapshot's moment no longer matters.
+            yield from self._at.tables.learn_now(self._at.connection, self._at.publications, captured)
             for table in captured:
                 if table.is_outbox and self._standing.sequence < 0:
                     yield from self._copy_outbox(copier, table, (begins, now_us, None))
@@ -168,10 +217,26 @@ class Session:
             copier.close()
         yield self._commit(begins)
 
+    def _hold(self, copier: Connection, captured: Sequence[Captured], snapshot: str) -> Iterator[Quiet]:
+        """See to it that nobody empties or rewrites what is to be copied, and that nobody has since the snapshot."""
+        names = [table.state.name for table in captured]
+        try:
+            while not begin_holding(copier, names, snapshot):
+                self._standing.state = "waiting for whoever has one of the tables to himself, to copy it"
+                yield Quiet()
+        except SourceRefusedError as error:
+            if error.facts.get("sqlstate") in GONE:
+                raise SessionEndedError("a table is gone that was there just now") from None
+            raise
+        check_still(copier, self._at.connection, captured)
+
     def _copy(self, copier: Connection, table: Captured, stamps: tuple[int, int, None]) -> Iterator[Rows]:
         tables = self._at.tables
-        shape = tables.table(tables.relation_now(copier, self._at.publications, table))
-        if shape is None or (self._standing.sequence >= 0 and not shape.key):
+        shape = tables.table(tables.relation_now(self._at.connection, self._at.publications, table))
+        if shape is None:
+            return
+        if not shape.key and not self._at.history.is_empty(table.topic):
+            self._standing.miss(table, f"before {lsn_text(int(stamps[0]))}, since the slot was lost")
             return
         definition = tables.definition(table.topic)
         if shape.key:
@@ -183,7 +248,9 @@ class Session:
         self, copier: Connection, table: Captured, stamps: tuple[int, int, None]
     ) -> Iterator[Event]:
         """The events that are in the outbox already, as they lie there; gone through twice, for topics are made before rows come."""
-        shape = self._at.tables.outbox(self._at.tables.relation_now(copier, self._at.publications, table))
+        shape = self._at.tables.outbox(
+            self._at.tables.relation_now(self._at.connection, self._at.publications, table)
+        )
         if shape is not None and self._outbox is not None:
             for batch in copied(copier, shape, None, stamps):
                 yield from self._outbox.learn(self._outbox.read(batch))
@@ -237,6 +304,7 @@ class Session:
                 assembly.wants_reply, told = False, now
             if now - looked >= EVERY_S:
                 self._look_after(intake)
+                self._look_around()
                 looked = now
             yield from self._beside.go_on()
             reached = None if assembly.waiting else assembly.reached
@@ -258,7 +326,7 @@ class Session:
         setting = "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'"
         timeout_ms = int(self._at.connection.value(setting))
         self._intake = Intake(self._replication, lambda: self._standing.durable, timeout_ms)
-        self._standing.state = "streaming"
+        self._standing.stream()
         return self._intake
 
     def _hand_over(self, unit: Unit) -> Iterator[Event]:
@@ -316,6 +384,21 @@ class Session:
                 error = TableStoppedError("it is no longer part of the publication", hint=add)
                 at.tables.stop(table.state.oid, error)
                 self._beside.note()
+
+    def _look_around(self) -> None:
+        """SessionEndedError if there is more to be captured than there was: the next session takes it in."""
+        at, position = self._at, self._standing.position
+        if position is None:
+            return
+        known = {*position.get("tables", ()), *at.tables.stopped}
+        if any(name.table == "*" for name in self._options.tables):
+            found = find_tables(at.connection, self._options, lambda table, error: None)
+            if new := [str(table) for table in found if str(table) not in known]:
+                raise SessionEndedError(f"there is a new table {new[0]}")
+        was = position.get("partitions", {})
+        for table, parts in partitions_of(at.connection, at.tables.all()).items():
+            if set(parts) - set(was.get(table, ())):
+                raise SessionEndedError(f"table {table} has new partitions")
 
     def _commit(self, sequence: int) -> Commit:
         """The position goes with what was handed over."""

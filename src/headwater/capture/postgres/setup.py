@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from headwater.capture.postgres.connection import Connection, identifier, lsn_of
 from headwater.capture.postgres.options import PostgresOptions, TableName
-from headwater.errors import PublicationError, SlotError, SourceRefusedError, UsageError
+from headwater.errors import HeadwaterError, PublicationError, SlotError, SourceRefusedError, UsageError
 from headwater.rules import NAME
 
 OLDEST_VERSION = 14
@@ -117,7 +117,7 @@ class SlotState:
 def find_tables(
     connection: Connection,
     options: PostgresOptions,
-    unfit: Callable[[str, SourceRefusedError], None] | None = None,
+    unfit: Callable[[str, HeadwaterError], None] | None = None,
 ) -> list[Captured]:
     """The tables that are named, checked to be such as can be captured. For one that is not, `unfit` is called with its name, or
     SourceRefusedError is raised."""
@@ -137,17 +137,18 @@ def find_tables(
         outbox = Captured(_named(connection, options.outbox_table), "", is_outbox=True)
         found = [outbox, *(table for table in found if table.state.oid != outbox.state.oid)]
     topics: dict[str, Captured] = {}
+    misnamed = set()
     for table in found:
         if table.is_outbox:
             continue
-        _check_topic(table)
-        other = topics.setdefault(table.topic.lower(), table)
-        if other.state.oid != table.state.oid:
-            raise UsageError(
-                f"tables {other} and {table} would both be topic {table.topic!r}",
-                hint=f"name each, one with another topic: {table} AS {table.state.schema}_{table.topic}",
-            )
-    return list({table.state.oid: table for table in reversed(found)}.values())[::-1]
+        try:
+            _check_topic(table, topics)
+        except UsageError as error:
+            if unfit is None:
+                raise
+            unfit(str(table), error)
+            misnamed.add(table)
+    return list({table.state.oid: table for table in reversed(found) if table not in misnamed}.values())[::-1]
 
 
 def tables_of(
@@ -165,6 +166,25 @@ def tables_of(
         rows = connection.rows(f"{_TABLES} WHERE {chosen} AND c.relkind IN ('r', 'p') ORDER BY 2, 3", schema)
     plain = ([tuple(value) if isinstance(value, list) else value for value in row] for row in rows)
     return [TableState(*values) for values in cast("Iterable[Any]", plain)]
+
+
+def partitions_of(
+    connection: Connection, tables: Sequence[Captured]
+) -> dict[str, dict[int, tuple[str, str]]]:
+    """By table that is divided: its partitions that have rows themselves, by oid, each with its schema and name."""
+    divided = {table.state.oid: str(table) for table in tables if table.state.kind == "p"}
+    if not divided:
+        return {}
+    rows = connection.rows(
+        "SELECT r.oid::int8, c.oid::int8, n.nspname::text, c.relname::text FROM unnest(%s::oid[]) AS r (oid) "
+        "CROSS JOIN LATERAL pg_partition_tree(r.oid) t JOIN pg_class c ON c.oid = t.relid "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE t.isleaf AND c.relkind = 'r'",
+        list(divided),
+    )
+    found: dict[str, dict[int, tuple[str, str]]] = {name: {} for name in divided.values()}
+    for root, oid, schema, name in rows:
+        found[divided[root]][oid] = (schema, name)
+    return found
 
 
 def prepare_publications(
@@ -361,12 +381,19 @@ def _is_captured(state: TableState) -> bool:
     )
 
 
-def _check_topic(table: Captured) -> None:
+def _check_topic(table: Captured, topics: dict[str, Captured]) -> None:
+    """UsageError if it cannot have its topic's name, or another among `topics` has it."""
     if not NAME.match(table.topic):
         plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in table.topic)
         raise UsageError(
             f"{table.topic!r} cannot be the name of a topic",
             hint=f"give table {table} another: tables = '{table.state.name} AS {plain}'",
+        )
+    other = topics.setdefault(table.topic.lower(), table)
+    if other.state.oid != table.state.oid:
+        raise UsageError(
+            f"tables {other} and {table} would both be topic {table.topic!r}",
+            hint=f"name each, one with another topic: {table} AS {table.state.schema}_{table.topic}",
         )
 
 

@@ -1,7 +1,7 @@
 """The rows that a table has already: all of it as of one moment, or in chunks beside the stream.
 
 **As of one moment.** A new slot comes with a snapshot of the database at the very position that its stream begins at. Tables
-are copied under it; no lock is taken, and no change is missed or seen twice.
+are copied under it; nobody who reads or writes waits (`holding`), and no change is missed or seen twice.
 
 **In chunks**, by the watermark method of DBLog. A chunk is the next rows by key, selected while changes come in. Behind it a mark
 is written into the server's log, with `pg_logical_emit_message`. When the stream brings the mark, the chunk is handed over,
@@ -10,16 +10,18 @@ the position, so that it goes on where it was, whatever happens.
 
 What the method needs of Postgres is that everything that came before the mark and is not in the chunk was seen. A transaction
 may be in the stream before others can see its rows. Those are known from the chunk's own snapshot (`Visible`): if one of them was
-in the stream before keys were watched, the chunk is selected again.
+in the stream before keys were watched, the chunk is selected again. So it is while a transaction runs that may have written before
+the table was published (`Request.horizon`): what it wrote is not in the stream.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -31,11 +33,14 @@ from headwater.capture.postgres.connection import Connection, identifier, litera
 from headwater.capture.postgres.copying import decode_copy
 from headwater.capture.postgres.emptying import Stamps, located
 from headwater.capture.postgres.filling import KeySet
+from headwater.capture.postgres.holding import begin_holding
+from headwater.capture.postgres.lacking import Held, keys_condition
 from headwater.capture.postgres.relations import Table
 from headwater.capture.postgres.stream import MARK_PREFIX
+from headwater.records import adapt
 from headwater.storage import translated
 
-_XID_SPAN = 1 << 32
+XID_SPAN = 1 << 32
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,19 @@ class Request:
     """How many were."""
     replace: bool = False
     """What the topic has by now is no longer known to be right: it is emptied first."""
+    since: int = 0
+    """With `replace`: the moment of the log after which what it has is right."""
+    horizon: int | None = None
+    """The first transaction of which it is known that everything it writes is in the stream."""
+    part: tuple[str, str] | None = None
+    """Of a table with partitions: just this one, by schema and name."""
+    keys: tuple[tuple[str, ...], ...] = ()
+    """Just the rows with these keys, all in one chunk. Such a request is not remembered as it is."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is of all rows of the table, none of which were handed over."""
+        return self.after is None and self.where is None and self.part is None and not self.keys
 
     def to_json(self) -> dict[str, Any]:
         """As part of a position."""
@@ -59,28 +77,33 @@ class Request:
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Request:
         """What `to_json` wrote."""
-        after = plain.get("after")
-        return cls(**{**plain, "after": None if after is None else tuple(after)})
+        tuples = {name: tuple(plain[name]) for name in ("after", "part") if plain.get(name)}
+        return cls(**{**plain, **tuples})
 
 
 @dataclass(frozen=True)
 class Visible:
     """Which transactions a snapshot sees: pg_current_snapshot()."""
 
+    xmin: int
+    """The oldest that may still run."""
     xmax: int
     running: frozenset[int]
 
     @classmethod
     def parse(cls, text: str) -> Visible:
         """From xmin:xmax:xip,xip,..."""
-        _, xmax, running = text.split(":")
-        return cls(
-            int(xmax) % _XID_SPAN, frozenset(int(xid) % _XID_SPAN for xid in running.split(",") if xid)
-        )
+        xmin, xmax, running = text.split(":")
+        others = frozenset(int(xid) % XID_SPAN for xid in running.split(",") if xid)
+        return cls(int(xmin) % XID_SPAN, int(xmax) % XID_SPAN, others)
+
+    def is_past(self, xid: int) -> bool:
+        """Whether all transactions before this one have ended."""
+        return (self.xmin - xid) % XID_SPAN < XID_SPAN // 2
 
     def sees(self, xid: int) -> bool:
         """Whether the changes of a transaction that has ended are in it."""
-        later = (xid - self.xmax) % _XID_SPAN < _XID_SPAN // 2
+        later = (xid - self.xmax) % XID_SPAN < XID_SPAN // 2
         return not later and xid not in self.running
 
 
@@ -97,6 +120,8 @@ class Chunk:
     """Keys that were in the stream since."""
     emptied: bool = False
     """The table was truncated since."""
+    held: Held = field(default_factory=Held)
+    """Changes since of rows that the log does not have, and that lack values which the chunk may have."""
     found: Future[Selected] | None = None
 
     def discard(self) -> None:
@@ -138,6 +163,7 @@ class Chunks:
         self._folder = folder
         self._slot = slot
         self._rows = rows
+        self._ended = threading.Event()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="headwater-snapshot")
 
     def begin(self, request: Request, table: Table, condition: str | None, before: frozenset[int]) -> Chunk:
@@ -148,20 +174,27 @@ class Chunks:
 
     def close(self) -> None:
         """Wait for what is under way, and leave."""
+        self._ended.set()
         self._worker.shutdown(wait=True, cancel_futures=True)
         self._connection.close()
 
     def _select(self, chunk: Chunk, condition: str | None) -> Selected:
-        self._connection.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        request, table = chunk.request, chunk.table
+        name = table_name(table, request.part)
+        while not begin_holding(self._connection, [name]):
+            if self._ended.is_set():
+                raise CancelledError
         try:
             visible = Visible.parse(self._connection.value("SELECT pg_current_snapshot()::text"))
-            statement = select_of(
-                chunk.table, (condition, chunk.request.where), chunk.request.after, self._rows
-            )
-            parts = self._connection.copied(f"COPY ({statement}) TO STDOUT")
+            conditions = (condition, request.where, keys_condition(table, request.keys))
+            rows = None if request.keys else self._rows
+            statement = select_of(table, conditions, request.after, rows, request.part)
+            parts: Iterator[list[bytes]] = iter(())
+            if not is_before(visible, request):  # else what it has is not wanted yet
+                parts = self._connection.copied(f"COPY ({statement}) TO STDOUT")
             if chunk.table.key:
                 lines = [line for part in parts for line in part]
-                last = _last_key(lines[-1], chunk.table) if len(lines) == self._rows else None
+                last = _last_key(lines[-1], chunk.table) if len(lines) == rows else None
                 selected = Selected(lines, visible, last)
             else:
                 selected = Selected([], visible, None, *self._kept(parts))
@@ -195,11 +228,17 @@ def read_mark(content: bytes) -> str | None:
     return said.get("mark") if isinstance(said, dict) else None
 
 
+def table_name(table: Table, part: tuple[str, str] | None = None) -> str:
+    """What rows are selected from: a table, or one of its partitions."""
+    return identifier(*(part or (table.relation.namespace, table.relation.name)))
+
+
 def select_of(
     table: Table,
     conditions: Sequence[str | None],
     after: Sequence[str] | None = None,
     rows: int | None = None,
+    part: tuple[str, str] | None = None,
 ) -> str:
     """The SELECT of a table's columns, of rows for which all conditions hold, by key if only some of them are wanted."""
     columns = ", ".join(identifier(column.name) for column in table.columns)
@@ -207,7 +246,8 @@ def select_of(
     held = [f"({condition})" for condition in conditions if condition]
     if after is not None:
         held.append(f"({key}) > ({', '.join(map(literal, after))})")
-    statement = f"SELECT {columns} FROM {identifier(table.relation.namespace, table.relation.name)}"
+    only = "" if table.divided else "ONLY "
+    statement = f"SELECT {columns} FROM {only}{table_name(table, part)}"
     if held:
         statement += f" WHERE {' AND '.join(held)}"
     return statement if rows is None or not key else f"{statement} ORDER BY {key} LIMIT {rows}"
@@ -222,10 +262,16 @@ def copied(
 
 
 def is_early(chunk: Chunk) -> bool:
-    """Whether a chunk was selected before something could be seen that was in the stream already: it is to be selected again."""
+    """Whether a chunk was selected before something could be seen that was in the stream already, or that will never be: it is
+    to be selected again."""
     assert chunk.found is not None
     visible = chunk.found.result().visible
-    return not all(visible.sees(xid) for xid in chunk.before)
+    return is_before(visible, chunk.request) or not all(visible.sees(xid) for xid in chunk.before)
+
+
+def is_before(visible: Visible, request: Request) -> bool:
+    """Whether a transaction is under way that may have written what the stream does not have."""
+    return request.horizon is not None and not visible.is_past(request.horizon)
 
 
 def rest_of(chunk: Chunk) -> Request | None:
@@ -235,13 +281,15 @@ def rest_of(chunk: Chunk) -> Request | None:
     if selected.last is None:
         return None
     so_far = chunk.request.rows + len(selected.lines)
-    return replace(chunk.request, after=selected.last, rows=so_far, replace=False)
+    return replace(chunk.request, after=selected.last, rows=so_far, replace=False, since=0, horizon=None)
 
 
-def rows_of(chunk: Chunk, stamps: Stamps) -> Iterator[pa.RecordBatch]:
-    """What is to be handed over of a chunk whose mark has come: rows whose keys were not in the stream since it was begun."""
+def rows_of(chunk: Chunk, schema: pa.Schema, stamps: Stamps) -> Iterator[pa.RecordBatch]:
+    """What is to be handed over of a chunk whose mark has come: rows whose keys were not in the stream since it was begun, and with
+    what was held of the others."""
     assert chunk.found is not None
-    for lines in chunk.found.result().blocks():
+    selected = chunk.found.result()
+    for lines in selected.blocks():
         batch = decode_copy(lines, chunk.table)
         if chunk.emptied:
             continue
@@ -250,8 +298,11 @@ def rows_of(chunk: Chunk, stamps: Stamps) -> Iterator[pa.RecordBatch]:
             changed = chunk.changed.has(keys, batch.num_rows)
             if changed.any():
                 batch = batch.filter(pc.invert(pa.array(changed)))
+        batch = adapt(located(batch, stamps), schema)
+        if chunk.held.rows:
+            batch = chunk.held.put_into(batch, chunk.table, selected.visible.sees)
         if batch.num_rows:
-            yield located(batch, stamps)
+            yield batch
 
 
 def _last_key(line: bytes, table: Table) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,10 @@ from headwater.capture.postgres.setup import (
     publication_names,
 )
 from headwater.capture.postgres.snapshot import Request
-from headwater.capture.postgres.standing import Connected, Standing
+from headwater.capture.postgres.standing import Connected, SessionEndedError, Standing
 from headwater.capture.postgres.stream import MARK_PREFIX
 from headwater.capture.postgres.tables import History, Tables
-from headwater.capture.source import Commit, Event, Position, Quiet, Rows
+from headwater.capture.source import AWAY, Commit, Event, Position, Quiet, Rows
 from headwater.catalog import TopicDefinition
 from headwater.errors import HeadwaterError, SlotError, SourceError, UsageError
 
@@ -51,6 +51,8 @@ class SourceStatus:
     paused: bool
     stopped: Mapping[str, HeadwaterError]
     health: SlotHealth | None
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """By table without a key: rows that its topic may lack for ever, and what to do about it."""
 
 
 class PostgresSource:
@@ -69,7 +71,7 @@ class PostgresSource:
         self._history = history
         self._folder = folder
         self._tables = Tables(name, self.options, history)
-        self._standing = Standing()
+        self._standing = Standing(name)
         self._side: Connection | None = None
         self._side_turn = threading.Lock()
         self._closed = False
@@ -84,7 +86,7 @@ class PostgresSource:
             publications = prepare_publications(connection, self.options, captured)
             tables = Tables(self.name, self.options, self._history)
             tables.set(captured)
-            for _ in tables.learn_now(connection, publications, captured):
+            for _ in tables.learn_now(connection, publications, captured, ahead=True):
                 pass
             for error in tables.stopped.values():
                 raise error
@@ -117,7 +119,8 @@ class PostgresSource:
                 if open_rows or not waits:
                     standing.state = f"stopped: {error.message}"
                     raise
-                standing.state = f"waiting to connect again: {error.message}"
+                again = isinstance(error, SessionEndedError)
+                standing.state = f"{'beginning' if again else AWAY} again: {error.message}"
             yield from self._wait(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)])
             failures += 1
 
@@ -151,6 +154,7 @@ class PostgresSource:
             bool(position.get("paused")),
             dict(self._tables.stopped),
             standing.health,
+            dict(standing.missing),
         )
 
     @property
@@ -161,8 +165,11 @@ class PostgresSource:
     @property
     def busy(self) -> bool:
         """Whether there is something that was asked for and is not done: a snapshot beside the stream that does not rest."""
-        status = self.status
-        return not self._standing.orders.empty() or bool(status.snapshots and not status.paused)
+        position = self._standing.position or {}
+        asked = not self._standing.orders.empty() or (
+            position.get("snapshots") and not position.get("paused")
+        )
+        return bool(asked or position.get("lacking"))
 
     def snapshot(self, table: str, where: str | None = None) -> None:
         """Have a table snapshotted beside the stream, or those rows of it for which a condition in Postgres' SQL holds.

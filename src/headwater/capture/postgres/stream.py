@@ -83,6 +83,7 @@ class Assembly:
         self._messages: list[tuple[LogicalMessage, Transaction]] = []
         self._said: list[LogicalMessage] = []
         self._early: list[Run] = []
+        self._shapes: dict[int, Relation] = {}
 
     @property
     def rows(self) -> int:
@@ -99,9 +100,11 @@ class Assembly:
         feed = self._gathering.feed
         for data in datas:
             message = feed(data)
-            if message is None or isinstance(message, Relation):
+            if message is None:
                 continue
-            if isinstance(message, Begin):
+            if isinstance(message, Relation):
+                yield from self._describe(message)
+            elif isinstance(message, Begin):
                 self._begun = message
             elif isinstance(message, Commit):
                 yield from self._commit(message)
@@ -185,6 +188,13 @@ class Assembly:
         underway.transaction = transaction
         self._end = transaction.position
         return Unit(transaction.position, [transaction.xid], [], underway, messages)
+
+    def _describe(self, relation: Relation) -> Iterator[Unit]:
+        """What was committed before a table changed is given out by itself: to its topic the change comes after it."""
+        if self._inside is None and self._shapes.setdefault(relation.oid, relation) != relation:
+            self._shapes[relation.oid] = relation
+            if (earlier := self.take()) is not None:
+                yield earlier
 
     def _truncate(self, oids: Sequence[int], subxid: int) -> Iterator[Unit]:
         if self._inside is not None:

@@ -6,19 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
-from headwater.capture.postgres.connection import Connection, identifier, literal
-from headwater.capture.postgres.copying import decode_copy
-from headwater.capture.postgres.filling import Mask, Places, as_texts
+from headwater.capture.postgres.changing import breaks_contract, with_marks
+from headwater.capture.postgres.connection import Connection
 from headwater.capture.postgres.messages import Relation
 from headwater.capture.postgres.options import PostgresOptions
 from headwater.capture.postgres.pgtypes import TYPES_SQL, TypeFacts, read_types, unknown_types
 from headwater.capture.postgres.relations import (
     RELATIONS_SQL,
     Table,
-    TableColumn,
     TableFacts,
     definition_of,
     evolve,
@@ -28,10 +25,9 @@ from headwater.capture.postgres.relations import (
 from headwater.capture.postgres.setup import Captured, published_columns
 from headwater.capture.source import Evolve
 from headwater.catalog import TopicDefinition
-from headwater.errors import HeadwaterError, SchemaError, TableStoppedError
-from headwater.hashing import identities
+from headwater.errors import HeadwaterError, SchemaError, SourceRefusedError, TableStoppedError
 
-KEYS_PER_STATEMENT = 1_000
+UNDEFINED_TABLE = "42P01"
 
 
 class History(Protocol):
@@ -45,8 +41,19 @@ class History(Protocol):
         """The keys of a keyed topic whose last record is no tombstone, as its key columns, in any order."""
         ...
 
-    def last_values(self, topic: str, keys: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-        """For each key, in order, these columns of its last record, and `_found`: whether there is one that is no tombstone."""
+    def last_values(
+        self, topic: str, keys: pa.RecordBatch, columns: Sequence[str], since: int = 0
+    ) -> pa.RecordBatch:
+        """For each key, in order, these columns of its last record, and `_found`: whether there is one that is no tombstone, and
+        that was written after a moment."""
+        ...
+
+    def moment(self) -> int:
+        """What was written up to now, as a number that rises."""
+        ...
+
+    def is_empty(self, topic: str) -> bool:
+        """Whether nothing was ever written to a topic, or there is none."""
         ...
 
 
@@ -62,12 +69,16 @@ class Tables:
         self._captured: dict[int, Captured] = {}
         self._types: dict[int, TypeFacts] = {}
         self._known: dict[Relation, Table] = {}
+        self._ahead: dict[Relation, tuple[str, ...]] = {}
+        """Known from the catalog, which may be ahead of the stream: what is gone there is not gone yet. With the columns that
+        are new."""
         self._definitions: dict[str, TopicDefinition] = {}
 
     def set(self, captured: Sequence[Captured]) -> None:
         """These are the tables now."""
         self._captured = {table.state.oid: table for table in captured}
         self._known.clear()
+        self._ahead.clear()
 
     def topic(self, oid: int) -> str | None:
         """The topic that a table fills; None if it is not captured, or has stopped."""
@@ -92,25 +103,50 @@ class Tables:
         """A topic that was declared."""
         return self._definitions[topic]
 
+    def is_free(self, table: Captured) -> bool:
+        """Whether a table can have its topic. One whose topic is somebody else's stops."""
+        known = self._history.definition(table.topic)
+        if table.is_outbox or known is None or known.captured_by == self._source:
+            return True
+        hint = f"give it another topic: tables = '{table} AS {table.state.schema}_{table.topic}'"
+        error = SchemaError(
+            f"topic {table.topic!r} is there already, and this source does not fill it", hint=hint
+        )
+        self.stop_named(str(table), error)
+        return False
+
     def relation_now(self, connection: Connection, publications: Sequence[str], table: Captured) -> Relation:
         """A table as the stream would describe it now."""
-        facts = read_tables(connection.rows(RELATIONS_SQL, [table.state.oid]))[table.state.oid]
+        facts = read_tables(connection.rows(RELATIONS_SQL, [table.state.oid])).get(table.state.oid)
+        if facts is None:
+            raise SourceRefusedError(f"table {table} is gone", sqlstate=UNDEFINED_TABLE, source=self._source)
         return facts.relation(published_columns(connection, publications, table.state))
 
-    def learn(self, connection: Connection, relations: Sequence[Relation]) -> Iterator[Evolve]:
-        """Make these tables known, as they are described; gives what has to become of their topics before their rows come."""
+    def learn(
+        self, connection: Connection, relations: Sequence[Relation], *, ahead: bool = False
+    ) -> Iterator[Evolve]:
+        """Make these tables known, as they are described; gives what has to become of their topics before their rows come.
+
+        `ahead`: rows of another shape may come before those of this one. Then columns that are gone, and changes that the
+        topic's contract refuses, wait until the stream itself is there.
+        """
         for relation in relations:
             captured = self._captured.get(relation.oid)
-            if relation not in self._known and captured is not None and str(captured) not in self.stopped:
-                yield from self._learn(connection, relation)
+            is_known = relation in self._known and (ahead or relation not in self._ahead)
+            if not is_known and captured is not None and str(captured) not in self.stopped:
+                yield from self._learn(connection, relation, ahead)
 
     def learn_now(
-        self, connection: Connection, publications: Sequence[str], captured: Sequence[Captured]
+        self,
+        connection: Connection,
+        publications: Sequence[str],
+        captured: Sequence[Captured],
+        *,
+        ahead: bool = False,
     ) -> Iterator[Evolve]:
         """The same, as the catalog has them now."""
-        yield from self.learn(
-            connection, [self.relation_now(connection, publications, table) for table in captured]
-        )
+        relations = [self.relation_now(connection, publications, table) for table in captured]
+        yield from self.learn(connection, relations, ahead=ahead)
 
     def table(self, relation: Relation) -> Table | None:
         """How rows of this shape are decoded; None if they are not wanted."""
@@ -132,32 +168,7 @@ class Tables:
             topic=None if captured is None else captured.topic,
         )
 
-    def find_in_table(
-        self, connection: Connection, table: Table, keys: pa.RecordBatch, columns: Sequence[str]
-    ) -> tuple[pa.RecordBatch, Mask]:
-        """The columns' values as they are in the database now, and which keys are still there."""
-        shown = [*table.key, *(name for name in columns if name not in table.key)]
-        narrow = Table(
-            table.relation, tuple(_column(table, name) for name in shown), table.key, table.keyless
-        )
-        name = identifier(table.relation.namespace, table.relation.name)
-        batches = []
-        for start in range(0, keys.num_rows, KEYS_PER_STATEMENT):
-            texts = [as_texts(column) for column in keys.slice(start, KEYS_PER_STATEMENT).columns]
-            tuples = ", ".join(f"({', '.join(map(literal, key))})" for key in zip(*texts, strict=True))
-            chosen = ", ".join(map(identifier, table.key))
-            statement = (
-                f"SELECT {', '.join(map(identifier, shown))} FROM {name} WHERE ({chosen}) IN ({tuples})"
-            )
-            lines = [line for part in connection.copied(f"COPY ({statement}) TO STDOUT") for line in part]
-            batches.append(decode_copy(lines, narrow))
-        found = pa.Table.from_batches(batches).combine_chunks()
-        places = _places_of(keys, found.select(list(table.key)))
-        indices = pa.array(places, mask=places < 0)
-        arrays = [_flat(found.column(name)).take(indices) for name in columns]
-        return pa.RecordBatch.from_arrays(arrays, names=list(columns)), places >= 0
-
-    def _learn(self, connection: Connection, relation: Relation) -> Iterator[Evolve]:
+    def _learn(self, connection: Connection, relation: Relation, ahead: bool) -> Iterator[Evolve]:
         captured = self._captured[relation.oid]
         declared = self._options.types.get(str(captured), {})
         unknown = unknown_types((column.type_oid for column in relation.columns), self._types)
@@ -181,8 +192,20 @@ class Tables:
                         _refusal(captured, evolution.refused[0].column, evolution.refused[0].reason),
                     )
                     return
-                if evolution.definition != definition:
-                    definition = evolution.definition
+                refusal = breaks_contract(definition, evolution, table)
+                if refusal is not None:
+                    self._definitions[captured.topic] = definition
+                    if not ahead:
+                        self.stop(relation.oid, refusal)
+                    return
+                changed = evolution.definition
+                added = self._ahead.pop(relation, ()) or evolution.added
+                if ahead:
+                    self._ahead[relation] = added
+                else:
+                    changed = with_marks(definition, evolution, table, facts.get(relation.oid), added)
+                if changed != definition:
+                    definition = changed
                     yield Evolve(definition)
         except SchemaError as error:
             self.stop(relation.oid, error)
@@ -196,24 +219,3 @@ def _refusal(captured: Captured, column: str, reason: str) -> SchemaError:
         reason,
         hint=f"change column {column} of {captured} back, or DROP TOPIC {captured.topic} to begin it anew with the new type",
     )
-
-
-def _column(table: Table, name: str) -> TableColumn:
-    return next(column for column in table.columns if column.name == name)
-
-
-def _flat(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
-
-
-def _places_of(keys: pa.RecordBatch, found: pa.Table) -> Places:
-    """Where in `found` each key is, or -1."""
-    if not found.num_rows:
-        return np.full(keys.num_rows, -1)
-    low, high = identities([_flat(column) for column in found.columns], found.num_rows, exact=False)
-    order = np.argsort(low, kind="stable")
-    mine, other = identities(keys.columns, keys.num_rows, exact=False)
-    at = np.minimum(np.searchsorted(low[order], mine), len(low) - 1)
-    same = (low[order[at]] == mine) & (high[order[at]] == other)
-    return np.where(same, order[at], -1)

@@ -82,11 +82,14 @@ def with_versions(relations: Mapping[str, Relation]) -> dict[str, Relation]:
                 relation.schema,
                 append_only=False,
                 hidden=relation.versions.hidden,
+                places=relation.places,
                 times=times,
                 is_versions=True,
             )
             records = changelog_of(name)
-            made[records] = Relation(records, relation.schema, append_only=True, hidden=relation.hidden)
+            made[records] = Relation(
+                records, relation.schema, append_only=True, hidden=relation.hidden, places=relation.places
+            )
     return made
 
 

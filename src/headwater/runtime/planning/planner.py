@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from headwater.runtime.hidden import (
     hidden_in,
     in_order,
     is_versions,
+    table_topic,
     versions_of,
 )
 from headwater.runtime.planning.catalyst import (
@@ -58,6 +60,7 @@ from headwater.runtime.planning.lowering import Lowering
 from headwater.runtime.planning.names import Names, Opened
 from headwater.runtime.planning.policy import NEEDED, Policy
 from headwater.runtime.planning.registration import SessionFunctions
+from headwater.runtime.planning.sources import places_read
 from headwater.runtime.planning.timed_plans import LatePlan, TimedPlan
 from headwater.runtime.planning.timing import Timing
 from headwater.runtime.planning.versions import Unversioned, VersionedNames, view_without_versions
@@ -115,6 +118,8 @@ class Plan:
     """Where rows of topics may be late."""
     expiries: Expiries = field(default_factory=dict, repr=False)
     """When the state of its operators can be let go."""
+    columns_read: Callable[[], Mapping[str, frozenset[str]]] = field(default=dict, compare=False, repr=False)
+    """By topic or view, the columns that its rows are made of; found out when it is first asked for."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +201,7 @@ class Planner:
             hidden=_hidden([root, *(graph.root for graph in late)]),
             late=late,
             expiries=expiries(lowering.origins, timed.expiring),
+            columns_read=cache(partial(_columns_read, optimized, relations)),
         )
 
     def _analysed(
@@ -315,7 +321,18 @@ def _fold_plan(fold: Fold, query: Query, relations: Mapping[str, Relation], func
         reads=(fold.topic,),
         fingerprint=hashlib.sha256(f"{root!r}".encode()).hexdigest()[:16],
         refuse=refuser(query),
+        columns_read=lambda: {fold.topic: frozenset(schema.names)},
     )
+
+
+def _columns_read(plan: Jvm, relations: Mapping[str, Relation]) -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for name, places in places_read(plan).items():
+        known = table_topic(name)
+        columns = relations[known].schema.names
+        read = frozenset(columns[place] for place in places if place < len(columns))
+        found[known] = found.get(known, frozenset()) | read
+    return found
 
 
 def pin(

@@ -15,7 +15,7 @@ from headwater.runtime.planning.catalyst import (
     kind,
     readable,
 )
-from headwater.runtime.planning.handles import SOURCE_KEY, Lowered
+from headwater.runtime.planning.handles import COLUMN_KEY, SOURCE_KEY, Lowered
 from headwater.runtime.planning.reader import Reader
 
 
@@ -145,6 +145,34 @@ class LinearReader(Reader):
         return self.lower(plan.child())
 
     _repartition = _repartitionbyexpression = _rebalancepartitions = _sort
+
+
+def places_read(plan: Jvm) -> dict[str, set[int]]:
+    """By relation, the places of those of its columns, hidden ones too, that a plan reads or gives."""
+    read = _read_attributes(plan) | _given_attributes(plan)
+    found: dict[str, set[int]] = {}
+    left = [plan]
+    while left:
+        node = left.pop()
+        left += [*items(node.children()), *items(node.subqueries())]
+        for attribute in items(node.output()) if kind(node) == "LogicalRDD" else ():
+            metadata = attribute.metadata()
+            if identity(attribute) in read and metadata.contains(SOURCE_KEY):
+                found.setdefault(metadata.getString(SOURCE_KEY), set()).add(metadata.getLong(COLUMN_KEY))
+    return found
+
+
+def _given_attributes(plan: Jvm) -> set[int]:
+    """The attributes that a plan gives, and those that a union of it takes by their places."""
+    given = {identity(a) for a in items(plan.output())}
+    left = [plan]
+    while left:
+        node = left.pop()
+        below = items(node.children())
+        left += [*below, *items(node.subqueries())]
+        if kind(node) == "Union":
+            given |= {identity(a) for child in below for a in items(child.output())}
+    return given
 
 
 def _read_attributes(plan: Jvm) -> set[int]:

@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 from headwater.sinks.target import Mode, SinkError, TargetDownError
 from headwater.testing.faults import Crash
-from headwater.testing.sinks.bench import Row, SinkBench, row
+from headwater.testing.sinks.bench import Row, row
+from headwater.testing.sinks.versions import VersionStories
 
 
-class AppendContract(SinkBench):
+class AppendContract(VersionStories):
     """Subclass it as `SinkContract`; of what a test can do to the place it needs `make_target`, `break_within`, `take_down` and
     `bring_up`, `back_up` and `put_back`, `lose_stand`, and `refused_row` unless `takes_all`."""
 

@@ -18,6 +18,7 @@ from headwater.sinks.target import (
     StandMovedError,
     TargetDownError,
 )
+from headwater.sinks.versions import Version, refuse_kept, refuse_moved
 
 Row = dict[str, Any]
 
@@ -32,6 +33,8 @@ class MemoryPlace:
     is_down: bool = False
     refuses: Callable[[Row], str | None] = lambda row: None
     applied: int = 0
+    others: dict[Version, MemoryPlace] = field(default_factory=dict)
+    """Versions beside the one in force."""
 
 
 class MemoryTarget:
@@ -90,6 +93,10 @@ class MemoryTarget:
         ]
         yield from pa.Table.from_pylist(rows, schema=schema).to_batches()
 
+    def versions(self) -> MemoryVersions:
+        """See `headwater.sinks.versions`."""
+        return MemoryVersions(self._place)
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -97,3 +104,39 @@ class MemoryTarget:
         if self._place.is_down:
             raise TargetDownError("the place is down")
         return self._place
+
+
+class MemoryVersions:
+    """Places beside a place."""
+
+    def __init__(self, place: MemoryPlace) -> None:
+        self._place = place
+
+    def there(self) -> list[Version]:
+        """See `Versions`."""
+        return list(self._place.others)
+
+    def beside(self, version: Version) -> MemoryTarget:
+        """See `Versions`."""
+        place = self._place
+        made = MemoryPlace(type(place.rows)(), type(place.records)(), refuses=place.refuses)
+        return MemoryTarget(self._place.others.setdefault(version, made))
+
+    def switch(self, version: Version, stand: Stand) -> None:
+        """See `Versions`."""
+        place = self._place
+        if version == "new" and "old" in place.others:
+            refuse_kept("memory", self.named("old"))
+        chosen = place.others[version]
+        refuse_moved("memory", stand, chosen.stand, place.stand)
+        del place.others[version]
+        place.others["old"] = MemoryPlace(place.rows, place.records, place.stand, refuses=place.refuses)
+        place.rows, place.records, place.stand = chosen.rows, chosen.records, chosen.stand
+
+    def drop(self, version: Version) -> None:
+        """See `Versions`."""
+        self._place.others.pop(version, None)
+
+    def named(self, version: Version) -> str:
+        """See `Versions`."""
+        return f"the {version} place"

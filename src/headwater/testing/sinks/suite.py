@@ -8,11 +8,12 @@ from headwater.sinks.applying import STAND_TICKS
 from headwater.sinks.running import SinkRunner
 from headwater.sinks.target import SinkError, Stand, StandMovedError, TargetDownError
 from headwater.testing.faults import Crash
-from headwater.testing.sinks.bench import Row, SinkBench, row
+from headwater.testing.sinks.bench import Row, row
 from headwater.testing.sinks.feed import ScriptedFeed
+from headwater.testing.sinks.versions import VersionStories
 
 
-class SinkContract(SinkBench):
+class SinkContract(VersionStories):
     """Subclass it as `class TestMyTarget(SinkContract)`, with `make_target` and what else a test can do to the place:
     `break_within`, `take_down` and `bring_up`, `back_up` and `put_back`, `tamper`, `lose_stand`, and `refused_row`.
     """
@@ -447,6 +448,22 @@ class SinkContract(SinkBench):
         took = applier.retry()
         self.assert_holds([row(1), bad] if took else [row(1)])
         assert applier.status().withheld == 1 - took
+
+    def test_what_was_not_written_to_its_end_is_completed_before_a_refused_row_is_tried_again(self) -> None:
+        if self.takes_all:
+            return
+        bad = self.refused_row(5)
+        self.feed.tick([row(1), bad])
+        self.run(on_error="divert")
+        rows = [row(1), bad, *(row(at) for at in range(100, 100 + self.many))]
+        self.feed.tick(rows)
+        with self.break_within(), self.failing(TargetDownError):
+            self.start(on_error="divert").step()
+        self.take_again(5)
+        applier = self.start(on_error="divert")
+        took = applier.retry()
+        self.catch_up(applier)
+        self.assert_holds(rows if took else [row(1), *rows[2:]])
 
     def test_letters_are_told_of_again_after_a_crash(self) -> None:
         if self.takes_all:

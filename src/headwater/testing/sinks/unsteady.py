@@ -23,6 +23,8 @@ class UnsteadyTarget:
         self.applied: list[Change] = []
         self._fault: tuple[When, BaseException] | None = None
         self.place: str = getattr(target, "place", "")
+        if hasattr(target, "versions"):
+            self.versions = target.versions
         self.frozen: Callable[[], AbstractContextManager[None]] = getattr(target, "frozen", nullcontext)
 
     def break_at(self, when: When, error: BaseException) -> None:

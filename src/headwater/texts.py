@@ -9,17 +9,27 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
 
-from headwater.cli.output import timestamp
+from headwater.clock import timestamp
+from headwater.errors import BadRowError
+from headwater.types import format_type
 
 Convert = Callable[[Any], Any]
 
+_EXAMPLES = {
+    "TIMESTAMP": "such as 2026-01-31T12:00:00Z",
+    "TIMESTAMP_NTZ": "such as 2026-01-31T12:00:00",
+    "DATE": "such as 2026-01-31",
+    "BINARY": "binary is written in base64",
+    "DECIMAL": "such as 12.50",
+    "BOOLEAN": "true or false",
+}
 _TRUE, _FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
 
 
@@ -182,3 +192,35 @@ def _map_encoder(kind: pa.DataType) -> Convert:
         return dict(done) if as_object and len({k for k, _ in done}) == len(done) else [list(p) for p in done]
 
     return run
+
+
+def decoded(
+    decode: Convert, value: Any, topic: str, place: str, row: int, field: pa.Field, detail: str | None = None
+) -> Any:
+    """A value that was read, as its column takes it; BadRowError says where it is not one: `place` is such as 'line 7'."""
+    try:
+        return decode(value)
+    except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        expected = format_type(field.type)
+        raise BadRowError(
+            f"column {field.name!r} of {place} for topic {topic!r} is {value!r:.80}, expected {expected}",
+            detail=detail,
+            hint=_EXAMPLES.get(expected.split("(")[0]),
+            topic=topic,
+            row=row,
+            column=field.name,
+            value=value,
+            expected=expected,
+        ) from None
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """Names for an object: a second `n` is `n_2`."""
+    found: list[str] = []
+    for name in names:
+        number, free = 1, name
+        while free in found:
+            number += 1
+            free = f"{name}_{number}"
+        found.append(free)
+    return found

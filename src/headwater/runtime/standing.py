@@ -78,6 +78,8 @@ def stopped_lines(log: Log, manifest: Manifest | None) -> list[str]:
         return []
     # those that stopped because of one below them go on with it
     first = next((state for state in stopped if "blocked" not in state.extra), stopped[0])
+    if "ACCEPT DROP" in (first.reason or ""):  # it says what to do
+        return lines
     name = first.name.removesuffix(BESIDE)
     lines.append(
         f"hint: correct what it says, then headwater rebuild {name}; "

@@ -1,0 +1,109 @@
+"""What `headwater run` and `headwater serve` leave behind of what happened: `logs/headwater.log` in the workspace, a JSON object a line.
+
+`HEADWATER_LOG` is the level: debug (every tick), info (the default), warning, error, or off. A file of 10 MB is followed by a new one,
+and five old ones are kept. Passwords are taken out of every line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any
+
+from headwater.clock import from_us, timestamp
+from headwater.errors import HeadwaterError, UsageError
+
+VARIABLE = "HEADWATER_LOG"
+LEVELS = ("debug", "info", "warning", "error", "off")
+FILE_BYTES_MAX = 10 << 20
+FILES_KEPT = 5
+logger = logging.getLogger("headwater.run")
+
+
+class JsonLines(logging.Formatter):
+    """A record as a line of JSON: when, how grave, by whom, what, and the facts it was given."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        told: dict[str, Any] = {
+            "at": timestamp(from_us(int(record.created * 1e6))),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": record.process,
+            "message": record.getMessage(),
+            **getattr(record, "facts", {}),
+        }
+        if record.exc_info:
+            told["trace"] = self.formatException(record.exc_info)
+        return json.dumps(_plain(told), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it, without passwords."""
+    from headwater.connections import (
+        without_password,  # not at the top: `headwater --help` loads nothing heavy
+    )
+
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value if value is None or isinstance(value, (bool, int, float)) else without_password(str(value))
+
+
+def file_of(workspace: Path) -> Path:
+    """Where the log of a workspace is."""
+    return workspace / "logs" / "headwater.log"
+
+
+@contextmanager
+def logged(workspace: Path | None, what: str) -> Iterator[None]:
+    """Within the block what happens is logged, with its beginning, its end, and the error that ends it, which then says where."""
+    wanted = os.environ.get(VARIABLE, "info").lower()
+    if wanted not in LEVELS:
+        raise UsageError(f"{VARIABLE} is one of {', '.join(LEVELS)}, not {wanted!r}")
+    handler = None if workspace is None or wanted == "off" else _handler(file_of(workspace))
+    if handler is None:
+        yield
+        return
+    handler.setLevel(wanted.upper())
+    plain = logging.StreamHandler(sys.stderr)  # what came to stderr by itself while there was no handler
+    plain.setLevel(logging.WARNING)
+    plain.addFilter(lambda record: record.name == "headwater")
+    parent = logging.getLogger("headwater")
+    before = parent.level
+    parent.setLevel(wanted.upper())
+    parent.addHandler(handler)
+    parent.addHandler(plain)
+    try:
+        logger.info("%s begins", what)
+        try:
+            yield
+        except Exception as error:
+            facts = error.facts if isinstance(error, HeadwaterError) else {}
+            logger.exception("%s failed", what, extra={"facts": {"error": str(error), "facts": facts}})
+            error.add_note(f"log: {handler.baseFilename}")
+            raise
+        logger.info("%s ends", what)
+    finally:
+        parent.removeHandler(plain)
+        parent.removeHandler(handler)
+        parent.setLevel(before)
+        handler.close()
+
+
+def _handler(file: Path) -> RotatingFileHandler | None:
+    """None where nothing can be written: no reason not to run."""
+    try:
+        file.parent.mkdir(exist_ok=True)
+        handler = RotatingFileHandler(file, maxBytes=FILE_BYTES_MAX, backupCount=FILES_KEPT, encoding="utf-8")
+    except OSError:
+        return None
+    handler.setFormatter(JsonLines())
+    return handler

@@ -1,0 +1,101 @@
+"""The one table that `headwater run` shows at a terminal: topics, views and followers, with how fast and how far behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headwater.cli.output import cell
+from headwater.runtime.standing import standings
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from headwater.log.protocol import Log
+    from headwater.state.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Line:
+    """A topic, a source, a view or a follower; None where a figure does not apply, or is not known yet."""
+
+    kind: str
+    name: str
+    state: str
+    rows: int | None = None
+    per_second: float | None = None
+    behind: int | None = None
+
+
+class Overview:
+    """Figures from one look to the next, of which rates are made."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._before: dict[tuple[str, str], int] = {}
+        self._looked_ms: float | None = None
+
+    def look(
+        self,
+        manifest: Manifest | None,
+        sources: Mapping[str, Mapping[str, Any]],
+        sinks: Mapping[str, Mapping[str, Any]],
+        now_ms: float,
+    ) -> list[Line]:
+        """What there is now: facts of sources and sinks are those that their keepers tell."""
+        counts: dict[tuple[str, str], int] = {}
+        lines = []
+        for name, facts in sorted(sources.items()):
+            counts["source", name] = int(facts.get("rows") or 0)
+            lines.append(Line("source", name, "failed" if facts.get("failed") else "captured"))
+        for name in sorted(self._log.topics()):
+            if not name.startswith("_"):  # the workspace's own
+                counts["topic", name] = sum(info.end for info in self._log.partitions(name).values())
+                lines.append(Line("topic", name, ""))
+        for view in standings(self._log, manifest):
+            counts["view", view.view] = view.ledger["read"]
+            lines.append(Line("view", view.view, view.status, behind=view.behind_rows))
+        for name, facts in sorted(sinks.items()):
+            counts["follower", name] = int(facts["status"]["applied_rows"])
+            lines.append(Line("follower", name, facts["status"]["state"], behind=facts["lag"]["rows"]))
+        seconds = None if self._looked_ms is None else (now_ms - self._looked_ms) / 1_000
+        found = [
+            Line(
+                line.kind,
+                line.name,
+                line.state,
+                counts[line.kind, line.name],
+                self._rate(counts, (line.kind, line.name), seconds),
+                line.behind,
+            )
+            for line in lines
+        ]
+        self._before, self._looked_ms = counts, now_ms
+        return found
+
+    def _rate(
+        self, counts: Mapping[tuple[str, str], int], place: tuple[str, str], seconds: float | None
+    ) -> float | None:
+        if not seconds or place not in self._before:
+            return None
+        return max(0, counts[place] - self._before[place]) / seconds  # a count begins anew with its thread
+
+
+def drawn(lines: list[Line], below: str) -> RenderableType:
+    """The table, with a line below it."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim")
+    for name in ("", "name", "rows", "rows/s", "behind", ""):
+        table.add_column(
+            name, justify="right" if name in ("rows", "rows/s", "behind") else "left", no_wrap=True
+        )
+    for line in lines:
+        style = "red" if line.state in ("stopped", "failed", "retrying") else ""
+        rate = None if line.per_second is None else round(line.per_second)
+        figures = (cell(line.rows), cell(rate), "" if line.behind is None else cell(line.behind))
+        table.add_row(Text(line.kind, "dim"), Text(line.name), *figures, Text(line.state, style))
+    return Group(table, Text(below))

@@ -1,0 +1,184 @@
+"""`headwater serve` and `headwater token`: the workspace over HTTP, and who may come in."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.cli.logs import logged
+from headwater.cli.output import print_json, print_listing
+from headwater.cli.session import Session, json_option, pass_session
+from headwater.errors import UsageError
+from headwater.settings import parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headwater import Workspace
+    from headwater.web.settings import ServerSettings
+
+PORT = 8321
+
+
+def address_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that say where a server listens, and to whom."""
+    for option in reversed(
+        (
+            click.option(
+                "--host",
+                default="127.0.0.1",
+                show_default=True,
+                help="The address to listen at, this machine's own.",
+            ),
+            click.option(
+                "--port",
+                type=click.IntRange(0, 65_535),
+                default=PORT,
+                show_default=True,
+                help="0 takes one that is free.",
+            ),
+            click.option(
+                "--allow-host",
+                "allow_hosts",
+                multiple=True,
+                metavar="NAME",
+                help="A name that requests may call the server by, beside localhost.",
+            ),
+            click.option(
+                "--allow-origin",
+                "allow_origins",
+                multiple=True,
+                metavar="ORIGIN",
+                help="Web pages that may call, such as https://shop.example.",
+            ),
+            click.option(
+                "--certificate", type=click.Path(exists=True, dir_okay=False), help="For TLS, with --key."
+            ),
+            click.option(
+                "--key", type=click.Path(exists=True, dir_okay=False), help="The certificate's key."
+            ),
+            click.option("--insecure", is_flag=True, help="Listen to other machines without tokens."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def settings_of(options: dict[str, Any], body_limit: str | None = None) -> ServerSettings:
+    """What the options say."""
+    from headwater.web.settings import ServerSettings
+
+    sized: dict[str, Any] = {} if body_limit is None else {"body_bytes_max": parse_bytes(body_limit)}
+    for origin in options["allow_origins"]:
+        if origin != "null" and "://" in origin and not origin.endswith("/"):
+            continue
+        raise UsageError(
+            f"{origin!r} is not an origin", hint="--allow-origin https://shop.example, with no path"
+        )
+    return ServerSettings(**options, **sized)
+
+
+@click.command()
+@address_options
+@click.option("--body-limit", metavar="SIZE", help="The largest body that is taken; 64 MB if not said.")
+@pass_session
+def serve(session: Session, /, body_limit: str | None, **options: Any) -> None:
+    """Serve the workspace over HTTP, until Ctrl-C.
+
+    Rows are taken by POST /topics/TOPIC, views are read by GET /views/VIEW; /docs says the rest. It makes no ticks: `headwater
+    run` does, beside it or with a server of its own (--console). When there are tokens (`headwater token create`) every request
+    needs one.
+    """
+    from headwater.web.server import serve as serve_until_told
+
+    log_plainly()
+    with session.open() as ws, logged(ws.path, "serve"):
+        serve_until_told(
+            ws,
+            settings_of(options, body_limit),
+            lambda where: click.echo(f"serving {where}  Ctrl-C stops", err=True),
+        )
+    click.echo("stopped", err=True)
+
+
+@contextmanager
+def beside_engine(ws: Workspace, port: int | None) -> Iterator[None]:
+    """Serve for as long as the block lasts, to this machine alone."""
+    from headwater.web.server import beside
+    from headwater.web.settings import ServerSettings
+
+    log_plainly()
+    with beside(ws, ServerSettings(port=PORT if port is None else port)) as where:
+        click.echo(f"serving {where}", err=True)
+        yield
+
+
+def log_plainly() -> None:
+    """Have what the server logs on stderr, a line each."""
+    logger = logging.getLogger("headwater.web")
+    if not logger.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+
+
+@click.group()
+def token() -> None:
+    """Make, list and end tokens for the server. When there is one, every request needs one."""
+
+
+@token.command("create")
+@click.argument("name")
+@click.option(
+    "--read", "scopes", multiple=True, flag_value="read", help="For reading: topics, views, queries."
+)
+@click.option("--write", "scopes", multiple=True, flag_value="write", help="For posting rows.")
+@json_option
+@pass_session
+def create_token(session: Session, name: str, scopes: tuple[Any, ...], as_json: bool) -> None:
+    """Make a token called NAME, for reading unless said otherwise. It is printed once, and not kept."""
+    from headwater.web.tokens import create
+
+    wanted = scopes or ("read",)
+    with session.open() as ws:
+        secret = create(ws.log, name, wanted)
+    if as_json:
+        print_json({"name": name, "scopes": list(wanted), "token": secret})
+    else:
+        click.echo(secret)
+
+
+@token.command("list")
+@json_option
+@pass_session
+def list_tokens(session: Session, as_json: bool) -> None:
+    """List the tokens, without what they are."""
+    from headwater.web.tokens import tokens
+
+    with session.open() as ws:
+        found = [
+            {
+                "token": t.name,
+                "scopes": ", ".join(t.scopes),
+                "created_at": t.created_at,
+                "sha256": t.digest[:12],
+            }
+            for t in tokens(ws.log)
+        ]
+    print_listing(found, as_json=as_json, empty="no tokens: everybody who reaches the server may come in")
+
+
+@token.command("revoke")
+@click.argument("name")
+@pass_session
+def revoke_token(session: Session, name: str) -> None:
+    """End the token called NAME. Servers know within a second."""
+    from headwater.web.tokens import revoke
+
+    with session.open() as ws:
+        revoke(ws.log, name)
+    click.echo(f"revoked {name}")

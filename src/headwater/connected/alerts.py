@@ -1,0 +1,351 @@
+"""The alerts of a workspace: declared, watched beside an engine, and told of.
+
+Watching and telling are two threads of their own: a receiver that does not answer holds up neither a tick nor another alert's
+episodes. All that outlives the process is in `episodes`; how long a condition has held that has not fired yet is not: what
+nobody watched is not known to have held, so a restart begins to count anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headwater.clock import Clock, Microseconds, format_span, from_us
+from headwater.connected.declaring import Declared
+from headwater.connected.episodes import Episode, Episodes, Event, make_notices
+from headwater.connected.notifying import check_notice, key_of, send
+from headwater.connected.observing import WHOLE, Figures, Observer, Seen
+from headwater.connections import ALERT, AlertDefinition, altered_alert
+from headwater.errors import AlertExistsError, AlertNotFoundError, HeadwaterError, StatementError
+from headwater.log.protocol import Log
+from headwater.queries import statements as s
+from headwater.runtime.dependencies import below
+from headwater.types import TIMESTAMP
+
+if TYPE_CHECKING:
+    from headwater.runtime.views import Views
+
+_log = logging.getLogger("headwater.alerts")
+LOOK_EVERY_S = 1.0
+GONE_AFTER_US: Microseconds = 60_000_000
+"""A metric that has no figure for so long is over: a source or sink that is just being started has none for a moment."""
+PAUSE_MIN_MS, PAUSE_MAX_MS = 1_000.0, 300_000.0
+"""Between attempts to tell somebody: at first, and at last."""
+Send = Callable[[AlertDefinition, Mapping[str, Any], str], None]
+
+
+@dataclass
+class _Trouble:
+    """Somebody who could not be told."""
+
+    reason: str
+    pause_ms: float
+    until_ms: float
+
+
+class Alerts:
+    """Everything about alerts."""
+
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        views: Callable[[], Views],
+        figures: Figures,
+        *,
+        observer: Observer | None = None,
+        deliver: Send | None = None,
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._views = views
+        self._observer = observer or Observer(log, views, figures)
+        self._send = deliver or (lambda alert, notice, key: send(alert, notice, key, clock))
+        self._declared = Declared(
+            log, ALERT, AlertDefinition.from_document, AlertExistsError, AlertNotFoundError
+        )
+        self._episodes = Episodes(log)
+        self._turn = threading.RLock()
+        self._held: dict[tuple[str, str], tuple[float, Microseconds]] = {}
+        """Since when a condition holds that has not fired, by the steady clock and by the wall's."""
+        self._absent: dict[tuple[str, str], float] = {}
+        self._blind: dict[str, str] = {}
+        """Why an alert could not be looked at, the last time."""
+        self._trouble: dict[str, _Trouble] = {}
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    # --- declaring -------------------------------------------------------------------------------------------------
+
+    def execute(self, statement: s.Alerting) -> pa.Table | None:
+        """Run a statement about alerts."""
+        match statement:
+            case s.CreateAlert():
+                self._create(statement)
+            case s.CreateDefaultAlerts(alerts):
+                for made in alerts:
+                    self._create(s.CreateAlert(made, if_not_exists=True))
+            case s.SetAlert(name, options):
+                was = self._declared.read(self._declared.entry(name))
+                made = altered_alert(was, options)
+                self._check(made)
+                if made != was:
+                    self._declared.put(made)
+                    self._trouble.pop(made.name, None)
+            case s.DropAlert(name, if_exists):
+                if not (if_exists and name not in self._log.entries(ALERT)):
+                    entry = self._declared.entry(name)
+                    self._log.drop_entry(ALERT, entry.name, expect=entry.sequence)
+            case s.ShowAlerts():
+                return self.show()
+        return None
+
+    def definitions(self) -> Mapping[str, AlertDefinition]:
+        """What is declared, by name."""
+        return self._declared.all()
+
+    def of_view(self, view: str) -> list[str]:
+        """The alerts on a view."""
+        declared = self.definitions().values()
+        return [a.name for a in declared if not a.metric and a.on.lower() == view.lower()]
+
+    def _create(self, statement: s.CreateAlert) -> None:
+        if not self._declared.is_new(statement):
+            return
+        made = statement.definition
+        self._observer.begin()
+        self._observer.check(made)
+        self._check(made)
+        if not made.metric:
+            keys = self._views().keys(made.on)
+            made = replace(
+                made, on=self._views().spelled(made.on), key=min(keys, key=len) if keys else (WHOLE,)
+            )
+        existing = self._log.entries(ALERT).get(made.name)
+        told = None if existing is None else self._declared.read(existing).incarnation
+        self._declared.put(replace(made, incarnation=self._clock.now_us() if told is None else told))
+
+    def _check(self, made: AlertDefinition) -> None:
+        check_notice(made)
+        if made.kind == "topic":
+            topic = str(made.options["topic"])
+            if not made.metric:
+                read = below(self._log, self._views().spelled(made.on))
+                if topic.lower() in (name.lower() for name in read):
+                    raise StatementError(
+                        f"view {made.on!r} reads topic {topic!r}, on which alert {made.name!r} would tell",
+                        hint="tell on another topic",
+                    )
+            make_notices(self._log, topic)
+
+    # --- watching --------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Look once at what every alert is on: begin and end episodes, and tell of them where that is on a topic."""
+        with self._turn:
+            declared = self.definitions()
+            known = dict(self._episodes.refresh())
+            if not declared and not known:
+                return
+            self._observer.begin()
+            changed: list[Episode] = []
+            for alert in declared.values():
+                changed += self._look(alert, known)
+            gone = [
+                e for e in known.values() if e.alert not in declared or _other(e, declared[e.alert])
+            ]  # nobody is told of the end of what was dropped
+            self._held = {place: since for place, since in self._held.items() if place[0] in declared}
+            if changed or gone:
+                self._write(declared, changed, gone)
+
+    def _look(self, alert: AlertDefinition, known: Mapping[tuple[str, str], Episode]) -> list[Episode]:
+        try:
+            if alert.kind == "topic":
+                make_notices(self._log, str(alert.options["topic"]))
+            seen = self._observer.see(alert)
+            self._blind.pop(alert.name, None)
+        except HeadwaterError as error:
+            # nobody knows: what is firing stays so, and what holds must be seen to hold
+            self._blind[alert.name] = error.message
+            self._held = {place: since for place, since in self._held.items() if place[0] != alert.name}
+            return []
+        open_now = {key: e for (name, key), e in known.items() if name == alert.name and not _other(e, alert)}
+        return [*self._begun(alert, seen, open_now), *self._ended(alert, seen, open_now)]
+
+    def _begun(self, alert: AlertDefinition, seen: Seen, known: Mapping[str, Episode]) -> list[Episode]:
+        now, steady = self._clock.now_us(), self._clock.steady_ms()
+        self._held = {
+            place: since
+            for place, since in self._held.items()
+            if place[0] != alert.name or place[1] in seen.holding
+        }
+        fired = []
+        for key, row in seen.holding.items():
+            if key in known:  # firing, or its end was not told yet
+                continue
+            held_ms, since = self._held.setdefault((alert.name, key), (steady, now))
+            if (steady - held_ms) * 1_000 >= alert.held_us:
+                fired.append(Episode(alert.name, key, since, alert.incarnation, "firing", now, row))
+        return fired
+
+    def _ended(self, alert: AlertDefinition, seen: Seen, known: Mapping[str, Episode]) -> list[Episode]:
+        now, steady = self._clock.now_us(), self._clock.steady_ms()
+        over = []
+        for key, episode in known.items():
+            place = (alert.name, key)
+            absent = seen.present is not None and key not in seen.present
+            since_ms = self._absent.setdefault(place, steady) if absent else self._absent.pop(place, steady)
+            if episode.state != "firing" or key in seen.holding or (seen.crowded and key != WHOLE):
+                continue
+            if absent and (steady - since_ms) * 1_000 < GONE_AFTER_US:
+                continue
+            self._absent.pop(place, None)
+            over.append(replace(episode, state="over", ended_at=now))
+        return over
+
+    def _write(
+        self, declared: Mapping[str, AlertDefinition], changed: list[Episode], gone: list[Episode]
+    ) -> None:
+        """One append for all that was found; what somebody else was first with is looked at again the next time."""
+        kept, done = [], list(gone)
+        notices: dict[str, list[dict[str, Any]]] = {}
+        for episode in changed:
+            alert = declared[episode.alert]
+            if alert.kind != "topic":
+                kept.append(episode)
+                continue
+            event: Event = "fired" if episode.state == "firing" else "over"
+            told = episode.notice(event, alert.subject, alert.condition)
+            notices.setdefault(str(alert.options["topic"]), []).append(told)
+            if event == "over":
+                done.append(episode)
+            else:
+                kept.append(replace(episode, told="fired"))
+        if self._episodes.write(kept, done, notices):
+            for episode in changed:
+                self._held.pop((episode.alert, episode.key), None)
+
+    # --- telling ---------------------------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        """Tell, once each, those who have not been told; whoever cannot be told is tried again after a while."""
+        with self._turn:
+            declared = self.definitions()
+            known = sorted(self._episodes.refresh().values(), key=lambda e: (e.fired_at, e.key))
+        for episode in known:
+            alert = declared.get(episode.alert)
+            if alert is None or _other(episode, alert):
+                continue
+            while (event := episode.untold) is not None and not self._stop.is_set():
+                trouble = self._trouble.get(alert.name)
+                if trouble is not None and self._clock.steady_ms() < trouble.until_ms:
+                    break
+                notice = episode.notice(event, alert.subject, alert.condition)
+                try:
+                    self._send(alert, notice, key_of(self._log.identity, notice))
+                except HeadwaterError as error:
+                    self._failed(alert.name, error)
+                    break
+                self._trouble.pop(alert.name, None)
+                episode = replace(episode, told=event)
+                self._note(episode)
+
+    def _failed(self, alert: str, error: HeadwaterError) -> None:
+        before = self._trouble.get(alert)
+        pause = PAUSE_MIN_MS if before is None else min(before.pause_ms * 2, PAUSE_MAX_MS)
+        why = error.message + (f": {error.detail}" if error.detail else "")
+        self._trouble[alert] = _Trouble(why, pause, self._clock.steady_ms() + pause)
+
+    def _note(self, told: Episode) -> None:
+        """That somebody was told; the episode may have ended meanwhile."""
+        with self._turn:
+            while True:
+                now = self._episodes.refresh().get((told.alert, told.key))
+                if now is None or now.episode != told.episode:
+                    return  # dropped, or told by another process
+                noted = replace(now, told=told.told)
+                is_done = noted.state == "over" and noted.told == "over"
+                if self._episodes.write([] if is_done else [noted], [noted] if is_done else []):
+                    return
+
+    # --- beside an engine ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Watch and tell from now on, if there are alerts."""
+        if any(thread.is_alive() for thread in self._threads) or not self._log.entries(ALERT):
+            return
+        self._stop.clear()
+        self._threads = [
+            threading.Thread(target=self._loop, args=(work,), name=name, daemon=True)
+            for name, work in (("headwater-alerts", self.watch), ("headwater-notices", self.tell))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop after what is under way."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+        self._stop.clear()
+
+    def _loop(self, work: Callable[[], None]) -> None:
+        while True:
+            try:
+                work()
+            except Exception:  # noqa: BLE001 - who stops watching tells nobody
+                # a full disk, a log that is closed, a defect: tried again
+                _log.warning("alerts: an attempt failed, and is made again", exc_info=True)
+            if self._stop.wait(LOOK_EVERY_S):
+                return
+
+    # --- showing ---------------------------------------------------------------------------------------------------
+
+    def show(self) -> pa.Table:
+        """SHOW ALERTS: a row per alert."""
+        with self._turn:
+            known = dict(self._episodes.refresh())
+        rows = []
+        for name, made in self.definitions().items():
+            mine = [e for e in known.values() if e.alert == name and not _other(e, made)]
+            firing = [e for e in mine if e.state == "firing"]
+            trouble = self._trouble.get(name)
+            rows.append(
+                {
+                    "alert": name,
+                    "on": made.subject,
+                    "condition": made.condition,
+                    "held_for": format_span(made.held_us) if made.held_us else None,
+                    "state": "firing" if firing else "quiet",
+                    "episodes": len(firing),
+                    "since": from_us(min(e.episode for e in firing)) if firing else None,
+                    "untold": sum(e.untold is not None for e in mine),
+                    "reason": self._blind.get(name) or (trouble.reason if trouble else None),
+                    "notify": made.kind,
+                    "options": ", ".join(f"{k} = {v}" for k, v in made.shown().items()),
+                }
+            )
+        return pa.Table.from_pylist(rows, schema=_SHOWN)
+
+
+def _other(episode: Episode, alert: AlertDefinition) -> bool:
+    """Whether an episode is of an alert of the same name that was dropped."""
+    return episode.incarnation != alert.incarnation
+
+
+_TEXTS = ("alert", "on", "condition", "held_for", "state")
+_SHOWN = pa.schema(
+    [
+        *((name, pa.string()) for name in _TEXTS),
+        ("episodes", pa.int64()),
+        ("since", TIMESTAMP),
+        ("untold", pa.int64()),
+        *((name, pa.string()) for name in ("reason", "notify", "options")),
+    ]
+)

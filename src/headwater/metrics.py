@@ -1,0 +1,250 @@
+"""Figures of a workspace as Prometheus reads them: `ws.metrics()`, `headwater metrics`, and `GET /metrics`.
+
+All of it is found when it is asked for, from the log, the newest tick, and what the process that runs sources and sinks tells of
+them: whichever process is asked gives the same answer, nothing outside is connected to, and no Spark is started. Names say
+what is counted and in which unit; `docs/metrics.md` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import generate_latest
+
+from headwater import __version__
+from headwater.clock import Clock, Microseconds
+from headwater.connections import SINK, SOURCE
+from headwater.log.lag import lag_report
+from headwater.log.protocol import Log
+from headwater.runtime.figures import BOUNDS_S, figures_of
+from headwater.runtime.standing import Standing, standings
+from headwater.state.manifest import Manifest
+
+if TYPE_CHECKING:
+    from headwater.connected.outside import Outside
+    from headwater.runtime.views import Views
+
+STATUSES = ("live", "backfilling", "stopped")
+OUTCOMES = ("used", "diverted", "dropped", "failed")
+
+
+def exposition(families: Iterable[Metric]) -> str:
+    """Figures in Prometheus' text format."""
+    return generate_latest(_Registry(families)).decode()
+
+
+@dataclass(frozen=True)
+class _Registry:
+    """What `generate_latest` takes for one: something to collect from."""
+
+    families: Iterable[Metric]
+
+    def collect(self) -> Iterable[Metric]:
+        """Every family."""
+        return self.families
+
+
+class Collected:
+    """The figures of a workspace at one moment. Every family is there, also where it has no figure yet."""
+
+    def __init__(
+        self, log: Log, clock: Clock, views: Views, outside: Outside, free_bytes: int | None
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._views = views
+        self._outside = outside
+        self._free_bytes = free_bytes
+        self._now = clock.now_us()
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family, each once."""
+        yield _gauge("headwater_info", "1, with the version as a label.", ("version",), {(__version__,): 1})
+        manifest = self._views.store.latest()
+        yield from self._topics()
+        yield from self._cursors()
+        yield from self._ticks(manifest)
+        yield from self._of_views(manifest)
+        yield from self._sources()
+        yield from self._sinks()
+        free = {} if self._free_bytes is None else {(): self._free_bytes}
+        yield _gauge("headwater_disk_free_bytes", "Space left on the workspace's disk.", (), free)
+
+    def _seconds_since(self, moment: Microseconds) -> float:
+        return max(0, self._now - moment) / 1e6
+
+    # --- the log ---------------------------------------------------------------------------------------------------
+
+    def _topics(self) -> Iterator[Metric]:
+        appended, rows, size, delay = {}, {}, {}, {}
+        for name in sorted(self._log.topics()):
+            infos = self._log.partitions(name).values()
+            appended[name,] = sum(i.end for i in infos)
+            rows[name,] = sum(i.rows for i in infos)
+            size[name,] = sum(i.size_bytes for i in infos)
+            reached = [i.watermark for i in infos]
+            known = [moment for moment in reached if moment is not None]
+            if known and len(known) == len(reached):
+                delay[name,] = self._seconds_since(min(known))
+        of = ("topic",)
+        yield _counter("headwater_topic_appended_rows", "Rows ever appended to a topic.", of, appended)
+        yield _gauge("headwater_topic_rows", "Rows that a topic holds.", of, rows)
+        yield _gauge("headwater_topic_bytes", "Bytes of a topic on disk.", of, size)
+        yield _gauge(
+            "headwater_topic_watermark_delay_seconds",
+            "How far a topic's watermark is behind the clock.",
+            of,
+            delay,
+        )
+
+    def _cursors(self) -> Iterator[Metric]:
+        rows, seconds, lost = {}, {}, {}
+        for lag in lag_report(self._log, self._clock):
+            at = (lag.topic, lag.cursor)
+            rows[at], seconds[at], lost[at] = lag.rows, lag.seconds, lag.missed
+        of = ("topic", "cursor")
+        yield _gauge("headwater_cursor_lag_rows", "Rows that a cursor has not read.", of, rows)
+        yield _gauge("headwater_cursor_lag_seconds", "Age of the first row it has not read.", of, seconds)
+        yield _gauge("headwater_cursor_missed_rows", "Rows removed before it came to them.", of, lost)
+
+    # --- ticks and views -------------------------------------------------------------------------------------------
+
+    def _ticks(self, manifest: Manifest | None) -> Iterator[Metric]:
+        running = {(): int(self._views.engine() is not None)}
+        yield _gauge("headwater_engine_running", "Whether an engine runs on the workspace.", (), running)
+        tick = {} if manifest is None else {(): manifest.tick}
+        yield _gauge("headwater_tick", "The number of the newest tick.", (), tick)
+        age = {} if manifest is None else {(): self._seconds_since(manifest.committed_at)}
+        yield _gauge("headwater_tick_age_seconds", "How long ago it was committed.", (), age)
+        kept = {} if manifest is None else {(): len(self._views.store.ticks())}
+        yield _gauge("headwater_ticks_kept", "Ticks that can be read at once.", (), kept)
+        figures = figures_of(manifest)
+        durations = HistogramMetricFamily("headwater_tick_seconds", "How long ticks took.")
+        bounds = [*map(str, BOUNDS_S), "+Inf"]
+        counts = list(accumulate(figures.counts))
+        durations.add_metric([], list(zip(bounds, counts, strict=True)), figures.seconds)
+        yield durations
+        phases = {(name,): seconds for name, seconds in figures.phases.items()}
+        yield _counter("headwater_tick_phase_seconds", "Seconds of ticks by phase.", ("phase",), phases)
+        yield _counter("headwater_tick_rows", "Rows of the log taken in by ticks.", (), {(): figures.rows})
+        held = () if manifest is None else manifest.arrangements.values()
+        size = {} if manifest is None else {(): sum(ref.length for refs in held for ref in refs)}
+        yield _gauge("headwater_state_bytes", "Bytes of state that the newest tick stands on.", (), size)
+
+    def _of_views(self, manifest: Manifest | None) -> Iterator[Metric]:
+        found = standings(self._log, manifest)
+        of = ("view",)
+        status = {(v.view, s): int(v.status == s) for v in found for s in STATUSES}
+        yield _gauge("headwater_view_status", "1 for the status that a view has.", ("view", "status"), status)
+        behind = {(v.view,): v.behind_rows for v in found}
+        yield _gauge("headwater_view_lag_rows", "Rows of the log that a view has not taken in.", of, behind)
+        ended = {(v.view, outcome): v.ledger[outcome] for v in found for outcome in OUTCOMES}
+        yield _counter(
+            "headwater_view_input_rows", "What became of the rows it read.", ("view", "outcome"), ended
+        )
+        delay = {(v.view,): self._delay(v) for v in found if v.watermark is not None}
+        yield _gauge(
+            "headwater_view_watermark_delay_seconds",
+            "How far a view's watermark is behind the clock.",
+            of,
+            delay,
+        )
+        share = {(v.view,): v.ledger["dropped"] / v.ledger["read"] for v in found if v.ledger["read"]}
+        yield _gauge("headwater_view_dropped_share", "Of the rows it read, the part it dropped.", of, share)
+        size = {} if manifest is None else {(v.view,): _size(manifest, v.view) for v in found}
+        yield _gauge("headwater_view_state_bytes", "Bytes that a view keeps.", of, size)
+
+    def _delay(self, view: Standing) -> float:
+        assert view.watermark is not None
+        return self._seconds_since(int(view.watermark.timestamp() * 1e6))
+
+    # --- outside ---------------------------------------------------------------------------------------------------
+
+    def _sources(self) -> Iterator[Metric]:
+        known = self._outside.sources.definitions() if self._log.entries(SOURCE) else {}
+        facts: Mapping[str, Mapping[str, Any]] = self._outside.sources.facts() if known else {}
+        of = ("source",)
+
+        def each(what: str) -> dict[tuple[str, ...], float]:
+            return {(s,): float(f[what]) for s, f in facts.items() if f.get(what) is not None}
+
+        up = {(s,): int(s in facts and facts[s]["up"]) for s in known}
+        yield _gauge("headwater_source_up", "Whether a source is captured.", of, up)
+        yield _counter("headwater_source_rows", "Rows since it was started.", of, each("rows"))
+        yield _counter(
+            "headwater_source_commits", "Commits of the log since it was started.", of, each("commits")
+        )
+        age = {
+            (s,): self._seconds_since(f["committed_at"])
+            for s, f in facts.items()
+            if f.get("committed_at") is not None
+        }
+        yield _gauge("headwater_source_last_commit_age_seconds", "How long ago the last was.", of, age)
+        retained, behind = each("retained_bytes"), each("behind_bytes")
+        yield _gauge(
+            "headwater_source_retained_wal_bytes", "WAL that the server keeps for its slot.", of, retained
+        )
+        yield _gauge("headwater_source_unconfirmed_wal_bytes", "WAL not yet in the log.", of, behind)
+        over = each("over_budget")
+        yield _gauge("headwater_source_over_wal_budget", "Whether it keeps more WAL than it may.", of, over)
+        stopped = {(s,): len(f["stopped_tables"]) for s, f in facts.items()}
+        yield _gauge("headwater_source_stopped_tables", "Tables no longer captured.", of, stopped)
+
+    def _sinks(self) -> Iterator[Metric]:
+        known = self._outside.sinks.definitions() if self._log.entries(SINK) else {}
+        facts = self._outside.sinks.facts() if known else {}
+        of = ("sink", "view", "kind")
+        named = {name: (name, made.view, made.kind) for name, made in known.items()}
+
+        def each(part: str, what: str) -> dict[tuple[str, ...], float]:
+            told = {name: facts[name][part][what] for name in named if name in facts}
+            return {named[name]: float(value) for name, value in told.items() if value is not None}
+
+        up = {
+            labels: int(
+                name in facts and facts[name]["status"]["state"] in ("following", "waiting", "levelling")
+            )
+            for name, labels in named.items()
+        }
+        yield _gauge("headwater_sink_up", "Whether a sink is kept in step.", of, up)
+        for what in ("rows", "ticks", "seconds"):
+            lag = each("lag", what)
+            yield _gauge(f"headwater_sink_lag_{what}", f"How far it is behind its view, in {what}.", of, lag)
+        withheld = each("status", "withheld")
+        yield _gauge("headwater_sink_refused_rows", "Rows that its target does not take.", of, withheld)
+        applied = each("status", "applied_rows")
+        yield _counter("headwater_sink_applied_rows", "Rows written since it was started.", of, applied)
+        tries = each("status", "attempts")
+        yield _gauge("headwater_sink_failed_attempts", "Attempts since one worked.", of, tries)
+
+
+def _size(manifest: Manifest, view: str) -> int:
+    state = manifest.views.get(view)
+    if state is None:
+        return 0
+    return sum(ref.length for refs in manifest.kept_for(state).values() for ref in refs)
+
+
+def _gauge(name: str, help: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, help, labels=labels)
+    for each, value in values.items():
+        family.add_metric(each, value)
+    return family
+
+
+def _counter(
+    name: str, help: str, labels: tuple[str, ...], values: Mapping[Any, float]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, help, labels=labels)
+    for each, value in values.items():
+        family.add_metric(each, value)
+    return family

@@ -1,0 +1,124 @@
+"""The routes, put together: an ASGI application over one workspace."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import State
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+
+from headwater.web import console_api, health, openapi, pages, queries, searching, topics, views
+from headwater.web.gate import Gate
+from headwater.web.problems import Problem, problem_of
+from headwater.web.served import Served
+from headwater.web.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from headwater.workspace import Workspace
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
+    ("POST", "/topics/{topic}", topics.append),
+    ("GET", "/topics/{topic}", topics.read),
+    ("GET", "/views/{view}/changes", views.changes),
+    ("GET", "/views/{view}", views.read),
+    ("POST", "/query", queries.query),
+    ("GET", "/sinks/{sink}/search", searching.search),
+    ("GET", "/metrics", health.metrics),
+    ("GET", "/health", health.health),
+    ("GET", "/health/ready", health.health),
+    ("GET", "/openapi.json", openapi.document),
+    ("GET", "/docs", openapi.page),
+    ("GET", "/plain", pages.home),
+)
+
+
+class App:
+    """The application; `stop` tells its streams that the server is about to."""
+
+    def __init__(
+        self, workspace: Workspace, settings: ServerSettings | None = None, *, beside_engine: bool = False
+    ) -> None:
+        self._workspace = workspace
+        self._settings = settings or ServerSettings()
+        self._beside_engine = beside_engine
+        self._served: Served | None = None
+        self.state = State()
+        self._router = Router(
+            [
+                Route(path, _Answering(act), methods=[method])
+                for method, path, act in (*ROUTES, *console_api.ROUTES)
+            ],
+            redirect_slashes=False,
+            lifespan=self._lifespan,
+        )
+        self._gate = Gate(self._route, lambda: self._here)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        await self._gate(scope, receive, send)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self  # what Starlette calls `request.app`
+        try:
+            await self._router(scope, receive, send)
+        except HTTPException as error:
+            await _not_found(Request(scope), error)(scope, receive, send)
+
+    def stop(self) -> None:
+        """From the loop's thread: streams say so and end, requests go on."""
+        if self._served is not None:
+            self._served.stop()
+
+    @property
+    def _here(self) -> Served:
+        if self._served is None:
+            raise Problem(503, "starting", "the server is not up yet", retry_after_s=1)
+        return self._served
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: App) -> AsyncIterator[None]:
+        made = Served(self._workspace, self._settings, beside_engine=self._beside_engine)
+        await made.open()
+        app.state.served = self._served = made
+        try:
+            yield
+        finally:
+            await made.close()
+
+
+class _Answering:
+    """A route whose errors are answers."""
+
+    def __init__(self, act: Endpoint) -> None:
+        self._act = act
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            response = await self._act(Request(scope, receive))
+        except ClientDisconnect:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, a client is told no more than it may know
+            response = problem_of(error).response()
+        await response(scope, receive, send)
+
+
+def _not_found(request: Request, error: HTTPException) -> Response:
+    if error.status_code == 404:
+        problem = Problem(
+            404, "no-such-route", f"there is nothing at {request.url.path}", hint="/docs says what is where"
+        )
+    elif error.status_code == 405:
+        problem = Problem(405, "wrong-method", f"{request.method} is not for {request.url.path}")
+    else:
+        problem = Problem(error.status_code, "refused", error.detail)
+    problem.headers.update(error.headers or {})
+    return problem.response()

@@ -1,0 +1,279 @@
+"""Posts become appends: those for one topic that wait at the same time are one commit, and each has its own receipt.
+
+While a group is being written and synced the next one gathers, so that many clients share a sync and one alone waits for
+nobody. A post that does not fit is refused by itself. What waits is bounded, by number and by bytes: more is told to come
+again. All is decided in the event loop; decoding, checking and writing happen in the threads that the loop is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
+
+from headwater.catalog import TopicDefinition
+from headwater.errors import BadRowError, HeadwaterError, UsageError
+from headwater.log.protocol import Append, Log
+from headwater.positions import Receipt
+from headwater.records import conform
+from headwater.web.bodies import BodyReader, Media, Rows
+from headwater.web.keys import Key, Keys
+from headwater.web.problems import Problem
+from headwater.web.settings import ServerSettings
+from headwater.web.shares import Share, own_receipt, shares_after, shares_of
+
+GROUP_POSTS_MAX = 2_000
+GROUP_BYTES_MAX = 4 << 20
+"""A group is closed at this size; a post that is as large by itself is written alone."""
+GROUPS_AT_ONCE = 2
+OVERLAP_BYTES = 256 << 10
+"""Per topic: if so much waits, it is decoded while another group is synced. Less gathers until that one is done."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a post. `replayed`: it was written before, under the same key."""
+
+    receipt: Receipt
+    replayed: bool = False
+
+
+@dataclass(eq=False)
+class Post:
+    """A body that waits to be written."""
+
+    body: bytes
+    media: Media
+    key: Key | None
+    done: asyncio.Future[Answer]
+    answer: Answer | None = None
+    error: BaseException | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether nothing is known of it yet."""
+        return self.answer is None and self.error is None
+
+
+@dataclass
+class _Lane:
+    """The posts for one topic."""
+
+    topic: str
+    waiting: deque[Post] = field(default_factory=deque)
+    size: int = 0
+    """Bytes that wait."""
+    groups: int = 0
+
+
+class Ingest:
+    """Takes posts for the topics of a workspace. Its methods are for the event loop's thread."""
+
+    def __init__(self, log: Log, keys: Keys, threads: Executor, settings: ServerSettings) -> None:
+        self._writing = _Writing(log, keys, settings.body_bytes_max)
+        self._threads = threads
+        self._settings = settings
+        self._lanes: dict[str, _Lane] = {}
+        self._posts = 0
+        self._bytes = 0
+
+    def check(self, size: int) -> None:
+        """Problem 429 if there is no room for so many bytes now."""
+        full = self._bytes + size > self._settings.in_flight_bytes_max
+        if full or self._posts >= self._settings.posts_waiting_max:
+            raise Problem(
+                429,
+                "too-busy",
+                "more is being written than fits: " + ("too many bytes" if full else "too many posts"),
+                hint="send it again a little later; larger bodies and fewer of them are faster",
+                retry_after_s=self._settings.retry_after_s,
+            )
+
+    def reserve(self, size: int) -> None:
+        """Take room for bytes that have come; Problem 429 if there is none."""
+        self.check(size)
+        self._bytes += size
+
+    def release(self, size: int) -> None:
+        """Give reserved room back."""
+        self._bytes -= size
+
+    async def append(self, topic: str, body: bytes, media: Media, key: Key | None) -> Answer:
+        """Write what was posted; returns when it is durable. It is written also if nobody waits for it any more."""
+        lane = self._lanes.setdefault(topic.lower(), _Lane(topic))
+        post = Post(body, media, key, asyncio.get_running_loop().create_future())
+        lane.waiting.append(post)
+        lane.size += len(body)
+        self._posts += 1
+        self._start(lane)
+        return await asyncio.shield(post.done)
+
+    async def drain(self) -> None:
+        """Wait until everything that was taken is written."""
+        while self._lanes:
+            await asyncio.sleep(0.01)
+
+    def _start(self, lane: _Lane) -> None:
+        loop = asyncio.get_running_loop()
+        while lane.waiting and (
+            not lane.groups or (lane.groups < GROUPS_AT_ONCE and lane.size >= OVERLAP_BYTES)
+        ):
+            group = _taken(lane.waiting)
+            lane.size -= sum(len(post.body) for post in group)
+            lane.groups += 1
+            work = loop.run_in_executor(self._threads, self._writing.write, lane.topic, group)
+            work.add_done_callback(partial(self._finish, lane, group))
+        if not lane.waiting and not lane.groups:
+            self._lanes.pop(lane.topic.lower(), None)
+
+    def _finish(self, lane: _Lane, group: Sequence[Post], work: asyncio.Future[None]) -> None:
+        failure = work.exception()
+        lane.groups -= 1
+        self._posts -= len(group)
+        for post in group:
+            if post.done.cancelled():
+                continue
+            if post.answer is not None:
+                post.done.set_result(post.answer)
+            else:
+                post.done.set_exception(post.error or failure or RuntimeError("a post was forgotten"))
+                post.done.exception()  # whoever asked may be gone
+        self._start(lane)
+
+
+def _taken(waiting: deque[Post]) -> list[Post]:
+    group = [waiting.popleft()]
+    size = len(group[0].body)
+    while waiting and len(group) < GROUP_POSTS_MAX and size + len(waiting[0].body) <= GROUP_BYTES_MAX:
+        group.append(waiting.popleft())
+        size += len(group[-1].body)
+    return group
+
+
+class _Writing:
+    """What happens in a thread: from bodies to one commit."""
+
+    def __init__(self, log: Log, keys: Keys, body_bytes_max: int) -> None:
+        self._log = log
+        self._keys = keys
+        self._body_bytes_max = body_bytes_max
+
+    def write(self, name: str, group: Sequence[Post]) -> None:
+        """Settle every post of a group: with its receipt, or with what is wrong with it."""
+        topic = self._log.topic(name)
+        reader = BodyReader(topic, self._body_bytes_max)
+        decoded: list[tuple[Post, Rows]] = []
+        for post in group:
+            try:
+                decoded.append((post, reader.rows(post.body, post.media)))
+            except (HeadwaterError, Problem) as error:
+                post.error = error
+        fit = _conformed(decoded, topic)
+        if any(post.key is not None for post, _ in fit):
+            with self._keys.guard:
+                self._keys.keep_trying(lambda: self._write_keyed(topic, fit))
+        else:
+            self._append(topic, fit)
+
+    def _write_keyed(self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]]) -> None:
+        """The same with keys: what is known is answered, what is new is written together with its key."""
+        self._keys.refresh()
+        fresh: dict[bytes, Post] = {}
+        again: list[tuple[Post, Post]] = []
+        rows: list[tuple[Post, pa.RecordBatch]] = []
+        for post, batch in fit:
+            if not post.open:
+                continue
+            if post.key is None:
+                rows.append((post, batch))
+            elif (first := fresh.get(post.key.name)) is not None:
+                again.append((post, first))
+            elif not self._answered(post, post.key):
+                fresh[post.key.name] = post
+                rows.append((post, batch))
+        self._append(topic, rows)
+        for post, first in again:
+            assert post.key is not None
+            if not self._answered(post, post.key):
+                post.error = first.error
+
+    def _answered(self, post: Post, key: Key) -> bool:
+        """Whether a post was settled by what is known of its key."""
+        try:
+            receipt = self._keys.find(key)
+        except (HeadwaterError, Problem) as error:
+            post.error = error
+            return True
+        if receipt is None:
+            return False
+        post.answer = Answer(receipt, replayed=True)
+        return True
+
+    def _append(self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]]) -> None:
+        """Write posts in one commit; where the log refuses that for what is in it, each by itself."""
+        if not fit:
+            return
+        try:
+            self._commit(topic, fit)
+        except (BadRowError, UsageError) as error:  # nothing was written
+            if len(fit) == 1:
+                fit[0][0].error = error
+                return
+            for one in fit:
+                self._append(topic, [one])
+
+    def _commit(self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]]) -> None:
+        batches = [batch for _, batch in fit]
+        rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        append = Append({topic.name: [rows]}, incarnations={topic.name: topic.incarnation})
+        counts = [batch.num_rows for batch in batches]
+        shares = None if len(fit) == 1 else shares_of(rows, counts, topic)
+        keyed = [(post.key, place) for place, (post, _) in enumerate(fit) if post.key is not None]
+        if (
+            keyed and shares is None and len(fit) > 1
+        ):  # the log decides where rows go, and a key has to say where
+            for one in fit:
+                self._commit(topic, [one])
+            return
+        if keyed:
+            owned: list[tuple[Key, Share | None]] = [
+                (key, None if shares is None else shares[place]) for key, place in keyed
+            ]
+            receipt = self._keys.append(append, topic.name, owned)
+        else:
+            receipt = self._log.append(append)
+        if len(fit) == 1:
+            fit[0][0].answer = Answer(receipt)
+            return
+        for (post, _), share in zip(fit, shares or shares_after(counts, receipt, topic.name), strict=True):
+            post.answer = Answer(own_receipt(receipt, topic.name, share))
+
+
+def _conformed(
+    decoded: Sequence[tuple[Post, Rows]], topic: TopicDefinition
+) -> list[tuple[Post, pa.RecordBatch]]:
+    """The rows of posts as batches that fit the topic; posts that do not fit are settled."""
+    lists = [(post, rows) for post, rows in decoded if isinstance(rows, list)]
+    if len(lists) > 1 and len(lists) == len(decoded):
+        try:
+            batch = conform([row for _, rows in lists for row in rows], topic)
+        except (HeadwaterError, RecursionError):
+            pass  # one of them does not fit: which, is found below
+        else:
+            fit, at = [], 0
+            for post, rows in lists:
+                fit.append((post, batch.slice(at, len(rows))))
+                at += len(rows)
+            return fit
+    fit = []
+    for post, rows in decoded:
+        try:
+            fit.append((post, conform(rows, topic)))
+        except HeadwaterError as error:
+            post.error = error
+    return fit

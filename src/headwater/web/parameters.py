@@ -1,0 +1,148 @@
+"""What the query string of a request says, or an error that names the parameter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from starlette.requests import Request
+
+from headwater.errors import UsageError
+from headwater.log.protocol import PartitionInfo
+from headwater.positions import Receipt
+from headwater.texts import text_decoder
+from headwater.types import format_type
+
+_PLACES = re.compile(r"^\d+@\d+(,\d+@\d+)*$")
+_RECEIPT = re.compile(r"^[^:;]+:\d+@\d+-\d+")
+Start = str | int | dict[int, int] | datetime
+
+
+def refuse_unknown(request: Request, known: Sequence[str]) -> None:
+    """UsageError for a parameter that is none: a misspelt one must not be passed over."""
+    for name in request.query_params:
+        if name not in known:
+            raise UsageError(f"there is no parameter {name!r}", hint=f"there are {', '.join(known)}")
+
+
+def whole(request: Request, name: str, default: int, least: int, most: int) -> int:
+    """A whole number within bounds."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not re.fullmatch(r"\d{1,15}", text) or not least <= int(text) <= most:
+        raise UsageError(f"{name} is a whole number from {least:,} to {most:,}, not {text!r}")
+    return int(text)
+
+
+def seconds(request: Request, name: str, default: float, most: float) -> float:
+    """A time to wait."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= most:
+        raise UsageError(f"{name} is a number of seconds from 0 to {most:g}, not {text!r}")
+    return found
+
+
+def flag(request: Request, name: str) -> bool:
+    """Whether a switch is on: `?follow`, or `?follow=true`."""
+    text = request.query_params.get(name)
+    if text is None:
+        return False
+    if text.lower() not in ("", "true", "1", "yes", "false", "0", "no"):
+        raise UsageError(f"{name} is true or false, not {text!r}")
+    return text.lower() not in ("false", "0", "no")
+
+
+def as_of(request: Request) -> int | datetime | None:
+    """The tick or the moment that is asked for."""
+    text = request.query_params.get("as_of")
+    return None if text is None else as_of_text(text)
+
+
+def as_of_text(text: str) -> int | datetime:
+    """A tick or a moment as it is written."""
+    return int(text) if re.fullmatch(r"\d{1,18}", text) else moment(text, "as_of is a tick, or a time")
+
+
+def after(request: Request) -> Receipt | str | None:
+    """What an answer must have seen."""
+    text = request.query_params.get("after")
+    return None if text is None else after_text(text)
+
+
+def after_text(text: str) -> Receipt | str:
+    """The receipt of an append, or a position in a source, as it is written."""
+    return Receipt.parse(text) if _RECEIPT.match(text) else text
+
+
+def moment(text: str, what: str) -> datetime:
+    """A time in ISO text; UTC where it says no zone. A `+` that was sent as such has become a space."""
+    try:
+        found = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
+    except ValueError:
+        raise UsageError(f"{what} such as 2026-01-31T12:00:00Z, not {text!r}") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def start_of(text: str, infos: Mapping[int, PartitionInfo]) -> Start:
+    """Where a read of a topic begins: `earliest`, `latest`, `17`, `0@17,1@4`, the last `-10` of each partition, or a time."""
+    if text in ("earliest", "latest"):
+        return text
+    if re.fullmatch(r"-\d{1,9}", text):
+        return {p: max(info.first, info.end + int(text)) for p, info in infos.items()}
+    if re.fullmatch(r"\d{1,18}", text):
+        return int(text)
+    if _PLACES.match(text):
+        return places(text)
+    return moment(text, "from is earliest, latest, an offset, partition@offset,..., -rows, or a time")
+
+
+def places(text: str) -> dict[int, int]:
+    """`0@17,1@4` as {0: 17, 1: 4}."""
+    if not _PLACES.match(text):
+        raise UsageError(f"{text!r} is not a position", hint="partition@offset,..., such as 0@17,1@4")
+    return {int(p): int(offset) for p, offset in (part.split("@") for part in text.split(","))}
+
+
+def place_text(positions: Mapping[int, int]) -> str:
+    """{0: 17, 1: 4} as `0@17,1@4`."""
+    return ",".join(f"{p}@{offset}" for p, offset in sorted(positions.items()))
+
+
+def equalities(
+    request: Request, schema: pa.Schema, reserved: Sequence[str], what: str
+) -> dict[str, list[Any]]:
+    """The columns that are to be equal to one of some values."""
+    names = {name.lower(): name for name in schema.names}
+    found: dict[str, list[Any]] = {}
+    for given, text in request.query_params.multi_items():
+        if given in reserved:
+            continue
+        name = given if given in schema.names else names.get(given.lower())
+        if name is None:
+            raise UsageError(
+                f"{what} has no column {given!r}", hint=f"its columns are {', '.join(schema.names)}"
+            )
+        kind = schema.field(name).type
+        if pa.types.is_nested(kind):
+            raise UsageError(
+                f"column {name!r} is {format_type(kind)}, which is not compared here", hint="POST /query can"
+            )
+        try:
+            value = text_decoder(kind)(text)
+            pa.scalar(value, kind)
+        except (ValueError, TypeError, ArithmeticError, pa.ArrowException):
+            raise UsageError(
+                f"column {name!r} is {format_type(kind)}, and {text!r} is none", column=name, value=text
+            ) from None
+        found.setdefault(name, []).append(value)
+    return found

@@ -1,0 +1,154 @@
+"""Errors as problem documents (RFC 9457): what a client is told, and what it is not told."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+from headwater import errors as e
+
+MEDIA_TYPE = "application/problem+json"
+VALUE_CHARACTERS_MAX = 200
+"""A value that is at fault is shown so far."""
+
+logger = logging.getLogger("headwater.web")
+
+_STATUSES: tuple[tuple[type[e.HeadwaterError], int], ...] = (
+    (e.TopicNotFoundError, 404),
+    (e.ViewNotFoundError, 404),
+    (e.SinkNotFoundError, 404),
+    (e.SourceNotFoundError, 404),
+    (e.RowNotFoundError, 404),
+    (e.BadRowError, 422),
+    (e.SchemaError, 422),
+    (e.UsageError, 400),
+    (e.ConflictError, 409),
+    (e.AlreadyWrittenError, 409),
+    (e.FencedError, 409),
+    (e.GapError, 410),
+    (e.DiskFullError, 507),
+)
+_SHOWN_FACTS = (
+    "topic",
+    "view",
+    "sink",
+    "source",
+    "row",
+    "line",
+    "column",
+    "value",
+    "expected",
+    "tick",
+    "first_available",
+    "last_available",
+    "last_tick",
+    "status",
+    "partition",
+    "position",
+)
+"""Facts of errors that a client can do something with; others may name files."""
+
+
+class Problem(Exception):
+    """An answer that is a refusal. `retry_after_s`: when to come again."""
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        detail: str,
+        *,
+        hint: str | None = None,
+        facts: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.kind = kind
+        self.detail = detail
+        self.hint = hint
+        self.facts = dict(facts or {})
+        self.headers = dict(headers or {})
+        if retry_after_s is not None:
+            self.headers["Retry-After"] = str(retry_after_s)
+
+    def document(self) -> dict[str, Any]:
+        """The problem as it is sent."""
+        return {
+            "type": f"urn:headwater:problem:{self.kind}",
+            "title": self.kind.replace("-", " "),
+            "status": self.status,
+            "detail": self.detail,
+            **({} if self.hint is None else {"hint": self.hint}),
+            **{name: _plain(value) for name, value in self.facts.items()},
+        }
+
+    def response(self) -> Response:
+        """The answer."""
+        return Response(
+            orjson.dumps(self.document()), self.status, media_type=MEDIA_TYPE, headers=self.headers
+        )
+
+
+def problem_of(error: Exception) -> Problem:
+    """What a client is told of an error. One that is not the client's to know of is logged, under an id that both see."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, e.HeadwaterError) and (status := _status(error)) is not None:
+        facts = {
+            "occasion" if name == "status" else name: error.facts[name]
+            for name in _SHOWN_FACTS
+            if name in error.facts
+        }
+        return Problem(
+            status,
+            kind_of(type(error)),
+            error.message if error.detail is None else f"{error.message}: {error.detail}",
+            hint=error.hint,
+            facts=facts,
+            retry_after_s=1 if status == 503 else None,
+        )
+    number = secrets.token_hex(8)
+    logger.error("internal error %s", number, exc_info=error, extra={"error_id": number})
+    return Problem(
+        500,
+        "internal-error",
+        "the server failed to do this; its log says why",
+        hint=f"look for {number} in the log of the server",
+        facts={"id": number},
+    )
+
+
+def kind_of(error: type[e.HeadwaterError]) -> str:
+    """`BadRowError` as `bad-row`."""
+    if error is e.UsageError:
+        return "bad-request"
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", error.__name__.removesuffix("Error")).lower()
+
+
+def _status(error: e.HeadwaterError) -> int | None:
+    for kind, status in _STATUSES:
+        if isinstance(error, kind):
+            return status
+    if isinstance(error, e.ViewUnavailableError):
+        return 404 if error.facts.get("status") == "missing" else 503
+    if isinstance(error, e.TickNotKeptError):
+        first, tick = error.facts.get("first_available"), error.facts.get("tick")
+        return 410 if isinstance(first, int) and isinstance(tick, int) and tick < first else 404
+    if isinstance(error, e.StorageError | e.CorruptionError):
+        return None  # names files
+    return 503 if error.retryable or isinstance(error, e.ClosedError) else None
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= VALUE_CHARACTERS_MAX else text[: VALUE_CHARACTERS_MAX - 1] + "…"

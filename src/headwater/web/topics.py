@@ -1,0 +1,241 @@
+"""`/topics/{topic}`: rows come in by POST, each answered when it is durable; records go out by GET, also as they come."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headwater.log.reader import ReadOptions, TopicReader, resolve_start, shown_columns
+from headwater.positions import Receipt
+from headwater.types import TIMESTAMP
+from headwater.web import parameters
+from headwater.web.bodies import media_of
+from headwater.web.forms import Form, form_of, json_objects, json_response, rows_response
+from headwater.web.keys import TOPIC as KEYS
+from headwater.web.keys import key_of
+from headwater.web.problems import Problem, problem_of
+from headwater.web.served import Served, served
+from headwater.web.streams import KEEP_ALIVE, RETRY_MS, ROWS_MAX, Silence, end, event, failed
+from headwater.web.watching import LOOK_S
+
+READ_ROWS = 1_000
+READ_ROWS_MAX = 100_000
+READ_BYTES_MAX = 64 << 20
+BATCH_ROWS = 8_192
+BATCHES_AT_ONCE = 8
+ROWS_ENDLESS = 10**15
+PARAMETERS = ("from", "limit", "follow", "columns", "partition", "by", "on_gap")
+
+
+async def append(request: Request) -> Response:
+    """POST: the rows of a body in one commit."""
+    here = served(request)
+    parameters.refuse_unknown(request, ())
+    topic = request.path_params["topic"]
+    if topic.lower() == KEYS:
+        raise Problem(403, "not-yours", f"topic {topic!r} is the server's own: nobody else writes it")
+    media = media_of(request.headers.get("content-type"), request.headers.get("content-encoding"))
+    body, reserved = b"", 0
+    try:
+        body, reserved = await _received(request, here)
+        key = None
+        if (name := request.headers.get("idempotency-key")) is not None:
+            key = key_of(name, request.scope["headwater.guest"], topic, media.value, body)
+        done = await here.ingest.append(topic, body, media, key)
+    finally:
+        here.ingest.release(reserved)
+    document = receipt_document(done.receipt)
+    headers = {"Headwater-Receipt": document["receipt"]}
+    if done.replayed:
+        headers["Idempotency-Replayed"] = "true"
+    return json_response(document, headers=headers)
+
+
+def receipt_document(receipt: Receipt) -> dict[str, Any]:
+    """A receipt as JSON, with its text form for `after=`."""
+    return {
+        "receipt": str(receipt),
+        "rows": receipt.rows,
+        "positions": {
+            topic: {str(p): list(span) for p, span in sorted(parts.items())}
+            for topic, parts in receipt.positions.items()
+        },
+    }
+
+
+async def _received(request: Request, here: Served) -> tuple[bytes, int]:
+    """The body, and the room that it takes: for what has come, not for what somebody says will."""
+    most = here.settings.body_bytes_max
+    said = request.headers.get("content-length")
+    length = int(said) if said is not None and re.fullmatch(r"\d{1,18}", said) else None
+    if length is not None and length > most:
+        raise _too_large(most)
+    here.ingest.check(length or 0)
+    pieces, size = [], 0
+    try:
+        async for piece in request.stream():
+            if size + len(piece) > most:
+                raise _too_large(most)
+            here.ingest.reserve(len(piece))
+            size += len(piece)
+            pieces.append(piece)
+    except BaseException:
+        here.ingest.release(size)
+        raise
+    return (pieces[0] if len(pieces) == 1 else b"".join(pieces)), size
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(
+        413,
+        "body-too-large",
+        f"a body has at most {most:,} bytes",
+        hint="send the rows in several posts; each has its receipt",
+        facts={"bytes_max": most},
+        headers={"Connection": "close"},
+    )
+
+
+async def read(request: Request) -> Response:
+    """GET: records from a position on; with `follow`, also those to come."""
+    here = served(request)
+    parameters.refuse_unknown(request, PARAMETERS)
+    if parameters.flag(request, "follow"):
+        return await _follow(request, here)
+    form = form_of(request, (Form.JSON, Form.NDJSON, Form.ARROW))
+    limit = parameters.whole(request, "limit", READ_ROWS, 1, READ_ROWS_MAX)
+    reading = await here.run(_Reading, request, here, follow=False)
+    rows, more = await here.run(reading.all, limit)
+    place = parameters.place_text(reading.positions)
+    return rows_response(
+        rows,
+        form,
+        {"topic": reading.topic.name, "next": place, "more": more},
+        {"Headwater-Next": place, "Headwater-More": str(more).lower()},
+    )
+
+
+class _Reading:
+    """One read of a topic, as its request says. Its methods block."""
+
+    def __init__(self, request: Request, here: Served, *, follow: bool) -> None:
+        query = request.query_params
+        self.topic = here.log.topic(request.path_params["topic"])
+        self._log = here.log
+        infos = self._log.partitions(self.topic.name)
+        wanted = None
+        if (text := query.get("columns")) is not None:
+            wanted = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+        self.columns = shown_columns(self.topic, wanted)
+        read = tuple(dict.fromkeys((*self.columns, "_partition", "_offset")))
+        partitions = None
+        if "partition" in query:
+            partitions = [parameters.whole(request, "partition", 0, 0, len(infos) - 1)]
+        place = request.headers.get("last-event-id") if follow else None
+        start: Any = (
+            parameters.places(place)
+            if place
+            else parameters.start_of(query.get("from", "latest" if follow else "earliest"), infos)
+        )
+        by: Any = query.get("by", "appended")
+        begin = resolve_start(self._log, self.topic.name, start, by, partitions)
+        on_gap: Any = query.get("on_gap", "fail")
+        options = ReadOptions(read, ROWS_MAX if follow else BATCH_ROWS, on_gap)
+        self._reader = TopicReader(
+            self._log, self.topic.name, begin, options, follow=follow, timeout=0 if follow else None
+        )
+        self.positions: Mapping[int, int] = dict(begin)
+
+    def next(self, limit: int) -> pa.RecordBatch | None:
+        """The next records, so many at most; None if there are no more now."""
+        batch = next(self._reader, None)
+        positions = dict(self._reader.positions)
+        if batch is not None and batch.num_rows > limit:
+            batch = batch.slice(0, limit)
+            positions[batch.column("_partition")[0].as_py()] = batch.column("_offset")[-1].as_py() + 1
+            self._reader.seek(positions)
+        self.positions = positions
+        return None if batch is None else batch.select(list(self.columns))
+
+    def all(self, limit: int) -> tuple[pa.Table, bool]:
+        """The records up to a limit, and whether there are more."""
+        batches: list[pa.RecordBatch] = []
+        rows = size = 0
+        while rows < limit and size < READ_BYTES_MAX and (batch := self.next(limit - rows)) is not None:
+            batches.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+        ends = self._log.ends([self.topic.name])[self.topic.name]
+        more = any(position < ends[p] for p, position in self.positions.items())
+        if not batches:
+            return pa.table({name: pa.array([], self._type(name)) for name in self.columns}), more
+        return pa.Table.from_batches(batches), more
+
+    def some(self, limit: int) -> list[tuple[pa.RecordBatch, str]]:
+        """A few batches that are there by now, each with the position after it."""
+        found: list[tuple[pa.RecordBatch, str]] = []
+        while limit > 0 and len(found) < BATCHES_AT_ONCE and (batch := self.next(limit)) is not None:
+            found.append((batch, parameters.place_text(self.positions)))
+            limit -= batch.num_rows
+        return found
+
+    def _type(self, name: str) -> pa.DataType:
+        if name in self.topic.schema.names:
+            return self.topic.schema.field(name).type
+        return _HIDDEN_TYPES.get(name, pa.string())
+
+
+_HIDDEN_TYPES = {
+    "_partition": pa.int32(),
+    "_offset": pa.int64(),
+    "_appended_at": TIMESTAMP,
+    "_watermark": TIMESTAMP,
+    "_sequence": pa.int64(),
+    "_version": pa.int64(),
+}
+
+
+async def _follow(request: Request, here: Served) -> Response:
+    form = form_of(request, (Form.EVENTS, Form.NDJSON))
+    limit = parameters.whole(request, "limit", ROWS_ENDLESS, 1, ROWS_ENDLESS)
+    reading = await here.run(_Reading, request, here, follow=True)
+    return here.streams.respond(_pieces(here, reading, form, limit), form)
+
+
+async def _pieces(here: Served, reading: _Reading, form: Form, limit: int) -> AsyncGenerator[bytes, None]:
+    """Records as they come. The position is an event's id: a client that says it last goes on after it."""
+    events = form is Form.EVENTS
+    silence = Silence(here.settings.keep_alive_s)
+    if events:
+        yield f"retry: {RETRY_MS}\n\n".encode()
+    with here.watch.topic(reading.topic.name) as bell:
+        while limit > 0 and not here.streams.stopping.is_set():
+            rung = bell.rung
+            try:
+                found = await here.run(reading.some, limit)
+            except Exception as error:  # noqa: BLE001 - the answer has begun: its last event says what happened
+                yield (
+                    failed(error) if events else orjson.dumps({"error": problem_of(error).document()}) + b"\n"
+                )
+                return
+            for batch, place in found:
+                objects = json_objects(batch)
+                limit -= batch.num_rows
+                silence.broken()
+                if events:
+                    yield event("records", f'{{"next":"{place}","rows":[{",".join(objects)}]}}', place)
+                else:
+                    yield ("\n".join(objects) + "\n").encode()
+            if not found:
+                await bell.wait(LOOK_S, rung)
+                if silence.too_long:
+                    silence.broken()
+                    yield KEEP_ALIVE if events else b"\n"
+    if events:
+        yield end("the server stops" if limit > 0 else "the limit is reached")

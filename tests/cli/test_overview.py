@@ -1,0 +1,41 @@
+"""The table that `headwater run` shows at a terminal."""
+
+from __future__ import annotations
+
+import io
+
+import headwater as hw
+from headwater.cli.overview import Line, Overview, drawn
+
+
+def test_rows_rates_and_lags_are_shown_from_one_look_to_the_next() -> None:
+    with hw.open("memory:") as ws:
+        ws.sql("CREATE TOPIC clicks (user BIGINT); CREATE TOPIC _own (user BIGINT)")
+        ws.topic("clicks").append([{"user": 1}])
+        overview = Overview(ws.log)
+        sink = {"status": {"state": "following", "applied_rows": 10}, "lag": {"rows": 3}}
+        first = overview.look(None, {}, {"cache": sink}, 1_000.0)
+        assert first == [
+            Line("topic", "clicks", "", 1),
+            Line("follower", "cache", "following", 10, None, 3),
+        ], "no rate at first, and nothing of the workspace's own"
+        ws.topic("clicks").append([{"user": 1}] * 500)
+        begun_anew = {"status": {"state": "retrying", "applied_rows": 2}, "lag": {"rows": 5}}
+        source = {"shop": {"rows": 7, "failed": None}}
+        second = overview.look(None, source, {"cache": begun_anew}, 3_000.0)
+        assert second == [
+            Line("source", "shop", "captured", 7),
+            Line("topic", "clicks", "", 501, 250.0),
+            Line("follower", "cache", "retrying", 2, 0.0, 5),
+        ]
+
+
+def test_names_are_shown_as_they_are() -> None:
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=80)
+    console.print(drawn([Line("topic", "a[red]b", "", 1_234_567, 250.4)], "tick 3: [bold]"))
+    assert isinstance(console.file, io.StringIO)
+    table, line = console.file.getvalue().rstrip("\n").splitlines()[1:]
+    assert table.split() == ["topic", "a[red]b", "1,234,567", "250"]
+    assert line.rstrip() == "tick 3: [bold]"

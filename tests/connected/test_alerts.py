@@ -1,0 +1,483 @@
+"""Alerts: one notice when an episode begins and one when it is over, whatever happens between."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+import headwater as hw
+from headwater.clock import ManualClock
+from headwater.connected.alerts import Alerts
+from headwater.connected.episodes import TOPIC
+from headwater.connected.notifying import send
+from headwater.connected.observing import WHOLE, Observer, Seen, _seen
+from headwater.connections import ALERT, AlertDefinition
+from headwater.errors import HeadwaterError, SinkError, TargetDownError, UsageError
+from headwater.log.memory import MemoryLog
+from headwater.queries.parsing import parse
+from headwater.queries.statements import Alerting
+from headwater.sinks.hook import KEY_HEADER, SIGNATURE_HEADER, signature
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LAG = "headwater_sink_lag_seconds"
+
+
+@dataclass
+class Bench:
+    """Alerts over a log in memory, figures that a test sets, and somebody who is told."""
+
+    log: MemoryLog
+    clock: ManualClock
+    figures: dict[str, float] = field(default_factory=dict)
+    told: list[tuple[str, str, str]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    down: bool = False
+    alerts: Alerts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.alerts = self.another()
+
+    def another(self) -> Alerts:
+        """As another process has them, or this one after a restart."""
+        return Alerts(self.log, self.clock, _no_views, self.collect, deliver=self.deliver)
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(LAG, "x", labels=("sink",))
+        for sink, value in self.figures.items():
+            family.add_metric((sink,), value)
+        yield family
+
+    def deliver(self, alert: AlertDefinition, notice: Mapping[str, Any], key: str) -> None:
+        if self.down:
+            raise TargetDownError("nobody is there")
+        self.told.append((alert.name, notice["event"], orjson.loads(notice["key"])["sink"]))
+        self.keys.append(key)
+
+    def sql(self, text: str, alerts: Alerts | None = None) -> Any:
+        (statement,) = parse(text)
+        assert isinstance(statement, Alerting)
+        return (alerts or self.alerts).execute(statement)
+
+    def turn(self, after: str = "1 second", alerts: Alerts | None = None) -> None:
+        self.clock.advance(after)
+        (alerts or self.alerts).watch()
+        (alerts or self.alerts).tell()
+
+    def notices(self, topic: str) -> list[tuple[str, str]]:
+        end = self.log.partitions(topic)[0].end
+        rows = [row for batch in self.log.read(topic, 0, 0, end) for row in batch.to_pylist()]
+        return [(row["event"], row["key"]) for row in rows]
+
+
+def _no_views() -> Any:
+    raise AssertionError("no view is asked for")
+
+
+@pytest.fixture
+def bench() -> Bench:
+    clock = ManualClock()
+    return Bench(MemoryLog(clock), clock)
+
+
+HOOK = "NOTIFY WEBHOOK WITH (url = 'http://127.0.0.1:1/')"
+
+
+def test_an_episode_is_told_once_when_it_begins_and_once_when_it_is_over(bench: Bench) -> None:
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 {HOOK}")
+    bench.figures = {"cache": 5, "search": 50}
+    for _ in range(3):
+        bench.turn()
+    assert bench.told == [("behind", "fired", "search")]
+    bench.figures = {"cache": 11, "search": 10}
+    for _ in range(3):
+        bench.turn()
+    assert sorted(bench.told[1:]) == [("behind", "fired", "cache"), ("behind", "over", "search")]
+    bench.figures = {"cache": 11, "search": 11}
+    bench.turn()
+    assert bench.told[3:] == [("behind", "fired", "search")], "another episode"
+    assert len(set(bench.keys)) == 4, "each notice has a key of its own"
+
+
+def test_a_condition_must_hold_without_a_break(bench: Bench) -> None:
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 FOR '5 minutes' {HOOK}")
+    bench.figures = {"cache": 50}
+    bench.turn()
+    bench.turn("299 seconds")
+    bench.figures = {"cache": 1}
+    bench.turn()
+    bench.figures = {"cache": 50}
+    bench.turn()
+    bench.turn("299 seconds")
+    assert bench.told == []
+    bench.turn("1 second")
+    assert bench.told == [("behind", "fired", "cache")]
+
+
+def test_flapping_is_told_of_no_more_often_than_it_held(bench: Bench) -> None:
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 FOR '10 seconds' {HOOK}")
+    for value in (50, 1) * 20:
+        bench.figures = {"cache": value}
+        bench.turn("9 seconds")
+    assert bench.told == []
+
+
+@pytest.mark.parametrize("told_before", [True, False])
+def test_nothing_is_repeated_or_lost_by_a_restart(bench: Bench, told_before: bool) -> None:
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 {HOOK}")
+    bench.figures = {"cache": 50}
+    bench.alerts.watch()
+    if told_before:
+        bench.alerts.tell()
+    again = bench.another()
+    bench.turn(alerts=again)
+    bench.turn(alerts=again)
+    assert bench.told == [("behind", "fired", "cache")]
+    bench.figures = {"cache": 0}
+    again.watch()
+    bench.turn(alerts=bench.another())
+    assert bench.told[1:] == [("behind", "over", "cache")]
+    bench.turn(alerts=bench.another())
+    assert len(bench.told) == 2
+
+
+def test_a_notice_that_was_sent_and_not_noted_comes_again_with_its_key(bench: Bench) -> None:
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 {HOOK}")
+    bench.figures = {"cache": 50}
+    dying = bench.another()
+    dying.watch()
+    dying._note = lambda told: None  # type: ignore[method-assign]  # killed before it could
+    dying.tell()
+    bench.turn()
+    assert bench.told == [("behind", "fired", "cache")] * 2
+    assert len(set(bench.keys)) == 1
+
+
+def test_of_two_that_watch_at_once_one_begins_the_episode(bench: Bench) -> None:
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 NOTIFY TOPIC WITH (topic = 'alarms')")
+    other = bench.another()
+    bench.figures = {"cache": 50}
+    bench.alerts._episodes.refresh()
+    stale = dict(bench.alerts._episodes.refresh())
+    other.watch()
+    bench.alerts._episodes.refresh = lambda: stale  # type: ignore[method-assign]  # looked before the other wrote
+    bench.alerts.watch()
+    del bench.alerts._episodes.refresh
+    bench.turn()
+    bench.turn(alerts=other)
+    assert bench.notices("alarms") == [("fired", '{"sink":"cache"}')]
+
+
+def test_a_notice_on_a_topic_is_in_the_append_that_begins_the_episode(bench: Bench) -> None:
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 NOTIFY TOPIC WITH (topic = 'alarms')")
+    bench.figures = {"cache": 50, "search": 60}
+    before = bench.log.sequence()
+    bench.alerts.watch()
+    ours = [row["_sequence"] for b in bench.log.read(TOPIC, 0, 0, 2, ["_sequence"]) for row in b.to_pylist()]
+    theirs = [
+        row["_sequence"] for b in bench.log.read("alarms", 0, 0, 2, ["_sequence"]) for row in b.to_pylist()
+    ]
+    assert len(set(ours + theirs)) == 1
+    assert ours[0] > before
+    bench.figures = {"cache": 50}
+    bench.clock.advance("2 minutes")
+    bench.alerts.watch()
+    bench.turn("2 minutes")
+    assert bench.notices("alarms")[2:] == [("over", '{"sink":"search"}')], "its figure is gone"
+
+
+def test_a_figure_that_is_missing_for_a_moment_ends_nothing(bench: Bench) -> None:
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 {HOOK}")
+    bench.figures = {"cache": 50}
+    bench.turn()
+    bench.figures = {}
+    bench.turn("30 seconds")
+    bench.turn("50 seconds")
+    bench.figures = {"cache": 50}
+    bench.turn()
+    bench.figures = {}
+    bench.turn()
+    bench.turn("59 seconds")
+    assert len(bench.told) == 1
+    bench.turn("2 seconds")
+    assert bench.told[1:] == [("behind", "over", "cache")]
+
+
+def test_who_does_not_answer_is_tried_again_after_longer_and_longer_pauses(bench: Bench) -> None:
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 {HOOK}")
+    bench.figures = {"cache": 50}
+    bench.down = True
+    bench.turn()
+    (row,) = bench.alerts.show().to_pylist()
+    assert (row["state"], row["untold"], row["reason"]) == ("firing", 1, "nobody is there")
+    bench.figures = {"cache": 0}
+    bench.turn("1 second")
+    bench.down = False
+    bench.turn("1 second")
+    assert bench.told == [], "the second pause is of two seconds"
+    bench.turn("1 second")
+    assert bench.told == [("behind", "fired", "cache"), ("behind", "over", "cache")]
+    (row,) = bench.alerts.show().to_pylist()
+    assert (row["state"], row["untold"], row["reason"]) == ("quiet", 0, None)
+
+
+def test_what_cannot_be_looked_at_stays_as_it_is(bench: Bench) -> None:
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 {HOOK}")
+    bench.sql(f"CREATE ALERT slow ON METRIC {LAG} WHEN value > 10 FOR '1 minute' {HOOK}")
+    bench.figures = {"cache": 50}
+    bench.turn()
+    see = bench.alerts._observer.see
+
+    def blind(alert: AlertDefinition) -> Seen:
+        raise HeadwaterError("it is too dark")
+
+    bench.alerts._observer.see = blind  # type: ignore[method-assign]
+    bench.turn("59 seconds")
+    assert {row["reason"] for row in bench.alerts.show().to_pylist()} == {"it is too dark"}
+    bench.alerts._observer.see = see  # type: ignore[method-assign]
+    bench.turn()
+    assert bench.told == [("behind", "fired", "cache")], "nobody saw that the other held"
+
+
+def test_a_dropped_alert_says_nothing_more_and_one_of_its_name_begins_anew(bench: Bench) -> None:
+    create = f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 {HOOK}"
+    bench.sql(create)
+    bench.figures = {"cache": 50}
+    bench.turn()
+    bench.sql("DROP ALERT behind")
+    bench.clock.advance("1 second")
+    bench.sql(create)
+    bench.turn()
+    bench.turn()
+    assert bench.told == [("behind", "fired", "cache")] * 2
+    bench.sql("DROP ALERT behind")
+    bench.turn()
+    assert len(bench.told) == 2
+    assert bench.alerts._episodes.refresh() == {}
+    bench.sql("DROP ALERT IF EXISTS behind")
+    with pytest.raises(hw.AlertNotFoundError, match="no alert 'behind'"):
+        bench.sql("DROP ALERT behind")
+
+
+def test_another_condition_ends_the_episodes_that_do_not_meet_it(bench: Bench) -> None:
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 {HOOK}")
+    bench.figures = {"cache": 50, "search": 500}
+    bench.turn()
+    bench.sql(f"CREATE OR REPLACE ALERT behind ON METRIC {LAG} WHEN value > 100 {HOOK}")
+    bench.turn()
+    assert bench.told[2:] == [("behind", "over", "cache")]
+
+
+def test_alerts_are_made_altered_and_refused_like_everything_else(bench: Bench) -> None:
+    create = f"CREATE ALERT behind ON METRIC {LAG}{{sink = 'cache'}} WHEN value > 10"
+    bench.sql(f"{create} {HOOK}")
+    bench.sql(f"CREATE ALERT IF NOT EXISTS behind ON METRIC {LAG} WHEN value > 99 {HOOK}")
+    assert bench.alerts.definitions()["behind"].condition == "value > 10"
+    with pytest.raises(hw.AlertExistsError, match="there already, and differs") as refused:
+        bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 99 {HOOK}")
+    assert "+ when = value > 99" in (refused.value.detail or "")
+    bench.sql("ALTER ALERT behind SET (url = 'http://127.0.0.1:2/', token = env('TOKEN'))")
+    made = bench.alerts.definitions()["behind"]
+    assert made.shown() == {"url": "'http://127.0.0.1:2/'", "token": "env('TOKEN')"}
+    assert parse(made.to_sql())[0].definition == made  # type: ignore[union-attr]
+    with pytest.raises(UsageError, match="'topic' is not an option of a notice by webhook"):
+        bench.sql("ALTER ALERT behind SET (topic = 'x')")
+    with pytest.raises(hw.HeadwaterError, match="would stand in the catalog"):
+        bench.sql("ALTER ALERT behind SET (secret = 'plain')")
+    with pytest.raises(hw.StatementError, match="no metric 'headwater_sink_lag_second'") as typo:
+        bench.sql(f"CREATE ALERT x ON METRIC headwater_sink_lag_second WHEN value > 10 {HOOK}")
+    assert typo.value.hint == f"did you mean {LAG}?"
+    with pytest.raises(hw.StatementError, match="cannot be watched"):
+        bench.sql(f"CREATE ALERT x ON METRIC {LAG} WHEN valu > 10 {HOOK}")
+    with pytest.raises(hw.StatementError, match="says nothing of its url"):
+        bench.sql(f"CREATE ALERT x ON METRIC {LAG} WHEN value > 10 NOTIFY WEBHOOK")
+    with pytest.raises(SinkError, match="not the address of a web server"):
+        bench.sql(f"CREATE ALERT x ON METRIC {LAG} WHEN value > 10 NOTIFY WEBHOOK WITH (url = 'nowhere')")
+    assert list(bench.log.entries(ALERT)) == ["behind"], "what was refused left nothing"
+
+
+def test_labels_choose_the_figures_that_are_watched(bench: Bench) -> None:
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG}{{sink = 'cache'}} WHEN value BETWEEN 10 AND 60 {HOOK}")
+    bench.figures = {"cache": 50, "search": 50}
+    bench.turn()
+    assert bench.told == [("behind", "fired", "cache")]
+
+
+def test_rows_are_told_of_by_key_until_they_are_too_many(bench: Bench) -> None:
+    import pyarrow as pa
+
+    alert = AlertDefinition("a", "topic", {"topic": "t"}, "v", False, {}, "n > 0", key=("id",))
+    few = pa.table({"id": [1, 2], "n": [3, 4]})
+    assert _seen(few, alert) == Seen({'{"id":1}': '{"id":1,"n":3}', '{"id":2}': '{"id":2,"n":4}'})
+    many = pa.table({"id": range(1_001), "n": range(1_001)})
+    assert _seen(many, alert) == Seen({WHOLE: '{"rows":1001}'}, crowded=True)
+    keyless = AlertDefinition("a", "topic", {"topic": "t"}, "v", False, {}, "n > 0", key=(WHOLE,))
+    assert _seen(few, keyless) == Seen({WHOLE: '{"rows":2}'})
+    assert _seen(few.slice(0, 0), keyless) == Seen({})
+
+
+# --- receivers -----------------------------------------------------------------------------------------------------
+
+
+def notice(bench: Bench, key: str = '{"sink":"cache"}') -> dict[str, Any]:
+    from headwater.clock import from_us
+
+    at = from_us(bench.clock.now_us())
+    return {
+        "alert": "behind", "event": "fired", "key": key, "episode": at, "at": at,
+        "on": f"METRIC {LAG}", "condition": "value > 10", "row": '{"value":50}',
+    }  # fmt: skip
+
+
+def test_a_hook_gets_a_signed_request_that_is_known_by_its_key(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: list[tuple[dict[str, str], bytes]] = []
+    answers = [204, 503, 403]
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append((dict(self.headers), self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(answers[len(got) - 1])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    monkeypatch.setenv("HOOK_SECRET", "s3cret")
+    with _serving(HTTPServer(("127.0.0.1", 0), Receiver)) as port:
+        create = f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 NOTIFY WEBHOOK"
+        bench.sql(f"{create} WITH (url = 'http://127.0.0.1:{port}/in', secret = env('HOOK_SECRET'))")
+        alert = bench.alerts.definitions()["behind"]
+        send(alert, notice(bench), "k1", bench.clock)
+        with pytest.raises(TargetDownError):
+            send(alert, notice(bench), "k1", bench.clock)
+        with pytest.raises(SinkError, match="answers 403"):
+            send(alert, notice(bench), "k1", bench.clock)
+    headers, body = got[0]
+    assert headers[KEY_HEADER] == "k1"
+    assert headers[SIGNATURE_HEADER] == signature("s3cret", "k1", body)
+    told = orjson.loads(body)
+    assert (told["alert"], told["event"], told["key"], told["row"]) == (
+        "behind", "fired", {"sink": "cache"}, {"value": 50},
+    )  # fmt: skip
+
+
+def test_a_mail_says_what_happened_and_is_known_by_its_id(bench: Bench) -> None:
+    mails: list[str] = []
+
+    class Server(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            def say(text: str) -> None:
+                self.wfile.write(f"{text}\r\n".encode())
+
+            say("220 here")
+            for raw in self.rfile:
+                line = raw.decode().strip()
+                if line.upper() == "DATA":
+                    say("354 go on")
+                    taken = iter(self.rfile.readline, b".\r\n")
+                    mails.append(b"".join(taken).decode())
+                say("221 bye" if line.upper() == "QUIT" else "250 ok")
+                if line.upper() == "QUIT":
+                    return
+
+    with _serving(socketserver.TCPServer(("127.0.0.1", 0), Server)) as port:
+        options = (
+            f"to = 'ops@example.org, me@example.org', host = '127.0.0.1', port = {port}, timeout = '5 s'"
+        )
+        create = f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 NOTIFY EMAIL WITH ({options})"
+        bench.sql(create)
+        alert = bench.alerts.definitions()["behind"]
+        send(alert, notice(bench, '{"sink":"a\\nBcc: x"}'), "k1", bench.clock)
+    (mail,) = mails
+    head, _, text = mail.partition("\r\n\r\n")
+    assert "Message-ID: <k1@headwater>" in head
+    assert "Subject: alert behind has fired" in head
+    assert "\nBcc:" not in head, "a value of a row writes no header"
+    assert "when: value > 10" in text
+    with pytest.raises(TargetDownError, match="does not take a mail"):
+        send(alert, notice(bench), "k1", bench.clock)
+
+
+@contextmanager
+def _serving(server: socketserver.BaseServer) -> Iterator[int]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield int(server.server_address[1])  # type: ignore[index]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+# --- on views, beside an engine ------------------------------------------------------------------------------------
+
+
+def test_an_alert_on_a_view_fires_by_key_and_outlives_a_restart(tmp_path: Path, spark: SparkSession) -> None:
+    def told() -> list[tuple[str, str]]:
+        rows = [row for batch in ws.topic("alarms").read("earliest") for row in batch.to_pylist()]
+        return [(row["event"], row["key"]) for row in rows]
+
+    with hw.open(tmp_path / "ws", durability="os", spark=spark) as ws:
+        ws.sql(
+            "CREATE TOPIC stock (product STRING, n BIGINT, PRIMARY KEY (product));"
+            "CREATE MATERIALIZED VIEW left_over AS SELECT product, sum(n) AS n FROM stock GROUP BY product;"
+            "CREATE ALERT low ON left_over WHEN n < 3 NOTIFY TOPIC WITH (topic = 'alarms')"
+        )
+        stock = ws.topic("stock")
+        stock.append([{"product": p, "n": n} for p, n in (("tea", 9), ("ink", 2), ("jam", 1))])
+        ws.run()
+        ws.run()
+        assert sorted(told()) == [("fired", '{"product":"ink"}'), ("fired", '{"product":"jam"}')]
+        with pytest.raises(UsageError, match="it is watched by low"):
+            ws.sql("DROP VIEW left_over")
+    with hw.open(tmp_path / "ws", durability="os", spark=spark) as ws:
+        with ws.start():
+            ws.topic("stock").append([{"product": "ink", "n": 7}])
+            ws.topic("stock").delete([{"product": "jam"}])
+            rows = ws.topic("alarms").read("earliest", follow=True, timeout=30)
+            seen: list[str] = []
+            for batch in rows:
+                seen += batch.column("event").to_pylist()
+                if seen.count("over") == 2:
+                    break
+        assert sorted(told()[2:]) == [("over", '{"product":"ink"}'), ("over", '{"product":"jam"}')]
+        (row,) = ws.sql("SHOW ALERTS").to_pylist()  # type: ignore[union-attr]
+        assert (row["alert"], row["on"], row["state"], row["episodes"]) == ("low", "left_over", "quiet", 0)
+        ws.sql("DROP VIEW left_over CASCADE")
+        assert ws.sql("SHOW ALERTS").num_rows == 0  # type: ignore[union-attr]
+
+
+def test_the_ready_made_alerts_are_on_metrics_that_there_are(tmp_path: Path) -> None:
+    with hw.open(tmp_path / "ws", durability="os") as ws:
+        ws.sql("CREATE DEFAULT ALERTS NOTIFY TOPIC WITH (topic = 'alarms')")
+        ws.sql("CREATE DEFAULT ALERTS NOTIFY TOPIC WITH (topic = 'alarms')")
+        rows = ws.sql("SHOW ALERTS").to_pylist()  # type: ignore[union-attr]
+        assert {row["alert"] for row in rows} == {
+            "follower_behind", "view_stopped", "late_rows_dropped", "view_dead_letters", "sink_dead_letters",
+            "wal_retained", "disk_nearly_full",
+        }  # fmt: skip
+        ws._outside.alerts.watch()
+        assert not any(row["reason"] for row in ws.sql("SHOW ALERTS").to_pylist())  # type: ignore[union-attr]
+
+
+def test_a_condition_that_spark_would_have_to_answer_is_refused() -> None:
+    clock = ManualClock()
+    observer = Observer(MemoryLog(clock), _no_views, lambda: [GaugeMetricFamily(LAG, "x")])
+    alert = AlertDefinition("a", "topic", {"topic": "t"}, LAG, True, {}, "value > (SELECT 1 FROM other)")
+    with pytest.raises(hw.StatementError, match="cannot be watched"):
+        observer.check(alert)
