@@ -181,3 +181,19 @@ def test_what_is_lacking_is_had_after_a_restart_too(
     assert not source.busy
     assert follower.contents["orders"] == {(3,): rows_in(session, "orders")[(3,)]}
     assert not (follower.position or {}).get("lacking")
+
+
+def test_a_transaction_whose_first_rows_all_lack_a_value_goes_on(
+    session: psycopg.Connection[Any], follower: Follower
+) -> None:
+    follower.options["snapshot"] = "none"
+    follower.stream()
+    with session.transaction():
+        session.execute("UPDATE orders SET n = 100 WHERE id = 1")
+        session.execute("ALTER TABLE orders ADD COLUMN note text")  # what comes now has another shape
+        session.execute("UPDATE orders SET n = 200 WHERE id = 1")
+        session.execute("UPDATE orders SET n = 300 WHERE id = 2")
+    follower.settle()
+    wanted = {key: row for key, row in rows_in(session, "orders").items() if key in ((1,), (2,))}
+    assert follower.contents["orders"] == wanted
+    check_versions(session, follower)
