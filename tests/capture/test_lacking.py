@@ -197,3 +197,16 @@ def test_a_transaction_whose_first_rows_all_lack_a_value_goes_on(
     wanted = {key: row for key, row in rows_in(session, "orders").items() if key in ((1,), (2,))}
     assert follower.contents["orders"] == wanted
     check_versions(session, follower)
+
+
+def test_one_row_that_is_changed_very_often_is_one_that_lacks_a_value(
+    session: psycopg.Connection[Any], follower: Follower
+) -> None:
+    follower.options["snapshot"] = "none"
+    follower.stream()
+    changes = lacking.KEYS_MAX + 1
+    session.execute(
+        f"DO $$ BEGIN FOR i IN 1..{changes} LOOP UPDATE orders SET n = i WHERE id = 7; END LOOP; END $$"  # type: ignore[call-overload]
+    )
+    follower.settle()
+    assert follower.contents["orders"] == {(7,): rows_in(session, "orders")[(7,)]}

@@ -157,8 +157,9 @@ class Beside:
         if any(one.table == name and one.is_whole and one != self._under_way for one in self._requests):
             return  # everything is still to come
         wanted = self._lacking.setdefault(name, {})
-        if len(wanted) + lack.batch.num_rows <= KEYS_MAX:
-            wanted.update(dict.fromkeys(lack.keys(table)))
+        keys = lack.keys(table, KEYS_MAX)
+        if keys is not None and len(every := wanted | dict.fromkeys(keys)) <= KEYS_MAX:
+            self._lacking[name] = every
         else:
             self._requests.append(Request(name))
             del self._lacking[name]

@@ -53,9 +53,10 @@ class Lack:
         unchanged = {name: mask[lacking] for name, mask in changes.unchanged.items()}
         return cls(batch.filter(pa.array(lacking)), unchanged, moved[lacking])
 
-    def keys(self, table: Table) -> list[Key]:
-        """Their keys."""
-        return keys_of(self.batch, table)
+    def keys(self, table: Table, at_most: int) -> list[Key] | None:
+        """Their keys, each once; None if there are more."""
+        each = _last_of_each(self.batch, table.key)
+        return keys_of(each, table) if each.num_rows <= at_most else None
 
     def in_place(self) -> Lack:
         """Those whose values are of their own key."""
