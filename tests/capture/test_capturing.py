@@ -133,6 +133,32 @@ def test_whoever_begins_later_takes_over(log: Log) -> None:
     assert len(contents(log)) == 8
 
 
+@pytest.mark.parametrize("commits", [0, 1, 2])
+def test_a_commit_that_its_process_died_of_before_it_was_published_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: int
+) -> None:
+    log, others = EmbeddedLog.open(tmp_path / "log"), EmbeddedLog.open(tmp_path / "log")
+    dying = capture(others, Scripted())
+    dying.run(until=commits * 10) if commits else others.create_topic(TOPIC)
+
+    def die(*_: object, **__: object) -> None:
+        raise OSError("dead")
+
+    monkeypatch.setattr(others.core, "flush", die)
+    with pytest.raises(OSError, match="dead"):
+        dying.run(until=50)
+    known = log.producer(producer_of("shop"))
+    assert (-1 if known is None else known.sequence) == (
+        commits * 10 or -1
+    )  # it is written, and nobody sees it
+    second = capture(log, Scripted())
+    assert second.progress.sequence == commits * 10 + 10
+    second.run(until=50)
+    assert len(contents(log)) == 8
+    log.close()
+    others.close()
+
+
 def test_moving_on_without_rows_is_noted_for_others(log: Log) -> None:
     clock = ManualClock()
     moving = Capture(log, "shop", Scripted(), define(log), clock)

@@ -4,12 +4,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import headwater as hw
 from headwater.errors import StorageError
+from headwater.log.embedded import EmbeddedLog
 from headwater.log.protocol import Append, Log, Producer
 from headwater.sinks.target import Shape, SinkError, StandMovedError, Target
 from headwater.sinks.topic import TopicTarget
@@ -178,6 +179,30 @@ def test_one_that_was_overtaken_between_looking_and_writing_is_told(
         target.apply(upsert(contents_at(9), ("id",)), stand, stand_of(3, contents_at(9)))
     assert caught.value.found == other.stand()
     assert same_rows(other.contents(), [contents_at(3)])
+
+
+def test_what_a_dead_process_wrote_and_did_not_publish_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hw.open(tmp_path) as ws, hw.open(tmp_path) as others:
+        target, dying = TopicTarget(log_of(ws), "copy"), TopicTarget(log_of(others), "copy")
+        for each in (target, dying):
+            each.prepare(shape(mode="changelog"))
+        stand = follow(dying, range(1, 3))
+        assert target.stand() == stand
+
+        def die(*_: object, **__: object) -> None:
+            raise OSError("dead")
+
+        monkeypatch.setattr(cast(EmbeddedLog, log_of(others)).core, "flush", die)
+        with pytest.raises(OSError, match="dead"):
+            follow(dying, range(3, 4))
+        found = target.stand()
+        assert found is not None
+        assert found.tick == 3
+        follow(target, range(4, 6))
+        records = [r for batch in ws.topic("copy").read("earliest") for r in batch.to_pylist()]
+        assert sum(r["_weight"] for r in records) == contents_at(5).num_rows
 
 
 def test_a_topic_that_was_made_anew_is_filled_anew(log: Log) -> None:

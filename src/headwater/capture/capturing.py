@@ -54,12 +54,13 @@ class Capture:
         self._clock = clock
         self._noted_ms = clock.steady_ms()
         self._stage: Stage | None = None
+        log.settle()
         known = log.producer(self._producer)
         self._epoch = 0 if known is None else known.epoch + 1
-        if (
-            known is not None
-        ):  # the sequence that is there, once more: it writes nothing, and fences older epochs
+        if known is not None:
+            # The sequence that is there, once more: it writes nothing, and fences older epochs. One of them may have come first.
             log.append(Append({}, Producer(self._producer, known.sequence, self._epoch)))
+            known = log.producer(self._producer)
         self._known = known or ProducerInfo(-1, 0, None)
         self.progress.sequence = self._known.sequence
 

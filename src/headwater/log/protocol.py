@@ -272,6 +272,11 @@ class Log(Protocol):
         """A producer that has appended, as of the last commit that is visible, or None."""
         ...
 
+    def settle(self) -> None:
+        """Make visible whatever was written by now. A process that died may have left a commit that it had not published yet;
+        the next one to be written would bring it to light. Who goes on from where another has stopped asks for it first."""
+        ...
+
     def punctuate(
         self,
         topic: str,

@@ -64,6 +64,7 @@ class LogKeeper:
 
     def read(self) -> str | None:
         """See `StandKeeper`."""
+        self._log.settle()
         known = self._log.producer(self._name)
         self._next = (0, 0) if known is None else (known.sequence + 1, known.epoch)
         return self._stand_in(known)

@@ -102,6 +102,7 @@ class TopicTarget:
 
     def stand(self) -> Stand | None:
         """The producer's note, if it is of this very topic."""
+        self._log.settle()
         known = self._log.producer(self._producer())
         topic = self._topic()
         note = None if known is None else known.note
@@ -112,10 +113,10 @@ class TopicTarget:
     def apply(self, change: Change, before: Stand | None, after: Stand) -> None:
         """One commit: tombstones, then records, and the note."""
         topic = self._topic()
-        known = self._log.producer(self._producer())
         found = self.stand()
         if found != before:
             raise self._moved(found)
+        known = self._log.producer(self._producer())
         batches = [b for b in self._records(change, topic) if b.num_rows]
         # As a rule the tick; more where a target is brought level twice at one tick, or a view has begun anew.
         sequence = max(after.tick, 0 if known is None else known.sequence + 1)

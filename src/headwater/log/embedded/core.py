@@ -203,6 +203,22 @@ class Core(Flusher):
             except VoidedError:
                 continue
 
+    def settle(self) -> None:
+        """Make visible what was written by now, by whichever process; where there is nothing, no lock is taken."""
+        while True:
+            with self.mutex:
+                self.refresh()
+                if self._journal_file().size() == self._head.visible:
+                    return
+            try:
+                with self.exclusive():
+                    ticket = self.tail()
+                if ticket is not None:
+                    self.flush(ticket, sync=False)
+                return
+            except VoidedError:
+                continue
+
     def tail(self) -> Ticket | None:
         """Under `exclusive`: the end of what is written and not yet visible; None if all is."""
         return Ticket(self._number, self._applied) if self._pending else None

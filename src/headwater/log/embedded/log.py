@@ -239,6 +239,10 @@ class EmbeddedLog(ReadSide, ConsumerSide, DeclaringSide):
             self.core.refresh()
             return self.core.visible_producers.get(name)
 
+    def settle(self) -> None:
+        """See `Log.settle`."""
+        self.core.settle()
+
     def stage(self) -> EmbeddedStage:
         """See `Log.stage`."""
         return EmbeddedStage(self.core, self._appender)

@@ -282,6 +282,9 @@ class MemoryLog:
         with self._held():
             return dict(self._topic(topic).promises)
 
+    def settle(self) -> None:
+        """See Log. Whatever is written is visible."""
+
     def stage(self) -> MemoryStage:
         """See Log."""
         return MemoryStage(self.append)
