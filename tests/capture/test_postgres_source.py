@@ -159,7 +159,7 @@ def test_large_values_of_rows_that_the_log_does_not_have_are_read_again(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_reading_may_stop_after_any_event(
     session: psycopg.Connection[Any],
     follower: Follower,

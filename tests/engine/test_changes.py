@@ -98,7 +98,7 @@ class Follower(Player):
 
 
 @pytest.mark.parametrize(
-    "seed", [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 4, 5, 8))]
+    "seed", [3, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 4, 5, 8))]
 )
 def test_changes_add_up_to_the_contents_at_every_tick(
     seed: int, tmp_path: Path, spark: Any, oracle: Oracle

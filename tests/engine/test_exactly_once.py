@@ -150,7 +150,7 @@ def followed(store: StateStore, view: str) -> Counter[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("power", [None, 1, 2, 3])
+@pytest.mark.parametrize("power", [None, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_an_engine_that_dies_at_any_call_is_finished_by_the_next(
     ws: Workspace, tmp_path: Path, power: int | None
 ) -> None:
@@ -235,7 +235,7 @@ def test_a_driver_that_is_killed_again_and_again_loses_and_repeats_nothing(ws: W
     assert ws.path is not None
     orders = int(ws.query("SELECT count(*) AS n FROM orders").to_pylist()[0]["n"])
     seen: list[int] = []
-    for _ in range(3):
+    for _ in range(2):
         with worker("engine", ws.path) as running:
             running.line("running")
             for _ in range(rng.randint(1, 4)):

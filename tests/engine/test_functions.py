@@ -103,7 +103,7 @@ def counted(values: list[int]) -> list[tuple[int, int]]:
     return [(n, values.count(n)) for n in set(values)]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_views_that_call_functions_follow_every_change(
     seed: int, tmp_path: Path, spark: SparkSession
 ) -> None:

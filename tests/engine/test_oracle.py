@@ -15,7 +15,8 @@ from tests.engine.play import Player
 FAILED_ONCE = (513, 538, 720, 760, 767, 835, 909, 965, 970, 1187, 1267, 1330, 1331)
 """Rows without columns, conditions that are never true, floats summed in another order, NULL structs, subqueries in
 aggregates: what each taught is in `test_seldom_plans`."""
-SEEDS = range(5_000) if os.environ.get("HEADWATER_LONG") else (*range(6), *FAILED_ONCE)
+SEEDS = range(5_000) if os.environ.get("HEADWATER_LONG") else range(6)
+RARE = () if os.environ.get("HEADWATER_LONG") else FAILED_ONCE
 KEPT = [(42, Size(views=4, steps=8)), (216, Size(views=5, steps=6, depth=3))]
 """Cases that failed once: NULL among the elements of an array that `transform` reads."""
 WHOLE = range(24, 28)
@@ -23,7 +24,7 @@ WHOLE = range(24, 28)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.long) for seed in RARE)])
 def test_views_equal_their_select_at_every_tick(
     seed: int, tmp_path: Path, spark: SparkSession, oracle: Oracle
 ) -> None:
@@ -52,7 +53,9 @@ def test_cases_that_once_failed_hold(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 104))
+@pytest.mark.parametrize(
+    "seed", [100, 101, *(pytest.param(seed, marks=pytest.mark.long) for seed in (102, 103))]
+)
 def test_expressions_mean_the_same_on_arrow_and_in_spark(
     seed: int, tmp_path: Path, spark: SparkSession, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

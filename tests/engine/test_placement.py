@@ -66,7 +66,7 @@ CREATE MATERIALIZED VIEW top AS
 VIEWS = ("totals", "by_amount", "eldest", "sold", "both", "idle", "top")
 GROUPED = (209, 210, 212)
 """Cases that have groups, joins and ranks."""
-SEEDS = range(200, 600) if os.environ.get("HEADWATER_LONG") else GROUPED
+SEEDS = range(200, 600) if os.environ.get("HEADWATER_LONG") else GROUPED[:1]
 FLOATS = (0.0, -0.0, float("nan"), float("inf"), 1e300, 1e-9, 0.1, None)
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 

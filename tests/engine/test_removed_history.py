@@ -526,7 +526,7 @@ def test_retention_that_is_declared_while_a_view_has_stopped_takes_nothing_from_
     assert ws.view("c").read().to_pylist() == [{"y": "7", "s": 100}]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_whatever_stops_and_goes_on_no_view_loses_what_it_was_made_from(
     seed: int, open_ws: Open, clock: ManualClock
 ) -> None:

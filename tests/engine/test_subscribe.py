@@ -58,7 +58,7 @@ def drain(subscription: Subscription, books: Books) -> None:
         books.take(change.rows, change.tick, snapshot=change.snapshot)
 
 
-@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.long)])
 def test_it_tells_what_a_view_of_the_query_changes_wherever_it_is_left_off(ws: Workspace, seed: int) -> None:
     for name, query in QUERIES.items():
         ws.sql(f"CREATE MATERIALIZED VIEW v_{name} AS {query}")

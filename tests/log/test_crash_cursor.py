@@ -62,7 +62,7 @@ def test_committed_with_the_output_each_is_written_once(tmp_path: Path) -> None:
     assert bills_after_crashes(tmp_path / "w", "together") == EXPECTED
 
 
-@pytest.mark.parametrize("way", ["by hand", "after"])
+@pytest.mark.parametrize("way", ["by hand", pytest.param("after", marks=pytest.mark.long)])
 def test_committed_afterwards_each_is_written_at_least_once(tmp_path: Path, way: str) -> None:
     bills = bills_after_crashes(tmp_path / "w", way)
     assert sorted(set(bills)) == EXPECTED
