@@ -20,6 +20,7 @@ from tests.crash.workers import BUSY, WIDTH, value
 ROOT = Path(__file__).parents[2]
 KILLS = 60 if os.environ.get("HEADWATER_LONG") == "1" else 8
 WRITERS = 3
+PATIENCE_S = 60.0
 
 
 def start(*words: str) -> subprocess.Popen[str]:
@@ -32,6 +33,15 @@ def kill(child: subprocess.Popen[str]) -> list[list[int]]:
     child.kill()
     said = child.communicate()[0]
     return [json.loads(line) for line in said.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def wait_rows(log: EmbeddedLog, appends: int) -> None:
+    """Until so many appends more are there."""
+    wanted = sum(log.ends(["left"])["left"].values()) + appends
+    deadline = time.monotonic() + PATIENCE_S
+    while sum(log.ends(["left"])["left"].values()) < wanted:
+        assert time.monotonic() < deadline, "nothing is appended"
+        log.wait_commit(log.sequence(), 100)
 
 
 @pytest.mark.parametrize("idempotent", ["no", "yes"])
@@ -47,7 +57,8 @@ def test_appenders_are_killed(tmp_path: Path, idempotent: str) -> None:
     writers = [start("appender", folder, str(n), "0", idempotent) for n in range(WRITERS)]
     upkeep = start("maintainer", folder)
     for round_number in range(KILLS):
-        time.sleep(chooser.uniform(0.3, 1.2))
+        wait_rows(log, 2)  # however long it takes them to start
+        time.sleep(chooser.uniform(0.2, 0.8))
         number = chooser.randrange(WRITERS)
         acknowledged[number] |= dict(kill(writers[number]))
         last = max(acknowledged[number], default=-1)
