@@ -28,6 +28,7 @@ SUBJECTS = (
     "windows",
     "skew",
     "capture",
+    "statsd",
     "serving",
     "sinks",
 )

@@ -54,6 +54,17 @@ SOURCE_OPTIONS: Mapping[str, tuple[str, ...]] = {
         "settle",
     ),
     "python": ("class", "options", "every"),
+    "webhook": (
+        "secret",
+        "previous_secret",
+        "scheme",
+        "topic",
+        "columns",
+        "paths",
+        "tolerance",
+        "max_body",
+    ),
+    "statsd": ("port", "topic", "host", "every", "rows", "receive_buffer", "lateness"),
 }
 """The options of each kind of source; the first is the one that it cannot do without."""
 SINK_OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -63,7 +74,19 @@ SINK_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "lake": ("warehouse", "table", "key", "mode", "catalog", "file_rows", "snapshots", "adopt", "on_error"),
     "parquet": ("path", "key", "mode", "adopt", "on_error"),
     "topic": ("topic", "key", "mode", "partitions", "durability", "cleanup", "adopt", "on_error"),
-    "webhook": ("url", "key", "mode", "secret", "token", "timeout", "rows", "on_error"),
+    "webhook": (
+        "url",
+        "key",
+        "mode",
+        "secret",
+        "previous_secret",
+        "token",
+        "timeout",
+        "rows",
+        "open_after",
+        "open_for",
+        "on_error",
+    ),
     "python": ("function", "key", "mode", "rows", "on_error"),
 }
 """The options of each kind of sink."""
@@ -71,6 +94,8 @@ SOURCE_SETTABLE: Mapping[str, tuple[str, ...]] = {
     "postgres": ("url", "tables", "max_wal", "over_wal", "chunk_rows", "types"),
     "files": ("path", "null", "time_format", "extra", "on_error", "settle"),
     "python": ("options", "every"),
+    "webhook": ("secret", "previous_secret", "columns", "paths", "tolerance", "max_body"),
+    "statsd": ("port", "host", "every", "rows", "receive_buffer"),
 }
 """What ALTER SOURCE may change: it goes on from where it is. The others say what it is."""
 SINK_SETTABLE: Mapping[str, tuple[str, ...]] = {
@@ -80,12 +105,21 @@ SINK_SETTABLE: Mapping[str, tuple[str, ...]] = {
     "lake": ("catalog", "file_rows", "snapshots", "on_error"),
     "parquet": ("on_error",),
     "topic": ("on_error",),
-    "webhook": ("secret", "token", "timeout", "rows", "on_error"),
+    "webhook": (
+        "secret",
+        "previous_secret",
+        "token",
+        "timeout",
+        "rows",
+        "open_after",
+        "open_for",
+        "on_error",
+    ),
     "python": ("rows", "on_error"),
 }
 """What ALTER SINK may change: none of it says which rows are where, and in which form."""
 ALERT_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "webhook": ("url", "secret", "token", "timeout"),
+    "webhook": ("url", "secret", "previous_secret", "token", "timeout"),
     "email": ("to", "host", "port", "from", "starttls", "user", "password", "timeout"),
     "topic": ("topic",),
 }
@@ -242,10 +276,16 @@ def check_alert(made: AlertDefinition) -> None:
             )
     if made.kind == "topic" and not isinstance(made.options["topic"], str):
         raise SchemaError(f"the topic of alert {made.name!r} is a text", hint="topic = 'alarms'")
-    for name in ("secret", "token", "password"):
+    refuse_written_secrets(made, ("secret", "previous_secret", "token", "password"))
+
+
+def refuse_written_secrets(made: _Connection, names: tuple[str, ...]) -> None:
+    """SchemaError if one of these options is a text, and not looked up in the environment."""
+    what = {SourceDefinition: "source", SinkDefinition: "sink", AlertDefinition: "alert"}[type(made)]
+    for name in names:
         if isinstance(made.options.get(name), str):
             raise SchemaError(
-                f"the {name} of alert {made.name!r} would stand in the catalog for all to read",
+                f"the {name} of {what} {made.name!r} would stand in the catalog for all to read",
                 hint=f"{name} = env('NAME') leaves it in the environment",
             )
 
@@ -286,6 +326,8 @@ def check_connection(made: SourceDefinition | SinkDefinition) -> None:
             f"{made.name!r} cannot be the name of a {what}",
             hint="use letters, digits and underscores, not starting with a digit",
         )
+    if is_source and made.kind == "webhook":
+        refuse_written_secrets(made, ("secret", "previous_secret"))
     needed = known[made.kind][0]
     if made.options.get(needed) is None and (is_source or needed in _NEEDED):
         raise SchemaError(

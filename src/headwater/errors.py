@@ -48,6 +48,7 @@ HeadwaterError
 │   ├── PublicationError       the publication is gone, or does not publish what is captured
 │   ├── TableStoppedError      one table cannot be captured any more; the others go on
 │   └── WalBudgetError         the slot holds back more of the server's write-ahead log than it may
+├── SignatureError             a request that is not signed as it must be, or was at another time
 ├── SinkError                  a sink cannot go on until somebody does something
 │   ├── TargetDownError        a target does not answer (retryable)
 │   ├── StandMovedError        a target is not where it was left (retryable)
@@ -296,6 +297,10 @@ class TableStoppedError(SourceError):
 
 class WalBudgetError(SourceError):
     """The slot holds back more WAL than it may; facts: slot, retained_bytes, budget_bytes, dropped."""
+
+
+class SignatureError(HeadwaterError):
+    """A request is not signed as it must be; facts: reason ('missing', 'wrong', 'stale')."""
 
 
 class SinkError(HeadwaterError):

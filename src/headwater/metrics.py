@@ -22,7 +22,7 @@ from prometheus_client.exposition import generate_latest
 
 from headwater import __version__
 from headwater.clock import Clock, Microseconds
-from headwater.connections import SINK, SOURCE
+from headwater.connections import SINK, SOURCE, SourceDefinition
 from headwater.log.lag import lag_report
 from headwater.log.protocol import Log
 from headwater.runtime.figures import BOUNDS_S, figures_of
@@ -196,8 +196,47 @@ class Collected:
         yield _gauge("headwater_source_unconfirmed_wal_bytes", "WAL not yet in the log.", of, behind)
         over = each("over_budget")
         yield _gauge("headwater_source_over_wal_budget", "Whether it keeps more WAL than it may.", of, over)
+        yield from self._sent_to(known, facts)
         stopped = {(s,): len(f["stopped_tables"]) for s, f in facts.items()}
         yield _gauge("headwater_source_stopped_tables", "Tables no longer captured.", of, stopped)
+
+    def _sent_to(
+        self, known: Mapping[str, SourceDefinition], facts: Mapping[str, Mapping[str, Any]]
+    ) -> Iterator[Metric]:
+        """Of sources that are sent to: what came, and what was lost or refused."""
+
+        def each(kind: str) -> dict[str, Mapping[str, int]]:
+            return {s: f["counts"] for s, f in facts.items() if s in known and known[s].kind == kind}
+
+        delivered = {(s, outcome): n for s, c in each("webhook").items() for outcome, n in c.items()}
+        yield _counter(
+            "headwater_source_deliveries",
+            "What became of what was posted to it, since it was served.",
+            ("source", "outcome"),
+            delivered,
+        )
+        stats = each("statsd")
+        packets = {(s,): c["packets"] for s, c in stats.items() if "packets" in c}
+        yield _counter("headwater_source_packets", "Datagrams received.", ("source",), packets)
+        lines = {
+            (s, outcome): c[what]
+            for s, c in stats.items()
+            for what, outcome in (("lines", "taken"), ("malformed", "malformed"))
+            if what in c
+        }
+        yield _counter("headwater_source_lines", "Lines of datagrams.", ("source", "outcome"), lines)
+        dropped = {
+            (s, by): c[f"dropped_{what}"]
+            for s, c in stats.items()
+            for what, by in (("by_kernel", "kernel"), ("here", "source"))
+            if f"dropped_{what}" in c
+        }
+        yield _counter(
+            "headwater_source_dropped_packets",
+            "Datagrams that nobody had room for.",
+            ("source", "by"),
+            dropped,
+        )
 
     def _sinks(self) -> Iterator[Metric]:
         known = self._outside.sinks.definitions() if self._log.entries(SINK) else {}
@@ -225,6 +264,14 @@ class Collected:
         yield _counter("headwater_sink_applied_rows", "Rows written since it was started.", of, applied)
         tries = each("status", "attempts")
         yield _gauge("headwater_sink_failed_attempts", "Attempts since one worked.", of, tries)
+        circuits = {name: facts[name]["status"].get("circuit") for name in named if name in facts}
+        left = {named[name]: int(state != "closed") for name, state in circuits.items() if state is not None}
+        yield _gauge(
+            "headwater_sink_circuit_open",
+            "Whether its target is left alone after failures in a row.",
+            of,
+            left,
+        )
 
 
 def _size(manifest: Manifest, view: str) -> int:

@@ -14,6 +14,7 @@ from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from headwater.clock import timestamp
@@ -31,6 +32,23 @@ _EXAMPLES = {
     "BOOLEAN": "true or false",
 }
 _TRUE, _FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
+
+
+def read_json(text: bytes, *, exact: bool) -> Any:
+    """What JSON says, with decimals in all their digits where that is to be `exact`; ValueError for what is not JSON."""
+    try:
+        return json.loads(text, parse_float=Decimal) if exact else orjson.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def has_decimal(kind: pa.DataType) -> bool:
+    """Whether values of this type are to be read from JSON in all their digits."""
+    if pa.types.is_map(kind):
+        return has_decimal(kind.key_type) or has_decimal(kind.item_type)
+    if pa.types.is_nested(kind):
+        return any(has_decimal(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(pa.types.is_decimal(kind))
 
 
 def json_decoder(kind: pa.DataType) -> Convert | None:

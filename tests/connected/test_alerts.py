@@ -19,13 +19,14 @@ import headwater as hw
 from headwater.clock import ManualClock
 from headwater.connected.alerts import Alerts
 from headwater.connected.episodes import TOPIC
-from headwater.connected.notifying import send
+from headwater.connected.notifying import Notices
 from headwater.connected.observing import WHOLE, Observer, Seen, _seen
 from headwater.connections import ALERT, AlertDefinition
 from headwater.errors import HeadwaterError, SinkError, TargetDownError, UsageError
 from headwater.log.memory import MemoryLog
 from headwater.queries.parsing import parse
 from headwater.queries.statements import Alerting
+from headwater.sinks.circuit import CircuitOptions
 from headwater.sinks.hook import KEY_HEADER, SIGNATURE_HEADER, signature
 
 if TYPE_CHECKING:
@@ -361,11 +362,11 @@ def test_a_hook_gets_a_signed_request_that_is_known_by_its_key(
         create = f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 NOTIFY WEBHOOK"
         bench.sql(f"{create} WITH (url = 'http://127.0.0.1:{port}/in', secret = env('HOOK_SECRET'))")
         alert = bench.alerts.definitions()["behind"]
-        send(alert, notice(bench), "k1", bench.clock)
+        Notices(bench.clock).send(alert, notice(bench), "k1")
         with pytest.raises(TargetDownError):
-            send(alert, notice(bench), "k1", bench.clock)
+            Notices(bench.clock).send(alert, notice(bench), "k1")
         with pytest.raises(SinkError, match="answers 403"):
-            send(alert, notice(bench), "k1", bench.clock)
+            Notices(bench.clock).send(alert, notice(bench), "k1")
     headers, body = got[0]
     assert headers[KEY_HEADER] == "k1"
     assert headers[SIGNATURE_HEADER] == signature("s3cret", "k1", body)
@@ -401,7 +402,7 @@ def test_a_mail_says_what_happened_and_is_known_by_its_id(bench: Bench) -> None:
         create = f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 NOTIFY EMAIL WITH ({options})"
         bench.sql(create)
         alert = bench.alerts.definitions()["behind"]
-        send(alert, notice(bench, '{"sink":"a\\nBcc: x"}'), "k1", bench.clock)
+        Notices(bench.clock).send(alert, notice(bench, '{"sink":"a\\nBcc: x"}'), "k1")
     (mail,) = mails
     head, _, text = mail.partition("\r\n\r\n")
     assert "Message-ID: <k1@headwater>" in head
@@ -409,7 +410,7 @@ def test_a_mail_says_what_happened_and_is_known_by_its_id(bench: Bench) -> None:
     assert "\nBcc:" not in head, "a value of a row writes no header"
     assert "when: value > 10" in text
     with pytest.raises(TargetDownError, match="does not take a mail"):
-        send(alert, notice(bench), "k1", bench.clock)
+        Notices(bench.clock).send(alert, notice(bench), "k1")
 
 
 @contextmanager
@@ -481,3 +482,18 @@ def test_a_condition_that_spark_would_have_to_answer_is_refused() -> None:
     alert = AlertDefinition("a", "topic", {"topic": "t"}, LAG, True, {}, "value > (SELECT 1 FROM other)")
     with pytest.raises(hw.StatementError, match="cannot be watched"):
         observer.check(alert)
+
+
+def test_a_hook_that_does_not_answer_again_and_again_is_left_alone_for_a_while(bench: Bench) -> None:
+    with _serving(HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)) as port:
+        gone = f"http://127.0.0.1:{port}/in"
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 NOTIFY WEBHOOK WITH (url = '{gone}')")
+    alert, notices = bench.alerts.definitions()["behind"], Notices(bench.clock)
+    for _ in range(CircuitOptions.opens_after):
+        with pytest.raises(TargetDownError, match="does not take a request"):
+            notices.send(alert, notice(bench), "k1")
+    with pytest.raises(TargetDownError, match="left alone for another"):
+        notices.send(alert, notice(bench), "k1")
+    bench.clock.advance("30 seconds")
+    with pytest.raises(TargetDownError, match="does not take a request"):
+        notices.send(alert, notice(bench), "k1")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import headwater as hw
+from headwater.clock import SystemClock
+from headwater.signatures import check
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,29 +127,64 @@ def test_a_function_is_called_with_every_change(ws: hw.Workspace) -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_a_hook_is_told_of_every_change(ws: hw.Workspace) -> None:
-    told: list[tuple[str, Any]] = []
+Request = tuple[dict[str, str], bytes]
+
+
+@contextlib.contextmanager
+def receiver(answer: Callable[[bytes], int]) -> Iterator[tuple[str, list[Request]]]:
+    """A web server that answers as told; its address, and what it was sent."""
+    got: list[Request] = []
 
     class Hook(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            told.append((self.headers["Idempotency-Key"], json.loads(body)))
-            self.send_response(200)
+            got.append(({name.lower(): value for name, value in self.headers.items()}, body))
+            self.send_response(answer(body))
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Hook)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        url = f"http://127.0.0.1:{server.server_port}/changes"
-        ws.sql(f"CREATE SINK hook FROM revenue INTO WEBHOOK WITH (url = '{url}', key = 'country')")
-        go_on(ws)
+        yield f"http://127.0.0.1:{server.server_port}/changes", got
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
-    assert len({key for key, _ in told}) == len(told)
-    assert "hola" in json.dumps([body for _, body in told])
+
+
+def test_a_hook_is_told_of_every_change(ws: hw.Workspace) -> None:
+    with receiver(lambda _: 200) as (url, got):
+        ws.sql(f"CREATE SINK hook FROM revenue INTO WEBHOOK WITH (url = '{url}', key = 'country')")
+        go_on(ws)
+    assert len({headers["idempotency-key"] for headers, _ in got}) == len(got)
+    assert any(b"hola" in body for _, body in got)
+
+
+def test_a_hook_that_refuses_one_row_has_the_others_signed_and_the_row_is_a_dead_letter(
+    ws: hw.Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEW_SECRET", "the new one")
+    monkeypatch.setenv("OLD_SECRET", "the old one")
+    with receiver(lambda body: 400 if b"from fr" in body else 204) as (url, got):
+        ws.sql(f"""CREATE SINK hook FROM revenue INTO WEBHOOK WITH (
+            url = '{url}', key = 'country', secret = env('NEW_SECRET'), previous_secret = env('OLD_SECRET'),
+            on_error = 'divert', open_after = 2, open_for = '1 minute')""")
+        go_on(ws)
+        taken = {
+            row["country"] for _, body in got for row in json.loads(body)["upserts"] if b"from fr" not in body
+        }
+        assert taken == {"de", "es", "it"}
+        for headers, body in got:
+            for secret in (b"the new one", b"the old one"):
+                check("standard", headers, body, [secret], SystemClock().now_us(), 600_000_000)
+    (letter,) = ws.dead().list().to_pylist()
+    assert letter["error"] == "400"
+    status = ws.sink("hook").status
+    assert (status.withheld, status.circuit) == (1, "closed")
+    assert "the new one" not in str(ws.sql("SHOW SINKS").to_pylist()) + str(
+        ws.sql("EXPLAIN hook").to_pylist()
+    )

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING
 import orjson
 import psycopg
 import pytest
+from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 import headwater as hw
 from headwater.capture.source import AWAY
+from headwater.cli.program import cli
 from headwater.clock import ManualClock, SystemClock
 from headwater.connected.bulletin import FILE, STALE_AFTER_US, Board, Bulletin
 from headwater.connected.declaring import Declared
 from headwater.connections import SINK, SOURCE, SinkDefinition
 from headwater.errors import SinkExistsError, SinkNotFoundError
 from headwater.runtime.figures import BOUNDS_S, Figures, TickFigures
+from headwater.sinks.status import Lag, Status
 from headwater.storage import Storage
 from tests.postgres import PostgresServer
 
@@ -160,6 +163,24 @@ def test_news_comes_while_a_tick_takes_long_and_is_taken_down_in_the_end(tmp_pat
     finally:
         writer.clear()
     assert reader.read() is None
+
+
+def test_a_circuit_that_is_open_is_told_to_every_process(tmp_path: Path) -> None:
+    with hw.open(tmp_path / "ws", durability="os") as ws:
+        made = SinkDefinition(
+            "told", "webhook", {"url": "http://127.0.0.1:1/", "mode": "changelog"}, view="v"
+        )
+        ws.log.put_entry(SINK, "told", made.to_document(), expect=None)
+        status = Status("told", "retrying", "it is left alone", circuit="open")
+        facts = {"told": {"status": asdict(status), "lag": asdict(Lag(1, 1, 0.0))}}
+        Board(Storage(tmp_path / "ws"), SystemClock())._put_up(Bulletin(SystemClock().now_us(), sinks=facts))
+        found = figures(ws.metrics())
+        assert found["headwater_sink_circuit_open"] == {("webhook", "told", "v"): 1.0}
+        assert found["headwater_sink_up"] == {("webhook", "told", "v"): 0.0}
+        explained = {row["property"]: row["value"] for row in ws.sql("EXPLAIN told").to_pylist()}
+        assert explained["circuit"].startswith("open: ")
+        said = CliRunner().invoke(cli, ["-w", str(tmp_path / "ws"), "status", "--json"])
+        assert orjson.loads(said.output)["sinks"][0]["circuit"] == "open"
 
 
 def test_news_that_is_torn_or_old_says_nothing(tmp_path: Path) -> None:

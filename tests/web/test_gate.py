@@ -10,7 +10,7 @@ import headwater as hw
 from headwater.errors import DiskFullError, StorageError, UsageError
 from headwater.web import pages, tokens
 from headwater.web.app import ROUTES
-from headwater.web.gate import OPEN_PATHS
+from headwater.web.gate import HOOKS, OPEN_PATHS
 from headwater.web.openapi import DOCUMENT
 from headwater.web.settings import ServerSettings
 from tests.web.serving import PROBLEM, AppClient, client_of
@@ -100,20 +100,21 @@ def test_tokens_are_kept_as_digests_and_shown_once(ws: hw.Workspace) -> None:
         tokens.create(ws.log, "nothing", [])
 
 
-def test_when_there_is_a_token_every_route_but_health_needs_one(ws: hw.Workspace) -> None:
+def test_when_there_is_a_token_every_route_but_health_and_what_is_signed_needs_one(ws: hw.Workspace) -> None:
     ws.sql("CREATE TOPIC clicks (user BIGINT)")
     reader, writer = tokens.create(ws.log, "r", ["read"]), tokens.create(ws.log, "w", ["write"])
     with client_of(ws) as client:
         for method, path, _ in ROUTES:
-            place = path.format(topic="clicks", view="v", sink="s")
+            place = path.format(topic="clicks", view="v", sink="s", hook="h")
+            is_open = path in OPEN_PATHS or path.startswith(HOOKS)
             for header in ({}, {"authorization": "Bearer hw_wrong"}, {"authorization": f"Basic {reader}"}):
                 answer = client.request(method, place, headers=header)
-                assert (answer.status_code == 401) == (path not in OPEN_PATHS), (method, path, answer.text)
-                if path not in OPEN_PATHS:
+                assert (answer.status_code == 401) != is_open, (method, path, answer.text)
+                if not is_open:
                     assert answer.headers["www-authenticate"].startswith("Bearer")
             needed = writer if method == "POST" and path.startswith("/topics/") else reader
             other = reader if needed is writer else writer
-            if path not in OPEN_PATHS:
+            if not is_open:
                 refused = client.request(method, place, headers={"authorization": f"Bearer {other}"})
                 assert (refused.status_code, refused.json()["title"]) == (403, "wrong scope")
             let = client.request(method, place, headers={"authorization": f"Bearer {needed}"})

@@ -66,7 +66,7 @@ class Capture:
 
     def run(self, *, until: int | None = None, stop: threading.Event | None = None) -> None:
         """Take in what comes: up to a sequence and until nothing is left that the source was asked for, or until told to
-        stop; between transactions, never within one."""
+        stop; between transactions, never within one. A source that holds what nobody else has may `finish` first."""
         events = self._read()
         try:
             for event in events:
@@ -91,7 +91,8 @@ class Capture:
 
     def _is_enough(self, until: int | None, stop: threading.Event | None) -> bool:
         if stop is not None and stop.is_set():
-            return True
+            finish: Callable[[], bool] | None = getattr(self.source, "finish", None)
+            return finish is None or finish()
         return (
             until is not None and self.progress.sequence >= until and not getattr(self.source, "busy", False)
         )

@@ -18,6 +18,12 @@ KEYS = "keys"
 """Where indexes of the keys of captured topics are, beside what is for a moment only."""
 
 
+HANDED_OVER = frozenset({"webhook"})
+"""Kinds that nobody reads: who serves HTTP is handed their rows, and writes them."""
+LISTENING = frozenset({"webhook", "statsd"})
+"""Kinds that are sent to: there is nothing to catch up with while nobody listens."""
+
+
 class DeclaredSource(Source, Protocol):
     """A source that can be declared in SQL."""
 
@@ -46,4 +52,12 @@ def open_source(made: SourceDefinition, log: Log, folder: Path) -> DeclaredSourc
         from headwater.capture.python import PythonSource
 
         return PythonSource(made.name, options, Lookups(log).definition, standing)
+    if made.kind == "webhook":
+        from headwater.capture.webhook import WebhookSource
+
+        return WebhookSource(made.name, options)
+    if made.kind == "statsd":
+        from headwater.capture.statsd.source import StatsdSource
+
+        return StatsdSource(made.name, options, Lookups(log).definition, standing)
     raise UsageError(f"this version of Headwater has no sources of kind {made.kind!r}")

@@ -7,6 +7,7 @@ a source is simply now, and a look that begins later and hands over all it finds
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -73,11 +74,11 @@ def rows_of(topic: TopicDefinition) -> TopicDefinition:
 def captured(
     batch: pa.RecordBatch,
     topic: TopicDefinition,
-    position: int,
-    time_us: Microseconds,
+    position: int | Sequence[int],
+    time_us: Microseconds | Sequence[Microseconds],
     transaction: int | None = None,
 ) -> pa.RecordBatch:
-    """Conformed rows of `rows_of(topic)` with what a captured topic says of where they come from."""
+    """Conformed rows of `rows_of(topic)` with what a captured topic says of where they come from: the same of all, or of each."""
     if topic.captured_by is None:
         return batch
     count = batch.num_rows

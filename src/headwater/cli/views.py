@@ -147,6 +147,8 @@ def _sources(ws: Workspace) -> list[dict[str, Any]]:
                 "unconfirmed_bytes": facts.get("behind_bytes"),
                 "retained_bytes": facts.get("retained_bytes"),
                 "stopped_tables": dict(sources.stopped_tables(name)),
+                "counts": facts.get("counts"),
+                "last_refused": facts.get("last_refused"),
             }
         )
     return found
@@ -171,6 +173,7 @@ def _sinks(ws: Workspace) -> list[dict[str, Any]]:
             "behind_rows": told.lag.rows,
             "behind_seconds": round(told.lag.seconds, 3),
             "withheld": told.status.withheld,
+            "circuit": told.status.circuit,
             "reason": told.status.reason,
         }
         for name, told in look_at(sinks, declared).items()
@@ -180,12 +183,19 @@ def _sinks(ws: Workspace) -> list[dict[str, Any]]:
 def _outside_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sources or sinks as people read them, without what is said of none."""
     named = {"behind_ticks": "ticks behind", "behind_rows": "rows behind", "behind_seconds": "seconds behind"}
-    optional = ("unconfirmed_bytes", "retained_bytes", "stopped_tables", "withheld", "reason")
+    of_sources = ("unconfirmed_bytes", "retained_bytes", "stopped_tables", "counts", "last_refused")
+    optional = (*of_sources, "withheld", "circuit", "reason")
     left_out = [name for name in optional if not any(row.get(name) for row in rows)]
     shown = []
     for row in rows:
         sizes = {k: shown_bytes(v) for k, v in row.items() if k.endswith("_bytes") and v is not None}
-        lists = {k: "\n".join(v.values()) or None for k, v in row.items() if isinstance(v, dict)}
+        lists = {k: "\n".join(v.values()) or None for k, v in row.items() if k == "stopped_tables"}
+        if row.get("counts"):
+            lists["counts"] = ", ".join(
+                f"{n:,} {what.replace('_', ' ')}" for what, n in row["counts"].items()
+            )
+        if row.get("last_refused"):
+            lists["last_refused"] = "\n".join(row["last_refused"])
         said = {k: v for k, v in (row | sizes | lists).items() if k not in left_out}
         shown.append({named.get(k, k.removesuffix("_bytes").replace("_", " ")): v for k, v in said.items()})
     return shown

@@ -18,7 +18,7 @@ import pyarrow as pa
 from headwater.clock import Clock, Microseconds, format_span, from_us
 from headwater.connected.declaring import Declared
 from headwater.connected.episodes import Episode, Episodes, Event, make_notices
-from headwater.connected.notifying import check_notice, key_of, send
+from headwater.connected.notifying import Notices, check_notice, key_of
 from headwater.connected.observing import WHOLE, Figures, Observer, Seen
 from headwater.connections import ALERT, AlertDefinition, altered_alert
 from headwater.errors import AlertExistsError, AlertNotFoundError, HeadwaterError, StatementError
@@ -65,7 +65,7 @@ class Alerts:
         self._clock = clock
         self._views = views
         self._observer = observer or Observer(log, views, figures)
-        self._send = deliver or (lambda alert, notice, key: send(alert, notice, key, clock))
+        self._send = deliver or Notices(clock).send
         self._declared = Declared(
             log, ALERT, AlertDefinition.from_document, AlertExistsError, AlertNotFoundError
         )

@@ -39,7 +39,8 @@ class Bulletin:
 class Board:
     """Where bulletins are put up, and read."""
 
-    def __init__(self, storage: Storage, clock: Clock) -> None:
+    def __init__(self, storage: Storage, clock: Clock, file: str = FILE) -> None:
+        self._file = file
         self._storage = storage
         self._clock = clock
         self._mine = uuid.uuid4().hex
@@ -62,7 +63,7 @@ class Board:
             self._ended.set()
             self._teller.join()
             self._teller = None
-            self._storage.remove(FILE)
+            self._storage.remove(self._file)
 
     def _tell(self, news: Callable[[], Bulletin], ended: threading.Event) -> None:
         while not ended.is_set():
@@ -80,18 +81,18 @@ class Board:
             "sources": told.sources,
             "sinks": told.sinks,
         }
-        temporary = f"{FILE}.{os.getpid()}.tmp"
+        temporary = f"{self._file}.{os.getpid()}.tmp"
         with closing(self._storage.open(temporary, create=True)) as file:
             file.truncate(0)
             file.write_at(0, orjson.dumps(document, default=str))
-        self._storage.rename(temporary, FILE)
+        self._storage.rename(temporary, self._file)
 
     def read(self) -> Bulletin | None:
         """What another has told within the last seconds; None if there is nothing, or it was told from here."""
         try:
-            if not self._storage.exists(FILE):
+            if not self._storage.exists(self._file):
                 return None
-            told = orjson.loads(self._storage.read(FILE))
+            told = orjson.loads(self._storage.read(self._file))
             found = Bulletin(told["at"], told["process"], told["sources"], told["sinks"])
         except (StorageError, OSError, ValueError, KeyError, TypeError):
             return None

@@ -30,6 +30,13 @@ _GUARANTEES = {
     "postgres": "exactly once: a transaction is one append, with its position in the server's log in the same commit",
     "files": "exactly once: every whole line once, with how far each file was read in the same commit",
     "python": "exactly once, as far as what it reads can be read again from a position: rows and position are one commit",
+    "webhook": "exactly once, as far as its sender tries again: a delivery's row and id are one commit, durable when it is answered",
+    "statsd": "at most once: what was not yet appended when a process dies is gone, and nothing is there twice; losses are counted",
+}
+_CIRCUITS = {
+    "closed": "closed: requests are sent",
+    "open": "open: after failures in a row its target is left alone for a while",
+    "half-open": "half-open: the next request decides whether its target is left alone again",
 }
 _MODES = {
     "upsert": "rows are replaced and deleted by key",
@@ -62,6 +69,12 @@ def explained_source(sources: Sources, log: Log, name: str) -> pa.Table:
     for what, of in (("retained_bytes", "retained WAL"), ("behind_bytes", "unconfirmed WAL")):
         if known.get(what) is not None:
             facts[of] = format_bytes(known[what])
+    if known.get("counts"):
+        facts["counts"] = ", ".join(
+            f"{count:,} {what.replace('_', ' ')}" for what, count in known["counts"].items()
+        )
+    if known.get("last_refused"):
+        facts["last refused"] = "\n".join(known["last_refused"])
     return _table(facts)
 
 
@@ -83,6 +96,8 @@ def explained_sink(sinks: Sinks, name: str) -> pa.Table:
         if lag.rows is None
         else f"{lag.rows:,} rows, {lag.ticks:,} ticks, {lag.seconds:.1f} s",
     }
+    if status.circuit is not None:
+        facts["circuit"] = _CIRCUITS[status.circuit]
     topics = sinks.topics_of(name)
     if topics is not None and topics.in_force != topics.declared:
         facts["writes to"] = f"topic {topics.in_force}"

@@ -16,6 +16,7 @@ from headwater.arguments import whole_number
 from headwater.clock import Clock, parse_span_us, timestamp
 from headwater.connections import AlertDefinition
 from headwater.errors import SinkError, TargetDownError, UsageError
+from headwater.sinks.circuit import Circuit
 from headwater.sinks.hook import Hook, WebhookOptions
 
 TIMEOUT = "10 seconds"
@@ -34,26 +35,41 @@ def check_notice(alert: AlertDefinition) -> None:
             raise UsageError("starttls is true or false")
 
 
-def send(alert: AlertDefinition, notice: Mapping[str, Any], key: str, clock: Clock) -> None:
-    """Tell, once: trying again is for the caller. TargetDownError if that may help, SinkError if it does not."""
-    options = alert.resolved()
-    timeout_s = parse_span_us(str(options.get("timeout", TIMEOUT))) / 1e6
-    body = _plain(notice)
-    if alert.kind == "email":
-        _mail(options, body, key, timeout_s)
-        return
-    made = WebhookOptions(options.get("secret"), options.get("token"), timeout_s, attempts=1)
-    hook = Hook(str(options["url"]), made, clock=clock, whose=f"alert {alert.name!r}")
-    try:
-        status, said = hook.post(orjson.dumps(body), key)
-    finally:
-        hook.close()
-    if not 200 <= status < 300:
-        raise SinkError(
-            f"{hook.shown} answers {status} {http.client.responses.get(status, '')}".rstrip(),
-            detail=said or None,
-            hint="check the address, and the token or secret, of the alert",
+class Notices:
+    """Tells, once each: trying again is for the caller. Whoever does not answer again and again is left alone for a while."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._circuits: dict[tuple[str, int, str], Circuit] = {}
+
+    def send(self, alert: AlertDefinition, notice: Mapping[str, Any], key: str) -> None:
+        """TargetDownError if trying again may help, SinkError if it does not."""
+        options = alert.resolved()
+        timeout_s = parse_span_us(str(options.get("timeout", TIMEOUT))) / 1e6
+        body = _plain(notice)
+        if alert.kind == "email":
+            _mail(options, body, key, timeout_s)
+            return
+        made = WebhookOptions(
+            options.get("secret"),
+            options.get("token"),
+            timeout_s,
+            attempts=1,
+            previous_secret=options.get("previous_secret"),
         )
+        url = str(options["url"])
+        circuit = self._circuits.setdefault((alert.name, alert.incarnation, url), Circuit(self._clock))
+        hook = Hook(url, made, clock=self._clock, whose=f"alert {alert.name!r}", circuit=circuit)
+        try:
+            status, said = hook.post(orjson.dumps(body), key)
+        finally:
+            hook.close()
+        if not 200 <= status < 300:
+            raise SinkError(
+                f"{hook.shown} answers {status} {http.client.responses.get(status, '')}".rstrip(),
+                detail=said or None,
+                hint="check the address, and the token or secret, of the alert",
+            )
 
 
 def key_of(workspace: str, notice: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from headwater.connected.bulletin import Board, Bulletin
 from headwater.connected.dead import Dead
 from headwater.connected.dead_sinks import Retrying, SinkShelf
 from headwater.connected.dead_views import ViewShelf
+from headwater.connected.hooks import FILE as HOOKS_FILE
 from headwater.connected.looking import look_at
 from headwater.connected.observing import Figures
 from headwater.connected.sinks import Sinks
@@ -45,7 +46,8 @@ class Outside:
         figures: Figures,
     ) -> None:
         self._board = Board(Storage(root), clock)
-        self.sources = Sources(log, clock, root, views, self._board)
+        hooks = Board(Storage(root), clock, HOOKS_FILE)
+        self.sources = Sources(log, clock, root, views, self._board, hooks)
         self.sinks = Sinks(log, clock, root, workspace, views, self._board)
         self.alerts = Alerts(log, clock, views, figures)
         self._retrying = Retrying(log, self.sinks.retry)

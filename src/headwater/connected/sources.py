@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.arguments import whole_number
 from headwater.capture.capturing import Capture, Capturing, producer_of, too_slow
-from headwater.capture.kinds import open_source
+from headwater.capture.kinds import HANDED_OVER, LISTENING, open_source
 from headwater.capture.source import AWAY
 from headwater.catalog import TopicDefinition
 from headwater.catalog import difference as topic_difference
@@ -20,6 +20,7 @@ from headwater.clock import Clock, from_us
 from headwater.connected.bulletin import Board
 from headwater.connected.declaring import Declared
 from headwater.connected.evolving import define
+from headwater.connected.hooks import NOT_SERVED, Hooks
 from headwater.connections import SOURCE, SourceDefinition, altered
 from headwater.errors import HeadwaterError, SourceExistsError, SourceNotFoundError, UsageError
 from headwater.log.protocol import Entry, Log
@@ -32,7 +33,7 @@ ORDER = "order"
 """The kind of the entries that tell a source to do something."""
 AT_ONCE_S = 0.05
 """So long it is waited before a source is made to say how far it is."""
-_LOOKED_AT = {"url", "tables", "types", "path"}
+_LOOKED_AT = {"url", "tables", "types", "path", "columns"}
 """Options that are tried before they are set."""
 SPILL = "staging"
 """Below the workspace: for what a source cannot hold in memory."""
@@ -49,7 +50,15 @@ class Told:
 class Sources:
     """Everything about sources. One is connected to when it is declared, and when it is read."""
 
-    def __init__(self, log: Log, clock: Clock, root: Path, views: Callable[[], Views], board: Board) -> None:
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        root: Path,
+        views: Callable[[], Views],
+        board: Board,
+        hooks_board: Board,
+    ) -> None:
         self._log = log
         self._clock = clock
         self._root = root
@@ -58,6 +67,8 @@ class Sources:
         self._declared = Declared(
             log, SOURCE, SourceDefinition.from_document, SourceExistsError, SourceNotFoundError
         )
+        self.hooks = Hooks(log, clock, self._declared, hooks_board)
+        """Those that are posted to."""
         self._guard = threading.RLock()
         self._running: dict[str, tuple[Entry, Capturing]] = {}
         self._handed: dict[str, tuple[Capture, int]] = {}
@@ -201,6 +212,8 @@ class Sources:
         for name in self._running.keys() - set(declared):
             self._stop(name)
         for name, entry in declared.items():
+            if entry.document["kind"] in HANDED_OVER:
+                continue
             with self._guard:
                 known = self._running.get(name)
                 if known is not None and known[1].capture is not None:
@@ -221,6 +234,8 @@ class Sources:
             running = self._running.get(entry.name)
             if running is not None and running[1].running:
                 running[1].wait(self._end(entry), timeout_s)
+                continue
+            if entry.document["kind"] in LISTENING:
                 continue
             if self._views().engine() is not None:
                 self._wait_elsewhere(entry, timeout_s)
@@ -245,6 +260,11 @@ class Sources:
     def wait(self, name: str, sequence: int, timeout_s: float) -> None:
         """Until the log has everything of a source up to a sequence; without an engine that is brought about."""
         name = self.spelled(name)
+        if self._log.entries(SOURCE)[name].document["kind"] in HANDED_OVER:
+            raise UsageError(
+                f"source {name!r} is posted to, and has no positions to wait for",
+                hint="each delivery is answered with its receipt: after=receipt waits for it",
+            )
         running = self._running.get(name)
         if self.sequence(name) >= sequence:
             return
@@ -259,7 +279,10 @@ class Sources:
     def told(self, name: str) -> Told:
         """How a source is doing, as far as this process knows."""
         running, sequence = self._running.get(name), self.sequence(name)
-        position = _position(self.definitions()[name].kind, sequence)
+        kind = self.definitions()[name].kind
+        position = _position(kind, sequence)
+        if kind in HANDED_OVER:
+            return Told(self.hooks.facts().get(name, {}).get("state", NOT_SERVED), None)
         if running is None:
             news = self._board.read()
             if news is not None and name in news.sources:
@@ -296,13 +319,15 @@ class Sources:
                 "retained_bytes": None if health is None else health.retained_bytes,
                 "behind_bytes": None if health is None else health.behind_bytes,
                 "over_budget": None if health is None else health.over_budget,
+                "counts": dict(getattr(status, "counts", None) or {}),
+                "last_refused": list(getattr(status, "last_refused", ())),
             }
         return found
 
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
         """What is known of each source that is at work, here or in another process."""
         news = None if self._running else self._board.read()
-        return self.news() if news is None else news.sources
+        return {**(self.news() if news is None else news.sources), **self.hooks.facts()}
 
     def sequence(self, name: str) -> int:
         """Up to where in a source the log has everything, as far as is known; -1 before the first."""

@@ -22,6 +22,7 @@ from headwater.clock import Clock
 from headwater.errors import TickNotKeptError
 from headwater.operators.delta import Delta, concat, concat_rows, consolidate
 from headwater.sinks.checksums import Tally, tally
+from headwater.sinks.circuit import Circuit
 from headwater.sinks.feed import Advance, Feed, Pending, Point
 from headwater.sinks.netting import Netted, net, net_level, without
 from headwater.sinks.rendering import shown
@@ -82,7 +83,18 @@ class Applier:
 
     def status(self) -> Status:
         """How it is doing."""
-        return self._status
+        circuit = self._circuit()
+        return self._status if circuit is None else replace(self._status, circuit=circuit.state)
+
+    def resume(self) -> None:
+        """Let the next attempt through, also if the target is left alone for now."""
+        circuit = self._circuit()
+        if circuit is not None:
+            circuit.reset()
+
+    def _circuit(self) -> Circuit | None:
+        found: Circuit | None = getattr(self._target, "circuit", None)
+        return found
 
     def lag(self) -> Lag:
         """How far the target is behind, as far as this process knows."""

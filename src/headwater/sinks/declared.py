@@ -14,6 +14,7 @@ import orjson
 from headwater.arguments import span_us, text, whole_number
 from headwater.errors import UsageError
 from headwater.log.protocol import Log
+from headwater.sinks.circuit import CircuitOptions
 from headwater.sinks.deliveries import LogKeeper
 from headwater.sinks.python import Function, PythonTarget
 from headwater.sinks.target import Mode, Target
@@ -81,6 +82,11 @@ def open_declared(
                 token=options.get("token"),
                 timeout_s=span_us(options.get("timeout", "10 seconds"), "timeout") / 1e6,
                 rows=_count(options, "rows", 500),
+                previous_secret=options.get("previous_secret"),
+                circuit=CircuitOptions(
+                    _count(options, "open_after", CircuitOptions.opens_after),
+                    span_us(options.get("open_for", f"{CircuitOptions.open_s} s"), "open_for") / 1e6,
+                ),
             )
             return WebhookTarget(url, LogKeeper(log, sink, of=url), chosen)
         case "python":

@@ -17,6 +17,7 @@ from headwater.errors import (
     ViewUnavailableError,
 )
 from headwater.sinks.applying import Applier
+from headwater.sinks.circuit import jittered
 from headwater.sinks.feed import Feed
 from headwater.sinks.target import SinkError
 
@@ -55,7 +56,8 @@ class SinkRunner:
         self.applier.close()
 
     def resume(self) -> None:
-        """Try at once, also if it is stopped."""
+        """Try at once, also if it is stopped, or its target is left alone for a while."""
+        self.applier.resume()
         self._woken.set()
 
     def wait(self, tick: int, timeout_ms: float) -> None:
@@ -86,7 +88,7 @@ class SinkRunner:
                     self.applier.note("stopped", error.message)
                     raise
                 self.applier.note("retrying", error.message, attempts=self.applier.status().attempts + 1)
-                self._ending.wait(delay_ms / 1_000)
+                self._ending.wait(jittered(delay_ms) / 1_000)
                 delay_ms = min(delay_ms * 2, LAST_RETRY_MS)
             if tick is not None and self._clock.steady_ms() > until_ms:
                 raise self._not_there(tick, timeout_ms)
@@ -110,7 +112,7 @@ class SinkRunner:
                 return
             if passes:
                 self.applier.note("retrying", reason, attempts=self.applier.status().attempts + 1)
-                self._woken.wait(delay_ms / 1_000)
+                self._woken.wait(jittered(delay_ms) / 1_000)
                 delay_ms = min(delay_ms * 2, LAST_RETRY_MS)
             else:
                 self.applier.note("stopped", reason)

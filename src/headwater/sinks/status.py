@@ -7,6 +7,8 @@ from typing import Literal
 
 import pyarrow as pa
 
+from headwater.sinks.circuit import CircuitState
+
 OnError = Literal["stop", "divert"]
 """What becomes of rows that the target refuses: the sink stops before them, or they are told of and left out."""
 State = Literal["new", "following", "waiting", "levelling", "retrying", "stopped", "closed"]
@@ -29,7 +31,8 @@ class Letters:
 @dataclass(frozen=True)
 class Status:
     """How a sink is doing. `tick` is the last whose changes the target has, None if that is not known; `attempts` counts
-    what failed since something worked; `withheld` are the rows of the view that the target refused."""
+    what failed since something worked; `withheld` are the rows of the view that the target refused; `circuit` says of targets that
+    are left alone after failures whether this one is."""
 
     sink: str
     state: State = "new"
@@ -40,6 +43,7 @@ class Status:
     applied_rows: int = 0
     applied_changes: int = 0
     levelled: int = 0
+    circuit: CircuitState | None = None
 
 
 @dataclass(frozen=True)

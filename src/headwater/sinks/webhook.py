@@ -10,7 +10,8 @@ base64 (see `plain`). With "snapshot" true the pieces of this tick have all rows
 where changes cannot be followed (the position was lost, the view was built anew). The first of them says "begins": forget
 what you had.
 
-No answer, 408, 425, 429 and 5xx are tried again, after `Retry-After` where that is said. 400, 409, 413 and 422 refuse rows: the
+No answer, 408, 425, 429 and 5xx are tried again, after `Retry-After` where that is said, and else after pauses that grow and differ;
+after several failures in a row they are left alone for a while (`circuit`). 400, 409, 413 and 422 refuse rows: the
 request is sent again in halves until the rows are found, and the answer's body is the reason. Other answers stop the
 sink. Redirects are not followed.
 """
@@ -18,6 +19,7 @@ sink. Redirects are not followed.
 from __future__ import annotations
 
 import http.client
+import random
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -25,6 +27,7 @@ import orjson
 import pyarrow as pa
 
 from headwater.clock import Clock
+from headwater.sinks.circuit import Circuit
 from headwater.sinks.deliveries import Deliveries, Piece, StandKeeper
 from headwater.sinks.hook import KEY_HEADER, SIGNATURE_HEADER, Hook, WebhookOptions, signature
 from headwater.sinks.plain import plain_values
@@ -52,10 +55,16 @@ class WebhookTarget:
         *,
         clock: Clock | None = None,
         wait: Callable[[float], object] | None = None,
+        chance: random.Random | None = None,
     ) -> None:
         self._options = options or WebhookOptions()
-        self._hook = Hook(url, self._options, clock=clock, wait=wait)
+        self._hook = Hook(url, self._options, clock=clock, wait=wait, chance=chance)
         self._deliveries = Deliveries(keeper, self._options.rows)
+
+    @property
+    def circuit(self) -> Circuit:
+        """Whether the receiver is left alone for now."""
+        return self._hook.circuit
 
     @property
     def key(self) -> tuple[str, ...]:

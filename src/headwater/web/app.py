@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from headwater.web import console_api, health, openapi, pages, queries, searching, topics, views
+from headwater.web import console_api, health, hooks, openapi, pages, queries, searching, topics, views
 from headwater.web.gate import Gate
 from headwater.web.problems import Problem, problem_of
 from headwater.web.served import Served
@@ -28,6 +28,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/topics/{topic}", topics.append),
     ("GET", "/topics/{topic}", topics.read),
+    ("POST", "/hooks/{hook}", hooks.take),
     ("GET", "/views/{view}/changes", views.changes),
     ("GET", "/views/{view}", views.read),
     ("POST", "/query", queries.query),

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from headwater.catalog import HIDDEN, TopicDefinition
 from headwater.errors import UsageError
-from headwater.texts import decoded, json_decoder
+from headwater.texts import decoded, has_decimal, json_decoder, read_json
 from headwater.web.problems import Problem
 
 Rows = Any
@@ -72,7 +69,7 @@ class BodyReader:
         self._topic = topic
         self._bytes_max = bytes_max
         fields = list(topic.given.schema)
-        self._exact = any(_has_decimal(field.type) for field in fields)
+        self._exact = any(has_decimal(field.type) for field in fields)
         self._decoders = [
             (field, decode) for field in fields if (decode := json_decoder(field.type)) is not None
         ]
@@ -107,7 +104,7 @@ class BodyReader:
 
 def _document(body: bytes, exact: bool) -> list[dict[str, Any]]:
     try:
-        found = _loads(body, exact)
+        found = read_json(body, exact=exact)
     except ValueError as error:
         raise UsageError(
             f"the body is not JSON: {error}",
@@ -129,7 +126,7 @@ def _lines(body: bytes, topic: TopicDefinition, exact: bool) -> list[dict[str, A
         if not line or line.isspace():
             continue
         try:
-            row = _loads(line, exact)
+            row = read_json(line, exact=exact)
         except ValueError as error:
             raise UsageError(
                 f"line {number} is not JSON: {error}",
@@ -140,14 +137,6 @@ def _lines(body: bytes, topic: TopicDefinition, exact: bool) -> list[dict[str, A
             ) from None
         rows.append(row)
     return rows
-
-
-def _loads(text: bytes, exact: bool) -> Any:
-    """Decimals in all their digits, where a column needs them; ValueError for what is not JSON."""
-    try:
-        return json.loads(text, parse_float=Decimal) if exact else orjson.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 def _arrow(body: bytes, bytes_max: int) -> pa.Table:
@@ -189,11 +178,3 @@ def _check_type(kind: pa.DataType) -> None:
     elif types.is_nested(kind):
         for place in range(kind.num_fields):
             _check_type(kind.field(place).type)
-
-
-def _has_decimal(kind: pa.DataType) -> bool:
-    if pa.types.is_map(kind):
-        return _has_decimal(kind.key_type) or _has_decimal(kind.item_type)
-    if pa.types.is_nested(kind):
-        return any(_has_decimal(kind.field(i).type) for i in range(kind.num_fields))
-    return bool(pa.types.is_decimal(kind))

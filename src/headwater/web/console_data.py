@@ -512,6 +512,8 @@ def source_figures(facts: Mapping[str, Any] | None, state: str) -> Document:
         "behind_bytes": told.get("behind_bytes"),
         "over_budget": bool(told.get("over_budget")),
         "stopped_tables": list(told.get("stopped_tables") or ()),
+        "counts": told.get("counts") or {},
+        "last_refused": list(told.get("last_refused") or ()),
     }
 
 
@@ -541,6 +543,7 @@ def sink_figures(facts: Mapping[str, Any] | None) -> Document:
         "tick": status.get("tick"),
         "attempts": status.get("attempts", 0),
         "withheld": status.get("withheld", 0),
+        "circuit": status.get("circuit"),
         "applied_rows": status.get("applied_rows"),
         "lag_ticks": lag.get("ticks"),
         "lag_rows": lag.get("rows"),

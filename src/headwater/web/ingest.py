@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
+from headwater.capture.moments import captured, rows_of
 from headwater.catalog import TopicDefinition
+from headwater.clock import Microseconds
 from headwater.errors import BadRowError, HeadwaterError, UsageError
 from headwater.log.protocol import Append, Log
 from headwater.positions import Receipt
@@ -43,14 +46,24 @@ class Answer:
     replayed: bool = False
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where a row comes from that a source was handed: the row as it was read, and when it was sent."""
+
+    source: str
+    row: Mapping[str, Any]
+    sent_us: Microseconds
+
+
 @dataclass(eq=False)
 class Post:
-    """A body that waits to be written."""
+    """A body that waits to be written; with `origin`, it was read already, and is a source's."""
 
     body: bytes
     media: Media
     key: Key | None
     done: asyncio.Future[Answer]
+    origin: Origin | None = None
     answer: Answer | None = None
     error: BaseException | None = None
 
@@ -74,8 +87,16 @@ class _Lane:
 class Ingest:
     """Takes posts for the topics of a workspace. Its methods are for the event loop's thread."""
 
-    def __init__(self, log: Log, keys: Keys, threads: Executor, settings: ServerSettings) -> None:
-        self._writing = _Writing(log, keys, settings.body_bytes_max)
+    def __init__(
+        self,
+        log: Log,
+        keys: Keys,
+        threads: Executor,
+        settings: ServerSettings,
+        deliveries: Keys | None = None,
+    ) -> None:
+        """`deliveries` are the keys of what sources are handed."""
+        self._writing = _Writing(log, keys, deliveries or keys, settings.body_bytes_max)
         self._threads = threads
         self._settings = settings
         self._lanes: dict[str, _Lane] = {}
@@ -103,10 +124,12 @@ class Ingest:
         """Give reserved room back."""
         self._bytes -= size
 
-    async def append(self, topic: str, body: bytes, media: Media, key: Key | None) -> Answer:
+    async def append(
+        self, topic: str, body: bytes, media: Media, key: Key | None, origin: Origin | None = None
+    ) -> Answer:
         """Write what was posted; returns when it is durable. It is written also if nobody waits for it any more."""
         lane = self._lanes.setdefault(topic.lower(), _Lane(topic))
-        post = Post(body, media, key, asyncio.get_running_loop().create_future())
+        post = Post(body, media, key, asyncio.get_running_loop().create_future(), origin)
         lane.waiting.append(post)
         lane.size += len(body)
         self._posts += 1
@@ -158,9 +181,10 @@ def _taken(waiting: deque[Post]) -> list[Post]:
 class _Writing:
     """What happens in a thread: from bodies to one commit."""
 
-    def __init__(self, log: Log, keys: Keys, body_bytes_max: int) -> None:
+    def __init__(self, log: Log, keys: Keys, deliveries: Keys, body_bytes_max: int) -> None:
         self._log = log
         self._keys = keys
+        self._deliveries = deliveries
         self._body_bytes_max = body_bytes_max
 
     def write(self, name: str, group: Sequence[Post]) -> None:
@@ -169,20 +193,28 @@ class _Writing:
         reader = BodyReader(topic, self._body_bytes_max)
         decoded: list[tuple[Post, Rows]] = []
         for post in group:
+            if post.origin is not None:
+                continue
             try:
                 decoded.append((post, reader.rows(post.body, post.media)))
             except (HeadwaterError, Problem) as error:
                 post.error = error
         fit = _conformed(decoded, topic)
+        handed = [(post, post.origin) for post in group if post.origin is not None]
+        if handed:
+            fit += _captured(handed, topic)
+        keys = self._keys if topic.captured_by is None else self._deliveries
         if any(post.key is not None for post, _ in fit):
-            with self._keys.guard:
-                self._keys.keep_trying(lambda: self._write_keyed(topic, fit))
+            with keys.guard:
+                keys.keep_trying(lambda: self._write_keyed(topic, fit, keys))
         else:
-            self._append(topic, fit)
+            self._append(topic, fit, keys)
 
-    def _write_keyed(self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]]) -> None:
+    def _write_keyed(
+        self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]], keys: Keys
+    ) -> None:
         """The same with keys: what is known is answered, what is new is written together with its key."""
-        self._keys.refresh()
+        keys.refresh()
         fresh: dict[bytes, Post] = {}
         again: list[tuple[Post, Post]] = []
         rows: list[tuple[Post, pa.RecordBatch]] = []
@@ -193,41 +225,29 @@ class _Writing:
                 rows.append((post, batch))
             elif (first := fresh.get(post.key.name)) is not None:
                 again.append((post, first))
-            elif not self._answered(post, post.key):
+            elif not _answered(post, post.key, keys):
                 fresh[post.key.name] = post
                 rows.append((post, batch))
-        self._append(topic, rows)
+        self._append(topic, rows, keys)
         for post, first in again:
             assert post.key is not None
-            if not self._answered(post, post.key):
+            if not _answered(post, post.key, keys):
                 post.error = first.error
 
-    def _answered(self, post: Post, key: Key) -> bool:
-        """Whether a post was settled by what is known of its key."""
-        try:
-            receipt = self._keys.find(key)
-        except (HeadwaterError, Problem) as error:
-            post.error = error
-            return True
-        if receipt is None:
-            return False
-        post.answer = Answer(receipt, replayed=True)
-        return True
-
-    def _append(self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]]) -> None:
+    def _append(self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]], keys: Keys) -> None:
         """Write posts in one commit; where the log refuses that for what is in it, each by itself."""
         if not fit:
             return
         try:
-            self._commit(topic, fit)
+            self._commit(topic, fit, keys)
         except (BadRowError, UsageError) as error:  # nothing was written
             if len(fit) == 1:
                 fit[0][0].error = error
                 return
             for one in fit:
-                self._append(topic, [one])
+                self._append(topic, [one], keys)
 
-    def _commit(self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]]) -> None:
+    def _commit(self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]], keys: Keys) -> None:
         batches = [batch for _, batch in fit]
         rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         append = Append({topic.name: [rows]}, incarnations={topic.name: topic.incarnation})
@@ -238,13 +258,13 @@ class _Writing:
             keyed and shares is None and len(fit) > 1
         ):  # the log decides where rows go, and a key has to say where
             for one in fit:
-                self._commit(topic, [one])
+                self._commit(topic, [one], keys)
             return
         if keyed:
             owned: list[tuple[Key, Share | None]] = [
                 (key, None if shares is None else shares[place]) for key, place in keyed
             ]
-            receipt = self._keys.append(append, topic.name, owned)
+            receipt = keys.append(append, topic.name, owned)
         else:
             receipt = self._log.append(append)
         if len(fit) == 1:
@@ -252,6 +272,36 @@ class _Writing:
             return
         for (post, _), share in zip(fit, shares or shares_after(counts, receipt, topic.name), strict=True):
             post.answer = Answer(own_receipt(receipt, topic.name, share))
+
+
+def _answered(post: Post, key: Key, keys: Keys) -> bool:
+    """Whether a post was settled by what is known of its key."""
+    try:
+        receipt = keys.find(key)
+    except (HeadwaterError, Problem) as error:
+        post.error = error
+        return True
+    if receipt is None:
+        return False
+    post.answer = Answer(receipt, replayed=True)
+    return True
+
+
+def _captured(
+    handed: Sequence[tuple[Post, Origin]], topic: TopicDefinition
+) -> list[tuple[Post, pa.RecordBatch]]:
+    """The rows that sources were handed, as batches that fit the topic; what does not fit is settled."""
+    rows, sent = [origin.row for _, origin in handed], [origin.sent_us for _, origin in handed]
+    try:
+        if any(origin.source != topic.captured_by for _, origin in handed):
+            raise UsageError(f"topic {topic.name!r} is not filled by this source", topic=topic.name)
+        batch = captured(conform(rows, rows_of(topic), captured=True), topic, sent, sent)
+        return [(post, batch.slice(place, 1)) for place, (post, _) in enumerate(handed)]
+    except HeadwaterError as error:
+        if len(handed) > 1:
+            return [one for each in handed for one in _captured([each], topic)]
+        handed[0][0].error = error
+        return []
 
 
 def _conformed(

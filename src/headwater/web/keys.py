@@ -4,7 +4,8 @@ The keys are records of a topic, written in the same commit as the rows that the
 there or neither is. The append expects that topic to end where this process has read it to, so that of two servers of one
 workspace one is first. After a restart a key's record says by its commit which records it was for.
 
-Remembered are the keys of the last day, at most the last 100,000: the topic's retention removes what is older.
+Remembered are the keys of the last day, at most the last 100,000: the topic's retention removes what is older. The ids of webhooks'
+deliveries are such keys too, in a topic of their own and for a week: senders try again for days.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from headwater.web.shares import Share, own_receipt
 TOPIC = "headwater_http_keys"
 SCHEMA = "key BINARY NOT NULL, body BINARY NOT NULL, topic STRING NOT NULL, share STRING"
 RETENTION = "1 day"
+DELIVERIES = "headwater_hook_ids"
+DELIVERIES_RETENTION = "7 days"
 KEYS_MAX = 100_000
 KEY_CHARACTERS_MAX = 255
 ATTEMPTS_MAX = 100
@@ -77,8 +80,10 @@ def key_of(name: str, owner: str, topic: str, kind: str, body: bytes) -> Key:
 class Keys:
     """The keys of a workspace as one process knows them. `guard` is held from asking to writing."""
 
-    def __init__(self, log: Log, clock: Clock, create: Callable[[], TopicDefinition]) -> None:
-        """`create` makes the topic of the keys, or finds it."""
+    def __init__(
+        self, log: Log, clock: Clock, create: Callable[[], TopicDefinition], retention: str = RETENTION
+    ) -> None:
+        """`create` makes the topic of the keys, or finds it; `retention` is how long one is known."""
         self.guard = threading.Lock()
         self._log = log
         self._clock = clock
@@ -86,7 +91,7 @@ class Keys:
         self._topic: TopicDefinition | None = None
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._read_to = 0
-        self._window_us = parse_span_us(RETENTION)
+        self._window_us = parse_span_us(retention)
 
     def find(self, key: Key) -> Receipt | None:
         """The receipt of what was posted under a key; None if nothing was. Problem 422 if that was another body.
@@ -150,7 +155,7 @@ class Keys:
             try:
                 return act()
             except ConflictError as conflict:
-                if conflict.facts.get("topic") != TOPIC:
+                if conflict.facts.get("topic") != self._made().name:
                     raise
                 self._log.wait_commit(seen, CONFLICT_WAIT_MS)  # what was first may not be visible yet
         return act()

@@ -97,6 +97,23 @@ PATHS: dict[str, Plain] = {
             "responses": {**_rows("records, with `next` to go on from"), **_problems(404, 406, 410, 429)},
         },
     },
+    "/hooks/{hook}": {
+        "post": {
+            "summary": "Deliver a webhook",
+            "description": "Signed as the source is declared (Standard Webhooks, GitHub or Stripe), which needs no token. "
+            "Answered when it is durable; the same delivery again writes nothing and is answered as before.",
+            "security": [],
+            "parameters": [_parameter("hook", "the source's name", "path")],
+            "requestBody": {"required": True, "content": {_ROWS_TYPES[0]: {"schema": {}}}},
+            "responses": {
+                "200": {
+                    "description": "the receipt, also in the header Headwater-Receipt",
+                    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Receipt"}}},
+                },
+                **_problems(404, 413, 415, 422, 429, 503, 507),
+            },
+        }
+    },
     "/views/{view}": {
         "get": {
             "summary": "Read a view",

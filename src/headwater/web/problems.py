@@ -25,6 +25,7 @@ _STATUSES: tuple[tuple[type[e.HeadwaterError], int], ...] = (
     (e.SinkNotFoundError, 404),
     (e.SourceNotFoundError, 404),
     (e.RowNotFoundError, 404),
+    (e.SignatureError, 401),
     (e.BadRowError, 422),
     (e.SchemaError, 422),
     (e.UsageError, 400),
@@ -151,4 +152,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     text = value if isinstance(value, str) else repr(value)
+    text = text.encode(
+        "utf-8", "replace"
+    ).decode()  # JSON may say half a character, and may not be answered with one
     return text if len(text) <= VALUE_CHARACTERS_MAX else text[: VALUE_CHARACTERS_MAX - 1] + "…"

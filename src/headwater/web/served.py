@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from starlette.requests import Request
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from headwater.errors import LogTimeoutError, UsageError
 from headwater.positions import Receipt
 from headwater.web.ingest import Ingest
-from headwater.web.keys import RETENTION, SCHEMA, TOPIC, Keys
+from headwater.web.keys import DELIVERIES, DELIVERIES_RETENTION, RETENTION, SCHEMA, TOPIC, Keys
 from headwater.web.problems import Problem
 from headwater.web.settings import ServerSettings
 from headwater.web.streams import Streams
@@ -95,13 +96,20 @@ class Served:
             settings.retry_after_s,
         )
         self._beside_engine = beside_engine
-        keys = Keys(self.log, self.clock, self._keys_topic)
-        self.ingest = Ingest(self.log, keys, self._writers, settings)
+        keys = Keys(self.log, self.clock, partial(self._keys_topic, TOPIC, RETENTION))
+        deliveries = Keys(
+            self.log,
+            self.clock,
+            partial(self._keys_topic, DELIVERIES, DELIVERIES_RETENTION),
+            DELIVERIES_RETENTION,
+        )
+        self.ingest = Ingest(self.log, keys, self._writers, settings, deliveries)
         self._tending: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Begin."""
         await self.run(self.guests.refresh)
+        await self.run(self.outside.sources.hooks.serve)
         self._tending = asyncio.create_task(self._tend())
 
     def stop(self) -> None:
@@ -115,6 +123,7 @@ class Served:
         if self._tending is not None:
             self._tending.cancel()
         await self.ingest.drain()
+        await asyncio.to_thread(self.outside.sources.hooks.rest)
         await asyncio.to_thread(self._writers.shutdown)
         await self._readings.close()
         await self._queries.close()
@@ -188,11 +197,12 @@ class Served:
     async def _tend(self) -> None:
         while True:
             await asyncio.sleep(TEND_EVERY_S)
-            with contextlib.suppress(Exception):  # the next look may do better
-                await self.run(self.guests.refresh)
+            for look in (self.guests.refresh, self.outside.sources.hooks.serve):
+                with contextlib.suppress(Exception):  # the next look may do better
+                    await self.run(look)
 
-    def _keys_topic(self) -> TopicDefinition:
-        return self.workspace.topic(TOPIC, SCHEMA, retention=RETENTION).definition
+    def _keys_topic(self, name: str, retention: str) -> TopicDefinition:
+        return self.workspace.topic(name, SCHEMA, retention=retention).definition
 
 
 def served(request: Request) -> Served:

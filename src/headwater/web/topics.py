@@ -17,8 +17,9 @@ from headwater.types import TIMESTAMP
 from headwater.web import parameters
 from headwater.web.bodies import media_of
 from headwater.web.forms import Form, form_of, json_objects, json_response, rows_response
+from headwater.web.ingest import Answer
+from headwater.web.keys import DELIVERIES, key_of
 from headwater.web.keys import TOPIC as KEYS
-from headwater.web.keys import key_of
 from headwater.web.problems import Problem, problem_of
 from headwater.web.served import Served, served
 from headwater.web.streams import KEEP_ALIVE, RETRY_MS, ROWS_MAX, Silence, end, event, failed
@@ -30,6 +31,7 @@ READ_BYTES_MAX = 64 << 20
 BATCH_ROWS = 8_192
 BATCHES_AT_ONCE = 8
 ROWS_ENDLESS = 10**15
+_IN_PIECES = "send the rows in several posts; each has its receipt"
 PARAMETERS = ("from", "limit", "follow", "columns", "partition", "by", "on_gap")
 
 
@@ -38,18 +40,23 @@ async def append(request: Request) -> Response:
     here = served(request)
     parameters.refuse_unknown(request, ())
     topic = request.path_params["topic"]
-    if topic.lower() == KEYS:
+    if topic.lower() in (KEYS, DELIVERIES):
         raise Problem(403, "not-yours", f"topic {topic!r} is the server's own: nobody else writes it")
     media = media_of(request.headers.get("content-type"), request.headers.get("content-encoding"))
     body, reserved = b"", 0
     try:
-        body, reserved = await _received(request, here)
+        body, reserved = await received(request, here, here.settings.body_bytes_max, _IN_PIECES)
         key = None
         if (name := request.headers.get("idempotency-key")) is not None:
             key = key_of(name, request.scope["headwater.guest"], topic, media.value, body)
         done = await here.ingest.append(topic, body, media, key)
     finally:
         here.ingest.release(reserved)
+    return receipt_response(done)
+
+
+def receipt_response(done: Answer) -> Response:
+    """The answer to what was written, now or before."""
     document = receipt_document(done.receipt)
     headers = {"Headwater-Receipt": document["receipt"]}
     if done.replayed:
@@ -69,19 +76,19 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
     }
 
 
-async def _received(request: Request, here: Served) -> tuple[bytes, int]:
-    """The body, and the room that it takes: for what has come, not for what somebody says will."""
-    most = here.settings.body_bytes_max
+async def received(request: Request, here: Served, most: int, hint: str) -> tuple[bytes, int]:
+    """The body, and the room that it takes: for what has come, not for what somebody says will. Problem 413, with this hint, if it
+    has more than `most` bytes."""
     said = request.headers.get("content-length")
     length = int(said) if said is not None and re.fullmatch(r"\d{1,18}", said) else None
     if length is not None and length > most:
-        raise _too_large(most)
+        raise _too_large(most, hint)
     here.ingest.check(length or 0)
     pieces, size = [], 0
     try:
         async for piece in request.stream():
             if size + len(piece) > most:
-                raise _too_large(most)
+                raise _too_large(most, hint)
             here.ingest.reserve(len(piece))
             size += len(piece)
             pieces.append(piece)
@@ -91,12 +98,12 @@ async def _received(request: Request, here: Served) -> tuple[bytes, int]:
     return (pieces[0] if len(pieces) == 1 else b"".join(pieces)), size
 
 
-def _too_large(most: int) -> Problem:
+def _too_large(most: int, hint: str) -> Problem:
     return Problem(
         413,
         "body-too-large",
         f"a body has at most {most:,} bytes",
-        hint="send the rows in several posts; each has its receipt",
+        hint=hint,
         facts={"bytes_max": most},
         headers={"Connection": "close"},
     )

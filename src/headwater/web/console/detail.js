@@ -85,12 +85,14 @@ const BODIES = {
   source: (doc) => [
     doc.failed || doc.stopped_tables.length || doc.over_budget ? h("div", { class: "trouble", role: "alert" }, h("div", null, h("p", { class: "trouble-title" }, doc.failed ? doc.state : doc.stopped_tables.length ? `no longer captured: ${doc.stopped_tables.join(", ")}` : "it keeps more WAL than it may"),
       h("p", { class: "hint" }, "ALTER SOURCE ... RESTART begins anew; `headwater status` says more"))) : null,
-    facts([["kind", doc.type], ["state", doc.state], ["position", doc.position || DASH], ["fills", links("topic", doc.topics)], ["commits", exact(doc.commits)], ["last commit", moment(doc.committed_at)]]),
+    facts([["kind", doc.type], ["state", doc.state], ["position", doc.position || DASH], ["fills", links("topic", doc.topics)], ["commits", exact(doc.commits)], ["last commit", moment(doc.committed_at)],
+      ...Object.entries(doc.counts).map(([what, n]) => [what.replaceAll("_", " "), exact(n)])]),
+    doc.last_refused.length ? section("Refused last", doc.last_refused.map((line) => h("p", { class: "mono" }, line))) : null,
     section("Statement", code(doc.sql)),
   ],
   sink: (doc) => [
     doc.reason ? h("div", { class: "trouble", role: "alert" }, h("div", null, h("p", { class: "trouble-title" }, `${doc.state}: ${doc.reason}`), h("p", { class: "hint" }, doc.attempts ? `tried ${unit(doc.attempts, "time")} since it worked last` : "`headwater status` says more"))) : null,
-    facts([["kind", doc.type], ["state", doc.state], ["follows", link("view", doc.view.split(".")[0])], ["key", doc.key.join(", ") || "none: rows only come"], ["at tick", exact(doc.tick)], ["rows applied", exact(doc.applied_rows)], ["rows refused", exact(doc.withheld)]]),
+    facts([["kind", doc.type], ["state", doc.state], ["follows", link("view", doc.view.split(".")[0])], ["key", doc.key.join(", ") || "none: rows only come"], ["at tick", exact(doc.tick)], ["rows applied", exact(doc.applied_rows)], ["rows refused", exact(doc.withheld)], ...(doc.circuit ? [["circuit", doc.circuit]] : [])]),
     section("Statement", code(doc.sql)),
   ],
 };
