@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 import psycopg
@@ -18,7 +18,8 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 import headwater as hw
-from headwater.capture.source import AWAY
+from headwater.capture.python import Source
+from headwater.capture.source import AGAIN, AWAY
 from headwater.cli.program import cli
 from headwater.clock import ManualClock, SystemClock
 from headwater.connected.bulletin import FILE, STALE_AFTER_US, Board, Bulletin
@@ -215,6 +216,30 @@ def test_a_source_whose_server_is_away_is_not_up_and_one_that_was_dropped_meanwh
             with hw.open(tmp_path / "ws", durability="os") as beside:
                 beside.log.drop_entry(SOURCE, "shop")
             assert sources.news()["shop"]["state"], "it still runs here, until it is looked for"
+        finally:
+            sources.stop()
+
+
+class Failing(Source):
+    """Has an error and nothing else."""
+
+    topics: ClassVar[dict[str, Any]] = {"orders": "id BIGINT"}
+
+    def read(self, position: int | None) -> Iterator[tuple[dict[str, list[dict[str, int]]], int]]:
+        raise ValueError("no page today")
+        yield
+
+
+def test_a_source_that_fails_again_and_again_is_not_up_and_says_why(tmp_path: Path) -> None:
+    with hw.open(tmp_path / "ws", durability="os") as ws:
+        ws.sql(f"CREATE SOURCE pages FROM PYTHON WITH (class = '{__name__}:Failing', every = '0.05 s')")
+        sources = ws._outside.sources
+        sources.start()
+        try:
+            _until(lambda: sources.news()["pages"]["state"].startswith(AGAIN))
+            assert figures(ws.metrics())["headwater_source_up"] == {("pages",): 0}
+            (shown,) = ws.sql("SHOW SOURCES").to_pylist()
+            assert "no page today" in str(shown)
         finally:
             sources.stop()
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from headwater.arguments import span_us, text
 from headwater.capture.moments import Moments, captured, owned, rows_of
-from headwater.capture.source import Commit, Event, Position, Quiet, Rows
+from headwater.capture.source import AGAIN, Commit, Event, Position, Quiet, Rows
 from headwater.catalog import TopicDefinition, define_topic
 from headwater.clock import Clock, SystemClock
 from headwater.errors import HeadwaterError, SourceError, TopicNotFoundError, UsageError
@@ -137,7 +137,7 @@ class PythonSource:
                 if self._is_awaited and failures >= TRIES_AWAITED:
                     self.state = f"stopped: {told.message}"
                     raise told from error.__cause__ or error
-                self.state = f"trying again: {told.message}"
+                self.state = f"{AGAIN}: {told.message}"
             yield from self._wait(BACKOFF_S[min(failures - 1, len(BACKOFF_S) - 1)])
 
     def durable(self, sequence: int, position: Position | None) -> None:

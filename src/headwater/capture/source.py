@@ -19,6 +19,8 @@ Position = dict[str, Any]
 """Where a source goes on from: plain JSON."""
 AWAY = "waiting to connect"
 """How the state of a source begins, in words, while nobody answers where it reads."""
+AGAIN = "trying again"
+"""How it begins while what answers is an error."""
 
 
 @dataclass(frozen=True)

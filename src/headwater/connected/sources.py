@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.arguments import whole_number
 from headwater.capture.capturing import Capture, Capturing, producer_of, too_slow
 from headwater.capture.kinds import HANDED_OVER, LISTENING, open_source
-from headwater.capture.source import AWAY
+from headwater.capture.source import AGAIN, AWAY
 from headwater.catalog import TopicDefinition
 from headwater.catalog import difference as topic_difference
 from headwater.clock import Clock, from_us
@@ -311,7 +311,7 @@ class Sources:
             health = getattr(status, "health", None)
             found[name] = {
                 "state": (state := _state(capturing)),
-                "up": capturing.error is None and not state.startswith(AWAY),
+                "up": capturing.error is None and not state.startswith((AWAY, AGAIN)),
                 "rows": progress.rows,
                 "commits": progress.commits,
                 "committed_at": progress.committed_at,
@@ -375,8 +375,9 @@ def _state(capturing: Capturing) -> str:
         return f"stopped: {capturing.error.message}"
     if capturing.capture is None:
         return "starting"
-    said = getattr(getattr(capturing.capture.source, "status", None), "state", None)
-    return str(said or "capturing")
+    source = capturing.capture.source
+    told = getattr(source, "status", source)
+    return str(getattr(told, "state", None) or "capturing")
 
 
 def give(source: Any, order: Mapping[str, Any]) -> None:
