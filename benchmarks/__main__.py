@@ -31,6 +31,7 @@ SUBJECTS = (
     "statsd",
     "serving",
     "sinks",
+    "events",
 )
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "latest.json"

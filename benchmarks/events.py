@@ -1,56 +1,150 @@
-"""What views are measured on: narrow events in Parquet files of a million rows, and a table that they refer to."""
+"""Event sourcing: commands a second with one durable commit for many, and loading a long aggregate; beside `eventsourcing` on SQLite.
+
+The same account on both sides: opened, then paid into. Both keep states in memory and look for newer events before they decide, and
+both sync before they acknowledge. The peer is left out where it is not installed.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import headwater as hw
+from benchmarks.harness import Bench, Case
+from examples.events.bank import Deposit, Open, account
+from headwater.events import Store
 
-EVENT = "id BIGINT, k BIGINT, big BIGINT, d BIGINT, amount BIGINT, v DOUBLE, at TIMESTAMP, note STRING"
-ITEM = "id BIGINT, name STRING, price BIGINT, PRIMARY KEY (id)"
-NOTES = 1_000
-
-
-def events(
-    rows: int, start: int = 0, *, keys: int = 100_000, big: int = 5_000_000, items: int = 1_000_000
-) -> pa.Table:
-    """Events a millisecond apart, from number `start` on."""
-    random = np.random.default_rng(start + 1)
-    notes = pa.array([f"note number {i}" for i in range(NOTES)])
-    at = (1_767_225_600_000_000 + (start + np.arange(rows)) * 1_000).astype(np.int64)
-    return pa.table(
-        {
-            "id": pa.array(start + np.arange(rows)),
-            "k": pa.array(random.integers(0, keys, rows)),
-            "big": pa.array(random.integers(0, big, rows)),
-            "d": pa.array(random.integers(0, items, rows)),
-            "amount": pa.array(random.integers(0, 1_000, rows)),
-            "v": pa.array(random.random(rows) * 100),
-            "at": pa.array(at).cast(pa.timestamp("us", "UTC")),
-            "note": notes.take(pa.array(random.integers(0, NOTES, rows))),
-        }
-    )
+TITLE = "Event sourcing"
+COMMANDS_GOAL = 5_000.0
+LOAD_GOAL_MS = 10.0
+ACCOUNTS = 1_000
+THREADS = 64
+TASKS = 1_000
+PEER = importlib.util.find_spec("eventsourcing") is not None
 
 
-def items(rows: int) -> pa.Table:
-    """The table: a row per item."""
-    numbers = np.arange(rows)
-    return pa.table(
-        {
-            "id": pa.array(numbers),
-            "name": pa.array([f"item {i}" for i in range(rows)]),
-            "price": pa.array(numbers % 997),
-        }
-    )
+def run(bench: Bench) -> None:
+    """Commands first, then loading."""
+    _commands(bench)
+    _loading(bench)
 
 
-def files(folder: Path, count: int, rows: int, total_items: int) -> list[Path]:
-    """Parquet files of events, one per tick."""
-    folder.mkdir()
-    made = []
-    for number in range(count):
-        made.append(folder / f"{number:04d}.parquet")
-        pq.write_table(events(rows, number * rows, items=total_items), made[-1])
-    return made
+def _commands(bench: Bench) -> None:
+    commands = bench.size(20_000, 400)
+    few = bench.size(1_000, 50)
+    with bench.space() as space, _bank(space / "ws") as store:
+        cases = [
+            Case(f"{THREADS} threads", lambda _: _by_threads(_ours(store), commands), goal=COMMANDS_GOAL),
+            Case(f"{TASKS:,} async callers", lambda _: _by_tasks(store, commands), goal=COMMANDS_GOAL),
+            Case("one caller", lambda _: _by_threads(_ours(store), few, threads=1)),
+        ]
+        with _peer(space / "peer.db") as peer:
+            if peer is not None:
+                cases.append(
+                    Case("eventsourcing, SQLite, one caller", lambda _: _by_threads(peer.deposit, few, 1))
+                )
+                cases.append(
+                    Case(
+                        f"eventsourcing, SQLite, {THREADS} threads", lambda _: _by_threads(peer.deposit, few)
+                    )
+                )
+            bench.compare("commands executed, each durable", cases, unit="records/s")
+
+
+def _loading(bench: Bench) -> None:
+    events = bench.size(10_000, 300)
+    group = f"an aggregate of {events:,} events, not in memory"
+    with bench.space() as space, _bank(space / "ws") as store:
+        store.execute("long", Open("ada"))
+        for _ in range(events // 100):
+            store.execute_all([store.send("long", Deposit(1)) for _ in range(100)])
+        figures = [_timed(lambda: store.load("long"), store.forget) for _ in range(bench.runs * 4)]
+        bench.note(group, "through a snapshot", "ms", figures, goal=LOAD_GOAL_MS)
+
+        def without() -> None:
+            store.forget()
+            store.snapshots.clear()
+
+        bench.note(
+            group,
+            "without snapshots",
+            "ms",
+            [_timed(lambda: store.load("long"), without) for _ in range(bench.runs)],
+        )
+        with _peer(space / "peer.db") as peer:
+            if peer is None:
+                return
+            peer.fill("long", events)
+            figures = [_timed(lambda: peer.load("long"), peer.forget) for _ in range(bench.runs)]
+            bench.note(group, "eventsourcing, SQLite, without snapshots", "ms", figures)
+            peer.snapshot("long")
+            figures = [_timed(lambda: peer.load("long"), peer.forget) for _ in range(bench.runs * 4)]
+            bench.note(group, "eventsourcing, SQLite, through a snapshot", "ms", figures)
+
+
+@contextmanager
+def _bank(folder: Path) -> Iterator[Store[Any, Any, Any]]:
+    with hw.open(folder) as ws:
+        store = ws.store(account)
+        store.execute_all([store.send(str(number), Open("ada")) for number in range(ACCOUNTS)])
+        yield store
+
+
+@contextmanager
+def _peer(file: Path) -> Iterator[Any]:
+    if not PEER:
+        yield None
+        return
+    from benchmarks.eventsourcing_bank import EventsourcingBank
+
+    bank = EventsourcingBank(file, ACCOUNTS)
+    try:
+        yield bank
+    finally:
+        bank.close()
+
+
+def _ours(store: Store[Any, Any, Any]) -> Callable[[str], object]:
+    return lambda name: store.execute(name, Deposit(1))
+
+
+def _by_threads(deposit: Callable[[str], object], commands: int, threads: int = THREADS) -> float:
+    each = max(1, commands // threads)
+
+    def work(number: int) -> None:
+        for turn in range(each):
+            deposit(str((number * each + turn) % ACCOUNTS))
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return float(each * threads)
+
+
+def _by_tasks(store: Store[Any, Any, Any], commands: int) -> float:
+    each = max(1, commands // TASKS)
+
+    async def work(number: int) -> None:
+        for _ in range(each):
+            await store.execute_async(str(number % ACCOUNTS), Deposit(1))
+
+    async def main() -> None:
+        await asyncio.gather(*(work(number) for number in range(TASKS)))
+
+    asyncio.run(main())
+    return float(each * TASKS)
+
+
+def _timed(work: Callable[[], object], before: Callable[[], None]) -> float:
+    before()
+    started = time.perf_counter()
+    work()
+    return (time.perf_counter() - started) * 1e3

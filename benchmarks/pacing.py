@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import headwater as hw
-from benchmarks import events
+from benchmarks import event_rows
 from benchmarks.harness import Bench
 from headwater.runtime.engine import TickReport
 from headwater.runtime.running import Listener
@@ -94,10 +94,10 @@ class _Found:
 
 def _follow(bench: Bench, schedule: Schedule, every: str) -> _Found:
     with bench.space() as space, hw.open(space / "ws", settings=_SETTINGS) as ws:
-        ws.sql(f"CREATE TOPIC ev ({events.EVENT}) WITH (partitions = 2)")
+        ws.sql(f"CREATE TOPIC ev ({event_rows.EVENT}) WITH (partitions = 2)")
         for number, query in enumerate(VIEWS):
             ws.sql(f"CREATE MATERIALIZED VIEW v{number} AS {query}")
-        ws.topic("ev").append(events.events(1_000))
+        ws.topic("ev").append(event_rows.events(1_000))
         ws.run()
         ws._views.listener = seen = _Seen()
         with _appender(space / "ws", schedule) as answers:
@@ -156,7 +156,7 @@ def _append(path: Path, schedule: Schedule, answers: Any) -> None:
         topic = ws.topic("ev")
         total = sum(info.end for info in ws.log.partitions("ev").values())
         sizes = {rate: max(1, rate // APPENDS_PER_SECOND) for rate, _ in schedule}
-        batches = {size: events.events(size) for size in sizes.values()}
+        batches = {size: event_rows.events(size) for size in sizes.values()}
         answers.put("ready")
         due = time.monotonic()
         for rate, seconds in schedule:

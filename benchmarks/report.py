@@ -95,6 +95,9 @@ Windows and joins in time drop late rows on both sides; sessions are shown when 
 alone. What a join as of a time and a join of two changing tables are beside is no stream: Spark has none for them, and
 computes all anew. What operators keep falls when runs are merged, so it is the most within 30 days.
 
+Event sourcing executes commands on a thousand accounts, each acknowledged when it is durable: many callers share a commit, one alone
+has one for each command. The package `eventsourcing` does the same on SQLite, with its cache of aggregates.
+
 This page is written by `python -m benchmarks --write-docs` from the last run;
 do not edit it.
 """

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 import headwater as hw
-from benchmarks import events
+from benchmarks import event_rows
 from benchmarks.harness import Bench
 from headwater.settings import LogSettings
 
@@ -49,12 +49,14 @@ def _many_views(bench: Bench) -> None:
     rows = bench.size(10_000_000, 5_000)
     with bench.space() as space:
         ws = hw.open(space / "ws", settings=LogSettings(maintenance_every_ms=0))
-        ws.sql(f"CREATE TOPIC ev ({events.EVENT}) WITH (partitions = 2); CREATE TOPIC item ({events.ITEM})")
-        ws.topic("item").append(events.items(bench.size(1_000_000, 1_000)))
+        ws.sql(
+            f"CREATE TOPIC ev ({event_rows.EVENT}) WITH (partitions = 2); CREATE TOPIC item ({event_rows.ITEM})"
+        )
+        ws.topic("item").append(event_rows.items(bench.size(1_000_000, 1_000)))
         ws.run()
         chunk = min(rows, 1_000_000)
         for start in range(0, rows, chunk):
-            ws.topic("ev").append(events.events(chunk, start))
+            ws.topic("ev").append(event_rows.events(chunk, start))
         ws.sql(f"CREATE MATERIALIZED VIEW v0 AS {VIEWS[0]}")
         started = time.perf_counter()
         ws.run()
@@ -96,7 +98,7 @@ def _many_views(bench: Bench) -> None:
 def _ticks(bench: Bench, ws: hw.Workspace, start: int) -> list[float]:
     figures = []
     for number in range(bench.size(40, 4)):
-        ws.topic("ev").append(events.events(100, start + number * 100))
+        ws.topic("ev").append(event_rows.events(100, start + number * 100))
         started = time.perf_counter()
         ws.run()
         figures.append((time.perf_counter() - started) * 1_000)
@@ -147,7 +149,7 @@ def _one_size(bench: Bench, query: str, size: int) -> list[float]:
         path = Path(space) / "ws"
         with hw.open(path, settings=LogSettings(maintenance_every_ms=0, durability="os")) as ws:
             ws.sql(
-                f"CREATE TOPIC ev ({events.EVENT}); CREATE TOPIC item (id BIGINT, name STRING, price BIGINT, PRIMARY KEY (id))"
+                f"CREATE TOPIC ev ({event_rows.EVENT}); CREATE TOPIC item (id BIGINT, name STRING, price BIGINT, PRIMARY KEY (id))"
             )
             ws.sql(f"CREATE MATERIALIZED VIEW result AS {query}")
             for start in range(0, size, 1_000_000):
@@ -159,7 +161,7 @@ def _one_size(bench: Bench, query: str, size: int) -> list[float]:
                 ws.append(
                     {
                         "item": _items(changed, shift=int(random.integers(1, 900))),
-                        "ev": events.events(1_000, items=size),
+                        "ev": event_rows.events(1_000, items=size),
                     }
                 )
                 started = time.perf_counter()

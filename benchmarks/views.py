@@ -10,7 +10,7 @@ import statistics
 
 import pyarrow.parquet as pq
 
-from benchmarks import events, sides
+from benchmarks import event_rows, sides
 from benchmarks.harness import Bench
 from headwater.runtime.session import session
 
@@ -48,10 +48,10 @@ def run(bench: Bench) -> None:
     """Every query on both sides, then what Spark cannot express."""
     ticks, rows, table = bench.size(10, 3), bench.size(1_000_000, 2_000), bench.size(1_000_000, 1_000)
     with bench.space() as space:
-        events.files(space / "events", ticks, rows, table)
-        pq.write_table(events.items(table), space / "items.parquet")
+        event_rows.files(space / "events", ticks, rows, table)
+        pq.write_table(event_rows.items(table), space / "items.parquet")
         inputs = sides.Inputs(
-            f"CREATE TOPIC ev ({events.EVENT}) WITH (partitions = 2); CREATE TOPIC item ({events.ITEM})",
+            f"CREATE TOPIC ev ({event_rows.EVENT}) WITH (partitions = 2); CREATE TOPIC item ({event_rows.ITEM})",
             {"ev": space / "events"},
             rows,
             {"item": space / "items.parquet"},

@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwater.capture.python import Source
     from headwater.errors import (
+        AggregateNotFoundError,
         AlertExistsError,
         AlertNotFoundError,
         AlreadyWrittenError,
         ArithmeticOverflowError,
         BadRowError,
+        CallFailedError,
+        ClaimTakenError,
         ClosedError,
         ColumnDroppedError,
+        CommandRefusedError,
         ConflictError,
         CorruptionError,
         DiskFullError,
         EngineRunningError,
         EvaluationError,
+        EventCodeError,
         FencedError,
         FunctionMissingError,
         GapError,
@@ -60,6 +65,7 @@ if TYPE_CHECKING:
         TickNotKeptError,
         TopicExistsError,
         TopicNotFoundError,
+        UnreadableEventError,
         UsageError,
         ViewExistsError,
         ViewNotFoundError,
@@ -67,24 +73,31 @@ if TYPE_CHECKING:
         WalBudgetError,
         WorkspaceMissingError,
     )
+    from headwater.events.aggregate import Aggregate
     from headwater.positions import Receipt
     from headwater.workspace import Workspace, open
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aggregate",
+    "AggregateNotFoundError",
     "AlertExistsError",
     "AlertNotFoundError",
     "AlreadyWrittenError",
     "ArithmeticOverflowError",
     "BadRowError",
+    "CallFailedError",
+    "ClaimTakenError",
     "ClosedError",
     "ColumnDroppedError",
+    "CommandRefusedError",
     "ConflictError",
     "CorruptionError",
     "DiskFullError",
     "EngineRunningError",
     "EvaluationError",
+    "EventCodeError",
     "FencedError",
     "FunctionMissingError",
     "GapError",
@@ -123,6 +136,7 @@ __all__ = [
     "TickNotKeptError",
     "TopicExistsError",
     "TopicNotFoundError",
+    "UnreadableEventError",
     "UsageError",
     "ViewExistsError",
     "ViewNotFoundError",
@@ -135,6 +149,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Aggregate": "headwater.events.aggregate",
     "Receipt": "headwater.positions",
     "Source": "headwater.capture.python",
     "Workspace": "headwater.workspace",

@@ -53,6 +53,12 @@ HeadwaterError
 │   ├── TargetDownError        a target does not answer (retryable)
 │   ├── StandMovedError        a target is not where it was left (retryable)
 │   └── RowsRefusedError       a target does not take some rows
+├── CommandRefusedError        raised by `decide` for a command that it does not take
+│   └── ClaimTakenError        a name that the command claims is held by another aggregate
+├── AggregateNotFoundError     no event has this aggregate id, or none had then
+├── UnreadableEventError       an event that nobody can read any more, or not yet
+├── EventCodeError             a user's decide, fold, upcast, reaction or service failed
+├── CallFailedError            whoever serves a call has answered that it failed
 └── RefusedRowError            raised by a user's function for a row that it does not take
 """
 
@@ -331,3 +337,28 @@ class RefusedRowError(HeadwaterError):
         self, reason: str, *, row: int, detail: str | None = None, hint: str | None = None, **facts: Any
     ) -> None:
         super().__init__(reason, detail=detail, hint=hint, row=row, **facts)
+
+
+class CommandRefusedError(HeadwaterError):
+    """A command was refused by what the aggregate is at the moment; nothing was written. `decide` raises it, with facts of its own."""
+
+
+class ClaimTakenError(CommandRefusedError):
+    """A name is held by another aggregate; facts: kind, name, holder."""
+
+
+class AggregateNotFoundError(HeadwaterError):
+    """No event has this aggregate id; facts: topic, aggregate_id."""
+
+
+class UnreadableEventError(HeadwaterError):
+    """An event has a shape that no class and no step is declared for; facts: topic, aggregate_id, version, event,
+    event_version."""
+
+
+class EventCodeError(HeadwaterError):
+    """A function of the user's failed; facts: function. Its own error is the cause."""
+
+
+class CallFailedError(HeadwaterError):
+    """A call was answered with an error; facts: topic, call_id."""

@@ -229,6 +229,14 @@ class Storage:
         self.rename(temporary, name)
         self.sync_dir(os.path.dirname(name) or ".")
 
+    def put(self, name: str, data: Bytes) -> None:
+        """A whole small file that may be lost, or found torn after a loss of power; others see the old one or the new one."""
+        temporary = f"{name}.{os.getpid()}-{threading.get_ident():x}.tmp"
+        with contextlib.closing(self.open(temporary, create=True)) as file:
+            file.truncate(0)
+            file.write_at(0, data)
+        self.rename(temporary, name)
+
     def free_bytes(self) -> int:
         """Space left on the file system."""
         with translated("."):

@@ -20,6 +20,7 @@ from headwater.catalog import TopicDefinition, define_topic
 from headwater.clock import Clock, SystemClock
 from headwater.connections import ALERT, SINK, SOURCE
 from headwater.errors import UsageError
+from headwater.events.sourcing import EventSourcing
 from headwater.execution import create as create_topic
 from headwater.execution import execute
 from headwater.log.appending import Expect, expectations, make_producer
@@ -133,7 +134,7 @@ def _refuse_file(folder: Path) -> None:
         )
 
 
-class Workspace:
+class Workspace(EventSourcing):
     """Made by `hw.open`; a context manager that closes it."""
 
     def __init__(
@@ -144,9 +145,7 @@ class Workspace:
         spark: SparkSession | None = None,
         keep_ticks: int | None = None,
     ) -> None:
-        self.log = log
-        self.path = path
-        self._clock = clock
+        super().__init__(log, clock, path)
         self._spark = spark
         self._keep_ticks = keep_ticks
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -402,6 +401,10 @@ class Workspace:
             create_topic(self.log, _definition(name, schema, key, time, lateness, options))
         return Topic(self.log, name, self._clock)
 
+    def _newest_tick(self) -> int:
+        newest = self._views.store.latest_whole()
+        return 0 if newest is None else newest.tick
+
     def topics(self) -> list[Topic]:
         """Every topic, by name."""
         return [Topic(self.log, name, self._clock) for name in sorted(self.log.topics())]
@@ -527,6 +530,7 @@ class Workspace:
 
     def close(self) -> None:
         """Release every handle. What was appended needs no close to be there."""
+        self._close_stores()
         if self._made is not None:
             self._made.close()
         if self._connected is not None:

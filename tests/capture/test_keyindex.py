@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headwater.capture import keyindex, lookups
-from headwater.capture.keyindex import PartitionIndex
+from headwater.capture import lookups
 from headwater.capture.lookups import Lookups
 from headwater.catalog import TopicDefinition, define_topic
 from headwater.errors import CorruptionError
 from headwater.hashing import identities
+from headwater.log import keyindex
+from headwater.log.keyindex import PartitionIndex
 from headwater.log.memory import MemoryLog
 from headwater.log.protocol import Append, Log
 from headwater.records import DELETE, OPS

@@ -1,11 +1,13 @@
 """Requests of several threads are done together, each with its own outcome."""
 
+import asyncio
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headwater.log.embedded.gathering import Gathering, Request
+from headwater.gathering import Gathering, Limits, Request
 
 
 class Number(Request):
@@ -81,3 +83,101 @@ def test_when_the_work_fails_all_who_were_in_it_hear_of_it() -> None:
         gathering.submit(Number(1))
     with pytest.raises(OSError, match="disk"):
         gathering.submit(Number(2))
+
+
+def doubling(requests: Sequence[Number]) -> None:
+    for request in requests:
+        request.doubled, request.done = request.value * 2, True
+
+
+def test_event_loops_post_and_share_batches_with_threads() -> None:
+    batches: list[int] = []
+
+    def work(requests: Sequence[Number]) -> None:
+        batches.append(len(requests))
+        for request in requests:
+            if request.value == 7:
+                request.error = ValueError("seven")
+        doubling([r for r in requests if r.error is None])
+
+    gathering = Gathering(work, Limits(most=40))
+
+    async def main(threads: ThreadPoolExecutor) -> None:
+        requests = [Number(value) for value in range(100)]
+        await asyncio.gather(*(gathering.post(request, threads) for request in requests))
+        assert [r.doubled for r in requests if r.value != 7] == [2 * v for v in range(100) if v != 7]
+        assert [str(r.error) for r in requests if r.error is not None] == ["seven"]
+
+    with ThreadPoolExecutor(1) as threads:
+        others = [Number(value) for value in range(200, 260)]
+        asking = threading.Thread(target=gathering.submit_all, args=(others,))
+        asking.start()
+        asyncio.run(main(threads))
+        asking.join(20)
+    assert all(request.doubled == 2 * request.value for request in others)
+    assert sum(batches) == 160
+    assert max(batches) <= 40
+
+
+def test_who_posts_to_threads_that_are_gone_hears_of_it() -> None:
+    at_work, go_on = threading.Event(), threading.Event()
+
+    def work(requests: Sequence[Number]) -> None:
+        at_work.set()
+        assert go_on.wait(20)
+        doubling(requests)
+
+    gathering = Gathering(work, Limits(most=1))
+    threads = ThreadPoolExecutor(1)
+
+    async def main() -> list[Number]:
+        requests = [Number(value) for value in range(3)]
+        futures = [gathering.post(request, threads) for request in requests]
+        assert await asyncio.to_thread(at_work.wait, 20)
+        threads.shutdown(wait=False)
+        go_on.set()
+        await asyncio.gather(*futures)
+        return requests
+
+    first, *others = asyncio.run(main())
+    assert first.error is None
+    assert all(isinstance(one.error, RuntimeError) for one in others)
+
+
+class Heavy(Number):
+    def __init__(self, value: int, weight: int) -> None:
+        super().__init__(value)
+        self.weight = weight
+
+
+def test_a_second_batch_begins_beside_the_first_once_enough_waits() -> None:
+    release = threading.Semaphore(0)
+    batches: list[list[int]] = []
+    began = threading.Semaphore(0)
+
+    def work(requests: Sequence[Heavy]) -> None:
+        batches.append([request.value for request in requests])
+        began.release()
+        assert release.acquire(timeout=20)
+        doubling(requests)
+
+    gathering = Gathering(work, Limits(most=3, weight_max=10, overlap_weight=8))
+
+    async def main(threads: ThreadPoolExecutor) -> None:
+        requests = [Heavy(value, weight) for value, weight in enumerate([1, 3, 3, 3, 20, 1, 1, 1, 1])]
+        futures = [gathering.post(requests[0], threads)]
+        assert await asyncio.to_thread(began.acquire, timeout=20)
+        futures += [gathering.post(request, threads) for request in requests[1:3]]
+        assert len(batches) == 1  # too little waits
+        futures.append(gathering.post(requests[3], threads))
+        assert await asyncio.to_thread(began.acquire, timeout=20)
+        assert batches == [[0], [1, 2, 3]]
+        futures += [gathering.post(request, threads) for request in requests[4:]]
+        for _ in range(5):
+            release.release()
+        await asyncio.gather(*futures)
+        assert [request.doubled for request in requests] == [2 * request.value for request in requests]
+
+    with ThreadPoolExecutor(2) as threads:
+        asyncio.run(main(threads))
+    assert sorted(batches) == [[0], [1, 2, 3], [4], [5, 6, 7], [8]]

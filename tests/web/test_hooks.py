@@ -1,6 +1,5 @@
 """POST /hooks/{name}: signed deliveries become rows, once each; whatever is not signed now and by the secret changes nothing."""
 
-import asyncio
 import base64
 import contextlib
 import hashlib
@@ -218,7 +217,6 @@ def test_dying_at_any_call_to_the_disk_neither_loses_nor_repeats_a_delivery(
     storage = FaultyStorage(tmp_path / "ws")
     source = WebhookSource("shop", {"secret": SECRET, "columns": "id BIGINT"}, clock=clock)
     ids = define_topic(DELIVERIES, normalize_schema(parse_columns(SCHEMA).schema))
-    loop = asyncio.new_event_loop()
     with contextlib.closing(EmbeddedLog.open(storage.root, storage=storage, clock=clock)) as log:
         for topic in (*source.check(), ids):
             log.create_topic(topic)
@@ -231,13 +229,12 @@ def test_dying_at_any_call_to_the_disk_neither_loses_nor_repeats_a_delivery(
                 keys = Keys(log, clock, lambda log=log: log.topic(DELIVERIES))  # type: ignore[misc]
                 writing = _Writing(log, keys, keys, 1 << 20)
                 while True:
-                    group = [post_of(source, clock, loop, f"msg_{number + n}") for n in range(3)]
+                    group = [post_of(source, clock, f"msg_{number + n}") for n in range(3)]
                     writing.write(source.topic.name, group)
                     assert all(post.answer is not None for post in group)
                     number += 3
         except Crash:
             crashes += 1
-    loop.close()
     with contextlib.closing(EmbeddedLog.open(storage.restart().root, clock=clock)) as log:
         end = log.partitions("shop")[0].end
         found = [
@@ -250,11 +247,11 @@ def test_dying_at_any_call_to_the_disk_neither_loses_nor_repeats_a_delivery(
     assert number > 10
 
 
-def post_of(source: WebhookSource, clock: ManualClock, loop: asyncio.AbstractEventLoop, name: str) -> Post:
+def post_of(source: WebhookSource, clock: ManualClock, name: str) -> Post:
     body = b'{"id": 1}'
     made = source.delivered(signed(body, name, clock.now_us() // 1_000_000), body)
     key = key_of(made.id, "hook:shop", "shop", "", b"")
-    return Post(body, Media.JSON, key, loop.create_future(), Origin("shop", made.row, made.sent_us))
+    return Post(body, Media.JSON, key, Origin("shop", made.row, made.sent_us))
 
 
 @pytest.mark.long

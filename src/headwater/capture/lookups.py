@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.capture.keyindex import Offsets, PartitionIndex
 from headwater.catalog import TopicDefinition
 from headwater.errors import CorruptionError
 from headwater.hashing import equal_rows
+from headwater.log.keyindex import Offsets, PartitionIndex
 from headwater.log.protocol import Log
 
 TAKEN_ROWS = 1 << 18

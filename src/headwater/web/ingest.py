@@ -2,16 +2,16 @@
 
 While a group is being written and synced the next one gathers, so that many clients share a sync and one alone waits for
 nobody. A post that does not fit is refused by itself. What waits is bounded, by number and by bytes: more is told to come
-again. All is decided in the event loop; decoding, checking and writing happen in the threads that the loop is given.
+again. The event loop takes posts and hands them to a gathering for each topic; decoding, checking and writing happen in the
+threads that it is given.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from headwater.capture.moments import captured, rows_of
 from headwater.catalog import TopicDefinition
 from headwater.clock import Microseconds
 from headwater.errors import BadRowError, HeadwaterError, UsageError
+from headwater.gathering import Gathering, Limits, Request
 from headwater.log.protocol import Append, Log
 from headwater.positions import Receipt
 from headwater.records import conform
@@ -33,9 +34,9 @@ from headwater.web.shares import Share, own_receipt, shares_after, shares_of
 GROUP_POSTS_MAX = 2_000
 GROUP_BYTES_MAX = 4 << 20
 """A group is closed at this size; a post that is as large by itself is written alone."""
-GROUPS_AT_ONCE = 2
 OVERLAP_BYTES = 256 << 10
 """Per topic: if so much waits, it is decoded while another group is synced. Less gathers until that one is done."""
+LIMITS = Limits(most=GROUP_POSTS_MAX, weight_max=GROUP_BYTES_MAX, overlap_weight=OVERLAP_BYTES)
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,17 @@ class Origin:
     sent_us: Microseconds
 
 
-@dataclass(eq=False)
-class Post:
+class Post(Request):
     """A body that waits to be written; with `origin`, it was read already, and is a source's."""
 
-    body: bytes
-    media: Media
-    key: Key | None
-    done: asyncio.Future[Answer]
-    origin: Origin | None = None
-    answer: Answer | None = None
-    error: BaseException | None = None
+    def __init__(self, body: bytes, media: Media, key: Key | None, origin: Origin | None = None) -> None:
+        super().__init__()
+        self.body = body
+        self.media = media
+        self.key = key
+        self.origin = origin
+        self.weight = len(body)
+        self.answer: Answer | None = None
 
     @property
     def open(self) -> bool:
@@ -73,15 +74,13 @@ class Post:
         return self.answer is None and self.error is None
 
 
-@dataclass
 class _Lane:
     """The posts for one topic."""
 
-    topic: str
-    waiting: deque[Post] = field(default_factory=deque)
-    size: int = 0
-    """Bytes that wait."""
-    groups: int = 0
+    def __init__(self, gathering: Gathering[Post]) -> None:
+        self.gathering = gathering
+        self.posts = 0
+        """That are not written yet."""
 
 
 class Ingest:
@@ -128,54 +127,29 @@ class Ingest:
         self, topic: str, body: bytes, media: Media, key: Key | None, origin: Origin | None = None
     ) -> Answer:
         """Write what was posted; returns when it is durable. It is written also if nobody waits for it any more."""
-        lane = self._lanes.setdefault(topic.lower(), _Lane(topic))
-        post = Post(body, media, key, asyncio.get_running_loop().create_future(), origin)
-        lane.waiting.append(post)
-        lane.size += len(body)
+        name = topic.lower()
+        if name not in self._lanes:
+            self._lanes[name] = _Lane(Gathering(partial(self._writing.write, topic), LIMITS))
+        lane, post = self._lanes[name], Post(body, media, key, origin)
+        lane.posts += 1
         self._posts += 1
-        self._start(lane)
-        return await asyncio.shield(post.done)
+        written = lane.gathering.post(post, self._threads)
+        written.add_done_callback(lambda _: self._finish(name, lane))
+        await asyncio.shield(written)
+        if post.answer is not None:
+            return post.answer
+        raise post.error or RuntimeError("a post was forgotten")
 
     async def drain(self) -> None:
         """Wait until everything that was taken is written."""
         while self._lanes:
             await asyncio.sleep(0.01)
 
-    def _start(self, lane: _Lane) -> None:
-        loop = asyncio.get_running_loop()
-        while lane.waiting and (
-            not lane.groups or (lane.groups < GROUPS_AT_ONCE and lane.size >= OVERLAP_BYTES)
-        ):
-            group = _taken(lane.waiting)
-            lane.size -= sum(len(post.body) for post in group)
-            lane.groups += 1
-            work = loop.run_in_executor(self._threads, self._writing.write, lane.topic, group)
-            work.add_done_callback(partial(self._finish, lane, group))
-        if not lane.waiting and not lane.groups:
-            self._lanes.pop(lane.topic.lower(), None)
-
-    def _finish(self, lane: _Lane, group: Sequence[Post], work: asyncio.Future[None]) -> None:
-        failure = work.exception()
-        lane.groups -= 1
-        self._posts -= len(group)
-        for post in group:
-            if post.done.cancelled():
-                continue
-            if post.answer is not None:
-                post.done.set_result(post.answer)
-            else:
-                post.done.set_exception(post.error or failure or RuntimeError("a post was forgotten"))
-                post.done.exception()  # whoever asked may be gone
-        self._start(lane)
-
-
-def _taken(waiting: deque[Post]) -> list[Post]:
-    group = [waiting.popleft()]
-    size = len(group[0].body)
-    while waiting and len(group) < GROUP_POSTS_MAX and size + len(waiting[0].body) <= GROUP_BYTES_MAX:
-        group.append(waiting.popleft())
-        size += len(group[-1].body)
-    return group
+    def _finish(self, name: str, lane: _Lane) -> None:
+        self._posts -= 1
+        lane.posts -= 1
+        if not lane.posts:
+            self._lanes.pop(name, None)
 
 
 class _Writing:

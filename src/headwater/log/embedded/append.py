@@ -16,6 +16,7 @@ from headwater.errors import (
     HeadwaterError,
     UsageError,
 )
+from headwater.gathering import Gathering, Request
 from headwater.log.clocks import Change
 from headwater.log.embedded import frames
 from headwater.log.embedded.conditions import (
@@ -28,7 +29,6 @@ from headwater.log.embedded.core import Core, Ticket, VoidedError
 from headwater.log.embedded.devices import DeviceClocks
 from headwater.log.embedded.durability import OPEN_FILES_MAX
 from headwater.log.embedded.frames import Frame
-from headwater.log.embedded.gathering import Gathering, Request
 from headwater.log.embedded.state import PartitionState, State, TopicState
 from headwater.log.embedded.versions import Versions
 from headwater.log.names import no_topic, respell

@@ -1,6 +1,6 @@
-"""Where the last record of each key is: for every partition of a keyed topic, runs of (key, offset), sorted by the key's 128 bits.
+"""Where the last record of each key is, or every one: for every partition of a topic, runs of (key, offset), sorted by the key's 128 bits.
 
-A run is of the records of a span of offsets, the newest of each key, whether it is a tombstone told in the lowest bit. Small runs
+A run is of the records of a span of offsets, the newest of each key (or all), whether it is a tombstone told in the lowest bit. Small runs
 are in memory, those of more than a few ten thousand keys in files that are mapped; neighbours are merged as they become alike in
 size, piece by piece, so that memory stays bounded however many keys there are. What is here can be made again from the log: it is
 written without a journal, is taken up by its file's name, and is checked against the records that it leads to.
@@ -64,14 +64,21 @@ class Run:
             open_ = open_[at[open_] < len(self.low)]
         return found
 
+    def all_of(self, low: np.uint64, high: np.uint64) -> Offsets:
+        """Every place of one key, ascending."""
+        first, behind = np.searchsorted(self.low, low, "left"), np.searchsorted(self.low, low, "right")
+        places: Offsets = self.places[first:behind][self.high[first:behind] == high]
+        return places
+
 
 class PartitionIndex:
     """The index of one partition."""
 
-    def __init__(self, folder: Path | None, partition: int) -> None:
-        """`folder` is for files that stay; None if nothing is to stay."""
+    def __init__(self, folder: Path | None, partition: int, *, every: bool = False) -> None:
+        """`folder` is for files that stay; None if nothing is to stay. `every`: all records of a key, not the last alone."""
         self._folder = folder
         self._partition = partition
+        self._every = every
         self._runs = self._stored()
 
     @property
@@ -85,7 +92,7 @@ class PartitionIndex:
         """Take in records behind those that are known, up to an offset."""
         low, high = identities(keys, len(offsets), exact=False)
         places = offsets * 2 + deleted
-        self._push(Run(self.end, end, *_newest(low, high, places)))
+        self._push(Run(self.end, end, *_sorted(low, high, places, every=self._every)))
 
     def find(self, keys: Sequence[pa.Array], rows: int) -> Offsets:
         """The offset of the last record of each key; -1 if there is none, or a tombstone is the last."""
@@ -99,6 +106,13 @@ class PartitionIndex:
                 break
         return np.where((places < 0) | (places & 1 == 1), -1, places >> 1)
 
+    def find_every(self, keys: Sequence[pa.Array], after: int = -1) -> Offsets:
+        """The offsets of all records of one key behind an offset, ascending; keys are of one row."""
+        low, high = identities(keys, 1, exact=False)
+        found = [run.all_of(low[0], high[0]) for run in self._runs if run.end > after + 1]
+        places = np.concatenate(found) >> 1 if found else np.empty(0, np.int64)
+        return places[places > after]
+
     def live(self, first: int = 0) -> Offsets:
         """The offsets, from the first on, of the last records of all keys that are there, ascending. Large lists are in a file
         without a name."""
@@ -109,7 +123,7 @@ class PartitionIndex:
             else:
                 offsets = np.empty(size, dtype=np.int64)
             count = 0
-            for _, _, places in _merged(self._runs):
+            for _, _, places in _merged(self._runs, every=self._every):
                 here = places[(places & 1 == 0) & (places >= 2 * first)] >> 1
                 offsets[count : count + len(here)] = here
                 count += len(here)
@@ -136,7 +150,7 @@ class PartitionIndex:
         size = sum(len(run.low) for run in olds)
         is_first = len(self._runs) == count
         if size < FILE_KEYS or self._folder is None:
-            parts = list(_merged(olds, drop=is_first))
+            parts = list(_merged(olds, drop=is_first, every=self._every))
             low, high, places = (np.concatenate(columns) for columns in zip(*parts, strict=True))
             new = Run(begin, end, low, high, places)
         else:
@@ -153,7 +167,7 @@ class PartitionIndex:
         with closing(storage.open(name, exclusive=True)) as file:
             columns = np.memmap(storage.path(name), dtype=np.uint64, mode="w+", shape=(3, size))
             count = 0
-            for low, high, places in _merged(olds, drop=drop):
+            for low, high, places in _merged(olds, drop=drop, every=self._every):
                 behind = count + len(low)
                 columns[0, count:behind], columns[1, count:behind] = low, high
                 columns[2, count:behind] = places.view(np.uint64)
@@ -201,8 +215,11 @@ def _remove(run: Run) -> None:
         run.file.unlink(missing_ok=True)
 
 
-def _newest(low: Hashes, high: Hashes, places: Offsets) -> tuple[Hashes, Hashes, Offsets]:
-    """Sorted by key, of each its last place; those of one key come in their order."""
+def _sorted(low: Hashes, high: Hashes, places: Offsets, *, every: bool) -> tuple[Hashes, Hashes, Offsets]:
+    """Sorted by key, of each its last place, or every one; those of one key come in their order."""
+    if every:
+        order = np.lexsort((places, high, low))
+        return low[order], high[order], places[order]
     order = np.argsort(low, kind="stable")
     low, high, places = low[order], high[order], places[order]
     differs = np.ones(len(low), dtype=np.bool_)
@@ -214,8 +231,10 @@ def _newest(low: Hashes, high: Hashes, places: Offsets) -> tuple[Hashes, Hashes,
     return (low, high, places) if differs.all() else (low[differs], high[differs], places[differs])
 
 
-def _merged(runs: Sequence[Run], *, drop: bool = False) -> Iterator[tuple[Hashes, Hashes, Offsets]]:
-    """The keys of several runs in order, each with its newest place, some at a time; `drop`: without tombstones."""
+def _merged(
+    runs: Sequence[Run], *, drop: bool = False, every: bool = False
+) -> Iterator[tuple[Hashes, Hashes, Offsets]]:
+    """The keys of several runs in order, each with its newest place or all, some at a time; `drop`: without tombstones."""
     if not runs:
         return
     pieces = max(1, sum(len(run.low) for run in runs) // MERGED_KEYS)
@@ -227,7 +246,7 @@ def _merged(runs: Sequence[Run], *, drop: bool = False) -> Iterator[tuple[Hashes
             np.concatenate([getattr(run, name)[part] for run, part in zip(runs, parts, strict=True)])
             for name in ("low", "high", "places")
         ]
-        low, high, places = _newest(*columns) if len(runs) > 1 else columns
+        low, high, places = _sorted(*columns, every=every) if len(runs) > 1 else columns
         if drop and len(low):
             kept = places & 1 == 0
             low, high, places = low[kept], high[kept], places[kept]

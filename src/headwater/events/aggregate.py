@@ -1,0 +1,212 @@
+"""What an aggregate is: two pure functions and plain dataclasses. Declared here, kept by a store (`store`).
+
+`decide(state, command)` gives the events that a command leads to, or refuses it; `fold(state, event)` gives the state after
+an event. Which commands, events and states there are is read from their annotations. Nothing here knows a topic.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin
+
+from headwater.errors import CommandRefusedError, EventCodeError, HeadwaterError, SchemaError, UsageError
+from headwater.events.reservations import Claim, Release
+from headwater.events.shapes import hints_of
+
+S = TypeVar("S")
+C = TypeVar("C")
+E = TypeVar("E")
+
+Fields = dict[str, Any]
+Step = Callable[[Fields], Fields]
+Shape = tuple[str, int]
+"""The name of an event and the version of its fields."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision(Generic[E]):
+    """What a command leads to: events, and names that are claimed or let go with them."""
+
+    events: tuple[E, ...]
+    claims: tuple[Claim | Release, ...] = ()
+
+
+class Aggregate(Generic[S, C, E]):
+    """An aggregate, declared: `Aggregate("account", decide, fold)`. Its events are the topic of that name.
+
+    Its state before any event is `initial`; if that is left out, what its class gives without arguments. Where annotations
+    say nothing, `commands` and `events` name the classes. Another `version` makes snapshots void, for what the code of `fold` does
+    not show.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        decide: Callable[[S, C], Any],
+        fold: Callable[[S, E], S],
+        *,
+        initial: S | None = None,
+        commands: Sequence[type] | None = None,
+        events: Sequence[type] | None = None,
+        version: int | str = 1,
+    ) -> None:
+        self.name = name
+        self.decide_function = decide
+        self.fold_function = fold
+        self.commands = _classes(decide, 1, "commands", commands)
+        self.events = {kind.__name__: kind for kind in _classes(fold, 1, "events", events)}
+        self.state_type = _state_type(fold, initial)
+        self.initial: S = _initial(name, self.state_type, initial)
+        self.version = version
+        self.steps: dict[Shape, tuple[Shape, Step]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Aggregate {self.name}: {', '.join(self.events)}>"
+
+    def decide(self, state: S, command: C) -> Decision[E]:
+        """What a command leads to, all of it checked; CommandRefusedError if it is refused. Needs no store: for tests too."""
+        if not isinstance(command, self.commands):
+            raise UsageError(
+                f"{self.name!r} takes no command {_shown(command)}",
+                hint=f"its commands are {', '.join(kind.__name__ for kind in self.commands)}",
+            )
+        try:
+            given = self.decide_function(state, command)
+            made = [given] if type(given) in self.events.values() else list(given or ())
+        except CommandRefusedError:
+            raise
+        except Exception as error:
+            raise _failed(self.decide_function, self.name, f"command {_shown(command)}", error) from error
+        events: list[Any] = []
+        claims: list[Claim | Release] = []
+        for one in made:
+            if isinstance(one, (Claim, Release)):
+                claims.append(one)
+            elif self.events.get(type(one).__name__) is type(one):
+                events.append(one)
+            else:
+                raise UsageError(
+                    f"decide of {self.name!r} gave {_shown(one)} for {_shown(command)}, which is none of its events",
+                    hint=f"annotate the event of fold with it; its events are {', '.join(self.events)}",
+                )
+        return Decision(tuple(events), tuple(claims))
+
+    def fold(self, state: S, event: E) -> S:
+        """The state after an event."""
+        try:
+            return self.fold_function(state, event)
+        except Exception as error:
+            raise _failed(self.fold_function, self.name, f"event {_shown(event)}", error) from error
+
+    def replay(self, events: Iterable[E], state: S | None = None) -> S:
+        """The state after events, from the beginning or from a state."""
+        at = self.initial if state is None else state
+        for event in events:
+            at = self.fold(at, event)
+        return at
+
+    def upcast(
+        self, event: str, version: Any, *, becomes: str | tuple[str, int] | None = None
+    ) -> Callable[[Step], Step]:
+        """Declare one step from an old shape of an event to the next: a function of its fields, as a dict without those that
+        are null, that gives the fields of the next version. `becomes` is another event, where it was renamed: its
+        name, or name and version."""
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise UsageError(f"the version of an event is a whole number from 1 up, not {version!r}")
+        goal = (
+            (event, version + 1)
+            if becomes is None
+            else becomes
+            if isinstance(becomes, tuple)
+            else (becomes, 1)
+        )
+
+        def declare(step: Step) -> Step:
+            if (event, version) in self.steps:
+                raise UsageError(f"there is a step from version {version} of {event!r} already")
+            self.steps[event, version] = goal, step
+            return step
+
+        return declare
+
+    def current(self, event: str) -> int:
+        """The version in which an event is written now: one more than its last step begins with."""
+        return 1 + max((version for name, version in self.steps if name == event), default=0)
+
+
+def raising(function: Callable[..., Any], arguments: Sequence[Any], of: str, what: str) -> Any:
+    """Call a user's function; EventCodeError, with the user's own error as its cause, if it fails."""
+    try:
+        return function(*arguments)
+    except HeadwaterError:
+        raise
+    except Exception as error:
+        raise _failed(function, of, what, error) from error
+
+
+def _failed(function: Callable[..., Any], of: str, what: str, error: Exception) -> EventCodeError:
+    name = getattr(function, "__name__", str(function))
+    return EventCodeError(
+        f"{name} of {of!r} failed on {what}: {type(error).__name__}: {error}",
+        detail="nothing was written",
+        hint="mend the function; to refuse a command, decide raises headwater.events.Refused",
+        function=name,
+    )
+
+
+def classes_of(hint: Any) -> tuple[type, ...]:
+    """The classes that an annotation names: one, or a union of several."""
+    if get_origin(hint) is Union or get_origin(hint) is types.UnionType:
+        return tuple(kind for part in get_args(hint) for kind in classes_of(part))
+    return (hint,) if isinstance(hint, type) else ()
+
+
+def parameter_hint(function: Callable[..., Any], place: int) -> Any:
+    """The annotation of a function's parameter; None if it has none, SchemaError if it cannot be read."""
+    code = getattr(function, "__code__", None)
+    names: Sequence[str] = code.co_varnames[: code.co_argcount] if code is not None else ()
+    return hints_of(function).get(names[place]) if len(names) > place else None
+
+
+def _classes(
+    function: Callable[..., Any], place: int, what: str, given: Sequence[type] | None
+) -> tuple[type, ...]:
+    found: tuple[Any, ...] = (
+        tuple(given) if given is not None else classes_of(parameter_hint(function, place))
+    )
+    if not found or not all(isinstance(kind, type) and dataclasses.is_dataclass(kind) for kind in found):
+        name = getattr(function, "__name__", str(function))
+        raise SchemaError(
+            f"{name} does not say which {what} it takes",
+            detail=f"{what} are dataclasses, and its second parameter is annotated with one or a union of them",
+            hint=f"def {name}(state: State, {what[:-1]}: This | That) -> ..., or {what}=[This, That]",
+        )
+    if len({kind.__name__ for kind in found}) < len(found):
+        raise SchemaError(
+            f"two of the {what} have one name", hint="the name of a class is that of its records"
+        )
+    return found
+
+
+def _state_type(fold: Callable[..., Any], initial: Any) -> Any:
+    hint = parameter_hint(fold, 0)
+    return hint if hint is not None else type(initial)
+
+
+def _initial(name: str, kind: Any, initial: Any) -> Any:
+    if initial is not None:
+        return initial
+    try:
+        return kind()
+    except TypeError:
+        raise SchemaError(
+            f"the state of {name!r} before any event is not known",
+            hint=f'Aggregate("{name}", decide, fold, initial=...), or give every field of its state a default',
+        ) from None
+
+
+def _shown(thing: Any) -> str:
+    text = repr(thing)
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -1,0 +1,131 @@
+"""What was answered to commands that left no event, refused ones too: records of the topic `_answers`.
+
+A command with events is known by them: they carry its id. One without has its record here, if it came with an id, so that
+it gets the same answer again, whatever became of the aggregate since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from headwater import errors
+from headwater.catalog import TopicDefinition, define_topic
+from headwater.errors import CommandRefusedError, TopicExistsError
+from headwater.events.places import Places
+from headwater.log.protocol import Log
+
+TOPIC = "_answers"
+SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("aggregate_id", pa.string(), nullable=False),
+        pa.field("command_id", pa.string(), nullable=False),
+        pa.field("command_hash", pa.int64(), nullable=False),
+        pa.field("version", pa.int64(), nullable=False),
+        pa.field("refusal", pa.string()),
+    ]
+)
+KEY = ("topic", "aggregate_id", "command_id")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command without events was told: the aggregate's version, or why it was refused."""
+
+    command_hash: int
+    version: int
+    refusal: CommandRefusedError | None
+
+
+class Answers:
+    """The answers of a workspace, as one process knows them. Made when the first is needed."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._places: Places | None = None
+
+    def refresh(self) -> None:
+        """Take in what others have answered."""
+        if self._places is None and TOPIC in self._log.topics():
+            self._places = Places(self._log, self._log.topic(TOPIC), KEY)
+        if self._places is not None:
+            self._places.refresh()
+
+    def among(self, topic: str, commands: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Those of several commands that may have an answer, all looked up at once."""
+        if self._places is None or not commands:
+            return set()
+        return {
+            (one[1], one[2]) for one in self._places.among(0, [(topic, *command) for command in commands])
+        }
+
+    def find(self, topic: str, aggregate_id: str, command_id: str) -> Answer | None:
+        """The first answer to a command, if there is one."""
+        if self._places is None:
+            return None
+        key = (topic, aggregate_id, command_id)
+        offsets = self._places.offsets(0, key)[:1]
+        for batch in self._places.records(0, key, offsets, [*KEY, "command_hash", "version", "refusal"]):
+            row = batch.to_pylist()[0]
+            return Answer(row["command_hash"], row["version"], _read(row["refusal"]))
+        return None
+
+    def made(self) -> TopicDefinition:
+        """The topic of the answers."""
+        return made_topic(self._log, define_topic(TOPIC, SCHEMA))
+
+
+def answer_row(
+    topic: str,
+    aggregate_id: str,
+    command_id: str,
+    command_hash: int,
+    version: int,
+    refusal: CommandRefusedError | None,
+) -> dict[str, Any]:
+    """An answer as a row."""
+    return {
+        "topic": topic,
+        "aggregate_id": aggregate_id,
+        "command_id": command_id,
+        "command_hash": command_hash,
+        "version": version,
+        "refusal": None if refusal is None else _written(refusal),
+    }
+
+
+def made_topic(log: Log, wanted: TopicDefinition) -> TopicDefinition:
+    """A topic of the workspace's own, made if it is not there."""
+    if wanted.name not in log.topics():
+        try:
+            log.create_topic(wanted)
+        except TopicExistsError:  # somebody made it just now
+            pass
+    return log.topic(wanted.name)
+
+
+def _written(refusal: CommandRefusedError) -> str:
+    plain = {
+        "kind": type(refusal).__name__,
+        "message": refusal.message,
+        "detail": refusal.detail,
+        "hint": refusal.hint,
+        "facts": refusal.facts,
+    }
+    return orjson.dumps(plain, default=str).decode()
+
+
+def _read(text: str | None) -> CommandRefusedError | None:
+    if text is None:
+        return None
+    plain: Mapping[str, Any] = orjson.loads(text)
+    kind = getattr(errors, plain["kind"], CommandRefusedError)
+    refused: type[CommandRefusedError] = (
+        kind if issubclass(kind, CommandRefusedError) else CommandRefusedError
+    )
+    return refused(plain["message"], detail=plain["detail"], hint=plain["hint"], **plain["facts"])

@@ -1,0 +1,253 @@
+"""Request and reply over the log: a request is a record of a topic, its reply one of `<topic>_replies`, both under the call's id.
+
+Either side may die and come back. A request is written once, whoever sends it again under its id waits for the same reply; a
+reply is written once, in the commit that moves the service's position. What a service does besides belongs to the call's id too:
+`store.execute(..., command_id=call.id)` has one effect, however often the call is taken up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.catalog import TopicDefinition
+from headwater.clock import Clock
+from headwater.errors import (
+    CallFailedError,
+    ConflictError,
+    HeadwaterError,
+    LogTimeoutError,
+    SchemaError,
+    StorageError,
+    UsageError,
+)
+from headwater.events.aggregate import parameter_hint, raising
+from headwater.events.background import Background
+from headwater.events.layout import Columns, ensure_columns
+from headwater.events.places import Places
+from headwater.events.shapes import hints_of
+from headwater.log.protocol import Append, CursorMove, Log
+from headwater.records import conform
+
+REPLIES = "_replies"
+BATCH_CALLS = 200
+"""Calls that are answered in one commit."""
+ATTEMPTS_MAX = 20
+CONFLICT_WAIT_MS = 20.0
+REQUEST = (pa.field("call_id", pa.string(), nullable=False),)
+REPLY = (pa.field("call_id", pa.string(), nullable=False), pa.field("error", pa.string()))
+OPTIONS = {"versioned_by": "call_id"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that is being served."""
+
+    id: str
+    """The same each time that it is taken up: the command id of what is done for it."""
+    topic: str
+
+
+class Calls:
+    """The callers' side, for one workspace."""
+
+    def __init__(self, log: Log, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._places: dict[tuple[str, int], Places] = {}
+
+    def call(
+        self, topic: str, request: Any, timeout_s: float, call_id: str | None, returns: type | None
+    ) -> Any:
+        """Send a request, unless it was sent under its id before, and wait for its reply."""
+        if not dataclasses.is_dataclass(request) or isinstance(request, type):
+            raise UsageError(
+                f"a request is a dataclass, not {request!r}", hint="its fields are the columns of its topic"
+            )
+        columns = Columns(type(request), reserved=_names(REQUEST))
+        made = ensure_columns(self._log, topic, REQUEST, columns.fields_of_topic, OPTIONS)
+        replies = ensure_columns(self._log, made.name + REPLIES, REPLY, [], OPTIONS)
+        name = uuid.uuid4().hex if call_id is None else _checked(call_id)
+        row = {"call_id": name, **columns.to_row(request)}
+        batch = conform([row], made)
+        append = Append(
+            {made.name: [batch]}, expect={made.name: {name: 0}}, incarnations={made.name: made.incarnation}
+        )
+        try:
+            self._log.append(append)
+        except ConflictError:
+            self._check_same(made, name, batch)
+        return self._reply(replies, name, timeout_s, returns)
+
+    def _check_same(self, made: TopicDefinition, name: str, batch: pa.RecordBatch) -> None:
+        """UsageError if the id was used for another request."""
+        found = self._find(made, name, batch.schema.names)
+        if found is not None and found != batch.to_pylist()[0]:
+            raise UsageError(
+                f"call id {name!r} was used for another request to {made.name!r}",
+                hint="an id stands for one request: take a new one, or send the same again",
+            )
+
+    def _reply(self, replies: TopicDefinition, name: str, timeout_s: float, returns: type | None) -> Any:
+        until = self._clock.steady_ms() + timeout_s * 1e3
+        while True:
+            ends = self._log.ends([replies.name])[replies.name]
+            current = self._log.topic(replies.name)
+            row = self._find(current, name, current.schema.names)
+            if row is not None:
+                return _read(row, replies.name, returns)
+            left = until - self._clock.steady_ms()
+            if left <= 0 or not self._log.wait(replies.name, ends, left):
+                raise LogTimeoutError(
+                    f"call {name!r} was not answered within {timeout_s:g} seconds",
+                    detail="the request is in the log, and is answered when somebody serves it",
+                    hint=f"call again with call_id={name!r}: that waits for the same reply",
+                    call_id=name,
+                )
+
+    def _find(self, topic: TopicDefinition, name: str, columns: list[str]) -> dict[str, Any] | None:
+        with self._lock:
+            known = (topic.name, topic.incarnation)
+            if known not in self._places:
+                self._places[known] = Places(self._log, topic, ["call_id"])
+            places = self._places[known]
+            places.refresh()
+            for batch in places.records(0, (name,), places.offsets(0, (name,)), columns):
+                row: dict[str, Any] = batch.to_pylist()[0]
+                return row
+        return None
+
+
+class Service(Background):
+    """A function that answers calls: `run()` answers those that are there, `start()` keeps at it in the background."""
+
+    def __init__(self, log: Log, topic: str, function: Callable[..., Any]) -> None:
+        super().__init__()
+        request: Any = parameter_hint(function, 0)
+        reply: Any = hints_of(function).get("return")
+        if not _is_dataclass(request) or not _is_dataclass(reply):
+            raise SchemaError(
+                f"{getattr(function, '__name__', function)!r} does not say what it takes and gives",
+                hint="def quote(request: Request, call: Call) -> Reply: with dataclasses for both",
+            )
+        self._log = log
+        self._function = function
+        self._request = Columns(request, reserved=_names(REQUEST))
+        self._answer = Columns(reply, reserved=_names(REPLY))
+        self.topic = ensure_columns(log, topic, REQUEST, self._request.fields_of_topic, OPTIONS)
+        self._replies = ensure_columns(
+            log, self.topic.name + REPLIES, REPLY, self._answer.fields_of_topic, OPTIONS
+        )
+        self._cursor = self.name = f"serve {self.topic.name}"
+        if log.cursor(self.topic.name, self._cursor) is None:
+            log.create_cursor(self.topic.name, self._cursor, {0: 0}, False)
+        self._places = Places(log, self._replies, ["call_id"])
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The function itself, for tests."""
+        return self._function(*arguments)
+
+    def run(self) -> int:
+        """Answer every call that is there; says how many."""
+        answered = 0
+        while count := self._answer_some():
+            answered += count
+        return answered
+
+    def _step(self, timeout_s: float) -> None:
+        ends = self._log.ends([self.topic.name])[self.topic.name]
+        if not self._answer_some():
+            self._log.wait(self.topic.name, ends, timeout_s * 1e3)
+
+    def _answer_some(self) -> int:
+        """Answer some calls in one commit; how many were taken up."""
+        stored = self._log.cursor(self.topic.name, self._cursor)
+        start = stored.positions.get(0, 0) if stored is not None else 0
+        end = min(self._log.ends([self.topic.name])[self.topic.name][0], start + BATCH_CALLS)
+        if start >= end:
+            return 0
+        names = self._log.topic(self.topic.name).schema.names
+        calls = [
+            row
+            for batch in self._log.read(self.topic.name, 0, start, end, names)
+            for row in batch.to_pylist()
+        ]
+        replies: dict[str, dict[str, Any]] = {}
+        move = CursorMove(self.topic.name, self._cursor, {0: end})
+        for _ in range(ATTEMPTS_MAX):
+            seen = self._log.sequence()
+            self._places.refresh()
+            open_ = [row for row in calls if not len(self._places.offsets(0, (row["call_id"],)))]
+            for row in open_:
+                if row["call_id"] not in replies:
+                    replies[row["call_id"]] = self._served(row)
+            try:
+                self._commit([replies[row["call_id"]] for row in open_], move)
+            except ConflictError:  # another service was first with one of them
+                self._log.wait_commit(seen, CONFLICT_WAIT_MS)
+                continue
+            return len(calls)
+        raise ConflictError(
+            f"replies of {self.topic.name!r} were written by others each time",
+            hint="one service is enough for a topic",
+        )
+
+    def _commit(self, rows: list[dict[str, Any]], move: CursorMove) -> None:
+        batches = {self._replies.name: [conform(rows, self._replies)]} if rows else {}
+        expect = {self._replies.name: {row["call_id"]: 0 for row in rows}} if rows else {}
+        made_for = {self._replies.name: self._replies.incarnation} if rows else {}
+        self._log.append(Append(batches, expect=expect, moves=(move,), incarnations=made_for))
+
+    def _served(self, row: dict[str, Any]) -> dict[str, Any]:
+        name = row["call_id"]
+        try:
+            arguments = (self._request.from_row(row), Call(name, self.topic.name))
+            count = len(inspect.signature(self._function).parameters)
+            reply = raising(self._function, arguments[:count], self.topic.name, f"call {name!r}")
+            answer = {"call_id": name, **self._answer.to_row(reply)}
+            conform([answer], self._replies)
+        except KeyError as missing:
+            return {"call_id": name, "error": f"field {missing} of the request has no value"}
+        except HeadwaterError as error:
+            if error.retryable or isinstance(error, StorageError):
+                raise  # not the call's fault: it is taken up again
+            return {"call_id": name, "error": error.message}
+        except AttributeError as error:
+            return {"call_id": name, "error": f"the reply is not a {self._answer.kind.__name__}: {error}"}
+        return answer
+
+
+def _read(row: dict[str, Any], topic: str, returns: type | None) -> Any:
+    if row["error"] is not None:
+        raise CallFailedError(
+            row["error"],
+            detail=f"call {row['call_id']!r} was answered so",
+            hint="what was answered stays answered: ask anew with another call id",
+            topic=topic.removesuffix(REPLIES),
+            call_id=row["call_id"],
+        )
+    if returns is None:
+        return {name: value for name, value in row.items() if name not in _names(REPLY)}
+    return Columns(returns).from_row(row)
+
+
+def _names(fields: tuple[pa.Field, ...]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields)
+
+
+def _is_dataclass(hint: Any) -> bool:
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
+
+
+def _checked(call_id: Any) -> str:
+    if not isinstance(call_id, str) or not call_id:
+        raise UsageError(f"a call id is a text, not {call_id!r}")
+    return call_id

@@ -1,0 +1,132 @@
+"""Who holds which name: records of the topic `_claims`, written in the commit of the events that claim it.
+
+The topic counts the records of every name (`versioned_by`), and whoever takes or lets go of one names that count: of two who want
+the same at once, one is first. What is held is told by the last record of a name alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.catalog import TopicDefinition, define_topic
+from headwater.clock import Clock, Microseconds, from_us, to_us
+from headwater.errors import ClaimTakenError, UsageError
+from headwater.events.answers import made_topic
+from headwater.events.places import Places
+from headwater.events.reservations import Claim, Release
+from headwater.log.protocol import Log
+from headwater.types import TIMESTAMP
+
+TOPIC = "_claims"
+SCHEMA = pa.schema(
+    [
+        pa.field("claim", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("holder", pa.string()),
+        pa.field("until", TIMESTAMP),
+        pa.field("command_id", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the records of a name say: who holds it, and until when; `count` is how many records there are."""
+
+    count: int
+    holder: str | None = None
+    until: Microseconds | None = None
+
+
+class Book:
+    """The claims of a workspace as one process knows them."""
+
+    def __init__(self, log: Log, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._places: Places | None = None
+
+    def refresh(self) -> None:
+        """Take in what others have claimed."""
+        if self._places is None and TOPIC in self._log.topics():
+            self._places = Places(self._log, self._log.topic(TOPIC), ["claim"])
+        if self._places is not None:
+            self._places.refresh()
+
+    def made(self) -> TopicDefinition:
+        """The topic of the claims."""
+        return made_topic(self._log, define_topic(TOPIC, SCHEMA, options={"versioned_by": "claim"}))
+
+    def held(self, key: str) -> Held:
+        """What is known of a name."""
+        if self._places is None:
+            return Held(0)
+        offsets = self._places.offsets(0, (key,))[-1:]
+        for batch in self._places.records(0, (key,), offsets, ["claim", "holder", "until", "_version"]):
+            row = batch.to_pylist()[-1]
+            return Held(row["_version"], row["holder"], None if row["until"] is None else to_us(row["until"]))
+        return Held(0)
+
+    def apply(
+        self, asked: Iterable[Claim | Release], holder: str, command_id: str, known: dict[str, Held]
+    ) -> tuple[dict[str, Held], list[dict[str, Any]]]:
+        """What is held after a command, and its rows; ClaimTakenError if a name is another's. `known` is what commands before it,
+        of the same commit, have left."""
+        after: dict[str, Held] = {}
+        rows: list[dict[str, Any]] = []
+        for one in asked:
+            key = _key(one)
+            now = after.get(key) or known.get(key) or self.held(key)
+            mine = now.holder == holder
+            lapsed = now.until is not None and now.until <= self._clock.now_us()
+            if isinstance(one, Release):
+                if not mine:
+                    continue
+                after[key] = Held(now.count + 1)
+            else:
+                if now.holder is not None and not mine and not lapsed:
+                    raise _taken(one, now)
+                until = None if one.until is None else to_us(one.until)
+                if mine and now.until == until:
+                    continue
+                after[key] = Held(now.count + 1, holder, until)
+            rows.append(
+                {
+                    "claim": key,
+                    "kind": one.kind,
+                    "name": one.name,
+                    "holder": after[key].holder,
+                    "until": one.until if isinstance(one, Claim) else None,
+                    "command_id": command_id,
+                }
+            )
+        return after, rows
+
+
+def _key(one: Claim | Release) -> str:
+    kind, name, until = (getattr(one, field, None) for field in ("kind", "name", "until"))
+    if not isinstance(kind, str) or not isinstance(name, str) or "/" in kind:
+        raise UsageError(
+            f"{one!r} is no name that can be claimed", hint='Claim("user name", "ada"): both are texts'
+        )
+    if until is not None and not isinstance(until, datetime):
+        raise UsageError(f"{one!r} lapses at a datetime, or not at all")
+    return f"{kind}/{name}"
+
+
+def _taken(claim: Claim, held: Held) -> ClaimTakenError:
+    until = "" if held.until is None else f" until {from_us(held.until):%Y-%m-%d %H:%M:%S} UTC"
+    return ClaimTakenError(
+        f"{claim.kind} {claim.name!r} is taken{until}",
+        detail=f"it is held by {held.holder}",
+        hint="claim another name, or wait until it is let go",
+        kind=claim.kind,
+        name=claim.name,
+        holder=held.holder,
+    )

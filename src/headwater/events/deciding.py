@@ -1,0 +1,436 @@
+"""Commands become events: all that wait at the same time are decided one after the other, and written in one commit.
+
+A command sees what those before it in the group have led to. The commit expects every aggregate to be at the version that was
+decided upon; if another process was first, the whole group is decided again, on what is there by then. Nobody is told
+anything before the commit is durable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import orjson
+import xxhash
+
+from headwater.clock import Clock
+from headwater.errors import (
+    BadRowError,
+    CommandRefusedError,
+    ConflictError,
+    EventCodeError,
+    HeadwaterError,
+    UsageError,
+)
+from headwater.events import claims
+from headwater.events.aggregate import Aggregate
+from headwater.events.answers import Answers, answer_row
+from headwater.events.claims import Book, Held
+from headwater.events.layout import Layout, all_columns
+from headwater.events.places import Places
+from headwater.events.recorded import Context, Outcome
+from headwater.events.shapes import json_default
+from headwater.events.states import Known, States
+from headwater.gathering import Request
+from headwater.log.protocol import Append, Log
+from headwater.positions import Receipt
+from headwater.records import conform
+
+S = TypeVar("S")
+ATTEMPTS_MAX = 20
+"""How often a group is decided again because other processes were first."""
+CONFLICT_WAIT_MS = 20.0
+RECENT_MAX = 10_000
+"""Outcomes that are remembered, so that a command sent twice in a row is answered from memory."""
+
+Identity = tuple[str, str]
+"""An aggregate and a command id: what is done once."""
+
+
+class Ask(Request):
+    """A command that waits to be decided."""
+
+    def __init__(
+        self,
+        aggregate_id: str,
+        command: Any,
+        command_id: str,
+        given: bool,
+        context: Context,
+        version: int | None,
+    ) -> None:
+        """`given`: the caller named the id, and may send it again. `version` is what the aggregate must be at."""
+        super().__init__()
+        self.aggregate_id = aggregate_id
+        self.command = command
+        self.command_id = command_id
+        self.given = given
+        self.context = context
+        self.version = version
+        self.outcome: Outcome[Any] | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """What makes it one command."""
+        return self.aggregate_id, self.command_id
+
+
+def command_hash(command: Any) -> int:
+    """64 bits that stand for a command's class and fields: the same id with others is a mistake."""
+    try:
+        plain = orjson.dumps(
+            command, default=_any_text, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS
+        )
+    except TypeError:  # what JSON has no form for, such as numbers of more than 64 bits
+        plain = repr(command).encode()
+    digest = xxhash.xxh3_64_intdigest(type(command).__name__.encode() + b"\0" + plain)
+    return digest - (1 << 64) if digest >= 1 << 63 else digest
+
+
+def _any_text(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(repr, value))
+    try:
+        return json_default(value)
+    except TypeError:
+        return repr(value)
+
+
+@dataclasses.dataclass
+class _Group(Generic[S]):
+    """What a group of commands would write, and what each would be told."""
+
+    known: set[Identity] = dataclasses.field(default_factory=set)
+    """Commands that may have left events or an answer before."""
+    states: dict[str, Known[S]] = dataclasses.field(default_factory=dict)
+    """As they are after the commands so far; offsets are not known yet."""
+    expected: dict[str, int] = dataclasses.field(default_factory=dict)
+    rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    owners: list[Ask] = dataclasses.field(default_factory=list)
+    """Of each row, the command that it comes from."""
+    told: list[tuple[Ask, Outcome[Any] | HeadwaterError]] = dataclasses.field(default_factory=list)
+    first: dict[Identity, Ask] = dataclasses.field(default_factory=dict)
+    again: list[tuple[Ask, Ask]] = dataclasses.field(default_factory=list)
+    """Commands that are in the group twice, and the first of each."""
+    answers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    held: dict[str, Held] = dataclasses.field(default_factory=dict)
+    claims: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    claimed: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Of each name, how many records it is expected to have."""
+
+
+class Deciding(Generic[S]):
+    """Decides groups of commands for one topic. `lock` is held while states are looked at, not while anything is written."""
+
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        aggregate: Aggregate[S, Any, Any],
+        layout: Layout,
+        states: States[S],
+        places: Places,
+        commands: Places,
+        lock: threading.RLock,
+    ) -> None:
+        """`places` is the index by aggregate, `commands` that by aggregate and command id."""
+        self._log = log
+        self._aggregate = aggregate
+        self._layout = layout
+        self._states = states
+        self._places = places
+        self._commands = commands
+        self._lock = lock
+        self._answers = Answers(log)
+        self._book = Book(log, clock)
+        self._recent: OrderedDict[Identity, tuple[int, Outcome[Any]]] = OrderedDict()
+
+    def refresh(self) -> None:
+        """Take in what was appended since, by whomever."""
+        self._places.refresh()
+        self._commands.refresh()
+        self._answers.refresh()
+        self._book.refresh()
+
+    def work(self, asks: Sequence[Ask]) -> None:
+        """Settle every command of a group: with its outcome, or with what is wrong with it."""
+        waiting, attempts = list(asks), 0
+        while waiting:
+            seen = self._log.sequence()
+            with self._lock:
+                self.refresh()
+                group = self._decided(waiting)
+            try:
+                receipt = self._append(group)
+            except BadRowError as error:
+                culprit = (
+                    group.owners[error.row] if error.topic == self._layout.aggregate.name else waiting[0]
+                )
+                culprit.error = error
+                waiting.remove(culprit)
+                continue
+            except ConflictError as conflict:
+                attempts += 1
+                if attempts >= ATTEMPTS_MAX:
+                    self._give_up(waiting, conflict)
+                    return
+                self._log.wait_commit(seen, CONFLICT_WAIT_MS)  # what was first may not be visible yet
+                continue
+            with self._lock:
+                self._settle(group, receipt)
+            return
+
+    # --- deciding: nothing is written ------------------------------------------------------------------------------
+
+    def _decided(self, asks: Sequence[Ask]) -> _Group[S]:
+        group: _Group[S] = _Group(known=self._known_before(asks))
+        for ask in asks:
+            try:
+                self._decide(ask, group)
+            except HeadwaterError as error:
+                group.told.append((ask, error))
+        return group
+
+    def _decide(self, ask: Ask, group: _Group[S]) -> None:
+        if ask.given:
+            before = group.first.get(ask.identity)
+            if before is not None:
+                _check_same(ask, command_hash(before.command))
+                group.again.append((ask, before))
+                return
+            known = self._done_before(ask, group.known)
+            if known is not None:
+                group.told.append((ask, known))
+                return
+            group.first[ask.identity] = ask
+        state = group.states.get(ask.aggregate_id) or self._states.current(ask.aggregate_id)
+        _check_version(ask, state.version)
+        try:
+            self._accept(ask, state, group)
+        except CommandRefusedError as refusal:
+            self._answer(ask, state, group, refusal)
+
+    def _accept(self, ask: Ask, known: Known[S], group: _Group[S]) -> None:
+        decision = self._aggregate.decide(known.state, ask.command)
+        held: dict[str, Held] = {}
+        claim_rows: list[dict[str, Any]] = []
+        if decision.claims:
+            holder = f"{self._layout.aggregate.name}/{ask.aggregate_id}"
+            held, claim_rows = self._book.apply(decision.claims, holder, ask.command_id, group.held)
+        if not decision.events and not claim_rows:
+            self._answer(ask, known, group, None)
+            return
+        if not decision.events:
+            raise UsageError(
+                f"{type(ask.command).__name__} claims a name without an event of {self._aggregate.name!r}",
+                hint="let decide return the event that goes with the claim",
+            )
+        events, rows = self._rows(ask, decision.events)
+        try:
+            state = self._aggregate.replay(events, known.state)
+        except EventCodeError:
+            conform(rows, self._states.topic)  # if the event is of wrong types, that is what is to be told
+            raise
+        if claim_rows:
+            touched = [row["claim"] for row in claim_rows]
+            for name in set(touched):
+                group.claimed.setdefault(name, held[name].count - touched.count(name))
+            group.held = {**group.held, **held}
+            group.claims += claim_rows
+        group.expected.setdefault(ask.aggregate_id, known.version)
+        group.rows += rows
+        group.owners += [ask] * len(events)
+        version = known.version + len(events)
+        group.states[ask.aggregate_id] = Known(state, version, known.offset, known.at, known.kept)
+        group.told.append((ask, Outcome(ask.aggregate_id, ask.command_id, version, events, Receipt({}))))
+
+    def _rows(self, ask: Ask, given: Sequence[Any]) -> tuple[tuple[Any, ...], list[dict[str, Any]]]:
+        """Events as they will be read back, and as rows; UsageError if one has a value that is not of its field's type."""
+        meta = _meta(ask)
+        try:
+            events = tuple(self._layout.canonical(event) for event in given)
+            return events, [self._layout.row(ask.aggregate_id, event, meta) for event in events]
+        except (TypeError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"an event of {type(ask.command).__name__} has a value of another type than its field: {error}",
+                detail=f"it is one of {', '.join(map(repr, given))}; nothing was written",
+                hint="let decide give events whose fields are what they are annotated with",
+            ) from error
+
+    def _answer(
+        self, ask: Ask, known: Known[S], group: _Group[S], refusal: CommandRefusedError | None
+    ) -> None:
+        """A command that leaves no event: its answer is kept if it may be asked for again."""
+        if ask.given:
+            group.expected.setdefault(ask.aggregate_id, known.version)
+            row = answer_row(
+                self._layout.aggregate.name,
+                ask.aggregate_id,
+                ask.command_id,
+                command_hash(ask.command),
+                known.version,
+                refusal,
+            )
+            group.answers.append(row)
+        nothing = Outcome[Any](ask.aggregate_id, ask.command_id, known.version, (), Receipt({}))
+        group.told.append((ask, refusal or nothing))
+
+    def _known_before(self, asks: Sequence[Ask]) -> set[Identity]:
+        """The commands that may have left events or an answer before: all looked up at once."""
+        by_partition: dict[int, list[Identity]] = {}
+        for ask in asks:
+            if ask.given:
+                by_partition.setdefault(self._states.partition(ask.aggregate_id), []).append(ask.identity)
+        found = {
+            (one[0], one[1])
+            for partition, some in by_partition.items()
+            for one in self._commands.among(partition, some)
+        }
+        every = [one for some in by_partition.values() for one in some]
+        return found | self._answers.among(self._layout.aggregate.name, every)
+
+    def _done_before(self, ask: Ask, known: set[Identity]) -> Outcome[Any] | CommandRefusedError | None:
+        """What a command with this id was told, by this process or another."""
+        recent = self._recent.get(ask.identity)
+        if recent is not None:
+            _check_same(ask, recent[0])
+            return dataclasses.replace(recent[1], repeated=True)
+        if ask.identity not in known:
+            return None
+        partition = self._states.partition(ask.aggregate_id)
+        offsets = self._commands.offsets(partition, ask.identity)
+        if len(offsets):
+            batches = list(
+                self._commands.records(partition, ask.identity, offsets, all_columns(self._states.topic))
+            )
+            if batches:
+                _check_same(ask, batches[0].column("meta")[0]["command_hash"].as_py())
+                topic = self._states.topic
+                found = [one for batch in batches for one in self._layout.recorded(topic, partition, batch)]
+                receipt = Receipt({topic.name: {partition: (found[0].offset, found[-1].offset + 1)}})
+                events = tuple(one.event for one in found)
+                return Outcome(*ask.identity, found[-1].version, events, receipt, repeated=True)
+        answer = self._answers.find(self._layout.aggregate.name, *ask.identity)
+        if answer is None:
+            return None
+        _check_same(ask, answer.command_hash)
+        return answer.refusal or Outcome(*ask.identity, answer.version, (), Receipt({}), repeated=True)
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    def _append(self, group: _Group[S]) -> Receipt:
+        topic = self._states.topic
+        batches: dict[str, Any] = {}
+        expect: dict[str, Mapping[Any, int]] = {}
+        made_for: dict[str, int] = {}
+        parts: tuple[tuple[list[dict[str, Any]], Callable[[], Any]], ...] = (
+            (group.rows, lambda: topic),
+            (group.answers, self._answers.made),
+            (group.claims, self._book.made),
+        )
+        for rows, made in parts:
+            if rows:
+                definition = made()
+                batches[definition.name] = [conform(rows, definition)]
+                made_for[definition.name] = definition.incarnation
+        if not batches:
+            return Receipt({})
+        expect[topic.name] = group.expected
+        if group.claimed:
+            expect[claims.TOPIC] = group.claimed
+        return self._log.append(Append(batches, expect=expect, incarnations=made_for))
+
+    def _settle(self, group: _Group[S], receipt: Receipt) -> None:
+        """Tell everyone, and take over what is known now."""
+        places = self._noted(group, receipt)
+        at = 0
+        for ask, told in group.told:
+            if isinstance(told, HeadwaterError):
+                ask.error = told
+                continue
+            count = 0 if told.repeated else len(told.events)
+            if count:
+                partition, first, last = places[at][0], places[at][1], places[at + count - 1][1]
+                own = Receipt({self._states.topic.name: {partition: (first, last + 1)}})
+                told = Outcome(told.aggregate_id, told.command_id, told.version, told.events, own)
+                known = group.states[ask.aggregate_id]
+                group.states[ask.aggregate_id] = Known(known.state, known.version, last, None, known.kept)
+                at += count
+            ask.outcome, ask.done = told, True
+            if ask.given and not told.repeated:
+                self._remember(ask, told)
+        for ask, before in group.again:
+            ask.error, ask.done = before.error, before.done
+            if before.outcome is not None:
+                ask.outcome = dataclasses.replace(before.outcome, repeated=True)
+        for aggregate_id, known in group.states.items():
+            self._states.put(aggregate_id, known)
+
+    def _noted(self, group: _Group[S], receipt: Receipt) -> list[tuple[int, int]]:
+        """Partition and offset of each row; the indexes know them without reading."""
+        topic = self._states.topic
+        spans = receipt.positions.get(topic.name, {})
+        following = {partition: first for partition, (first, _) in spans.items()}
+        partitions = {one: self._states.partition(one) for one in group.states}
+        found: list[tuple[int, int]] = []
+        rows: dict[int, list[Ask]] = {partition: [] for partition in spans}
+        for ask in group.owners:
+            partition = partitions[ask.aggregate_id]
+            found.append((partition, following[partition]))
+            following[partition] += 1
+            rows[partition].append(ask)
+        for partition, asks in rows.items():
+            first = spans[partition][0]
+            self._places.note(partition, first, [(ask.aggregate_id,) for ask in asks])
+            self._commands.note(partition, first, [ask.identity for ask in asks])
+        return found
+
+    def _remember(self, ask: Ask, outcome: Outcome[Any]) -> None:
+        self._recent[ask.identity] = command_hash(ask.command), outcome
+        while len(self._recent) > RECENT_MAX:
+            self._recent.popitem(last=False)
+
+    def _give_up(self, waiting: Sequence[Ask], conflict: ConflictError) -> None:
+        for ask in waiting:
+            ask.error = ConflictError(
+                f"{type(ask.command).__name__} of {ask.aggregate_id!r} was decided {ATTEMPTS_MAX} times, "
+                "and each time others were first",
+                detail=conflict.message,
+                hint="nothing was written; send it again, with the same id",
+                **conflict.facts,
+            )
+
+
+def _meta(ask: Ask) -> dict[str, Any]:
+    context = ask.context
+    return {
+        "command_id": ask.command_id,
+        "command": type(ask.command).__name__,
+        "command_hash": command_hash(ask.command),
+        "correlation_id": context.correlation_id or ask.command_id,
+        "causation_id": context.causation_id,
+        "actor": context.actor,
+        "reason": context.reason,
+    }
+
+
+def _check_same(ask: Ask, known: int) -> None:
+    if known != command_hash(ask.command):
+        raise UsageError(
+            f"command id {ask.command_id!r} was used for another command of {ask.aggregate_id!r}",
+            hint="an id stands for one command: take a new one, or send the same again",
+        )
+
+
+def _check_version(ask: Ask, version: int) -> None:
+    if ask.version is not None and ask.version != version:
+        raise ConflictError(
+            f"{ask.aggregate_id!r} is at version {version}, not {ask.version}",
+            detail="someone else was first; nothing was written",
+            hint="load it, look again, and send the command with the new version",
+            expected=ask.version,
+            actual=version,
+        )

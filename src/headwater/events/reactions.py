@@ -1,0 +1,258 @@
+"""Reactions: a function of events, or of a view's changes, that issues commands, with an effect once whatever crashes.
+
+The position is kept by the log. Commands have ids that follow from what they react to, so what is done again after a crash, before
+the position had moved, has no second effect. A command that is refused is counted, and the reaction goes on; an error of
+another kind stops it where it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Literal, Protocol
+
+import orjson
+import pyarrow as pa
+import xxhash
+
+from headwater.arguments import label
+from headwater.clock import to_us
+from headwater.errors import CommandRefusedError, HeadwaterError, UsageError
+from headwater.events.aggregate import classes_of, parameter_hint, raising
+from headwater.events.background import Background
+from headwater.events.recorded import Context, Recorded
+from headwater.events.store import Send, Store
+from headwater.log.protocol import CursorMove, Log
+
+Since = Literal["beginning", "now"] | datetime
+"""What a reaction that is new begins with."""
+ENTRY = "reaction"
+BATCH_EVENTS = 1_000
+
+
+@dataclass(frozen=True)
+class Reacted:
+    """What a run of a reaction did."""
+
+    handled: int
+    issued: int
+    refused: int
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A change of a view's row: it came (`weight` > 0) or went, at a tick."""
+
+    row: Mapping[str, Any]
+    weight: int
+    tick: int
+    view: str
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Something to react to: what the function gets, and the names that its commands are known by."""
+
+    arguments: tuple[Any, ...]
+    id: str
+    correlation_id: str | None
+
+
+class Feed(Protocol):
+    """Where a reaction reads. Nothing is taken back: what was read and not `done` comes again."""
+
+    def batches(self, timeout_s: float | None) -> Iterator[tuple[Sequence[Cause], Any]]:
+        """What is new, in order, each with the position after it; waits so long for more, None is not at all."""
+        ...
+
+    def done(self, position: Any) -> None:
+        """Go on from here, from now on."""
+        ...
+
+
+class EventFeed:
+    """The events of a store. The position is a cursor of its topic."""
+
+    def __init__(
+        self, log: Log, store: Store[Any, Any, Any], name: str, since: Since, kinds: tuple[type, ...]
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._cursor = f"reaction {name}"
+        self._kinds = kinds
+        if log.cursor(store.topic, self._cursor) is None:
+            log.create_cursor(store.topic, self._cursor, _positions(log, store.topic, since), False)
+
+    def batches(self, timeout_s: float | None) -> Iterator[tuple[Sequence[Cause], Any]]:
+        """See `Feed`."""
+        stored = self._log.cursor(self._store.topic, self._cursor)
+        at = dict(stored.positions) if stored is not None else {}
+        while True:
+            ends = self._log.ends([self._store.topic])[self._store.topic]
+            for partition, end in ends.items():
+                while (start := at.get(partition, 0)) < end:
+                    stop = min(end, start + BATCH_EVENTS)
+                    events = self._store.recorded(partition, start, stop)
+                    at[partition] = stop
+                    yield [_cause(one) for one in events if isinstance(one.event, self._kinds)], dict(at)
+            if timeout_s is None or not self._log.wait(self._store.topic, ends, timeout_s * 1e3):
+                return
+
+    def done(self, position: Any) -> None:
+        """See `Feed`."""
+        self._log.move_cursor(CursorMove(self._store.topic, self._cursor, position))
+
+
+class View(Protocol):
+    """What is needed of a view."""
+
+    name: str
+
+    def read(self, *, as_of: int) -> pa.Table:
+        """Its rows at a tick."""
+        ...
+
+    def changes(self, since: int, *, follow: Literal[True], timeout: float) -> Iterator[pa.Table]:
+        """What changed after a tick, tick by tick."""
+        ...
+
+
+class ViewFeed:
+    """The changes of a view. The position is a tick, an entry of the catalog."""
+
+    def __init__(self, log: Log, view: View, name: str, since: Since, newest: Callable[[], int]) -> None:
+        """`newest` tells the last tick; 0 before the first."""
+        if isinstance(since, datetime):
+            raise UsageError("a reaction to a view begins with what is there, or now", hint='since="now"')
+        self._log = log
+        self._view = view
+        self._name = name
+        if name not in log.entries(ENTRY):
+            tick = newest()
+            begun = since == "now" or tick == 0
+            log.put_entry(ENTRY, name, {"view": view.name, "tick": tick, "begun": begun}, expect=None)
+
+    def batches(self, timeout_s: float | None) -> Iterator[tuple[Sequence[Cause], Any]]:
+        """See `Feed`."""
+        document = self._log.entries(ENTRY)[self._name].document
+        tick: int = document["tick"]
+        if not document["begun"]:
+            yield self._causes(self._view.read(as_of=tick), tick), tick
+        following = self._view.changes(tick, follow=True, timeout=timeout_s or 0.0)
+        for table in following:
+            tick = table.column("_tick")[0].as_py() if table.num_rows else tick
+            yield self._causes(table, tick), tick
+
+    def done(self, position: Any) -> None:
+        """See `Feed`."""
+        known = self._log.entries(ENTRY)[self._name]
+        document = {**known.document, "tick": position, "begun": True}
+        self._log.put_entry(ENTRY, self._name, document, expect=known.sequence)
+
+    def _causes(self, table: pa.Table, tick: int) -> list[Cause]:
+        weights = (
+            table.column("_weight").to_pylist() if "_weight" in table.column_names else [1] * table.num_rows
+        )
+        own = [name for name in table.column_names if name not in ("_weight", "_tick")]
+        causes = []
+        for row, weight in zip(table.select(own).to_pylist(), weights, strict=True):
+            plain = orjson.dumps([row, weight], default=str, option=orjson.OPT_SORT_KEYS)
+            name = f"{self._view.name}@{tick}/{xxhash.xxh3_64_hexdigest(plain)}"
+            causes.append(Cause((Changed(row, weight, tick, self._view.name),), name, None))
+        return causes
+
+
+class Reaction(Background):
+    """A reaction with its function: `run()` does what there is to do, `start()` keeps at it in the background."""
+
+    def __init__(self, name: str, function: Callable[..., Any], feed: Feed) -> None:
+        super().__init__()
+        self.name = label(name, "reaction")
+        self._function = function
+        self._feed = feed
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The function itself, for tests."""
+        return self._function(*arguments)
+
+    def __repr__(self) -> str:
+        return f"<Reaction {self.name}>"
+
+    def run(self) -> Reacted:
+        """React to everything that is there now."""
+        return self._go(None)
+
+    def _step(self, timeout_s: float) -> None:
+        self._go(timeout_s)
+
+    def _go(self, timeout_s: float | None) -> Reacted:
+        handled = issued = refused = 0
+        for causes, position in self._feed.batches(timeout_s):
+            sends = [send for cause in causes for send in self._sends(cause)]
+            for store, some in groupby(sends, key=lambda send: send.store):
+                for came in store.execute_all(some):
+                    issued += 1
+                    if isinstance(came, CommandRefusedError):
+                        refused += 1
+                    elif isinstance(came, HeadwaterError):
+                        raise came
+            self._feed.done(position)
+            handled += len(causes)
+            if self._stopping.is_set():
+                break
+        return Reacted(handled, issued, refused)
+
+    def _sends(self, cause: Cause) -> list[Send[Any]]:
+        """The commands that something leads to, with the ids that follow from it."""
+        count = len(inspect.signature(self._function).parameters)
+        given = raising(self._function, cause.arguments[:count], f"reaction {self.name}", cause.id)
+        made = (
+            [given]
+            if isinstance(given, Send)
+            else raising(list, [given or ()], f"reaction {self.name}", cause.id)
+        )
+        named = []
+        for number, send in enumerate(made):
+            if not isinstance(send, Send):
+                raise UsageError(
+                    f"reaction {self.name!r} gave {send!r}, which is no command on its way",
+                    hint="return store.send(aggregate_id, command), several of them, or nothing",
+                )
+            said = send.context
+            context = Context(
+                said.actor or f"reaction {self.name}", said.reason, cause.correlation_id, cause.id
+            )
+            command_id = send.command_id or f"{self.name}:{cause.id}:{number}"
+            named.append(replace(send, command_id=command_id, context=context))
+        return named
+
+
+def event_kinds(function: Callable[..., Any], store: Store[Any, Any, Any]) -> tuple[type, ...]:
+    """The events that a reaction is for: those that its first parameter is annotated with."""
+    hint = parameter_hint(function, 0)
+    kinds = classes_of(hint)
+    known = tuple(store.aggregate.events.values())
+    strange = [kind for kind in kinds if kind not in known]
+    if not kinds or strange:
+        said = f"{strange[0].__name__}, which is none of them" if strange else "nothing"
+        raise UsageError(
+            f"a reaction to {store.aggregate.name!r} says by its first parameter which events it is for, and says {said}",
+            hint=f"def react(event: {' | '.join(store.aggregate.events)}, recorded: Recorded): ...",
+        )
+    return kinds
+
+
+def _cause(recorded: Recorded[Any]) -> Cause:
+    return Cause((recorded.event, recorded), recorded.id, recorded.correlation_id)
+
+
+def _positions(log: Log, topic: str, since: Since) -> dict[int, int]:
+    ends = log.ends([topic])[topic]
+    if isinstance(since, datetime):
+        return {p: log.offset_at(topic, p, to_us(since), "appended") for p in ends}
+    if since not in ("beginning", "now"):
+        raise UsageError(f"a reaction begins at 'beginning', 'now' or a datetime, not {since!r}")
+    return dict(ends) if since == "now" else dict.fromkeys(ends, 0)

@@ -1,0 +1,101 @@
+"""States of aggregates kept beside the log, so that a long one loads without all of its events.
+
+Disposable: a snapshot is taken up only if it is whole, of the same topic and aggregate, and of the same code of `fold`; else, and
+if it is gone, the events say the same. A file each, written after the fact and without a sync: losing one costs time alone.
+The form is JSON, read back by the types that the state declares; a state that does not come back equal is not kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import xxhash
+
+from headwater.clock import Microseconds
+from headwater.errors import HeadwaterError, SchemaError
+from headwater.events.shapes import json_default, shape_of
+from headwater.storage import Storage
+
+EVERY = 100
+"""Events after which a new one is taken."""
+FOLDERS = 256
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of an aggregate after its `version` first events, the last of which is at `offset`."""
+
+    version: int
+    offset: int
+    at: Microseconds
+    state: Any
+
+
+class Snapshots:
+    """The snapshots of one topic and one code. Without a storage there are none."""
+
+    def __init__(self, storage: Storage | None, folder: str, code: str, state_type: Any) -> None:
+        """`folder` is of one topic, also if that is made anew."""
+        self._storage = storage
+        self._folder = folder
+        self._code = code
+        self.why_not: str | None = None if storage is not None else "the workspace is kept nowhere"
+        try:
+            self._from_json = shape_of(state_type).from_json
+        except SchemaError as error:
+            self.why_not = error.message
+
+    def find(self, aggregate_id: str) -> Snapshot | None:
+        """The snapshot of an aggregate, if there is one that holds."""
+        if self.why_not is not None or self._storage is None:
+            return None
+        try:
+            data = self._storage.read(self._name(aggregate_id))
+            (digest,) = struct.unpack_from("<Q", data)
+            if xxhash.xxh3_64_intdigest(data[8:]) != digest:
+                return None
+            plain = orjson.loads(data[8:])
+            if plain["code"] != self._code or plain["aggregate_id"] != aggregate_id:
+                return None
+            return Snapshot(plain["version"], plain["offset"], plain["at"], self._read(plain["state"]))
+        except (HeadwaterError, struct.error, ValueError, TypeError, KeyError, AttributeError):
+            return None  # not there, torn, or of another form
+
+    def keep(self, aggregate_id: str, snapshot: Snapshot) -> bool:
+        """Write a snapshot; False if it cannot be kept, which is no harm."""
+        if self.why_not is not None or self._storage is None:
+            return False
+        plain = {
+            "code": self._code,
+            "aggregate_id": aggregate_id,
+            "version": snapshot.version,
+            "offset": snapshot.offset,
+            "at": snapshot.at,
+            "state": snapshot.state,
+        }
+        try:
+            data = orjson.dumps(plain, default=json_default, option=orjson.OPT_NON_STR_KEYS)
+            if self._read(orjson.loads(data)["state"]) != snapshot.state:
+                return False
+            name = self._name(aggregate_id)
+            self._storage.make_dirs(name.rpartition("/")[0])
+            self._storage.put(name, struct.pack("<Q", xxhash.xxh3_64_intdigest(data)) + data)
+        except (HeadwaterError, ValueError, TypeError, KeyError, AttributeError):
+            return False
+        return True
+
+    def clear(self) -> None:
+        """Delete all of them, of every code."""
+        if self._storage is not None:
+            self._storage.remove_dir(self._folder)
+
+    def _read(self, plain: Any) -> Any:
+        return plain if self._from_json is None else self._from_json(plain)
+
+    def _name(self, aggregate_id: str) -> str:
+        name = hashlib.blake2b(aggregate_id.encode(), digest_size=16).hexdigest()
+        return f"{self._folder}/{int(name[:4], 16) % FOLDERS:02x}/{name}.json"

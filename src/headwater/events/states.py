@@ -1,0 +1,171 @@
+"""The states of aggregates as one process knows them: from memory, a snapshot, or their events, whichever is nearest.
+
+A state that is known stays true: it is of a version, and what came since is found by the index and folded onto it. So nothing is
+ever told to forget.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from headwater.catalog import TopicDefinition
+from headwater.clock import Microseconds
+from headwater.events.aggregate import Aggregate
+from headwater.events.layout import Layout, Placed, all_columns
+from headwater.events.places import Places
+from headwater.events.recorded import Recorded
+from headwater.events.snapshots import EVERY, Snapshot, Snapshots
+from headwater.log.protocol import Log
+from headwater.log.routing import partition_of_key
+
+S = TypeVar("S")
+CACHED_MAX = 10_000
+"""Aggregates whose states stay in memory."""
+
+
+@dataclass(frozen=True)
+class Known(Generic[S]):
+    """An aggregate at a version; `offset` is that of its last event, -1 before the first."""
+
+    state: S
+    version: int = 0
+    offset: int = -1
+    at: Microseconds | None = 0
+    """When its last event was appended; None if that was just now, and nobody has asked yet."""
+    kept: int = 0
+    """The version of its last snapshot."""
+
+
+class States(Generic[S]):
+    """States by aggregate. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        log: Log,
+        aggregate: Aggregate[S, Any, Any],
+        layout: Layout,
+        places: Places,
+        snapshots: Snapshots,
+        cached_max: int = CACHED_MAX,
+    ) -> None:
+        self._log = log
+        self._aggregate = aggregate
+        self._layout = layout
+        self._places = places
+        self._snapshots = snapshots
+        self._cached_max = cached_max
+        self._known: OrderedDict[str, Known[S]] = OrderedDict()
+        self._seen: dict[str, int] = {}
+        """Of each that is known, up to where its partition was looked through for it."""
+
+    @property
+    def topic(self) -> TopicDefinition:
+        """The topic of the events."""
+        return self._places.topic
+
+    def partition(self, aggregate_id: str) -> int:
+        """Where the events of an aggregate are."""
+        return partition_of_key(self.topic, [aggregate_id])
+
+    def current(self, aggregate_id: str) -> Known[S]:
+        """An aggregate with all events that the index has taken in."""
+        known, partition = self._known.get(aggregate_id), self.partition(aggregate_id)
+        after = -1 if known is None else max(known.offset, self._seen[aggregate_id] - 1)
+        offsets = self._offsets(aggregate_id, after)
+        if known is None and len(offsets):
+            known = self._from_snapshot(aggregate_id, offsets)
+            offsets = offsets if known is None else offsets[offsets > known.offset]
+        if known is None:
+            known = Known(self._aggregate.initial)
+        if len(offsets):
+            known = self._folded(aggregate_id, known, offsets)
+            known = self._kept(aggregate_id, known)
+        self._remember(aggregate_id, known)
+        self._seen[aggregate_id] = self._places.read_to(partition)
+        return known
+
+    def put(self, aggregate_id: str, known: Known[S]) -> None:
+        """Take note of events that this process has just appended."""
+        self._remember(aggregate_id, self._kept(aggregate_id, known))
+
+    def forget(self) -> None:
+        """Drop what is in memory."""
+        self._known.clear()
+        self._seen.clear()
+
+    def moment(self, aggregate_id: str, known: Known[S]) -> Microseconds:
+        """When the last event of an aggregate was appended."""
+        if known.at is not None:
+            return known.at
+        return self._log.appended_at(self.topic.name, self.partition(aggregate_id), known.offset) or 0
+
+    def events(self, aggregate_id: str, after: int = -1) -> Iterator[Recorded[Any]]:
+        """The events of an aggregate behind an offset, in order."""
+        return self._read(aggregate_id, self._offsets(aggregate_id, after))
+
+    def at(self, aggregate_id: str, moment: Microseconds) -> Known[S]:
+        """An aggregate with the events that were appended at or before a moment."""
+        offsets = self._offsets(aggregate_id, -1)
+        base = self._from_snapshot(aggregate_id, offsets)
+        if base is None or base.at is None or base.at > moment:
+            base = Known(self._aggregate.initial)
+        for placed in self._placed(aggregate_id, offsets[offsets > base.offset]):
+            if placed.at > moment:
+                break
+            base = self._next(base, placed)
+        return base
+
+    def _offsets(self, aggregate_id: str, after: int) -> npt.NDArray[np.int64]:
+        return self._places.offsets(self.partition(aggregate_id), (aggregate_id,), after)
+
+    def _read(self, aggregate_id: str, offsets: npt.NDArray[np.int64]) -> Iterator[Recorded[Any]]:
+        partition, columns = self.partition(aggregate_id), all_columns(self.topic)
+        for batch in self._places.records(partition, (aggregate_id,), offsets, columns):
+            yield from self._layout.recorded(self.topic, partition, batch)
+
+    def _from_snapshot(self, aggregate_id: str, offsets: npt.NDArray[np.int64]) -> Known[S] | None:
+        found = self._snapshots.find(aggregate_id)
+        if (
+            found is None
+            or not 0 < found.version <= len(offsets)
+            or offsets[found.version - 1] != found.offset
+        ):
+            return None  # none, or of another log
+        return Known(found.state, found.version, found.offset, found.at, found.version)
+
+    def _folded(self, aggregate_id: str, known: Known[S], offsets: npt.NDArray[np.int64]) -> Known[S]:
+        for placed in self._placed(aggregate_id, offsets):
+            known = self._next(known, placed)
+        return known
+
+    def _placed(self, aggregate_id: str, offsets: npt.NDArray[np.int64]) -> Iterator[Placed]:
+        partition = self.partition(aggregate_id)
+        columns = [name for name in all_columns(self.topic) if name != "meta"]
+        for batch in self._places.records(partition, (aggregate_id,), offsets, columns):
+            yield from self._layout.placed(self.topic, batch)
+
+    def _next(self, known: Known[S], placed: Placed) -> Known[S]:
+        state = self._aggregate.fold(known.state, placed.event)
+        return Known(state, placed.version, placed.offset, placed.at, known.kept)
+
+    def _kept(self, aggregate_id: str, known: Known[S]) -> Known[S]:
+        """With a snapshot, if many events came since the last; once it failed it is not tried at every event."""
+        if known.version - known.kept < EVERY:
+            return known
+        at = self.moment(aggregate_id, known)
+        self._snapshots.keep(aggregate_id, Snapshot(known.version, known.offset, at, known.state))
+        return replace(known, kept=known.version, at=at)
+
+    def _remember(self, aggregate_id: str, known: Known[S]) -> None:
+        self._known[aggregate_id] = known
+        self._known.move_to_end(aggregate_id)
+        self._seen.setdefault(aggregate_id, 0)
+        while len(self._known) > self._cached_max:
+            gone, _ = self._known.popitem(last=False)
+            del self._seen[gone]

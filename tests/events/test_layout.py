@@ -1,0 +1,253 @@
+"""Events of all classes are one topic, which grows with them; old shapes are read step by step, or named."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwater as hw
+from headwater.events import Aggregate
+from tests.events.accounts import Deposit, accounts
+
+
+@dataclass(frozen=True)
+class Log:
+    """A state that remembers its events."""
+
+    seen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Say:
+    """A command that leads to the event it holds."""
+
+    event: Any
+
+
+def decide(state: Log, command: Say) -> list[Any]:
+    return [command.event]
+
+
+def fold(state: Log, event: Any) -> Log:
+    return Log((*state.seen, repr(event)))
+
+
+def noting(*events: type, initial: Any = None) -> Aggregate[Log, Say, Any]:
+    return Aggregate("note", decide, fold, events=events, initial=initial)
+
+
+def made(name: str, **fields: Any) -> Any:
+    """A dataclass of an event, as a program of some time declares it."""
+    kind = type(
+        name, (), {"__annotations__": {f: t if not isinstance(t, tuple) else t[0] for f, t in fields.items()}}
+    )
+    for field, given in fields.items():
+        if isinstance(given, tuple):
+            setattr(kind, field, given[1])
+    return dataclass(frozen=True)(kind)
+
+
+def test_a_new_class_and_a_new_field_add_columns_and_old_events_read_on(tmp_path: Path) -> None:
+    paid_1, paid_2, lost = (
+        made("Paid", amount=int),
+        made("Paid", amount=int, fee=(int, 0)),
+        made("Lost", why=str),
+    )
+    with hw.open(tmp_path) as ws:
+        ws.store(noting(paid_1)).execute("a", Say(paid_1(5)))
+        store = ws.store(noting(paid_2, lost))
+        store.execute("a", Say(paid_2(7, 1)))
+        store.execute("a", Say(lost("wind")))
+        assert ws.topic("note").schema.names[4:] == ["amount", "fee", "why"]
+        assert store.load("a").state.seen == (
+            "Paid(amount=5, fee=0)",
+            "Paid(amount=7, fee=1)",
+            "Lost(why='wind')",
+        )
+
+
+def test_a_process_with_older_classes_goes_on_beside_a_newer_one(tmp_path: Path) -> None:
+    paid_1, paid_2 = made("Paid", amount=int), made("Paid", amount=int, fee=(int, 0))
+    with hw.open(tmp_path) as one, hw.open(tmp_path) as two:
+        old = one.store(noting(paid_1))
+        old.execute("a", Say(paid_1(1)))
+        new = two.store(noting(paid_2))
+        new.execute("a", Say(paid_2(2, 9)))
+        old.execute("a", Say(paid_1(3)))
+        assert old.load("a").version == 3
+        assert new.load("a").state.seen[1:] == ("Paid(amount=2, fee=9)", "Paid(amount=3, fee=0)")
+
+
+def test_old_shapes_are_taken_step_by_step_and_renamed(tmp_path: Path) -> None:
+    first, now = made("PaidIn", euros=int), made("Paid", cents=int, currency=str)
+    with hw.open(tmp_path) as ws:
+        ws.store(noting(first)).execute("a", Say(first(5)))
+        old = noting(first)
+
+        @old.upcast("PaidIn", 1)
+        def same(fields: dict[str, Any]) -> dict[str, Any]:
+            return fields
+
+        ws.store(old).execute("a", Say(first(6)))  # written as version 2
+        aggregate = noting(now)
+
+        @aggregate.upcast("PaidIn", 1)
+        def cents(fields: dict[str, Any]) -> dict[str, Any]:
+            return {"cents": fields["euros"] * 100}
+
+        @aggregate.upcast("PaidIn", 2, becomes="Paid")
+        def renamed(fields: dict[str, Any]) -> dict[str, Any]:
+            return {"cents": fields.get("cents", 100 * fields.get("euros", 0))}
+
+        @aggregate.upcast("Paid", 1)
+        def with_currency(fields: dict[str, Any]) -> dict[str, Any]:
+            return {**fields, "currency": "EUR"}
+
+        store = ws.store(aggregate)
+        store.execute("a", Say(now(7, "CHF")))
+        assert store.load("a").state.seen == tuple(
+            f"Paid(cents={cents}, currency={currency!r})"
+            for cents, currency in [(500, "EUR"), (600, "EUR"), (7, "CHF")]
+        )
+        with pytest.raises(hw.UsageError, match="a step from version 1 of 'Paid' already"):
+            aggregate.upcast("Paid", 1)(with_currency)
+
+
+def test_an_event_that_nobody_can_read_is_named(tmp_path: Path) -> None:
+    gone, other = made("Gone", n=int), made("Other", n=int)
+    with hw.open(tmp_path) as ws:
+        ws.store(noting(gone)).execute("a", Say(gone(1)))
+        store = ws.store(noting(other))
+        with pytest.raises(
+            hw.UnreadableEventError, match="event 1 of 'a' in topic 'note' cannot be read: 'Gone'"
+        ) as met:
+            store.load("a")
+        assert (met.value.event, met.value.event_version, met.value.version) == ("Gone", 1, 1)
+        with pytest.raises(hw.UnreadableEventError):
+            store.execute("a", Say(other(1)))
+        store.execute("b", Say(other(1)))
+        assert ws.log.partitions("note")[0].end == 2
+
+
+def test_an_event_from_the_future_is_named(tmp_path: Path) -> None:
+    kind = made("Paid", n=int)
+    newer = noting(kind)
+    newer.upcast("Paid", 1)(lambda fields: fields)
+    with hw.open(tmp_path) as ws:
+        ws.store(newer).execute("a", Say(kind(1)))
+        with pytest.raises(hw.UnreadableEventError, match="'Paid' of version 2") as met:
+            ws.store(noting(kind)).load("a")
+        assert "knows it up to version 1" in str(met.value)
+
+
+def test_a_field_without_a_value_is_named(tmp_path: Path) -> None:
+    old, new = made("Paid", n=int), made("Paid", n=int, fee=int)
+    with hw.open(tmp_path) as ws:
+        ws.store(noting(old)).execute("a", Say(old(1)))
+        with pytest.raises(hw.UnreadableEventError) as met:
+            ws.store(noting(new)).load("a")
+        assert "field 'fee' has no value in it" in str(met.value)
+
+
+def test_a_step_that_fails_is_named(tmp_path: Path) -> None:
+    kind = made("Paid", n=int)
+    with hw.open(tmp_path) as ws:
+        ws.store(noting(kind)).execute("a", Say(kind(1)))
+        aggregate = noting(kind)
+
+        @aggregate.upcast("Paid", 1)
+        def broken(fields: dict[str, Any]) -> dict[str, Any]:
+            return {"n": fields["missing"]}
+
+        with pytest.raises(
+            hw.EventCodeError, match="broken of 'note' failed on event 'Paid' of version 1: KeyError"
+        ):
+            ws.store(aggregate).load("a")
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([made("A", n=int), made("B", n=str)], "field 'n' is BIGINT in A and STRING in B"),
+        ([made("A", meta=int)], "field 'meta' of A has the name of a column that the topic has anyway"),
+        ([made("A", n=object)], "field 'n' of A: object is not a type"),
+        ([made("A", n=tuple[int, str])], "is of a type that no column can hold"),
+        ([made("A", n=int), made("A", m=int)], "two of the events have one name"),
+        ([], "does not say which events it takes"),
+    ],
+)
+def test_classes_that_are_no_topic_are_refused(events: list[type], said: str) -> None:
+    with hw.open("memory:") as ws:
+        with pytest.raises(hw.SchemaError, match=said):
+            ws.store(noting(*events))
+        assert not ws.log.topics()
+
+
+def test_a_field_of_another_type_is_refused_and_the_topic_stays(tmp_path: Path) -> None:
+    with hw.open(tmp_path) as ws:
+        ws.store(noting(made("A", n=int)))
+        with pytest.raises(hw.SchemaError, match="'n'") as met:
+            ws.store(noting(made("A", n=str)))
+        assert "write an upcast" in str(met.value)
+        ws.sql("CREATE TOPIC plain (n BIGINT)")
+        with pytest.raises(hw.SchemaError, match="was made for something else"):
+            ws.store(Aggregate("plain", decide, fold, events=[made("A", n=int)]))
+
+
+def test_an_aggregate_without_annotations_or_a_beginning_is_refused() -> None:
+    def bare(state, event):  # type: ignore[no-untyped-def]
+        return state
+
+    @dataclass(frozen=True)
+    class Needs:
+        name: str
+
+    def takes(state: Any, event: Any) -> Any:
+        return state
+
+    with pytest.raises(hw.SchemaError, match="does not say which events"):
+        Aggregate("x", decide, bare)
+    takes.__annotations__["state"] = Needs
+    with pytest.raises(hw.SchemaError, match="before any event is not known"):
+        Aggregate("x", decide, takes, events=[made("A", n=int)])
+
+
+def test_events_that_are_none_of_its_own_are_refused() -> None:
+    with hw.open("memory:") as ws:
+        store = ws.store(noting(made("A", n=int)))
+        with pytest.raises(hw.UsageError, match="which is none of its events"):
+            store.execute("a", Say("text"))
+        assert "a" not in store
+
+
+def test_many_processes_may_make_the_topic_at_once(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+    barrier = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        with hw.open(tmp_path) as ws:
+            barrier.wait()
+            try:
+                ws.store(noting(made("A", **{f"f{number}": int})))
+            except hw.HeadwaterError as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    with hw.open(tmp_path) as ws:
+        assert sorted(ws.topic("note").schema.names[4:]) == ["f0", "f1", "f2", "f3"]
+
+
+def test_a_topic_that_a_view_has_the_name_of_is_refused(tmp_path: Path) -> None:
+    with hw.open(tmp_path) as ws:
+        ws.log.put_entry("view", "account", {"name": "account"}, expect=None)
+        with pytest.raises(hw.TopicExistsError):
+            ws.store(accounts).execute("a", Deposit(1))

@@ -1,0 +1,93 @@
+"""Where the records of a key are is found without a scan, as a dict would say it, kept on disk or not."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import headwater as hw
+from headwater.events import places as module
+from headwater.events.places import Places
+from headwater.log import keyindex
+from headwater.log.keyindex import PartitionIndex
+from headwater.log.routing import partition_of_key
+from headwater.log.topic import Topic
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RECENT_MAX", 20)
+    monkeypatch.setattr(module, "NEAR_ROWS", 7)
+    monkeypatch.setattr(module, "TAKEN_ROWS", 90)
+    monkeypatch.setattr(keyindex, "FILE_KEYS", 50)
+    monkeypatch.setattr(keyindex, "MERGED_KEYS", 64)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kept", [False, True])
+def test_it_is_a_dict_of_offsets(tmp_path: Path, seed: int, kept: bool) -> None:
+    chance = random.Random(seed)
+    known: dict[tuple[int, str], list[int]] = {}
+    folder = tmp_path / "index" if kept else None
+    with hw.open(tmp_path / "ws") as ws:
+        topic = ws.topic("t", "k STRING NOT NULL, n BIGINT", versioned_by="k", partitions=2)
+        places = Places(ws.log, topic.definition, ["k"], folder)
+        for _ in range(40):
+            rows = [{"k": f"k{chance.randint(0, 30)}", "n": n} for n in range(chance.choice([1, 3, 40]))]
+            for partition, (first, _) in topic.append(rows).positions["t"].items():
+                mine = [row["k"] for row in rows if partition_of(topic, row["k"]) == partition]
+                for offset, key in enumerate(mine, first):
+                    known.setdefault((partition, key), []).append(offset)
+                if chance.random() < 0.5:
+                    places.note(partition, first, [(key,) for key in mine])
+            if chance.random() < 0.1:
+                places.close()
+                places = Places(ws.log, topic.definition, ["k"], folder)
+            places.refresh()
+            (partition, key), offsets = chance.choice(list(known.items()))
+            after = chance.choice([-1, offsets[0], offsets[-1]])
+            wanted = [offset for offset in offsets if offset > after]
+            found = places.offsets(partition, (key,), after)
+            assert found.tolist() == wanted
+            read = [
+                row
+                for batch in places.records(partition, (key,), found, ["_offset", "k"])
+                for row in batch.to_pylist()
+            ]
+            assert read == [{"_offset": offset, "k": key} for offset in wanted]
+        assert not len(places.offsets(0, ("nobody",)))
+
+
+def partition_of(topic: Topic, key: str) -> int:
+
+    return partition_of_key(topic.definition, [key])
+
+
+def test_the_files_are_one_process_s_and_the_others_do_without(tmp_path: Path) -> None:
+    with hw.open(tmp_path / "ws") as ws:
+        topic = ws.topic("t", "k STRING NOT NULL", versioned_by="k")
+        topic.append([{"k": f"k{n % 40}"} for n in range(400)])
+        one = Places(ws.log, topic.definition, ["k"], tmp_path / "index")
+        two = Places(ws.log, topic.definition, ["k"], tmp_path / "index")
+        for places in (one, two):
+            places.refresh()
+            assert places.offsets(0, ("k7",)).tolist() == list(range(7, 400, 40))
+        assert list((tmp_path / "index").glob("*.keys"))
+        one.close()
+        again = Places(ws.log, topic.definition, ["k"], tmp_path / "index")
+        assert again.offsets(0, ("k7",)).tolist() == list(range(7, 400, 40))  # nothing was read
+
+
+def test_an_index_of_a_log_that_was_longer_is_not_believed(tmp_path: Path) -> None:
+    index = PartitionIndex(tmp_path / "index", 0, every=True)
+    index.add([pa.array([f"k{n}" for n in range(100)])], np.arange(100), np.zeros(100, np.bool_), 100)
+    with hw.open(tmp_path / "ws") as ws:
+        topic = ws.topic("t", "k STRING NOT NULL", versioned_by="k")
+        topic.append([{"k": "k5"}])
+        places = Places(ws.log, topic.definition, ["k"], tmp_path / "index")
+        places.refresh()
+        assert places.offsets(0, ("k5",)).tolist() == [0]
