@@ -8,7 +8,9 @@ what is counted and in which unit; `docs/metrics.md` lists them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +25,11 @@ from prometheus_client.exposition import generate_latest
 from headwater import __version__
 from headwater.clock import Clock, Microseconds
 from headwater.connections import SINK, SOURCE, SourceDefinition
+from headwater.errors import TickNotKeptError
 from headwater.log.lag import lag_report
 from headwater.log.protocol import Log
 from headwater.runtime.figures import BOUNDS_S, figures_of
-from headwater.runtime.standing import Standing, standings
+from headwater.runtime.standing import Standing, account_of, standings
 from headwater.state.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from headwater.runtime.views import Views
 
 STATUSES = ("live", "backfilling", "stopped")
+RECENT_US: Microseconds = 300_000_000
+"""What is recent: ticks are kept for so long."""
 OUTCOMES = ("used", "diverted", "dropped", "failed")
 
 
@@ -76,6 +81,8 @@ class Collected:
         yield from self._of_views(manifest)
         yield from self._sources()
         yield from self._sinks()
+        waiting: Mapping[Any, float] = self._outside.waiting_letters()
+        yield _gauge("headwater_dead_letters", "Letters that wait for somebody.", ("kind", "owner"), waiting)
         free = {} if self._free_bytes is None else {(): self._free_bytes}
         yield _gauge("headwater_disk_free_bytes", "Space left on the workspace's disk.", (), free)
 
@@ -160,8 +167,36 @@ class Collected:
         )
         share = {(v.view,): v.ledger["dropped"] / v.ledger["read"] for v in found if v.ledger["read"]}
         yield _gauge("headwater_view_dropped_share", "Of the rows it read, the part it dropped.", of, share)
+        recent = {(v.view,): self._recent_share(v, manifest) for v in found if v.ledger["read"]}
+        yield _gauge(
+            "headwater_view_recent_dropped_share",
+            "The same of the rows it read in the last five minutes.",
+            of,
+            recent,
+        )
         size = {} if manifest is None else {(v.view,): _size(manifest, v.view) for v in found}
         yield _gauge("headwater_view_state_bytes", "Bytes that a view keeps.", of, size)
+
+    def _recent_share(self, view: Standing, manifest: Manifest | None) -> float:
+        """Of the rows that a view has read within `RECENT_US`, the part that it dropped."""
+        now = manifest.views.get(view.view) if manifest is not None else None
+        then = self._before.views.get(view.view) if self._before is not None else None
+        is_same = now is not None and then is not None and now.incarnation == then.incarnation
+        was = account_of(then if is_same else None)
+        read, dropped = (view.ledger[name] - was[name] for name in ("read", "dropped"))
+        return dropped / read if read > 0 else 0.0
+
+    @cached_property
+    def _before(self) -> Manifest | None:
+        """The tick that was the newest so long ago, or the first one after it that is still kept."""
+        store = self._views.store
+        tick = store.tick_at(self._now - RECENT_US)
+        if tick is None:
+            return None
+        kept = [each for each in store.ticks() if each >= tick]
+        with suppress(TickNotKeptError):
+            return store.manifest(kept[0]) if kept else None
+        return None
 
     def _delay(self, view: Standing) -> float:
         assert view.watermark is not None

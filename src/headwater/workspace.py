@@ -235,9 +235,8 @@ class Workspace(EventSourcing):
         report = self._views.run(rows)
         if self.log.entries(SINK):
             self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
-        if self.log.entries(ALERT) and self._views.engine() is None:
-            self._outside.alerts.watch()
-            self._outside.alerts.tell()
+        if self.log.entries(ALERT):
+            self._outside.look_at_alerts()
         return report
 
     def start(self, *, every: str | timedelta = "auto", tick_rows: int | None = None) -> Runner:

@@ -1,4 +1,4 @@
-"""The log of `headwater run` and `headwater serve`: lines of JSON, without passwords, and an error says where it is."""
+"""The log of commands: lines of JSON, without passwords, and an error says where it is."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+import headwater as hw
 from headwater.cli.logs import JsonLines, file_of, logged, logger
 from headwater.cli.output import print_error
+from headwater.cli.program import cli
 from headwater.errors import HeadwaterError, UsageError
 
 
@@ -82,3 +85,94 @@ def test_a_folder_that_takes_no_log_is_no_reason_not_to_run(tmp_path: Path) -> N
     (tmp_path / "logs").write_text("in the way")
     with logged(tmp_path, "run"):
         pass
+
+
+# --- of commands ---------------------------------------------------------------------------------------------------
+
+
+def invoke(workspace: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["-w", str(workspace), *arguments])
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """A workspace with a bit in it that is not as it was."""
+    with hw.open(tmp_path / "w", durability="os") as ws:
+        ws.sql("CREATE TOPIC clicks (id BIGINT)")
+        ws.topic("clicks").append([{"id": i} for i in range(50_000)])
+        ws.maintain()
+    (file, *_) = sorted((tmp_path / "w" / "topics").rglob("*.parquet"))
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    return tmp_path / "w"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["sql", "SELECT sum(id) FROM clicks"], "sql failed"),
+        (["tail", "clicks", "--from", "earliest"], "tail failed"),
+        (["verify"], "verify found differences"),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_a_command_that_fails_says_what_to_do_and_where_its_log_is(
+    damaged: Path, command: list[str], said: str
+) -> None:
+    result = invoke(damaged, *command)
+    assert result.exit_code == 1
+    told = result.stderr.splitlines()
+    assert told[-1] == f"log: {file_of(damaged)}"
+    (line,) = lines(damaged)
+    assert (line["level"], line["message"]) == ("error", said)
+    if command[0] != "verify":
+        assert told[0].startswith("error: ")
+        assert told[-2].startswith("hint: ")
+        assert told[0].removeprefix("error: ") in line["error"]
+        assert "Traceback" in line["trace"]
+    else:
+        assert "damaged" in result.stdout
+        assert "parquet" in line["differences"][0]
+
+
+def test_a_server_that_cannot_start_says_where_its_log_is(tmp_path: Path) -> None:
+    with hw.open(tmp_path / "w", durability="os"):
+        pass
+    result = invoke(tmp_path / "w", "serve", "--host", "0.0.0.0", "--port", "0")
+    assert result.exit_code == 2
+    kinds = [line.partition(":")[0] for line in result.stderr.splitlines()]
+    assert kinds == ["error", "hint", "log"]
+    assert [line["message"] for line in lines(tmp_path / "w")] == ["serve begins", "serve failed"]
+
+
+def test_a_run_that_ends_by_itself_is_logged_too(tmp_path: Path) -> None:
+    with hw.open(tmp_path / "w", durability="os"):
+        pass
+    assert invoke(tmp_path / "w", "run", "--once").exit_code == 0
+    assert [line["message"] for line in lines(tmp_path / "w")] == ["run --once begins", "run --once ends"]
+
+
+def test_an_error_in_what_was_asked_for_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hw.open(tmp_path / "w", durability="os"):
+        pass
+    for command in (["sql", "SELEC 1"], ["tail", "nobody"]):
+        result = invoke(tmp_path / "w", *command)
+        assert result.exit_code > 0
+        assert "log: " not in result.stderr
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert CliRunner().invoke(cli, ["topics"]).exit_code == 1
+    assert list(elsewhere.iterdir()) == []
+    assert not (tmp_path / "w" / "logs").exists()
+
+
+def test_where_no_log_is_wanted_none_is_named(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWATER_LOG", "off")
+    result = invoke(damaged, "verify")
+    assert result.exit_code == 1
+    assert "log: " not in result.stderr
+    assert not (damaged / "logs").exists()

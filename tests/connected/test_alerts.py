@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import socketserver
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 import headwater as hw
-from headwater.clock import ManualClock
+from headwater.clock import ManualClock, from_us
 from headwater.connected.alerts import Alerts
-from headwater.connected.episodes import TOPIC
+from headwater.connected.episodes import TOPIC, Episode, Episodes
 from headwater.connected.notifying import Notices
 from headwater.connected.observing import WHOLE, Observer, Seen, _seen
 from headwater.connections import ALERT, AlertDefinition
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LAG = "headwater_sink_lag_seconds"
+CERTIFICATE = Path(__file__).parents[1] / "web" / "localhost.crt"
 
 
 @dataclass
@@ -75,6 +80,9 @@ class Bench:
         self.clock.advance(after)
         (alerts or self.alerts).watch()
         (alerts or self.alerts).tell()
+
+    def known(self, alert: str) -> dict[str, Episode]:
+        return {key: e for (name, key), e in Episodes(self.log).refresh().items() if name == alert}
 
     def notices(self, topic: str) -> list[tuple[str, str]]:
         end = self.log.partitions(topic)[0].end
@@ -124,6 +132,53 @@ def test_a_condition_must_hold_without_a_break(bench: Bench) -> None:
     assert bench.told == []
     bench.turn("1 second")
     assert bench.told == [("behind", "fired", "cache")]
+
+
+def test_how_long_a_condition_has_held_outlives_a_restart(bench: Bench) -> None:
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 FOR '5 minutes' {HOOK}")
+    bench.figures = {"cache": 50, "search": 50}
+    bench.turn()
+    began = bench.clock.now_us()
+    (row,) = bench.alerts.show().to_pylist()
+    assert (row["state"], row["episodes"], row["since"]) == ("pending", 0, from_us(began))
+    bench.turn("2 minutes")
+    bench.figures = {}  # nothing runs yet after the restart
+    again = bench.another()
+    bench.turn("1 minute", again)
+    bench.figures = {"cache": 50, "search": 1}
+    bench.turn("10 seconds", again)
+    bench.turn("109 seconds", bench.another())
+    assert bench.told == [], "for a second less"
+    bench.figures = {"cache": 50, "search": 50}
+    last = bench.another()
+    bench.turn("1 second", last)
+    assert bench.told == [("behind", "fired", "cache")], "the other has begun anew"
+    assert bench.known("behind")['{"sink":"cache"}'].episode == began
+    bench.turn("1 second", bench.another())
+    bench.figures = {"cache": 1, "search": 1}
+    bench.turn("1 second", bench.another())
+    bench.turn("10 minutes", bench.another())
+    assert bench.told[1:] == [("behind", "over", "cache")], "nothing is said of what has not fired"
+    assert bench.known("behind") == {}
+
+
+def test_a_clock_that_is_set_back_makes_nothing_fire_early_or_never(bench: Bench) -> None:
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 FOR '5 minutes' {HOOK}")
+    bench.figures = {"cache": 50}
+    bench.turn()
+    ahead = bench.log.topics()  # the log is as it was; the next process is on a clock that is an hour behind
+    assert TOPIC in ahead
+    behind = ManualClock(bench.clock.now_us() - 3_600_000_000)
+    other = Alerts(bench.log, behind, _no_views, bench.collect, deliver=bench.deliver)
+    for after in ("1 second", "299 seconds"):
+        behind.advance(after)
+        other.watch()
+        other.tell()
+    assert bench.told == []
+    behind.advance("1 second")
+    other.watch()
+    other.tell()
+    assert bench.told == [("behind", "fired", "cache")], "five minutes after it was first seen there"
 
 
 def test_flapping_is_told_of_no_more_often_than_it_held(bench: Bench) -> None:
@@ -411,6 +466,86 @@ def test_a_mail_says_what_happened_and_is_known_by_its_id(bench: Bench) -> None:
     assert "when: value > 10" in text
     with pytest.raises(TargetDownError, match="does not take a mail"):
         Notices(bench.clock).send(alert, notice(bench), "k1")
+
+
+class Mailbox:
+    """A mail server that takes mails over TLS from who knows the password."""
+
+    def __init__(self, *, offers_tls: bool = True) -> None:
+        self.mails: list[str] = []
+        self.logins: list[tuple[bytes, bytes]] = []
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(CERTIFICATE, CERTIFICATE.with_suffix(".key"))
+        tls = {"tls_context": context, "require_starttls": True, "auth_required": True} if offers_tls else {}
+        self.controller = Controller(
+            self, hostname="localhost", port=free_port(), authenticator=self._admit, **tls
+        )
+
+    def _admit(self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
+        self.logins.append((data.login, data.password))
+        return AuthResult(success=data.password == b"s3cret", handled=False)
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
+        assert (session.ssl is not None) == (server.tls_context is not None)
+        self.mails.append(envelope.content.decode())
+        return "250 taken"
+
+    @contextmanager
+    def open(self) -> Iterator[int]:
+        self.controller.start()
+        try:
+            yield int(self.controller.port)
+        finally:
+            self.controller.stop()
+
+
+def mailed(bench: Bench, port: int) -> AlertDefinition:
+    options = (
+        f"to = 'ops@example.org', host = 'localhost', port = {port}, starttls = true, user = 'me', "
+        "password = env('MAIL_PASSWORD'), timeout = '5 s'"
+    )
+    bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 NOTIFY EMAIL WITH ({options})")
+    return bench.alerts.definitions()["behind"]
+
+
+def test_a_mail_goes_over_tls_to_a_server_that_is_logged_in_to(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))  # whom this machine trusts
+    monkeypatch.setenv("MAIL_PASSWORD", "s3cret")
+    box = Mailbox()
+    with box.open() as port:
+        alert = mailed(bench, port)
+        Notices(bench.clock).send(alert, notice(bench), "k1")
+        assert box.logins == [(b"me", b"s3cret")]
+        assert "Message-ID: <k1@headwater>" in box.mails[0]
+        monkeypatch.setenv("MAIL_PASSWORD", "wr0ng")
+        with pytest.raises(TargetDownError, match="does not take a mail") as raised:
+            Notices(bench.clock).send(alert, notice(bench), "k1")
+    assert "Authentication" in str(raised.value)
+    assert "wr0ng" not in str(raised.value)
+    assert len(box.mails) == 1
+
+
+@pytest.mark.parametrize("offers_tls", [True, False], ids=["untrusted", "plain"])
+def test_no_mail_and_no_password_goes_to_a_server_that_is_not_known_to_be_the_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, offers_tls: bool
+) -> None:
+    monkeypatch.setenv("MAIL_PASSWORD", "s3cret")
+    box = Mailbox(offers_tls=offers_tls)
+    with box.open() as port:
+        alert = mailed(bench, port)
+        with pytest.raises(TargetDownError, match="does not take a mail") as raised:
+            Notices(bench.clock).send(alert, notice(bench), "k1")
+    assert ("certificate" if offers_tls else "STARTTLS") in str(raised.value)
+    assert box.mails == []
+    assert box.logins == []
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
 
 
 @contextmanager

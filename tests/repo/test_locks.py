@@ -13,7 +13,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 GROUPS = PROJECT["dependency-groups"]
 WANTED = {
     "runtime": PROJECT["project"]["dependencies"] + GROUPS["build"],
-    "dev": PROJECT["project"]["dependencies"] + GROUPS["build"] + GROUPS["dev"],
+    "dev": PROJECT["project"]["dependencies"]
+    + GROUPS["build"]
+    + GROUPS["dev"]
+    + PROJECT["project"]["optional-dependencies"]["otel"],
     "demo": PROJECT["project"]["dependencies"]
     + GROUPS["build"]
     + PROJECT["project"]["optional-dependencies"]["demo"],

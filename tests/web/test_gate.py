@@ -214,21 +214,6 @@ def test_the_description_of_the_api_has_every_route(client: AppClient) -> None:
     assert "http://" not in page.replace("http://localhost", "")
 
 
-def test_health_tells_live_from_ready(
-    ws: hw.Workspace, client: AppClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert get(client, "/health").json() == {"live": True, "ready": True, "reasons": [], "engine": False}
-
-    def fail(*_: object) -> None:
-        raise StorageError("gone")
-
-    monkeypatch.setattr(ws.log, "sequence", fail)
-    assert get(client, "/health").status_code == 200
-    for path in ("/health?ready", "/health/ready"):
-        answer = get(client, path)
-        assert (answer.status_code, answer.json()["reasons"]) == (503, ["the workspace cannot be read"])
-
-
 def test_metrics_are_what_the_workspace_says(client: AppClient) -> None:
     answer = get(client, "/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

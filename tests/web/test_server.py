@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 import headwater as hw
 from headwater.cli.program import cli
+from headwater.cli.serve import settings_of
 from headwater.web.server import beside
 from headwater.web.settings import ServerSettings
 from tests.web.serving import ServerProcess
@@ -60,6 +61,9 @@ def test_it_does_not_listen_to_others_without_tokens(place: Path) -> None:
         (["--allow-origin", "shop.example"], "is not an origin"),
         (["--allow-origin", "https://shop.example/"], "is not an origin"),
         (["--body-limit", "much"], "is not a size"),
+        (["--query-timeout", "long"], "long"),
+        (["--body-timeout", "0 seconds"], "is no time to wait"),
+        (["--connections", "0"], "--connections"),
         (["--host", "203.0.113.7", "--insecure"], "cannot listen"),
     ],
 )
@@ -67,6 +71,13 @@ def test_what_cannot_be_served_is_said_at_once(place: Path, options: list[str], 
     refused = run(place, "serve", "--port", "0", *options)
     assert refused.exit_code == 2, refused.output
     assert said in refused.output
+
+
+def test_limits_are_said_in_sizes_and_spans() -> None:
+    said = {"body_limit": "1 MB", "body_timeout": "5 minutes", "query_timeout": "500 ms", "connections": None}
+    made = settings_of({"allow_origins": ()}, said)
+    assert (made.body_bytes_max, made.body_s, made.query_s) == (1 << 20, 300.0, 0.5)
+    assert made.connections_max == ServerSettings().connections_max
 
 
 def test_a_port_that_is_taken_is_said(place: Path) -> None:

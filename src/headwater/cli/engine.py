@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.cli import INTERRUPTED
-from headwater.cli.logs import logged
+from headwater.cli.logs import logged, say_where
 from headwater.cli.output import print_json
 from headwater.cli.serve import beside_engine
 from headwater.cli.session import Session, json_option, outside_of, pass_session, views_of
@@ -98,8 +98,9 @@ def run(
 
         views_of(ws).listener = Ticks(ws.log)
         if once:
-            _apply(ws, file, as_json)
-            run_once(ws, tick_rows, as_json)
+            with logged(ws.path, "run --once"):
+                _apply(ws, file, as_json)
+                run_once(ws, tick_rows, as_json)
             return
         with logged(ws.path, "run"), _claimed(views_of(ws)) as ownership:
             _apply(ws, file, as_json)
@@ -251,6 +252,7 @@ def _report(
 def _fail_if_stopped(ws: Workspace) -> None:
     """Exit status 1 if a view is stopped, by this run or an earlier one."""
     if _say_stopped(ws, views_of(ws).store.latest()):
+        say_where(ws.path)
         click.get_current_context().exit(1)
 
 

@@ -12,6 +12,7 @@ import click
 from headwater.cli.logs import logged
 from headwater.cli.output import print_json, print_listing
 from headwater.cli.session import Session, json_option, pass_session
+from headwater.clock import parse_span_us
 from headwater.errors import UsageError
 from headwater.settings import parse_bytes
 
@@ -68,11 +69,18 @@ def address_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-def settings_of(options: dict[str, Any], body_limit: str | None = None) -> ServerSettings:
-    """What the options say."""
+def settings_of(options: dict[str, Any], limits: dict[str, Any] | None = None) -> ServerSettings:
+    """What the options say. `limits`: those of `limit_options`, as they were written."""
     from headwater.web.settings import ServerSettings
 
-    sized: dict[str, Any] = {} if body_limit is None else {"body_bytes_max": parse_bytes(body_limit)}
+    read: dict[str, tuple[str, Callable[[Any], float]]] = {
+        "body_limit": ("body_bytes_max", parse_bytes),
+        "body_timeout": ("body_s", _seconds),
+        "query_timeout": ("query_s", _seconds),
+        "connections": ("connections_max", int),
+    }
+    said = {name: value for name, value in (limits or {}).items() if value is not None}
+    sized: dict[str, Any] = {read[name][0]: read[name][1](value) for name, value in said.items()}
     for origin in options["allow_origins"]:
         if origin != "null" and "://" in origin and not origin.endswith("/"):
             continue
@@ -82,11 +90,31 @@ def settings_of(options: dict[str, Any], body_limit: str | None = None) -> Serve
     return ServerSettings(**options, **sized)
 
 
+def _seconds(text: str) -> float:
+    seconds = parse_span_us(text) / 1e6
+    if seconds <= 0:
+        raise UsageError(f"{text!r} is no time to wait", hint="write it as '30 seconds'")
+    return seconds
+
+
+LIMITS = ("body_limit", "body_timeout", "query_timeout", "connections")
+
+
 @click.command()
 @address_options
 @click.option("--body-limit", metavar="SIZE", help="The largest body that is taken; 64 MB if not said.")
+@click.option(
+    "--body-timeout", metavar="SPAN", help="How long a body may take to come; 60 seconds if not said."
+)
+@click.option("--query-timeout", metavar="SPAN", help="How long a query may take; 30 seconds if not said.")
+@click.option(
+    "--connections",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How many there may be at once; 4,000 if not said.",
+)
 @pass_session
-def serve(session: Session, /, body_limit: str | None, **options: Any) -> None:
+def serve(session: Session, /, **options: Any) -> None:
     """Serve the workspace over HTTP, until Ctrl-C.
 
     Rows are taken by POST /topics/TOPIC, views are read by GET /views/VIEW; /docs says the rest. It makes no ticks: `headwater
@@ -99,7 +127,7 @@ def serve(session: Session, /, body_limit: str | None, **options: Any) -> None:
     with session.open() as ws, logged(ws.path, "serve"):
         serve_until_told(
             ws,
-            settings_of(options, body_limit),
+            settings_of(options, {name: options.pop(name) for name in LIMITS}),
             lambda where: click.echo(f"serving {where}  Ctrl-C stops", err=True),
         )
     click.echo("stopped", err=True)

@@ -7,11 +7,13 @@ import os
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 import headwater as hw
+from headwater.cli.logs import failure_logged
 from headwater.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +46,15 @@ class Session:
 
     @contextmanager
     def open(self, *, keep_ticks: int | None = None) -> Iterator[Workspace]:
-        """The workspace; an error with the way out if there is none."""
+        """The workspace; an error with the way out if there is none. What fails within the block is in its log."""
+        context = click.get_current_context(silent=True)
+        what = "" if context is None else context.command_path.partition(" ")[2]
+        with failure_logged(Path(self.path), what):
+            with self._opened(keep_ticks) as workspace:
+                yield workspace
+
+    @contextmanager
+    def _opened(self, keep_ticks: int | None) -> Iterator[Workspace]:
         try:
             workspace = hw.open(self.path, create=False, keep_ticks=keep_ticks)
         except (hw.NotAWorkspaceError, hw.WorkspaceMissingError) as error:

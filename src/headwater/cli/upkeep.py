@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwater.cli.logs import log_failure, say_where
 from headwater.cli.output import plain, print_json, print_listing, progress, shown_bytes
 from headwater.cli.session import Session, complete_topic, json_option, outside_of, pass_session, views_of
 
@@ -130,6 +131,8 @@ def verify(session: Session, topics: tuple[str, ...], repair: bool, cheap: bool,
     else:
         _print_verified(result, views)
     if not result.ok:
+        log_failure(ws.path, "verify found differences", {"differences": list(map(str, result.differences))})
+        say_where(ws.path)
         click.get_current_context().exit(1)
 
 

@@ -1,8 +1,8 @@
 """The alerts of a workspace: declared, watched beside an engine, and told of.
 
 Watching and telling are two threads of their own: a receiver that does not answer holds up neither a tick nor another alert's
-episodes. All that outlives the process is in `episodes`; how long a condition has held that has not fired yet is not: what
-nobody watched is not known to have held, so a restart begins to count anew.
+episodes. All that outlives the process is in `episodes`, also since when a condition holds that has not fired yet: a restart counts on.
+Only the process whose engine the workspace's is looks and tells.
 """
 
 from __future__ import annotations
@@ -48,6 +48,15 @@ class _Trouble:
     until_ms: float
 
 
+@dataclass(frozen=True)
+class _Held:
+    """How long a condition had held when it was first seen here, and when that was, by the steady clock."""
+
+    episode: Microseconds
+    before_us: Microseconds
+    steady_ms: float
+
+
 class Alerts:
     """Everything about alerts."""
 
@@ -58,10 +67,13 @@ class Alerts:
         views: Callable[[], Views],
         figures: Figures,
         *,
+        is_ours: Callable[[], bool] = lambda: True,
         observer: Observer | None = None,
         deliver: Send | None = None,
     ) -> None:
+        """`is_ours`: whether looking and telling is for this process."""
         self._log = log
+        self._is_ours = is_ours
         self._clock = clock
         self._views = views
         self._observer = observer or Observer(log, views, figures)
@@ -71,8 +83,8 @@ class Alerts:
         )
         self._episodes = Episodes(log)
         self._turn = threading.RLock()
-        self._held: dict[tuple[str, str], tuple[float, Microseconds]] = {}
-        """Since when a condition holds that has not fired, by the steady clock and by the wall's."""
+        self._held: dict[tuple[str, str], _Held] = {}
+        """Of conditions that hold and have not fired."""
         self._absent: dict[tuple[str, str], float] = {}
         self._blind: dict[str, str] = {}
         """Why an alert could not be looked at, the last time."""
@@ -154,16 +166,23 @@ class Alerts:
                 return
             self._observer.begin()
             changed: list[Episode] = []
-            for alert in declared.values():
-                changed += self._look(alert, known)
             gone = [
                 e for e in known.values() if e.alert not in declared or _other(e, declared[e.alert])
             ]  # nobody is told of the end of what was dropped
-            self._held = {place: since for place, since in self._held.items() if place[0] in declared}
+            for alert in declared.values():
+                mine = {e.key: e for e in known.values() if e.alert == alert.name and not _other(e, alert)}
+                found, ended = self._look(alert, mine)
+                changed += found
+                gone += ended
+            pending = {(e.alert, e.key) for e in (*known.values(), *changed) if e.state == "pending"}
+            self._held = {place: held for place, held in self._held.items() if place in pending}
             if changed or gone:
                 self._write(declared, changed, gone)
 
-    def _look(self, alert: AlertDefinition, known: Mapping[tuple[str, str], Episode]) -> list[Episode]:
+    def _look(
+        self, alert: AlertDefinition, known: Mapping[str, Episode]
+    ) -> tuple[list[Episode], list[Episode]]:
+        """The episodes that have begun, fired or ended; and those that ended before they fired."""
         try:
             if alert.kind == "topic":
                 make_notices(self._log, str(alert.options["topic"]))
@@ -172,40 +191,48 @@ class Alerts:
         except HeadwaterError as error:
             # nobody knows: what is firing stays so, and what holds must be seen to hold
             self._blind[alert.name] = error.message
-            self._held = {place: since for place, since in self._held.items() if place[0] != alert.name}
-            return []
-        open_now = {key: e for (name, key), e in known.items() if name == alert.name and not _other(e, alert)}
-        return [*self._begun(alert, seen, open_now), *self._ended(alert, seen, open_now)]
+            return [], [e for e in known.values() if e.state == "pending"]
+        over = self._ended(alert, seen, known)
+        ended = [replace(e, state="over", ended_at=self._clock.now_us()) for e in over if e.state == "firing"]
+        return [*self._begun(alert, seen, known), *ended], [e for e in over if e.state == "pending"]
 
     def _begun(self, alert: AlertDefinition, seen: Seen, known: Mapping[str, Episode]) -> list[Episode]:
-        now, steady = self._clock.now_us(), self._clock.steady_ms()
-        self._held = {
-            place: since
-            for place, since in self._held.items()
-            if place[0] != alert.name or place[1] in seen.holding
-        }
-        fired = []
+        now = self._clock.now_us()
+        begun = []
         for key, row in seen.holding.items():
-            if key in known:  # firing, or its end was not told yet
+            was = known.get(key)
+            if was is not None and was.state != "pending":  # firing, or its end was not told yet
                 continue
-            held_ms, since = self._held.setdefault((alert.name, key), (steady, now))
-            if (steady - held_ms) * 1_000 >= alert.held_us:
-                fired.append(Episode(alert.name, key, since, alert.incarnation, "firing", now, row))
-        return fired
+            since = now if was is None else was.episode
+            if self._held_us(alert.name, key, since) >= alert.held_us:
+                begun.append(Episode(alert.name, key, since, alert.incarnation, "firing", now, row))
+            elif was is None:
+                begun.append(Episode(alert.name, key, since, alert.incarnation, "pending", now, row))
+        return begun
+
+    def _held_us(self, alert: str, key: str, episode: Microseconds) -> float:
+        """How long a condition has held. What was before this process came is of the wall's clock, the rest of the steady one."""
+        steady = self._clock.steady_ms()
+        held = self._held.get((alert, key))
+        if held is None or held.episode != episode:
+            held = _Held(episode, max(0, self._clock.now_us() - episode), steady)
+            self._held[alert, key] = held
+        return held.before_us + (steady - held.steady_ms) * 1_000
 
     def _ended(self, alert: AlertDefinition, seen: Seen, known: Mapping[str, Episode]) -> list[Episode]:
-        now, steady = self._clock.now_us(), self._clock.steady_ms()
+        """The episodes whose condition holds no more."""
+        steady = self._clock.steady_ms()
         over = []
         for key, episode in known.items():
             place = (alert.name, key)
             absent = seen.present is not None and key not in seen.present
             since_ms = self._absent.setdefault(place, steady) if absent else self._absent.pop(place, steady)
-            if episode.state != "firing" or key in seen.holding or (seen.crowded and key != WHOLE):
+            if episode.state == "over" or key in seen.holding or (seen.crowded and key != WHOLE):
                 continue
             if absent and (steady - since_ms) * 1_000 < GONE_AFTER_US:
                 continue
             self._absent.pop(place, None)
-            over.append(replace(episode, state="over", ended_at=now))
+            over.append(episode)
         return over
 
     def _write(
@@ -216,7 +243,7 @@ class Alerts:
         notices: dict[str, list[dict[str, Any]]] = {}
         for episode in changed:
             alert = declared[episode.alert]
-            if alert.kind != "topic":
+            if alert.kind != "topic" or episode.state == "pending":
                 kept.append(episode)
                 continue
             event: Event = "fired" if episode.state == "firing" else "over"
@@ -226,9 +253,7 @@ class Alerts:
                 done.append(episode)
             else:
                 kept.append(replace(episode, told="fired"))
-        if self._episodes.write(kept, done, notices):
-            for episode in changed:
-                self._held.pop((episode.alert, episode.key), None)
+        self._episodes.write(kept, done, notices)
 
     # --- telling ---------------------------------------------------------------------------------------------------
 
@@ -245,6 +270,8 @@ class Alerts:
                 trouble = self._trouble.get(alert.name)
                 if trouble is not None and self._clock.steady_ms() < trouble.until_ms:
                     break
+                if not self._is_ours():
+                    return
                 notice = episode.notice(event, alert.subject, alert.condition)
                 try:
                     self._send(alert, notice, key_of(self._log.identity, notice))
@@ -298,7 +325,8 @@ class Alerts:
     def _loop(self, work: Callable[[], None]) -> None:
         while True:
             try:
-                work()
+                if self._is_ours():
+                    work()
             except Exception:  # noqa: BLE001 - who stops watching tells nobody
                 # a full disk, a log that is closed, a defect: tried again
                 _log.warning("alerts: an attempt failed, and is made again", exc_info=True)
@@ -315,6 +343,7 @@ class Alerts:
         for name, made in self.definitions().items():
             mine = [e for e in known.values() if e.alert == name and not _other(e, made)]
             firing = [e for e in mine if e.state == "firing"]
+            begun = firing or [e for e in mine if e.state == "pending"]
             trouble = self._trouble.get(name)
             rows.append(
                 {
@@ -322,9 +351,9 @@ class Alerts:
                     "on": made.subject,
                     "condition": made.condition,
                     "held_for": format_span(made.held_us) if made.held_us else None,
-                    "state": "firing" if firing else "quiet",
+                    "state": begun[0].state if begun else "quiet",
                     "episodes": len(firing),
-                    "since": from_us(min(e.episode for e in firing)) if firing else None,
+                    "since": from_us(min(e.episode for e in begun)) if begun else None,
                     "untold": sum(e.untold is not None for e in mine),
                     "reason": self._blind.get(name) or (trouble.reason if trouble else None),
                     "notify": made.kind,

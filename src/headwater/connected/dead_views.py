@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from headwater.catalog import TopicDefinition
 from headwater.connected.shelves import (
+    OPEN,
     Edited,
     Known,
     Letter,
@@ -104,6 +105,11 @@ class ViewShelf:
         acted_on = np.flatnonzero(is_acted_on.to_numpy())
         chosen = np.concatenate([acted_on, others[_PLACE].to_numpy()])
         return Pile(self._letters(owner, errors.take(pa.array(chosen)), topics), total - others.num_rows)
+
+    def waiting(self, owner: str, deeds: Deeds) -> int:
+        """How many letters of an owner wait for somebody; ViewUnavailableError if it is no part of the tick."""
+        pile = self.newest(owner, 0, deeds)
+        return pile.more + sum(known(one, deeds, lingers=True).state in OPEN for one in pile.letters)
 
     def _letters(self, owner: str, errors: pa.Table, topics: Mapping[str, TopicDefinition]) -> list[Letter]:
         places = errors.select(["_topic", "_partition", "_offset"]).to_pylist()

@@ -1,7 +1,7 @@
 """Episodes of alerts: what is firing, and what was told of it, as records of the workspace's own topic `_alerts`.
 
-A record is the state of one episode, by alert and key; it is deleted when its end was told. So what is firing outlives every
-process, and of two that watch at once the second is refused, because whoever writes names the end of the topic that he has
+A record is the state of one episode, by alert and key: pending while its condition holds and has not done so for long enough, then
+firing, then over; it is deleted when its end was told, and where it never fired. So what is firing, or about to, outlives every process, and of two that watch at once the second is refused, because whoever writes names the end of the topic that he has
 seen. What is told on a topic is in the same append as the episode's record: it is told once.
 """
 
@@ -53,16 +53,17 @@ Event = Literal["fired", "over"]
 
 @dataclass(frozen=True)
 class Episode:
-    """One time that an alert's condition held long enough, for one key. `episode`, when it began to hold, tells it from others."""
+    """One time that an alert's condition held, for one key. `episode`, when it began to hold, tells it from others."""
 
     alert: str
     key: str
     episode: Microseconds
     incarnation: int
-    state: Literal["firing", "over"]
+    state: Literal["pending", "firing", "over"]
     fired_at: Microseconds
+    """When it fired; of one that has not, when it began."""
     row: str
-    """What met the condition when it fired, as JSON."""
+    """What met the condition then, as JSON."""
     told: Event | None = None
     """The last that its receiver has taken."""
     ended_at: Microseconds | None = None
@@ -70,6 +71,8 @@ class Episode:
     @property
     def untold(self) -> Event | None:
         """What is to be told next."""
+        if self.state == "pending":
+            return None
         if self.told is None:
             return "fired"
         return "over" if self.state == "over" and self.told == "fired" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,10 +21,11 @@ from headwater.connected.observing import Figures
 from headwater.connected.sinks import Sinks
 from headwater.connected.sources import Sources
 from headwater.connections import SINK, SOURCE
-from headwater.errors import UsageError
+from headwater.errors import EngineRunningError, HeadwaterError, UsageError
 from headwater.log.protocol import Log
 from headwater.positions import Receipt
 from headwater.queries import statements as s
+from headwater.runtime.deeds import Deeds, read_deeds
 from headwater.storage import Storage
 
 if TYPE_CHECKING:
@@ -49,13 +51,15 @@ class Outside:
         hooks = Board(Storage(root), clock, HOOKS_FILE)
         self.sources = Sources(log, clock, root, views, self._board, hooks)
         self.sinks = Sinks(log, clock, root, workspace, views, self._board)
-        self.alerts = Alerts(log, clock, views, figures)
+        self.alerts = Alerts(log, clock, views, figures, is_ours=self._is_ours)
         self._retrying = Retrying(log, self.sinks.retry)
         self._log = log
         self._clock = clock
         self._views = views
         self._seen = -1
         self._looked_ms = 0.0
+        self._letters: tuple[int, Deeds | None, Mapping[str, int]] | None = None
+        """How many letters of views wait, at a tick and after what was done about them."""
 
     def execute(self, statement: s.Outside) -> pa.Table | None:
         """Run a statement about a source, a sink or an alert."""
@@ -99,6 +103,17 @@ class Outside:
             self.alerts.start()
         self._board.keep_telling(self._news)
 
+    def look_at_alerts(self) -> None:
+        """Look at alerts once, and tell: as the engine of the workspace for so long, so that nobody else does."""
+        with suppress(EngineRunningError), self._views().claim():
+            self.alerts.watch()
+            self.alerts.tell()
+
+    def _is_ours(self) -> bool:
+        """Whether no other process is the engine of the workspace; one that was frozen may find that another is."""
+        engine = self._views().engine()
+        return engine is None or engine.is_here
+
     def _news(self) -> Bulletin:
         return Bulletin(self._clock.now_us(), sources=self.sources.news(), sinks=self.sinks.news())
 
@@ -125,6 +140,24 @@ class Outside:
         return Dead(
             self._log, (ViewShelf(self._log, self._views), SinkShelf(self._log, self.sinks, self._clock))
         )
+
+    def waiting_letters(self) -> dict[tuple[str, str], int]:
+        """By kind and owner, how many dead letters wait for somebody. Nobody outside is asked: of sinks it is as those who keep them
+        in step tell. Of a view that is no part of the newest tick nothing is said."""
+        manifest = self._views().store.latest()
+        tick, deeds = 0 if manifest is None else manifest.tick, read_deeds(self._log)
+        done = deeds if deeds.by_letter else None
+        if self._letters is None or self._letters[0] != tick or self._letters[1] is not done:
+            shelf, found = ViewShelf(self._log, self._views), dict[str, int]()
+            for view in shelf.owners():
+                with suppress(HeadwaterError):
+                    found[view] = shelf.waiting(view, deeds)
+            self._letters = tick, done, found
+        waiting = {("view", view): count for view, count in self._letters[2].items()}
+        if self._log.entries(SINK):
+            for sink, facts in self.sinks.facts().items():
+                waiting["sink", sink] = facts["status"]["withheld"] - facts.get("dropped", 0)
+        return waiting
 
     # --- positions of sources --------------------------------------------------------------------------------------
 

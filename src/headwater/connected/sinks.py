@@ -58,7 +58,7 @@ class SinkStatus:
     @staticmethod
     def told(facts: Mapping[str, Any]) -> SinkStatus:
         """As the news of a sink that is kept in step has it."""
-        return SinkStatus(Status(**facts["status"]), Lag(**facts["lag"]))
+        return SinkStatus(Status(**facts["status"]), Lag(**facts["lag"]), facts.get("dropped", 0))
 
 
 class Sinks:
@@ -232,12 +232,7 @@ class Sinks:
 
     def status(self, name: str) -> SinkStatus:
         """How a sink is doing, with how many of its letters were dropped."""
-        told = self._status(name)
-        if self.may_have_dropped(told):
-            deeds, anew = read_deeds(self._log), incarnation_of(self._log, name)
-            with suppress(HeadwaterError):
-                told = replace(told, dropped=count_dropped(name, self.withheld(name), deeds, anew))
-        return told
+        return self._with_dropped(name, self._status(name), lambda: self.withheld(name))
 
     def may_have_dropped(self, told: SinkStatus) -> bool:
         """Whether a sink's target is to be asked for the rows that it has refused, to count those that were dropped."""
@@ -269,8 +264,17 @@ class Sinks:
         for name, (_, runner, _) in list(self._open.items()):
             if runner.running:
                 applier = runner.applier
-                found[name] = {"status": asdict(applier.status()), "lag": asdict(applier.lag())}
+                told = SinkStatus(applier.status(), applier.lag())
+                found[name] = asdict(self._with_dropped(name, told, applier.refused))
         return found
+
+    def _with_dropped(self, name: str, told: SinkStatus, withheld: Callable[[], Withheld]) -> SinkStatus:
+        """With how many of the rows that its target refuses were dropped, as far as that can be said."""
+        with suppress(HeadwaterError):
+            if self.may_have_dropped(told):
+                deeds, anew = read_deeds(self._log), incarnation_of(self._log, name)
+                return replace(told, dropped=count_dropped(name, withheld(), deeds, anew))
+        return told
 
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
         """What is known of each sink that is kept in step, here or in another process."""

@@ -15,9 +15,9 @@ _MINUTE: Microseconds = 60_000_000
 DEFAULTS: tuple[tuple[str, str, Mapping[str, str], str, Microseconds], ...] = (
     ("follower_behind", "headwater_sink_lag_seconds", {}, "value > 60", 5 * _MINUTE),
     ("view_stopped", "headwater_view_status", {"status": "stopped"}, "value > 0", 0),
-    ("late_rows_dropped", "headwater_view_dropped_share", {}, "value > 0.01", 0),
-    ("view_dead_letters", "headwater_view_input_rows_total", {"outcome": "failed"}, "value > 0", 0),
-    ("sink_dead_letters", "headwater_sink_refused_rows", {}, "value > 0", 0),
+    ("late_rows_dropped", "headwater_view_recent_dropped_share", {}, "value > 0.01", 0),
+    ("view_dead_letters", "headwater_dead_letters", {"kind": "view"}, "value > 0", 0),
+    ("sink_dead_letters", "headwater_dead_letters", {"kind": "sink"}, "value > 0", 0),
     ("wal_retained", "headwater_source_retained_wal_bytes", {}, "value > 10e9", 5 * _MINUTE),
     ("disk_nearly_full", "headwater_disk_free_bytes", {}, "value < 5e9", _MINUTE),
 )

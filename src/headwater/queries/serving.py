@@ -37,6 +37,7 @@ from headwater.queries.serving_values import VOID, Declined, decline, plain_type
 
 __all__ = ["HIDDEN", "Relation", "decline_reason", "serve"]
 
+TooLongError = serving_duckdb.TooLongError
 PLANS_KEPT = 256
 QUERY_CHARACTERS_MAX = 50_000
 SQL_CHARACTERS_MAX = 500_000
@@ -56,14 +57,22 @@ class Relation(Protocol):
         """
 
 
-def serve(query: str, relations: Mapping[str, Relation]) -> pa.Table | None:
+def serve(
+    query: str,
+    relations: Mapping[str, Relation],
+    *,
+    rows_max: int | None = None,
+    seconds: float | None = None,
+) -> pa.Table | None:
     """The answer to one SELECT, with Spark's column names and types; None if it is Spark's to answer.
 
     Relations are found by name in any case, and read at most once for each place in which the query names them. The
-    rows are in order only if the query says ORDER BY. Thread-safe if the relations are.
+    rows are in order only if the query says ORDER BY. Thread-safe if the relations are. With `rows_max` only the first rows are
+    computed; TooLongError if it takes more than `seconds`, and nothing of it goes on.
     """
+    bounds = serving_duckdb.Bounds.of(rows_max, seconds)
     try:
-        return _plan(query, relations).run(relations)
+        return _plan(query, relations).run(relations, bounds)
     except (Declined, serving_duckdb.Failed):
         return None
 
@@ -133,7 +142,7 @@ class _Lookup:
     def reads(self) -> tuple[_Read, ...]:
         return (self.read,)
 
-    def run(self, relations: Mapping[str, Relation]) -> pa.Table:
+    def run(self, relations: Mapping[str, Relation], bounds: serving_duckdb.Bounds) -> pa.Table:
         """The answer."""
         columns = dict(zip(self.read.columns, self.read.rows(relations), strict=True))
         table = _result(self.outputs, [columns[i] for i in self.positions])
@@ -143,7 +152,8 @@ class _Lookup:
             mask = equal if mask is None else pc.and_(mask, equal)
         if mask is not None:
             table = table.filter(mask)
-        return table if self.limit is None else table.slice(0, self.limit)
+        limits = [limit for limit in (self.limit, bounds.rows_max) if limit is not None]
+        return table.slice(0, min(limits)) if limits else table
 
 
 @dataclass(frozen=True)
@@ -158,7 +168,7 @@ class _Duck:
     def reads(self) -> tuple[_Read, ...]:
         return tuple(self.tables.values())
 
-    def run(self, relations: Mapping[str, Relation]) -> pa.Table:
+    def run(self, relations: Mapping[str, Relation], bounds: serving_duckdb.Bounds) -> pa.Table:
         """The answer; `serving_duckdb.Failed` if there is none to be had here."""
         tables = {}
         for name, read in self.tables.items():
@@ -167,7 +177,7 @@ class _Duck:
                 for i, column in zip(read.columns, read.rows(relations), strict=True)
             ]
             tables[name] = pa.table(columns, names=[f"c{i}" for i in read.columns])
-        return _result(self.outputs, serving_duckdb.run(self.sql, tables).columns)
+        return _result(self.outputs, serving_duckdb.run(self.sql, tables, bounds).columns)
 
 
 _Plan = _Lookup | _Duck

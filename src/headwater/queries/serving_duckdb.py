@@ -9,7 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
@@ -36,14 +39,44 @@ _database: duckdb.DuckDBPyConnection | None = None
 _local = threading.local()
 
 
-def run(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+AGAIN_S, IDLE_S = 0.05, 60.0
+BATCH_ROWS = 8_192
+"""Rows that are taken at once of a result that may be cut off."""
+
+
+class TooLongError(Exception):
+    """A query took longer than it may, and was broken off."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a query may cost: rows of its result, the rest of which is never computed; and seconds, by the monotonic clock."""
+
+    rows_max: int | None = None
+    until_s: float | None = None
+
+    @staticmethod
+    def of(rows_max: int | None, seconds: float | None) -> Bounds:
+        """From now on."""
+        return Bounds(rows_max, None if seconds is None else time.monotonic() + seconds)
+
+
+def run(sql: str, tables: Mapping[str, pa.Table], bounds: Bounds | None = None) -> pa.Table:
     """The result of a query over tables that it knows by these names; each may be scanned once. Thread-safe."""
     cursor = _cursor()
+    bounds = bounds or Bounds()
     try:
         for name, table in tables.items():
             # A bare stream is scanned as it is. Of a pyarrow table DuckDB lets pyarrow filter, to whom NaN > 1 is false.
             cursor.register(name, table.__arrow_c_stream__())
-        answer = cursor.execute(sql).to_arrow_table()
+        with _limited(cursor, bounds.until_s):
+            result = cursor.execute(sql)
+            if bounds.rows_max is None:
+                answer = result.to_arrow_table()
+            else:
+                answer = _first(result.to_arrow_reader(BATCH_ROWS), bounds.rows_max)
+    except duckdb.InterruptException:
+        raise TooLongError from None
     except (duckdb.FatalException, duckdb.InternalException):
         _forget()  # the database answers nothing any more
         raise
@@ -52,6 +85,65 @@ def run(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
             for name in tables:
                 cursor.unregister(name)
     return answer
+
+
+def _first(reader: pa.RecordBatchReader, rows_max: int) -> pa.Table:
+    batches: list[pa.RecordBatch] = []
+    count = 0
+    for batch in reader:
+        batches.append(batch)
+        count += batch.num_rows
+        if count >= rows_max:
+            break
+    return pa.Table.from_batches(batches, reader.schema).slice(0, rows_max)
+
+
+def _limited(cursor: duckdb.DuckDBPyConnection, until_s: float | None) -> AbstractContextManager[None]:
+    if until_s is None:
+        return contextlib.nullcontext()
+    if until_s <= time.monotonic():
+        raise TooLongError
+    return _watchdog.over(cursor, until_s)
+
+
+class _Watchdog:
+    """Breaks off queries whose time is over: one thread for all, which is woken by none of them that ends in time."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._running: dict[object, tuple[float, duckdb.DuckDBPyConnection]] = {}
+        self._wakes_s: float | None = None
+        """When it looks next; None before there is a thread."""
+
+    @contextlib.contextmanager
+    def over(self, cursor: duckdb.DuckDBPyConnection, until_s: float) -> Iterator[None]:
+        """Within the block a query of the cursor is broken off at that time; never one that comes after it."""
+        mark = object()
+        with self._news:
+            self._running[mark] = (until_s, cursor)
+            if self._wakes_s is None:
+                threading.Thread(target=self._watch, name="headwater-query-limit", daemon=True).start()
+            elif until_s < self._wakes_s:
+                self._news.notify()
+            self._wakes_s = min(until_s, self._wakes_s or until_s)
+        try:
+            yield
+        finally:
+            with self._news:
+                del self._running[mark]
+
+    def _watch(self) -> None:
+        with self._news:
+            while True:
+                now = time.monotonic()
+                for until_s, cursor in self._running.values():
+                    if until_s <= now:
+                        cursor.interrupt()
+                later = [until_s for until_s, _ in self._running.values() if until_s > now]
+                # One that is not broken off at once, or is over just now, is looked at again in a moment.
+                overdue = [now + AGAIN_S] if len(later) < len(self._running) else []
+                self._wakes_s = min(later + overdue, default=now + IDLE_S)
+                self._news.wait(self._wakes_s - now)
 
 
 def _cursor() -> duckdb.DuckDBPyConnection:
@@ -71,10 +163,20 @@ def _opened() -> duckdb.DuckDBPyConnection:
         return _database
 
 
+_watchdog = _Watchdog()
+
+
 def _forget() -> None:
-    """Start anew with the next query: a forked child has none of the parent's threads."""
+    """Start anew with the next query."""
     global _database, _local, _lock
     _database, _local, _lock = None, threading.local(), threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget)
+def _forget_all() -> None:
+    """A forked child has none of the parent's threads."""
+    global _watchdog
+    _forget()
+    _watchdog = _Watchdog()
+
+
+os.register_at_fork(after_in_child=_forget_all)

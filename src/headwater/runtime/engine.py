@@ -93,6 +93,8 @@ class Engine:
         self._reserved = int(entry.document["reserved"]) if entry else 0
         self._first = self._first_tick()
         self._figures = figures_of(self.manifest)
+        self.watch = Phases()
+        """Where the time of the tick under way, or else of the last one, went; of one that failed too."""
 
     def tick(self, rows_max: int | None = None) -> TickReport | None:
         """Move every view on, by `rows_max` rows of the log at most; None if there is nothing to do."""
@@ -100,7 +102,7 @@ class Engine:
         started = self._clock.steady_ms()
         self._ownership.beat()
         before = self.manifest
-        watch = Phases()
+        watch = self.watch = Phases()
         with watch(phases.PLAN):
             workload = self._workload(before)
         if before is None and not workload.units:

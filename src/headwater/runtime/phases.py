@@ -27,8 +27,9 @@ class Phases:
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
+        self._spans: dict[str, tuple[float, float]] = {}
         self._under_way: list[str] = []
-        self._since = 0.0
+        self._made = self._since = time.perf_counter()
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
@@ -46,9 +47,16 @@ class Phases:
         """What each phase took so far."""
         return dict(self._seconds)
 
+    @property
+    def spans(self) -> Mapping[str, tuple[float, float]]:
+        """When each phase was first entered and last left, in seconds since this was made. They may overlap."""
+        return dict(self._spans)
+
     def _count(self) -> None:
         now = time.perf_counter()
         if self._under_way:
             phase = self._under_way[-1]
             self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._since
+            first, _ = self._spans.get(phase, (self._since - self._made, 0.0))
+            self._spans[phase] = (first, now - self._made)
         self._since = now

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
 from headwater.clock import Clock
@@ -18,6 +19,7 @@ from headwater.runtime.engine import Engine, TickReport
 from headwater.runtime.pacing import Pace
 from headwater.runtime.silence import Silence
 from headwater.runtime.tools import Tools
+from headwater.runtime.tracing import Tracing, tracing
 from headwater.runtime.trials import BESIDE, due
 from headwater.runtime.units import view_of
 from headwater.state.manifest import Manifest
@@ -91,6 +93,28 @@ class EngineRoom:
         ownership.beat_by_itself()
         return ownership
 
+    @cached_property
+    def tracing(self) -> Tracing:
+        """Who is told of ticks, by the variables of the environment."""
+        return tracing(str(self.storage.root), os.environ)
+
+    def close(self) -> None:
+        """Nothing runs any more."""
+        if "tracing" in self.__dict__:
+            self.tracing.close()
+
+    def tick(self, engine: Engine, rows_max: int | None) -> TickReport | None:
+        """A tick of an engine, traced."""
+        began = self.clock.now_us()
+        try:
+            report = engine.tick(rows_max)
+        except Exception as error:
+            self.tracing.failed(began, error, engine.watch)
+            raise
+        if report is not None:
+            self.tracing.ticked(began, report, engine.watch)
+        return report
+
 
 def run(room: EngineRoom, tick_rows: int | None = None) -> RunReport:
     """Bring every view up to what the log holds now. Beside a running engine: wait until that one has got there."""
@@ -107,7 +131,7 @@ def run(room: EngineRoom, tick_rows: int | None = None) -> RunReport:
         engine = Engine(room.log, room.store, ownership, room.tools().catalog, room.clock, room.keep_ticks)
         done, tries = _Done(), Tries()
         while True:
-            while (report := engine.tick(tick_rows)) is not None:
+            while (report := room.tick(engine, tick_rows)) is not None:
                 done.add(report)
                 assert engine.manifest is not None
                 listener = room.listener()
@@ -275,6 +299,7 @@ class Runner:
         self._thread.join()
         if self._beside is not None:
             self._beside.stop_sinks()
+        self._room.tracing.flush()
         if self._error is not None:
             raise self._error
         seconds = (self._room.clock.steady_ms() - self._started_ms) / 1000
@@ -284,6 +309,11 @@ class Runner:
     def running(self) -> bool:
         """Whether it still goes on."""
         return self._thread.is_alive()
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error has ended it, which `stop` raises."""
+        return self._error is not None
 
     def __enter__(self) -> Runner:
         return self
@@ -311,7 +341,7 @@ class Runner:
                 if not self._stop.is_set():
                     self._beside.look()
         seen = self._room.log.sequence()
-        report = self._engine.tick(self._tick_rows)
+        report = self._room.tick(self._engine, self._tick_rows)
         self._comparing.look(self._engine.manifest)
         if report is None:
             self._ownership.beat()

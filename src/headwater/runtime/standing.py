@@ -35,7 +35,6 @@ def standings(log: Log, manifest: Manifest | None) -> list[Standing]:
     from headwater.clock import from_us
     from headwater.runtime.catalog import definitions, state_of
     from headwater.runtime.lateness import watermark_of
-    from headwater.runtime.units import balanced, total
 
     views = definitions(log)
     counts = _Counts(log)
@@ -51,11 +50,18 @@ def standings(log: Log, manifest: Manifest | None) -> list[Standing]:
                 sum(behind.values()),
                 state.last_tick if state else None,
                 state.reason if state else None,
-                total(balanced(state.extra.get("ledger", {}) if state else {})),
+                account_of(state),
                 None if reached is None else from_us(reached),
             )
         )
     return found
+
+
+def account_of(state: ViewState | None) -> dict[str, int]:
+    """What became of the rows that a view has taken in, all topics together."""
+    from headwater.runtime.units import balanced, total
+
+    return total(balanced(state.extra.get("ledger", {}) if state is not None else {}))
 
 
 def stopped_lines(log: Log, manifest: Manifest | None) -> list[str]:

@@ -111,6 +111,7 @@ class Views:
             if runner.running:
                 runner.stop()
         self._runners.clear()
+        self._room.close()
         self.arrivals.close()
 
     # --- declaring -------------------------------------------------------------------------------------------------
@@ -339,6 +340,10 @@ class Views:
     def engine(self) -> Owner | None:
         """Who runs an engine on this workspace; None if nobody does."""
         return owner(self._room.storage)
+
+    def has_failed(self) -> bool:
+        """Whether an error has ended the engine that was started here last."""
+        return bool(self._runners) and self._runners[-1].failed
 
     def start_spark(self) -> str | None:
         """Start Spark now, if it is not up, rather than at first need; the address of its own pages, if it has some."""

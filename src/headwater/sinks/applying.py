@@ -76,6 +76,7 @@ class Applier:
         self._form = _form(shape, target)
         self._prepared = False
         self._known = False
+        self._since = clock.now_us()
         self._stand: Stand | None = None
         self._reached = 0
 
@@ -102,7 +103,8 @@ class Applier:
         history = self.history(self._stand) if self._stand is not None else None
         if status.tick is None or history is None:
             point = self._feed.latest()
-            pending = Pending(point.tick, None, None) if point is not None else Pending(0, 0, None)
+            # where it stands is not known: it is behind at least since it is kept in step here
+            pending = Pending(point.tick, None, self._since) if point is not None else Pending(0, 0, None)
         else:
             pending = self._feed.pending(status.tick, history)
         seconds = 0.0 if pending.since is None else (self._clock.now_us() - pending.since) / 1e6
@@ -182,6 +184,11 @@ class Applier:
             self._known = False
             self._learn()
             return Withheld.none(self.shape.schema) if self._stand is None else self._withheld(self._stand)
+
+    def refused(self) -> Withheld:
+        """The same as it was when the target was last heard of: nobody is asked, and nothing waited for."""
+        stand = self._stand
+        return Withheld.none(self.shape.schema) if stand is None else self._withheld(stand)
 
     def retry(self, choose: Choose | None = None) -> int:
         """Try the rows again that the target has refused, or those of them that are chosen; how many it took."""

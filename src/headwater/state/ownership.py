@@ -43,6 +43,11 @@ class Owner:
     started_at: Microseconds
     heartbeat: Microseconds
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it is of this process."""
+        return (self.pid, self.host) == (os.getpid(), platform.node())
+
 
 class Ownership:
     """The right to commit, until `release`, the end of the process, or a takeover. Made by `claim`."""

@@ -16,6 +16,7 @@ from headwater.texts import json_decoder, text_decoder
 from headwater.types import format_type
 from headwater.web import console_data as data
 from headwater.web import parameters
+from headwater.web.arriving import in_time, whole
 from headwater.web.console_files import file, page
 from headwater.web.console_live import Pulse, Tail, tail_events
 from headwater.web.forms import Form, form_of, json_response
@@ -125,11 +126,7 @@ async def act(request: Request) -> Response:
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(415, "unsupported-media-type", f"an order of type {kind!r} is not taken")
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > ORDER_BYTES_MAX:
-            raise Problem(413, "body-too-large", f"an order has at most {ORDER_BYTES_MAX:,} bytes")
+    body = await in_time(request, whole(request, ORDER_BYTES_MAX, "an order"))
     try:
         order = orjson.loads(body)
     except ValueError as error:

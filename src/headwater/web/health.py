@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, WorkspaceMissingError
 from headwater.runtime.catalog import definitions
+from headwater.state.ownership import alive, owner
 from headwater.web import parameters
 from headwater.web.forms import json_response
 from headwater.web.served import Served, served
 
+EngineState = Literal["running", "frozen", "stopped", "failed", "unknown"]
+"""'frozen': it holds the workspace and gives no sign of life. 'failed': it was one of this process, and an error has ended it."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -28,18 +31,39 @@ async def health(request: Request) -> Response:
 def standing(here: Served) -> dict[str, Any]:
     """How the server is. Names nothing of what the workspace holds: this is asked without a token."""
     reasons: list[str] = []
-    engine = False
+    state: EngineState = "unknown"
     if here.streams.stopping.is_set():
         reasons.append("the server stops")
     try:
         here.log.sequence()
+        if not here.views.store.storage.root.is_dir():  # files that are open can still be read
+            raise WorkspaceMissingError("its folder is gone")
         views = definitions(here.log)
-        engine = here.views.engine() is not None
+        state = _engine(here)
+        if state == "failed":
+            reasons.append("the engine of this process was stopped by an error")
         if views and not here.views.store.ticks():
             reasons.append("there are views, and no tick was made yet")
     except (HeadwaterError, OSError):
         reasons.append("the workspace cannot be read")
-    return {"live": True, "ready": not reasons, "reasons": reasons, "engine": engine}
+    running = state == "running"
+    return {
+        "live": True,
+        "ready": not reasons,
+        "reasons": reasons,
+        "engine": running,
+        "engine_state": state,
+    }
+
+
+def _engine(here: Served) -> EngineState:
+    """Of the workspace's, in whichever process it is. Who stopped in order cannot be told from who died elsewhere."""
+    storage = here.views.store.storage
+    if alive(storage, here.clock) is not None:
+        return "running"
+    if owner(storage) is not None:
+        return "frozen"
+    return "failed" if here.views.has_failed() else "stopped"
 
 
 async def metrics(request: Request) -> Response:

@@ -73,7 +73,7 @@ PATHS: dict[str, Plain] = {
                     "description": "the receipt, also in the header Headwater-Receipt",
                     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Receipt"}}},
                 },
-                **_problems(404, 409, 413, 415, 422, 429, 507),
+                **_problems(404, 408, 409, 413, 415, 422, 429, 507),
             },
         },
         "get": {
@@ -161,7 +161,10 @@ PATHS: dict[str, Plain] = {
                     "application/sql": {"schema": {"type": "string"}},
                 },
             },
-            "responses": {**_rows("the answer"), **_problems(404, 406, 410, 413, 415, 422, 429, 503)},
+            "responses": {
+                **_rows("the answer"),
+                **_problems(404, 406, 408, 410, 413, 415, 422, 429, 503, 504),
+            },
         }
     },
     "/sinks/{sink}/search": {

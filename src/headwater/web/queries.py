@@ -12,6 +12,7 @@ from starlette.responses import Response
 from headwater.errors import UsageError
 from headwater.positions import Receipt
 from headwater.web import parameters, reading
+from headwater.web.arriving import in_time, whole
 from headwater.web.forms import Form, form_of
 from headwater.web.problems import Problem
 from headwater.web.served import Served, served
@@ -39,7 +40,9 @@ async def query(request: Request) -> Response:
 
 
 def _answer(here: Served, text: str, as_of: int | datetime | None, limit: int, form: Form) -> Response:
-    found = reading.query(here.log, here.views, text, as_of)
+    found = reading.query(
+        here.log, here.views, text, as_of, rows_max=limit + 1, seconds=here.settings.query_s
+    )
     return found_response(found, form, limit, {})
 
 
@@ -52,11 +55,7 @@ async def _asked(request: Request) -> tuple[str, dict[str, Any]]:
             f"a query of type {kind!r} is not taken",
             hint='Content-Type: application/json with {"query": "SELECT ..."}, or application/sql',
         )
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > TEXT_BYTES_MAX:
-            raise Problem(413, "body-too-large", f"a query has at most {TEXT_BYTES_MAX:,} bytes")
+    body = await in_time(request, whole(request, TEXT_BYTES_MAX, "a query"))
     try:
         if kind != "application/json":
             return body.decode("utf-8"), {}

@@ -16,7 +16,7 @@ from headwater.errors import TickNotKeptError, UsageError
 from headwater.queries import statements as s
 from headwater.queries.dialect import words_of
 from headwater.queries.parsing import parse
-from headwater.queries.serving import decline_reason, serve
+from headwater.queries.serving import TooLongError, decline_reason, serve
 from headwater.runtime.nearest import names_hinted
 from headwater.runtime.reading import Relation, not_run_yet, relations
 from headwater.state.manifest import Manifest
@@ -93,8 +93,10 @@ def _kept(rows: pa.Table, equal: Mapping[str, list[Any]]) -> pa.Table:
     return rows if mask is None else rows.filter(mask)
 
 
-def query(log: Log, views: Views, text: str, as_of: int | datetime | None) -> Found:
-    """The answer to one SELECT over views and topics, all at one tick.
+def query(
+    log: Log, views: Views, text: str, as_of: int | datetime | None, *, rows_max: int, seconds: float
+) -> Found:
+    """The answer to one SELECT over views and topics, all at one tick: its first rows; Problem 504 if it takes longer than it may.
 
     It is answered in this process, out of parts that are each known to mean what they mean in Spark: there is no function
     among them that reads files, talks to a network or reaches into the server. What is not among them is refused.
@@ -106,7 +108,16 @@ def query(log: Log, views: Views, text: str, as_of: int | datetime | None) -> Fo
     manifest = manifest_at(views, as_of)
     with names_hinted(log):
         known = relations(log, views.store, manifest, names)
-        answer = serve(text, known)
+        try:
+            answer = serve(text, known, rows_max=rows_max, seconds=seconds)
+        except TooLongError:
+            raise Problem(
+                504,
+                "query-too-slow",
+                f"this query took longer than {seconds:g} s, and was broken off",
+                hint="make it a view and read that; or let queries take longer: headwater serve --query-timeout '2 minutes'",
+                facts={"seconds_max": seconds},
+            ) from None
     if answer is None:
         reason = decline_reason(text, known) or "it fails on the rows that are there"
         if (unknown := _UNKNOWN.match(reason)) is not None:

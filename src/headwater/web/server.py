@@ -14,6 +14,7 @@ import uvicorn
 
 from headwater.errors import UsageError
 from headwater.web.app import App
+from headwater.web.arriving import protocol_of
 from headwater.web.settings import ServerSettings
 from headwater.web.tokens import tokens
 
@@ -127,7 +128,7 @@ def _made(app: App, settings: ServerSettings, started: Callable[[], None]) -> _S
     config = uvicorn.Config(
         app,
         loop="auto",
-        http="httptools",
+        http=protocol_of(settings),
         ws="none",
         lifespan="on",
         log_config=None,

@@ -31,11 +31,19 @@ class ServerSettings:
     """Bodies that are received and not yet written; more are told to come again."""
     posts_waiting_max: int = 10_000
     """The same by number."""
+    head_s: float = 10.0
+    """How long the head of a request may take to come, and a new connection to send one."""
+    body_s: float = 60.0
+    """How long a body may take to come: who sends it a byte at a time holds nothing for ever."""
+    connections_max: int = 4_000
+    """Connections at once, with those of streams; fewer where the system gives the process fewer files."""
     read_threads: int = 8
     write_threads: int = 4
     query_threads: int = 2
     """Queries have threads of their own: a long one holds up no read by key."""
     queries_waiting_max: int = 100
+    query_s: float = 30.0
+    """A query that takes longer is broken off: who asks for more than that wants a view."""
     reads_waiting_max: int = 1_000
     """Reads that wait for a thread; more are told to come again."""
     streams_max: int = 2_000

@@ -15,6 +15,7 @@ from headwater.log.reader import ReadOptions, TopicReader, resolve_start, shown_
 from headwater.positions import Receipt
 from headwater.types import TIMESTAMP
 from headwater.web import parameters
+from headwater.web.arriving import in_time
 from headwater.web.bodies import media_of
 from headwater.web.forms import Form, form_of, json_objects, json_response, rows_response
 from headwater.web.ingest import Answer
@@ -78,7 +79,11 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
 
 async def received(request: Request, here: Served, most: int, hint: str) -> tuple[bytes, int]:
     """The body, and the room that it takes: for what has come, not for what somebody says will. Problem 413, with this hint, if it
-    has more than `most` bytes."""
+    has more than `most` bytes; 408 if it comes too slowly."""
+    return await in_time(request, _received(request, here, most, hint))
+
+
+async def _received(request: Request, here: Served, most: int, hint: str) -> tuple[bytes, int]:
     said = request.headers.get("content-length")
     length = int(said) if said is not None and re.fullmatch(r"\d{1,18}", said) else None
     if length is not None and length > most:
