@@ -32,6 +32,7 @@ SUBJECTS = (
     "serving",
     "sinks",
     "events",
+    "queues",
 )
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "latest.json"

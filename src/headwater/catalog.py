@@ -19,8 +19,8 @@ from headwater.arguments import span_us, whole_number
 from headwater.clock import Microseconds, format_span, parse_span_us
 from headwater.dropped import DroppedColumn, SchemaChanges
 from headwater.errors import NewerVersionError, SchemaError, UsageError
+from headwater.rules import BACKLOG_OPTIONS, NAME, WhenBehind, check_column, check_topic
 from headwater.rules import HIDDEN as HIDDEN
-from headwater.rules import NAME, check_column, check_topic
 from headwater.settings import Durability, format_bytes, parse_bytes
 from headwater.timing import OCCURRED, SENT, STORED, WatermarkBy, with_clock
 from headwater.types import TIMESTAMP, WIDER, format_type, parse_type, quote
@@ -109,6 +109,10 @@ class TopicDefinition:
     """What becomes of it when what it is captured from has other columns."""
     dropped: tuple[DroppedColumn, ...] = ()
     """Columns that are no longer there where it is captured from."""
+    backlog_rows: int | None = None
+    """How far a cursor marked `hold` may be behind; `when_behind` says what an append beyond that does."""
+    when_behind: WhenBehind = "grow"
+    block_for_us: Microseconds | None = None
     incarnation: int = field(default=0, compare=False)
     """Given by the log: tells a topic from an earlier one of its name."""
 
@@ -195,6 +199,7 @@ class TopicDefinition:
             "occurred",
             "sent",
             "schema_changes",
+            "when_behind",
         ):
             value = getattr(self, name)
             if value and (name, value) not in _USUAL:
@@ -206,12 +211,15 @@ class TopicDefinition:
             "producer_timeout",
             "tombstone_retention",
             "versions_for",
+            "block_for",
         ):
             span = getattr(self, f"{name}_us")
             if span is not None and (name, span) != ("tombstone_retention", TOMBSTONE_RETENTION_US):
                 shown[name] = f"'{format_span(span)}'"
         if self.retention_bytes is not None:
             shown["retention_bytes"] = f"'{format_bytes(self.retention_bytes)}'"
+        if self.backlog_rows is not None:
+            shown["backlog_rows"] = str(self.backlog_rows)
         return shown
 
 
@@ -226,6 +234,7 @@ ALTERABLE = (
     "versions_for",
     "durability",
     "schema_changes",
+    *BACKLOG_OPTIONS,
 )
 """Options that may change later: none of them changes what a record already in the log means."""
 OPTION_NAMES = (*_FIXED, *ALTERABLE)
@@ -235,6 +244,7 @@ _USUAL = (
     ("occurred", OCCURRED),
     ("sent", SENT),
     ("schema_changes", "follow"),
+    ("when_behind", "grow"),
 )
 _LATER: dict[str, Any] = {
     "watermark": "events",
@@ -244,6 +254,7 @@ _LATER: dict[str, Any] = {
     "sent": None,
 }
 _LATER |= {"versions_for_us": None, "captured_by": None, "schema_changes": "follow", "dropped": ()}
+_LATER |= {"backlog_rows": None, "when_behind": "grow", "block_for_us": None}
 """Fields that a definition says only where they differ from these: earlier versions do not know them."""
 
 
@@ -411,20 +422,21 @@ def _read_options(options: Mapping[str, Any]) -> dict[str, Any]:
             values[name] = parse_bytes(value)
         elif name == "partition_by":
             values[name] = _columns(value)
-        elif name == "partitions":
-            values[name] = _count(value)
+        elif name in ("partitions", "backlog_rows"):
+            values[name] = _count(name, value)
         else:
             values[name] = value
     return values
 
 
-_SPANS = ("retention", "tombstone_retention", "max_ahead", "idle_after", "producer_timeout", "versions_for")
+_SPANS: tuple[str, ...] = ("retention", "tombstone_retention", "max_ahead", "idle_after", "producer_timeout")
+_SPANS += ("versions_for", "block_for")
 
 
-def _count(value: Any) -> int:
+def _count(name: str, value: Any) -> int:
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
-    return whole_number(value, "partitions", hint="write partitions = 4")
+    return whole_number(value, name, hint=f"write {name} = 4")
 
 
 def _columns(value: Any) -> tuple[str, ...]:

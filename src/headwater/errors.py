@@ -15,6 +15,11 @@ HeadwaterError
 ├── SinkExistsError            a sink of that name is there already
 ├── AlertNotFoundError         no alert of that name
 ├── AlertExistsError           an alert of that name is there already
+├── QueueNotFoundError         no queue of that name
+├── QueueExistsError           a queue of that name is there already, and differs
+├── LeaseLostError             a message is no longer this worker's: its lease ran out, or was settled
+├── MessageNotFoundError       no message of a queue has the place asked for
+├── BacklogError               a topic's readers are too far behind for another append (retryable)
 ├── ViewUnavailableError       a view that is no part of the tick asked for: behind, stopped, or not there then
 ├── TickNotKeptError           a tick that can no longer, or not yet, be read
 ├── RowNotFoundError           no row of a view has the key asked for
@@ -159,6 +164,29 @@ class AlertNotFoundError(HeadwaterError):
 
 class AlertExistsError(HeadwaterError):
     """An alert of that name is there already; facts: alert, difference."""
+
+
+class QueueNotFoundError(HeadwaterError):
+    """No queue of that name; facts: queue."""
+
+
+class QueueExistsError(HeadwaterError):
+    """A queue of that name is there already; facts: queue, difference."""
+
+
+class LeaseLostError(HeadwaterError):
+    """A message is no longer leased to this worker, and nothing was done with it; facts: queue, worker, messages (the places
+    that are lost, as 'partition-offset'), holder (who has the first of them now, or None)."""
+
+
+class MessageNotFoundError(HeadwaterError):
+    """No message of the queue is at this place; facts: queue, place ('partition-offset')."""
+
+
+class BacklogError(HeadwaterError):
+    """A cursor marked `hold` is too far behind for another append; facts: topic, cursor, rows, backlog_rows."""
+
+    retryable = True
 
 
 class ViewUnavailableError(HeadwaterError):

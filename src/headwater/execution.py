@@ -28,6 +28,7 @@ from headwater.log.appending import stage_rows
 from headwater.log.cursor import lag_of
 from headwater.log.protocol import Log, Producer
 from headwater.queries import statements as s
+from headwater.queues.declaring import drop_queue, queues_on
 from headwater.timing import STORED
 from headwater.types import TIMESTAMP, format_type, quote
 
@@ -312,6 +313,8 @@ def _drop(log: Log, statement: s.DropTopic, views: Callable[[], Views]) -> None:
         views().drop_readers(topic.name, statement.cascade, "topic")
     if not statement.cascade:
         _refuse_while_read(log, statement.name, "dropped", f"DROP TOPIC {quote(statement.name)} CASCADE")
+    for queue in queues_on(log, topic.name):
+        drop_queue(log, queue)
     log.drop_topic(statement.name)
     if topic.name in log.entries(COPY):
         _finish(log, topic.name)

@@ -28,6 +28,8 @@ from headwater.connections import SINK, SOURCE, SourceDefinition
 from headwater.errors import TickNotKeptError
 from headwater.log.lag import lag_report
 from headwater.log.protocol import Log
+from headwater.queues.definition import QUEUE, STATE_TOPICS
+from headwater.queues.standing import standing_of
 from headwater.runtime.figures import BOUNDS_S, figures_of
 from headwater.runtime.standing import Standing, account_of, standings
 from headwater.state.manifest import Manifest
@@ -81,6 +83,7 @@ class Collected:
         yield from self._of_views(manifest)
         yield from self._sources()
         yield from self._sinks()
+        yield from self._queues()
         waiting: Mapping[Any, float] = self._outside.waiting_letters()
         yield _gauge("headwater_dead_letters", "Letters that wait for somebody.", ("kind", "owner"), waiting)
         free = {} if self._free_bytes is None else {(): self._free_bytes}
@@ -116,6 +119,8 @@ class Collected:
     def _cursors(self) -> Iterator[Metric]:
         rows, seconds, lost = {}, {}, {}
         for lag in lag_report(self._log, self._clock):
+            if lag.topic.startswith(STATE_TOPICS):
+                continue  # where a queue's own records begin; nobody reads with it
             at = (lag.topic, lag.cursor)
             rows[at], seconds[at], lost[at] = lag.rows, lag.seconds, lag.missed
         of = ("topic", "cursor")
@@ -307,6 +312,39 @@ class Collected:
             of,
             left,
         )
+
+    def _queues(self) -> Iterator[Metric]:
+        ledgers = self._outside.queues()
+        found = [
+            standing_of(self._log, self._clock, ledgers.of(name)) for name in sorted(self._log.entries(QUEUE))
+        ]
+        of = ("queue", "topic")
+
+        def each(what: str) -> dict[tuple[str, ...], float]:
+            told = {(q.queue, q.topic): getattr(q, what) for q in found}
+            return {at: float(value) for at, value in told.items() if value is not None}
+
+        for what, said in (
+            ("waiting", "Messages to be had now."),
+            ("leased", "Messages that workers hold."),
+            ("delayed", "Messages that wait for their time."),
+            ("dead", "Messages that were given up."),
+        ):
+            yield _gauge(f"headwater_queue_{what}_messages", said, of, each(what))
+        yield _gauge(
+            "headwater_queue_oldest_seconds",
+            "Age of the oldest message not done.",
+            of,
+            each("oldest_seconds"),
+        )
+        yield _gauge("headwater_queue_workers", "Workers that hold messages.", of, each("workers"))
+        for what, said in (
+            ("delivered", "Deliveries of messages."),
+            ("acknowledged", "Messages acknowledged."),
+            ("returned", "Messages given back."),
+            ("lapsed", "Leases of messages that ran out."),
+        ):
+            yield _counter(f"headwater_queue_{what}_messages", said, of, each(what))
 
 
 def _size(manifest: Manifest, view: str) -> int:

@@ -6,7 +6,7 @@ Rules alone; the definition is in `headwater.catalog`, and what concerns time in
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import pyarrow as pa
 
@@ -19,6 +19,9 @@ NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,199}\Z")
 HIDDEN = ("_partition", "_offset", "_appended_at", "_op", "_watermark", "_sequence", "_version")
 """Columns that every topic has besides its own; user columns may not take these names."""
 PARTITIONS_MAX = 4096
+WhenBehind = Literal["grow", "block", "refuse", "drop_oldest"]
+BACKLOG_OPTIONS = ("backlog_rows", "when_behind", "block_for")
+"""What an append does when a reader that holds records back is too far behind."""
 
 
 class Declared(TimedTopic, Protocol):
@@ -40,6 +43,12 @@ class Declared(TimedTopic, Protocol):
     def versions_for_us(self) -> Microseconds | None: ...
     @property
     def durability(self) -> str | None: ...
+    @property
+    def backlog_rows(self) -> int | None: ...
+    @property
+    def when_behind(self) -> str: ...
+    @property
+    def block_for_us(self) -> Microseconds | None: ...
     @property
     def schema_changes(self) -> str: ...
     @property
@@ -106,6 +115,7 @@ def _check_roles(topic: Declared) -> None:
             f"schema_changes is 'follow' or 'refuse', not {topic.schema_changes!r}",
             hint="'follow': the topic has the columns that its table has; 'refuse': the table stops instead",
         )
+    _check_backlog(topic)
     if topic.retention_us is not None and topic.retention_us <= 0:
         raise SchemaError(f"the retention of topic {name!r} must be longer than nothing")
     if topic.retention_bytes is not None and topic.retention_bytes <= 0:
@@ -113,6 +123,24 @@ def _check_roles(topic: Declared) -> None:
             f"retention_bytes of topic {name!r} must be more than nothing, not {topic.retention_bytes}",
             hint="write a size such as '10 GB', or leave it out to keep everything",
         )
+
+
+def _check_backlog(topic: Declared) -> None:
+    kinds = get_args(WhenBehind)
+    if topic.when_behind not in kinds:
+        raise SchemaError(f"when_behind is one of {', '.join(kinds)}, not {topic.when_behind!r}")
+    if topic.when_behind != "grow" and not topic.backlog_rows:
+        raise SchemaError(
+            f"topic {topic.name!r} does not say how far behind its readers may be",
+            hint=f"WITH (backlog_rows = 100000, when_behind = '{topic.when_behind}')",
+        )
+    if topic.when_behind == "drop_oldest" and (topic.key or topic.versioned_by):
+        raise SchemaError(
+            f"topic {topic.name!r} cannot drop its oldest records: it has a key, whose last record may be among them",
+            hint="when_behind = 'block' or 'refuse'",
+        )
+    if topic.block_for_us is not None and topic.when_behind != "block":
+        raise SchemaError(f"block_for of topic {topic.name!r} goes with when_behind = 'block'")
 
 
 def _check_versioned(topic: Declared) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -242,3 +242,28 @@ def distinct(names: Iterable[str]) -> list[str]:
             free = f"{name}_{number}"
         found.append(free)
     return found
+
+
+# --- single rows ---------------------------------------------------------------------------------------------------
+
+
+def as_json(row: Mapping[str, Any]) -> str:
+    """A row for people: times in ISO 8601, decimals as text, binary in base 64."""
+    return orjson.dumps(dict(row), default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _plain(value: Any) -> Any:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def packed(row: pa.RecordBatch) -> bytes:
+    """A row as an Arrow stream."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, row.schema) as writer:
+        writer.write_batch(row)
+    return bytes(out.getvalue())
+
+
+def unpacked(data: bytes) -> pa.Table:
+    """The row that `packed` made a stream of."""
+    return pa.ipc.open_stream(pa.py_buffer(data)).read_all()

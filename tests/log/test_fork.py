@@ -71,3 +71,16 @@ def test_a_member_of_a_group_stays_with_the_process_that_joined(ws: hw.Workspace
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         member.beat()
         assert member.partitions == [0]
+
+
+def test_a_queue_goes_on_in_a_forked_child(ws: hw.Workspace) -> None:
+    ws.topic("t").append([{"n": n} for n in range(3)])
+    queue = ws.queue("work", topic="t")
+    queue.ack(queue.receive(1))
+    child = os.fork()
+    if child == 0:
+        queue.ack(queue.receive(1))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert queue.standing().acknowledged == 2
+    assert [message.offset for message in queue.receive(5)] == [2]

@@ -384,3 +384,17 @@ def test_a_type_that_arrow_would_not_survive_is_refused(ws: hw.Workspace, nest: 
     empty = pa.schema([("d", nest(pa.decimal128(10, 12_582_914)))]).empty_table()
     with pytest.raises(hw.UsageError, match="not an Arrow stream"):
         reader.rows(arrow_bytes(empty), Media.ARROW)
+
+
+def test_a_topic_whose_readers_are_too_far_behind_answers_429(ws: hw.Workspace) -> None:
+    ws.sql("CREATE TOPIC held (id BIGINT) WITH (backlog_rows = 2, when_behind = 'refuse')")
+    cursor = ws.topic("held").cursor("mailer", hold=True)
+    with client_of(ws) as client:
+        assert client.post("/topics/held", content=b'{"id": 1}\n{"id": 2}', headers=NDJSON).status_code == 200
+        refused = client.post("/topics/held", content=b'{"id": 3}', headers=NDJSON)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert refused.headers["content-type"].startswith(PROBLEM)
+        assert refused.json()["type"] == "urn:headwater:problem:backlog"
+        for _ in cursor.read():
+            cursor.commit()
+        assert client.post("/topics/held", content=b'{"id": 3}', headers=NDJSON).status_code == 200

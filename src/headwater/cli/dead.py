@@ -1,4 +1,4 @@
-"""`headwater dead`: the rows that views and sinks have refused, and what is to be done about each."""
+"""`headwater dead`: the rows that views, sinks and queues have refused, and what is to be done about each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _complete_owner(context: click.Context, parameter: click.Parameter, incomple
     try:
         with session.open() as ws:
             outside = outside_of(ws)
-            names = [*ws.log.entries("view"), *outside.sinks.definitions()]
+            names = [*ws.log.entries("view"), *outside.sinks.definitions(), *ws.log.entries("queue")]
             return [name for name in sorted(set(names)) if name.startswith(incomplete)]
     except HeadwaterError:
         return []
@@ -57,7 +57,7 @@ def _which(function: Callable[..., None]) -> Callable[..., None]:
         "owner",
         metavar="NAME",
         shell_complete=_complete_owner,
-        help="All of a view or sink that wait for somebody.",
+        help="All of a view, sink or queue that wait for somebody.",
     )
     return click.argument("letters", nargs=-1, metavar="[LETTER]...")(of(function))
 
@@ -66,10 +66,10 @@ def _which(function: Callable[..., None]) -> Callable[..., None]:
 @json_option
 @click.pass_context
 def dead(context: click.Context, as_json: bool) -> None:
-    """Count the rows that views and sinks have refused; with a command, deal with them.
+    """Count the rows that views, sinks and queues have refused; with a command, deal with them.
 
-    A view or sink with on_error = 'divert' puts the rows aside that it cannot take, and goes on. Each is a dead letter, with
-    a name such as revenue/orders-0-17. What you do about one is kept for good, with your name, in the topic _dead.
+    A view or sink with on_error = 'divert' puts the rows aside that it cannot take, and goes on; a queue does so with messages that
+    were delivered too often. Each is a dead letter, with a name such as revenue/orders-0-17. What you do about one is kept for good, with your name, in the topic _dead.
     """
     if context.invoked_subcommand is not None:
         return
@@ -95,7 +95,7 @@ def dead(context: click.Context, as_json: bool) -> None:
 def list_letters(
     session: Session, of: str | None, everything: bool, limit: int | None, as_json: bool
 ) -> None:
-    """List the letters that wait for somebody, the newest first: all, or those of the view or sink OF."""
+    """List the letters that wait for somebody, the newest first: all, or those of the view, sink or queue OF."""
     from headwater.connected.dead import table_of
 
     with session.open() as ws:

@@ -9,6 +9,7 @@ import click
 
 from headwater.cli.logs import log_failure, say_where
 from headwater.cli.output import plain, print_json, print_listing, progress, shown_bytes
+from headwater.cli.queue import standings
 from headwater.cli.session import Session, complete_topic, json_option, outside_of, pass_session, views_of
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from headwater.runtime.verification import ViewCheck
     from headwater.sinks.checking import SinkCheck
     from headwater.workspace import Verification
+
+OF_QUEUES = "_queue_"
+"""How the topics begin in which queues keep what was done with messages: the cursor there is nobody's reader."""
 
 
 @click.command()
@@ -26,26 +30,30 @@ def cursors(session: Session, as_json: bool) -> None:
     with session.open() as ws:
         table, hold = ws.sql("SHOW CURSORS"), _hold(ws)
     rows = table.to_pylist() if table is not None else []
-    print_listing([row for row in rows if row["cursor"] != hold], as_json=as_json, empty="no cursors yet")
+    rows = [row for row in rows if row["cursor"] != hold and not row["topic"].startswith(OF_QUEUES)]
+    print_listing(rows, as_json=as_json, empty="no cursors yet")
 
 
 @click.command()
 @json_option
 @pass_session
 def lag(session: Session, as_json: bool) -> None:
-    """Show how far each cursor and sink is behind, when a cursor falls off the tail, and when the disk is full, at present
+    """Show how far each cursor, sink and queue is behind, when a cursor falls off the tail, and when the disk is full, at present
     rates.
 
     Views are no cursors: `headwater status` says how far they are behind. The records that retention and compaction
     leave for them are told apart.
     """
     with session.open() as ws:
-        report, hold, behind = ws.lag(), _hold(ws), _sinks_behind(ws)
+        report, hold, behind, waiting = ws.lag(), _hold(ws), _sinks_behind(ws), standings(ws)
     kept = [c for c in report if c.cursor == hold]
-    report = dataclasses.replace(report, cursors=tuple(c for c in report if c.cursor != hold))
+    own = {hold, *(f"queue:{row['queue']}" for row in waiting)}
+    others = (c for c in report if c.cursor not in own and not c.topic.startswith(OF_QUEUES))
+    report = dataclasses.replace(report, cursors=tuple(others))
     if as_json:
         kept_rows = {c.topic: c.rows for c in kept}
-        print_json({**dataclasses.asdict(report), "kept_for_views": kept_rows, "sinks": behind})
+        told = {"kept_for_views": kept_rows, "sinks": behind, "queues": waiting}
+        print_json({**dataclasses.asdict(report), **told})
         return
     rows = [
         {
@@ -64,10 +72,11 @@ def lag(session: Session, as_json: bool) -> None:
         }
         for c in report
     ]
-    if rows or not behind:
+    if rows or not (behind or waiting):
         print_listing(rows, as_json=False, empty="no cursors yet")
-    if behind:
-        print_listing(behind, as_json=False, empty="")
+    for others_behind in (behind, waiting):
+        if others_behind:
+            print_listing(others_behind, as_json=False, empty="")
     for c in kept:
         click.echo(f"{c.topic}: {c.rows:,} rows are kept for views, which can be made again from them")
     if report.disk_free_bytes is not None:

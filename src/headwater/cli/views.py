@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwater.cli import queue
 from headwater.cli.output import print_json, print_listing, shown_bytes
 from headwater.cli.session import Session, json_option, outside_of, pass_session, views_of
 
@@ -54,7 +55,7 @@ def views(session: Session, as_json: bool) -> None:
 @json_option
 @pass_session
 def status(session: Session, as_json: bool) -> None:
-    """Show on one screen how the workspace is: engine, ticks, topics, views, sources, sinks and disk."""
+    """Show on one screen how the workspace is: engine, ticks, topics, views, sources, sinks, queues and disk."""
     with session.open() as ws:
         about = _about(ws)
     if as_json:
@@ -81,6 +82,9 @@ def status(session: Session, as_json: bool) -> None:
         if about[kind]:
             click.echo()
             print_listing(_outside_rows(about[kind]), as_json=False, empty="")
+    if about["queues"]:
+        click.echo()
+        print_listing(about["queues"], as_json=False, empty="")
 
 
 def _about(ws: Workspace) -> dict[str, Any]:
@@ -120,6 +124,7 @@ def _about(ws: Workspace) -> dict[str, Any]:
         ],
         "sources": _sources(ws),
         "sinks": _sinks(ws),
+        "queues": queue.standings(ws),
         "disk": {
             "topics_bytes": _size(ws.path / "topics"),
             "state_bytes": _size(ws.path / layout.FOLDER),

@@ -72,7 +72,8 @@ class Page:
 
 
 class Dead:
-    """The dead letters of a workspace: rows that a view or a sink with `on_error = 'divert'` has refused."""
+    """The dead letters of a workspace: rows that a view or a sink with `on_error = 'divert'` has refused, and messages that a queue has
+    given up."""
 
     def __init__(self, log: Log, shelves: Sequence[Shelf]) -> None:
         self._log = log
@@ -84,7 +85,7 @@ class Dead:
 
     def list(self, of: str | None = None, state: str = "open", limit: int | None = None) -> pa.Table:
         """The letters, the newest first: those that wait for somebody (`state='open'`), all (`'all'`), or those in another
-        state: 'edited', 'dropped', 'replayed' or 'resolved'. `of` is a view or a sink. No more than `limit` of them."""
+        state: 'edited', 'dropped', 'replayed' or 'resolved'. `of` is a view, a sink or a queue. No more than `limit` of them."""
         return table_of(self.find(of, state, limit))
 
     def find(self, of: str | None = None, state: str = "open", limit: int | None = None) -> Sequence[Known]:
@@ -168,7 +169,7 @@ class Dead:
         expect: int | None = None,
     ) -> tuple[str, ...]:
         """Leave rows refused for good: they are listed no more, nor replayed, and counted as dropped. Some letters, or all of
-        a view or sink that wait for somebody. Those that were dropped now; one that was already is left as it is."""
+        a view, sink or queue that wait for somebody. Those that were dropped now; one that was already is left as it is."""
         chosen = [one for _, one in self._chosen(letters, of)]
         for one in chosen:
             _refuse_done(one, "dropped")
@@ -191,7 +192,7 @@ class Dead:
         force: bool = False,
     ) -> Replayed:
         """Give rows back to whoever refused them, after a fix: as they were edited, or once the target takes them. Some
-        letters, or all of a view or sink that wait for somebody.
+        letters, or all of a view, sink or queue that wait for somebody.
 
         A row is taken once, however often this is called and wherever it breaks off. `force` replays a correction also where
         it is refused because somebody would see both the row as it was and the correction, or has changed it since.
@@ -263,7 +264,7 @@ class Dead:
             f"there is no dead letter {name!r}",
             hint=f"did you mean {meant}?"
             if meant
-            else "`headwater dead list` names them, as VIEW/... or SINK/...",
+            else "`headwater dead list` names them, as VIEW/..., SINK/... or QUEUE/...",
             letter=name,
         )
 
@@ -276,7 +277,7 @@ class Dead:
             return found
         meant = nearest(name, every)
         raise LetterNotFoundError(
-            f"no view or sink {name!r} diverts rows",
+            f"no view or sink {name!r} diverts rows, and no queue has that name",
             hint=f"did you mean {meant}?"
             if meant
             else "on_error = 'divert' puts what is refused aside, and goes on",

@@ -13,6 +13,7 @@ from headwater.clock import Clock
 from headwater.connected.alerts import Alerts
 from headwater.connected.bulletin import Board, Bulletin
 from headwater.connected.dead import Dead
+from headwater.connected.dead_queues import QueueShelf
 from headwater.connected.dead_sinks import Retrying, SinkShelf
 from headwater.connected.dead_views import ViewShelf
 from headwater.connected.hooks import FILE as HOOKS_FILE
@@ -25,6 +26,8 @@ from headwater.errors import EngineRunningError, HeadwaterError, UsageError
 from headwater.log.protocol import Log
 from headwater.positions import Receipt
 from headwater.queries import statements as s
+from headwater.queues.definition import QUEUE
+from headwater.queues.ledger import Ledgers
 from headwater.runtime.deeds import Deeds, read_deeds
 from headwater.storage import Storage
 
@@ -46,7 +49,9 @@ class Outside:
         workspace: str,
         views: Callable[[], Views],
         figures: Figures,
+        queues: Callable[[], Ledgers],
     ) -> None:
+        self.queues = queues
         self._board = Board(Storage(root), clock)
         hooks = Board(Storage(root), clock, HOOKS_FILE)
         self.sources = Sources(log, clock, root, views, self._board, hooks)
@@ -136,10 +141,13 @@ class Outside:
         self.stop_sinks()
 
     def dead(self) -> Dead:
-        """The dead letters of views and sinks."""
-        return Dead(
-            self._log, (ViewShelf(self._log, self._views), SinkShelf(self._log, self.sinks, self._clock))
+        """The dead letters of views, sinks and queues."""
+        shelves = (
+            ViewShelf(self._log, self._views),
+            SinkShelf(self._log, self.sinks, self._clock),
+            QueueShelf(self._log, self.queues),
         )
+        return Dead(self._log, shelves)
 
     def waiting_letters(self) -> dict[tuple[str, str], int]:
         """By kind and owner, how many dead letters wait for somebody. Nobody outside is asked: of sinks it is as those who keep them
@@ -157,6 +165,10 @@ class Outside:
         if self._log.entries(SINK):
             for sink, facts in self.sinks.facts().items():
                 waiting["sink", sink] = facts["status"]["withheld"] - facts.get("dropped", 0)
+        for queue in self._log.entries(QUEUE):
+            ledger = self.queues().of(queue)
+            with ledger.locked():
+                waiting["queue", queue] = len(ledger.look().dead)
         return waiting
 
     # --- positions of sources --------------------------------------------------------------------------------------

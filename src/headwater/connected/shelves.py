@@ -6,18 +6,19 @@ A shelf shows the rows that its owners refuse now. It does not know what people 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
-import orjson
 import pyarrow as pa
 
 from headwater.clock import Microseconds
 from headwater.errors import BadRowError, UsageError
 from headwater.runtime.deeds import Deed, Deeds
 from headwater.runtime.nearest import nearest
+from headwater.texts import as_json as as_json
+from headwater.texts import packed as packed
+from headwater.texts import unpacked as unpacked
 from headwater.types import format_type
 from headwater.values import UNFIT, array_of
 
@@ -195,28 +196,6 @@ def pending_edit(done: Sequence[Deed]) -> Deed | None:
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------
-
-
-def as_json(row: Mapping[str, Any]) -> str:
-    """A row for people: times in ISO 8601, decimals as text, binary in base 64."""
-    return orjson.dumps(dict(row), default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
-
-
-def _plain(value: Any) -> Any:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
-
-
-def packed(row: pa.RecordBatch) -> bytes:
-    """A row as an Arrow stream."""
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, row.schema) as writer:
-        writer.write_batch(row)
-    return bytes(out.getvalue())
-
-
-def unpacked(data: bytes) -> pa.Table:
-    """The row that `packed` made a stream of."""
-    return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
 
 
 def refuse_unknown(values: Mapping[str, Any], schema: pa.Schema, letter: str) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 
 import orjson
 
-from headwater.catalog import spelling, spellings
+from headwater.catalog import TopicDefinition, spelling, spellings
 from headwater.errors import ConflictError, TopicExistsError, TopicNotFoundError, UsageError
 from headwater.log.protocol import Append, Entry
 
+VIEWS_HOLD = "headwater_views"
+"""The cursor with which records are kept for views; nobody reads with it."""
 RELATIONS = ("view",)
 """Kinds of entries that a query reads by name, as it does topics."""
 
@@ -136,3 +138,8 @@ def plain_document(kind: str, name: str, document: Mapping[str, Any]) -> dict[st
         raise UsageError(f"the document of {kind} {name!r} is not plain JSON: {error}") from None
     plain: dict[str, Any] = orjson.loads(text)
     return plain
+
+
+def is_own(topic: TopicDefinition) -> bool:
+    """Whether a topic is the workspace's own: what is held there is needed, and nobody may override that."""
+    return topic.name.startswith("_")

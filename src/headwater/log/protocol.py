@@ -84,6 +84,8 @@ class Append:
     moves: tuple[CursorMove, ...] = ()
     incarnations: Mapping[str, int] = field(default_factory=dict)
     """topic -> `TopicDefinition.incarnation` that its rows were conformed to; TopicNotFoundError if it is another now."""
+    relaxed: bool = False
+    """It is visible when the call returns, and as durable as its topics ask only with the next commit that is."""
 
 
 @dataclass(frozen=True)

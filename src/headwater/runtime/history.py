@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from headwater.catalog import TopicDefinition, ViewDefinition
 from headwater.clock import Clock, Microseconds, parse_span_us
 from headwater.errors import CorruptionError
+from headwater.log.names import VIEWS_HOLD
 from headwater.log.protocol import CursorMove, Log, Waiting
 from headwater.runtime.catalog import definitions
 from headwater.runtime.hidden import table_topic, table_with_hidden, versions_of
@@ -22,7 +23,7 @@ from headwater.runtime.units import BESIDE, Unit, ViewUnit, view_of
 from headwater.state.bases import Bases
 from headwater.state.manifest import Manifest, ViewState
 
-HOLD = "headwater_views"
+HOLD = VIEWS_HOLD
 """The cursor that keeps a topic's records until every view has read them, and a base has it where one is needed."""
 BASE_EVERY_US_MAX = parse_span_us("1 hour")
 BASES_PER_RETENTION = 16

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headwater.capture.moments import captured, rows_of
 from headwater.catalog import TopicDefinition
 from headwater.clock import Microseconds
-from headwater.errors import BadRowError, HeadwaterError, UsageError
+from headwater.errors import BacklogError, BadRowError, HeadwaterError, UsageError
 from headwater.gathering import Gathering, Limits, Request
 from headwater.log.protocol import Append, Log
 from headwater.positions import Receipt
@@ -214,7 +214,7 @@ class _Writing:
             return
         try:
             self._commit(topic, fit, keys)
-        except (BadRowError, UsageError) as error:  # nothing was written
+        except (BadRowError, UsageError, BacklogError) as error:  # nothing was written
             if len(fit) == 1:
                 fit[0][0].error = error
                 return

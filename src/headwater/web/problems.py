@@ -24,6 +24,7 @@ _STATUSES: tuple[tuple[type[e.HeadwaterError], int], ...] = (
     (e.ViewNotFoundError, 404),
     (e.SinkNotFoundError, 404),
     (e.SourceNotFoundError, 404),
+    (e.QueueNotFoundError, 404),
     (e.RowNotFoundError, 404),
     (e.SignatureError, 401),
     (e.BadRowError, 422),
@@ -33,6 +34,7 @@ _STATUSES: tuple[tuple[type[e.HeadwaterError], int], ...] = (
     (e.AlreadyWrittenError, 409),
     (e.FencedError, 409),
     (e.GapError, 410),
+    (e.BacklogError, 429),
     (e.DiskFullError, 507),
 )
 _SHOWN_FACTS = (
@@ -114,7 +116,7 @@ def problem_of(error: Exception) -> Problem:
             error.message if error.detail is None else f"{error.message}: {error.detail}",
             hint=error.hint,
             facts=facts,
-            retry_after_s=1 if status == 503 else None,
+            retry_after_s=1 if status in (429, 503) else None,
         )
     number = secrets.token_hex(8)
     logger.error("internal error %s", number, exc_info=error, extra={"error_id": number})

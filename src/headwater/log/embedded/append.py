@@ -17,9 +17,11 @@ from headwater.errors import (
     UsageError,
 )
 from headwater.gathering import Gathering, Request
+from headwater.log.backlog import segment_rows
 from headwater.log.clocks import Change
 from headwater.log.embedded import frames
 from headwater.log.embedded.conditions import (
+    check_behind,
     check_incarnations,
     check_moves,
     check_offsets,
@@ -162,6 +164,8 @@ class Appender:
             request.receipt, request.ticket, request.sync = known, self._answer(state, append.producer), True
         else:
             check_incarnations(state, append.incarnations)
+            rows = {r.name: sum(b.num_rows for b in r.batches) for r in request.rows}
+            check_behind(state, rows, append.moves)
             written = self._write(state, append, request.rows, _plain(append.producer))
             request.receipt, request.ticket, request.sync, request.gather = written
 
@@ -176,6 +180,10 @@ class Appender:
                         receipt, ticket, sync = known, self._answer(state, append.producer), True
                     else:
                         check_incarnations(state, append.incarnations)
+                        rows: dict[str, int] = {}
+                        for (name, _), file in staged.items():
+                            rows[name] = rows.get(name, 0) + sum(frame.rows for _, frame in file.frames)
+                        check_behind(state, rows, append.moves)
                         check_moves(state, append.moves)
                         receipt, ticket, sync = self._adopt(state, staged, append)
                 if ticket is not None:
@@ -270,6 +278,8 @@ class Appender:
         parts = [part.record for part in placed]
         blobs = [frame.to_bytes() for part in placed for frame in part.frames] if inline else []
         sync, gather = durability_of([state.topics[r.name].definition for r in rows], self._core)
+        if append.relaxed:
+            sync = gather = False
         record = {"k": "append", "seq": seq, "at": at, "sync": sync, "parts": parts}
         if append.producer is not None:
             record["producer"] = producer_json(append.producer)
@@ -345,7 +355,11 @@ class Appender:
     ) -> tuple[str, int, bool]:
         """Where the next frame goes: the active segment, or a new one if it is full or of an older schema."""
         active = partition.active
-        full = active is not None and active.size >= self._core.settings.segment_bytes_max
+        rows_max = segment_rows(topic.definition)
+        full = active is not None and (
+            active.size >= self._core.settings.segment_bytes_max
+            or (rows_max is not None and active.rows >= rows_max)
+        )
         if active is not None and not full and active.schema_version == topic.definition.schema_version:
             return active.name, active.size, False
         return (

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwater.errors import AlreadyWrittenError, ConflictError, FencedError, UsageError
+from headwater.log.backlog import check_backlog
 from headwater.log.embedded.state import State
 from headwater.log.names import no_topic
 from headwater.log.protocol import CursorMove, Producer
@@ -19,6 +20,16 @@ def check_incarnations(state: State, incarnations: Mapping[str, int]) -> None:
         if name not in state.topics:
             raise no_topic(name, state.topics)
         check_incarnation(state.topics[name].definition, incarnation)
+
+
+def check_behind(state: State, rows: Mapping[str, int], moves: Sequence[CursorMove]) -> None:
+    """BacklogError if a topic's readers are too far behind for so many rows more."""
+    for name, count in rows.items():
+        topic = state.topics.get(name)
+        if topic is not None and topic.definition.backlog_rows is not None:
+            cursors = [c for (t, _), c in state.cursors.items() if t == name]
+            ends = {p: part.end for p, part in enumerate(topic.partitions)}
+            check_backlog(topic.definition, ends, count, cursors, moves)
 
 
 def check_moves(state: State, moves: Sequence[CursorMove]) -> None:

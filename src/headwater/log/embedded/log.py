@@ -16,6 +16,7 @@ from typing import Any
 from headwater.catalog import Named, TopicDefinition
 from headwater.clock import Clock, SystemClock
 from headwater.errors import ConflictError, HeadwaterError
+from headwater.log.backlog import patiently
 from headwater.log.embedded.append import Appender
 from headwater.log.embedded.consumers import ConsumerSide
 from headwater.log.embedded.creation import WORKSPACE_FILE, create_workspace, read_about
@@ -231,7 +232,7 @@ class EmbeddedLog(ReadSide, ConsumerSide, DeclaringSide):
 
     def append(self, append: Append) -> Receipt:
         """See `Log.append`."""
-        return self._appender.append(append)
+        return patiently(self, self.clock, lambda: self._appender.append(append))
 
     def producer(self, name: str) -> ProducerInfo | None:
         """See `Log.producer`."""
@@ -245,7 +246,7 @@ class EmbeddedLog(ReadSide, ConsumerSide, DeclaringSide):
 
     def stage(self) -> EmbeddedStage:
         """See `Log.stage`."""
-        return EmbeddedStage(self.core, self._appender)
+        return EmbeddedStage(self.core, self._appender, lambda commit: patiently(self, self.clock, commit))
 
     # --- upkeep ------------------------------------------------------------------------------------------------------
 

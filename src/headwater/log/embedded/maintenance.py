@@ -16,6 +16,7 @@ from typing import Any
 
 from headwater.clock import FOREVER_US, Clock, parse_span_us
 from headwater.errors import HeadwaterError
+from headwater.log.backlog import rows_kept
 from headwater.log.embedded import staging
 from headwater.log.embedded.compaction import Batches, select_latest
 from headwater.log.embedded.core import Core
@@ -23,6 +24,7 @@ from headwater.log.embedded.rewriting import Mask, Rewriter
 from headwater.log.embedded.sealed import steps_name
 from headwater.log.embedded.segments import SegmentReader
 from headwater.log.embedded.state import Segment, State, TopicState
+from headwater.log.names import is_own
 from headwater.log.protocol import MaintenanceReport
 
 ACTIVE_AGE_MAX_US = parse_span_us("1 day")
@@ -98,7 +100,9 @@ class Maintenance:
                 for step in (self._retain, self._seal, self._compact):
                     if self._stop.is_set() and not force:
                         return total
-                    total = _add(total, step(topic, number, force, override_holds))
+                    total = _add(
+                        total, step(topic, number, force, override_holds and not is_own(topic.definition))
+                    )
         if force:
             self._sweep()
         return total
@@ -148,19 +152,23 @@ class Maintenance:
 
     def _retain(self, topic: TopicState, number: int, force: bool, override_holds: bool) -> MaintenanceReport:
         definition, partition = topic.definition, topic.partitions[number]
-        if definition.retention_us is None and definition.retention_bytes is None:
+        rows_max = rows_kept(definition)
+        if definition.retention_us is None and definition.retention_bytes is None and rows_max is None:
             return MaintenanceReport()
         limit = partition.end if override_holds else hold_limit(self._core.state, topic, number)
         oldest = self._clock.now_us() - definition.retention_us if definition.retention_us else None
         size = sum(s.size for s in partition.segments)
+        rows = sum(s.rows for s in partition.segments)
         gone: list[Segment] = []
         for segment in partition.segments:
             too_old = oldest is not None and segment.at1 < oldest
             too_much = definition.retention_bytes is not None and size > definition.retention_bytes
-            if not segment.closed or segment.end > limit or not (too_old or too_much):
+            too_many = rows_max is not None and rows - segment.rows >= rows_max
+            if not segment.closed or segment.end > limit or not (too_old or too_much or too_many):
                 break
             gone.append(segment)
             size -= segment.size
+            rows -= segment.rows
         if not gone:
             return MaintenanceReport()
         first = gone[-1].end

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -27,11 +27,15 @@ from headwater.storage import File
 
 FOLDER = "staging"
 
+Patiently = Callable[[Callable[[], Receipt]], Receipt]
+"""Does something, again and again where a topic is to wait for its readers."""
+
 
 class EmbeddedStage:
     """See `headwater.log.protocol.Stage`."""
 
-    def __init__(self, core: Core, appender: Appender) -> None:
+    def __init__(self, core: Core, appender: Appender, patiently: Patiently) -> None:
+        self._patiently = patiently
         self._core = core
         self._appender = appender
         self._batches: dict[str, list[pa.RecordBatch]] = {}
@@ -67,13 +71,14 @@ class EmbeddedStage:
         self._open()
         append = Append(self._batches, producer, expect or {}, moves, self._incarnations)
         if not self._files:
-            receipt = self._appender.append(append)
+            receipt = self._patiently(lambda: self._appender.append(append))
             self._done = True
             return receipt
         self._spill()
         for file, _ in self._files.values():
             file.sync()
-        receipt = self._appender.commit_staged({k: s for k, (_, s) in self._files.items()}, append)
+        files = {k: s for k, (_, s) in self._files.items()}
+        receipt = self._patiently(lambda: self._appender.commit_staged(files, append))
         self._end()
         return receipt
 

@@ -25,6 +25,7 @@ from headwater.errors import (
     UsageError,
 )
 from headwater.log import promises
+from headwater.log.backlog import check_backlog, patiently
 from headwater.log.memory.appends import Plan, check_expected, check_moves, plan_append
 from headwater.log.memory.groups import Group
 from headwater.log.memory.partition import reading_schema
@@ -37,6 +38,7 @@ from headwater.log.names import (
     check_entry,
     check_topic_name,
     entry_key,
+    is_own,
     no_topic,
     plain_document,
     respell,
@@ -183,6 +185,9 @@ class MemoryLog:
 
     def append(self, append: Append) -> Receipt:
         """See Log. Nothing to write (no rows, no moves, no sequence) is nothing written, and an empty receipt."""
+        return patiently(self, self._clock, lambda: self._append(append))
+
+    def _append(self, append: Append) -> Receipt:
         with self._held():
             append = respell(append, self._topics)
             rows = any(b.num_rows for batches in append.batches.values() for b in batches)
@@ -198,6 +203,11 @@ class MemoryLog:
                     return known
             for name, incarnation in append.incarnations.items():
                 check_incarnation(self._topic(name).definition, incarnation)
+            for name, batches in append.batches.items():
+                topic = self._topic(name)
+                ends = {p: part.end for p, part in enumerate(topic.partitions)}
+                count = sum(b.num_rows for b in batches)
+                check_backlog(topic.definition, ends, count, self.cursors(name), append.moves)
             plan = {name: plan_append(self._topic(name), batches) for name, batches in append.batches.items()}
             for name, expected in append.expect.items():
                 check_expected(self._topic(name), plan.get(name, {}), expected)
@@ -479,7 +489,8 @@ class MemoryLog:
         with self._held():
             now = self._clock.now_us()
             for topic in self._topics.values():
-                holds = [] if override_holds else [c for c in topic.cursors.values() if c.hold]
+                overrides = override_holds and not is_own(topic.definition)
+                holds = [] if overrides else [c for c in topic.cursors.values() if c.hold]
                 for p, part in enumerate(topic.partitions):
                     limit = min((c.positions.get(p, 0) for c in holds), default=part.end)
                     before = part.size_bytes

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from headwater.catalog import TopicDefinition
 from headwater.clock import FOREVER_US, Microseconds
+from headwater.log.backlog import rows_kept
 from headwater.log.watermarks import NONE, event_times, row_watermarks, watermark_array
 from headwater.records import DELETE, adapt, op_names
 from headwater.types import TIMESTAMP
@@ -132,7 +133,9 @@ class Partition:
     def _is_due(self, topic: TopicDefinition, now: Microseconds) -> bool:
         too_old = topic.retention_us is not None and self.segments[0].appended_at < now - topic.retention_us
         too_much = topic.retention_bytes is not None and self.size_bytes > topic.retention_bytes
-        return too_old or too_much
+        kept = rows_kept(topic)
+        too_many = kept is not None and self.rows - len(self.segments[0].offsets) >= kept
+        return too_old or too_much or too_many
 
     def compact(self, topic: TopicDefinition, now: Microseconds, limit: int) -> int:
         """Of the records before `limit` keep the latest of each key, unless it is a tombstone that has had its time; and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headwater.testing.contract.appending import AppendingContract
+from headwater.testing.contract.backlog import BacklogContract
 from headwater.testing.contract.catalog import CatalogContract
 from headwater.testing.contract.cursors import CursorContract
 from headwater.testing.contract.cutting import CuttingContract
@@ -27,6 +28,7 @@ class LogContract(
     CatalogContract,
     TypeContract,
     AppendingContract,
+    BacklogContract,
     ExpectingContract,
     ProducingContract,
     StagingContract,

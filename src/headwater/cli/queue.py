@@ -1,0 +1,237 @@
+"""`headwater queue`: how queues are doing, what is in them, and messages for shell scripts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import headwater as hw
+from headwater.cli.output import print_json, print_listing
+from headwater.cli.session import Session, json_option, pass_session
+from headwater.clock import format_span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headwater.queues.message import Message
+    from headwater.queues.queue import Queue
+
+SHELL = "shell"
+"""The worker that receives and acknowledges from a shell, unless another name is given."""
+_LISTED = ("queue", "topic", "waiting", "leased", "delayed", "dead", "oldest_seconds")
+
+
+def _complete_queue(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Queue names for the shell; none if the workspace cannot be read."""
+    session = context.find_object(Session) or Session(context.find_root().params.get("workspace"))
+    try:
+        with session.open() as ws:
+            return [name for name in sorted(ws.log.entries("queue")) if name.startswith(incomplete)]
+    except hw.HeadwaterError:
+        return []
+
+
+def _queue_argument(function: Callable[..., None]) -> Callable[..., None]:
+    return click.argument("name", metavar="QUEUE", shell_complete=_complete_queue)(function)
+
+
+def _worker_option(function: Callable[..., None]) -> Callable[..., None]:
+    return click.option(
+        "--worker", default=SHELL, show_default=True, metavar="NAME", help="Who holds the messages."
+    )(function)
+
+
+def standings(ws: hw.Workspace) -> list[dict[str, Any]]:
+    """A row for each queue, for listings."""
+    return [{name: asdict(queue.standing())[name] for name in _LISTED} for queue in ws.queues()]
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def queue(context: click.Context, as_json: bool) -> None:
+    """List the queues; with a command, look into one or take messages from it.
+
+    Workers share the records of a queue's topic message by message. Dead messages are dealt with by `headwater dead`.
+    """
+    if context.invoked_subcommand is None:
+        _list(context.ensure_object(Session), as_json)
+
+
+@queue.command("list")
+@json_option
+@pass_session
+def list_queues(session: Session, as_json: bool) -> None:
+    """List the queues: messages that wait, are leased, delayed and dead, and the age of the oldest that is not done."""
+    _list(session, as_json)
+
+
+def _list(session: Session, as_json: bool) -> None:
+    with session.open() as ws:
+        rows = standings(ws)
+    if not as_json:
+        rows = [
+            {"oldest" if k == "oldest_seconds" else k: _shown(k, v) for k, v in row.items()} for row in rows
+        ]
+    print_listing(
+        rows, as_json=as_json, empty="no queues yet; make one with: headwater queue make QUEUE TOPIC"
+    )
+
+
+def _shown(name: str, value: Any) -> Any:
+    return (
+        None if value is None else format_span(int(value) * 1_000_000) if name == "oldest_seconds" else value
+    )
+
+
+@queue.command()
+@click.argument("name", metavar="QUEUE")
+@click.argument("topic")
+@click.option(
+    "--key", multiple=True, metavar="COLUMN", help="Keep the order of messages that are equal here."
+)
+@click.option("--delay", metavar="COLUMN", help="The column that says from when on a message is handed out.")
+@click.option("--lease", metavar="SPAN", help="How long a worker holds a message. Default: 30 seconds.")
+@click.option(
+    "--deliveries", type=click.IntRange(1), metavar="N", help="So often, then it is dead. Default: 5."
+)
+@pass_session
+def make(
+    session: Session,
+    name: str,
+    topic: str,
+    key: tuple[str, ...],
+    delay: str | None,
+    lease: str | None,
+    deliveries: int | None,
+) -> None:
+    """Make the queue QUEUE of the records of TOPIC."""
+    given: dict[str, Any] = {
+        "key": list(key) or None,
+        "delay": delay,
+        "lease": lease,
+        "deliveries": deliveries,
+    }
+    with session.open() as ws:
+        made = ws.queue(name, topic, **given)
+    click.echo(f"queue {made.name} is there, on topic {made.definition.topic}")
+
+
+@queue.command()
+@_queue_argument
+@json_option
+@pass_session
+def show(session: Session, name: str, as_json: bool) -> None:
+    """Show one QUEUE: what it is declared to be, how it is doing, and who holds which messages."""
+    with session.open() as ws:
+        found = ws.queue(name)
+        facts = {
+            **found.definition.shown(),
+            **{k: v for k, v in asdict(found.standing()).items() if k != "topic"},
+        }
+        holders = found.leases()
+    if as_json:
+        print_json({**facts, "leases": holders})
+        return
+    width = max(map(len, facts))
+    for key, value in facts.items():
+        click.echo(f"{key:<{width}}  {'-' if value is None else value}")
+    if holders:
+        click.echo()
+        print_listing(holders, as_json=False, empty="")
+
+
+@queue.command()
+@_queue_argument
+@click.option("-n", "--max", "count", type=click.IntRange(1), default=10, show_default=True, metavar="N")
+@json_option
+@pass_session
+def peek(session: Session, name: str, count: int, as_json: bool) -> None:
+    """Show the messages of QUEUE that would be handed out next, without taking them."""
+    with session.open() as ws:
+        rows = ws.queue(name).peek(count).to_pylist()
+    print_listing(rows, as_json=as_json, empty="nothing to be handed out now")
+
+
+@queue.command()
+@_queue_argument
+@click.option("-n", "--max", "count", type=click.IntRange(1), default=1, show_default=True, metavar="N")
+@click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="Wait so long for the first.")
+@click.option("--lease", metavar="SPAN", help="Hold them for so long.")
+@_worker_option
+@json_option
+@pass_session
+def receive(
+    session: Session, name: str, count: int, wait: float, lease: str | None, worker: str, as_json: bool
+) -> None:
+    """Take messages from QUEUE, each with a token to acknowledge it by. Exit status 1 if there is none."""
+    with session.open() as ws:
+        messages = [_facts(m) for m in ws.queue(name, worker=worker).receive(count, wait, lease=lease)]
+    print_listing(messages, as_json=as_json, empty="nothing to be had now")
+    if not messages:
+        raise SystemExit(1)
+
+
+def _facts(message: Message) -> dict[str, Any]:
+    from headwater.texts import as_json
+
+    return {
+        "token": message.token,
+        "deliveries": message.deliveries,
+        "until": message.until,
+        "error": message.error,
+        "row": as_json(message.row),
+    }
+
+
+def _settling(function: Callable[..., None]) -> Callable[..., None]:
+    tokens = click.argument("tokens", nargs=-1, required=True, metavar="TOKEN...")
+    return _queue_argument(tokens(_worker_option(function)))
+
+
+def _settle(session: Session, name: str, worker: str, act: Callable[[Queue], None]) -> None:
+    with session.open() as ws:
+        act(ws.queue(name, worker=worker))
+
+
+@queue.command()
+@_settling
+@pass_session
+def ack(session: Session, name: str, tokens: Sequence[str], worker: str) -> None:
+    """Acknowledge messages of QUEUE: they are done, and never come again."""
+    _settle(session, name, worker, lambda found: found.settle(tokens, "ack"))
+
+
+@queue.command()
+@_settling
+@click.option("--delay", metavar="SPAN", help="Hand them out again after so long.")
+@click.option("--error", metavar="TEXT", help="Why they are not done.")
+@pass_session
+def nack(
+    session: Session, name: str, tokens: Sequence[str], worker: str, delay: str | None, error: str | None
+) -> None:
+    """Give messages of QUEUE back: they are handed out again."""
+    _settle(session, name, worker, lambda found: found.settle(tokens, "nack", delay=delay, error=error))
+
+
+@queue.command()
+@_settling
+@click.option(
+    "--lease", metavar="SPAN", default="30 seconds", show_default=True, help="For so long from now on."
+)
+@pass_session
+def extend(session: Session, name: str, tokens: Sequence[str], worker: str, lease: str) -> None:
+    """Hold messages of QUEUE for longer."""
+    _settle(session, name, worker, lambda found: found.settle(tokens, "extend", delay=lease))
+
+
+@queue.command()
+@_queue_argument
+@pass_session
+def drop(session: Session, name: str) -> None:
+    """Forget QUEUE, with its leases and dead messages; its topic stays as it is."""
+    with session.open() as ws:
+        ws.drop_queue(name)
+    click.echo(f"queue {name} is gone")

@@ -1,0 +1,230 @@
+"""Messages as workers hold them: a row, its lease, and what can be done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Protocol, overload
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.clock import Clock, from_us
+from headwater.errors import UsageError
+from headwater.queues.burying import own_columns
+from headwater.queues.definition import QueueDefinition
+from headwater.queues.ledger import Ask
+from headwater.queues.places import Mask, Places, offset_of, partition_of, place_of, shown
+from headwater.queues.state import Grant
+from headwater.texts import unpacked
+
+Span = str | timedelta
+
+
+class Settling(Protocol):
+    """What a message needs of its queue."""
+
+    name: str
+
+    def ack(self, messages: Any) -> None: ...
+    def nack(self, messages: Any, *, delay: Span | None = None, error: str | None = None) -> None: ...
+    def extend(self, messages: Any, lease: Span | None = None) -> None: ...
+
+
+class Receiving(Settling, Protocol):
+    """What those who work on a queue need of it."""
+
+    definition: QueueDefinition
+    clock: Clock
+
+    def receive(
+        self, max: int = 1, wait: float | None = 0, *, lease: Span | None = None, ack: Any = None
+    ) -> Messages: ...
+
+
+class Messages(Sequence["Message"]):
+    """What one `receive` got: messages in the order of the log, under one lease.
+
+    `rows` are all of them as a pyarrow Table. `queue.ack(messages)` acknowledges those that were not settled one by one.
+    """
+
+    def __init__(self, queue: Settling, grant: Grant | None = None, ask: Ask | None = None) -> None:
+        self.queue = queue
+        self.lease = -1 if grant is None else grant.lease
+        self.places: Places = np.empty(0, np.int64) if grant is None else grant.places.copy()
+        self.deliveries = np.empty(0, np.int64) if grant is None else grant.deliveries.copy()
+        self.until = np.empty(0, np.int64) if grant is None else grant.until.copy()
+        self.settled: Mask = np.zeros(len(self.places), dtype=bool)
+        """Which of them were acknowledged or given back through this object."""
+        self.errors = {} if ask is None else ask.errors
+        self._table = pa.table({}) if ask is None or ask.rows is None else ask.rows
+        self._bodies = {} if ask is None else ask.bodies
+        self._plain: list[dict[str, Any]] | None = None
+
+    @property
+    def rows(self) -> pa.Table:
+        """The topic's columns of all of them, as the log has them."""
+        return own_columns(self._table)
+
+    @property
+    def open(self) -> Places:
+        """The places of those that are not settled."""
+        return self.places[~self.settled]
+
+    def row(self, number: int) -> dict[str, Any]:
+        """The row of one of them; as it was edited, if it was dead and somebody corrected it."""
+        if self._plain is None:
+            self._plain = self.rows.to_pylist()
+            for place, body in self._bodies.items():
+                self._plain[int(np.searchsorted(self.places, place))] = unpacked(body).to_pylist()[0]
+        return self._plain[number]
+
+    def op(self, number: int) -> str | None:
+        """On a topic with a primary key what the record does; else None."""
+        return self._table["_op"][number].as_py() if "_op" in self._table.column_names else None
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        numbers = range(len(self.places))[index]
+        return Message(self, numbers) if isinstance(numbers, int) else [Message(self, n) for n in numbers]
+
+    def __iter__(self) -> Iterator[Message]:
+        return (Message(self, number) for number in range(len(self.places)))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} messages of queue {self.queue.name}>"
+
+
+class Message:
+    """One message, leased to the worker that received it. In a `with` block it is acknowledged at the end, or given back with the
+    error that left the block."""
+
+    __slots__ = ("_batch", "_number")
+
+    def __init__(self, batch: Messages, number: int) -> None:
+        self._batch = batch
+        self._number = number
+
+    def __repr__(self) -> str:
+        return f"<Message {self.id} of queue {self._batch.queue.name}, delivery {self.deliveries}>"
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The record's columns."""
+        return self._batch.row(self._number)
+
+    @property
+    def op(self) -> str | None:
+        """On a topic with a primary key what the record does, 'upsert' or 'delete'; else None."""
+        return self._batch.op(self._number)
+
+    @property
+    def place(self) -> int:
+        """Partition and offset as one number."""
+        return int(self._batch.places[self._number])
+
+    @property
+    def id(self) -> str:
+        """What it is called, for good: partition and offset in its topic."""
+        return shown(self.place)
+
+    @property
+    def partition(self) -> int:
+        """Its partition."""
+        return partition_of(self.place)
+
+    @property
+    def offset(self) -> int:
+        """Its offset."""
+        return offset_of(self.place)
+
+    @property
+    def deliveries(self) -> int:
+        """How often it was handed out, with this time."""
+        return int(self._batch.deliveries[self._number])
+
+    @property
+    def error(self) -> str | None:
+        """Why it was not done the last time."""
+        return self._batch.errors.get(self.place)
+
+    @property
+    def until(self) -> datetime:
+        """When the lease runs out, unless it is extended."""
+        return from_us(int(self._batch.until[self._number]))
+
+    @property
+    def token(self) -> str:
+        """What stands for this delivery in a shell: `headwater queue ack QUEUE TOKEN`."""
+        return f"{self.id}@{self._batch.lease}"
+
+    @property
+    def queue_name(self) -> str:
+        """The queue that it was received from."""
+        return self._batch.queue.name
+
+    @property
+    def lease(self) -> int:
+        """The number of its lease."""
+        return self._batch.lease
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was acknowledged or given back through this object or its batch."""
+        return bool(self._batch.settled[self._number])
+
+    def ack(self) -> None:
+        """It is done: durable when this returns."""
+        self._batch.queue.ack(self)
+
+    def nack(self, *, delay: Span | None = None, error: str | None = None) -> None:
+        """It is not done: another worker gets it, after a delay if one is given."""
+        self._batch.queue.nack(self, delay=delay, error=error)
+
+    def extend(self, lease: Span | None = None) -> None:
+        """Hold it for longer: so long from now on, by default as long as leases of the queue are."""
+        self._batch.queue.extend(self, lease)
+
+    def note(self, *, settled: bool = False, until: int | None = None) -> None:
+        """Keep in mind what was done with it."""
+        self._batch.settled[self._number] |= settled
+        if until is not None:
+            self._batch.until[self._number] = until
+
+    def __enter__(self) -> Message:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.settled:
+            return
+        if error is None:
+            self.ack()
+        else:
+            self.nack(error=said(error))
+
+
+def said(error: BaseException) -> str:
+    """An error as a letter has it."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def parse_token(text: str) -> tuple[int, int]:
+    """The place and the lease of a token."""
+    try:
+        place, _, lease = text.strip().partition("@")
+        partition, _, offset = place.partition("-")
+        return place_of(int(partition), int(offset)), int(lease)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is not the token of a message",
+            hint="`headwater queue receive` gives them, such as 0-17@42",
+        ) from None

@@ -1,0 +1,303 @@
+"""A queue as workers hold it: receive messages, acknowledge them, give them back. All it knows is in the log."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.arguments import label, whole_number
+from headwater.clock import Clock, Microseconds, from_us
+from headwater.errors import (
+    LeaseLostError,
+    MessageNotFoundError,
+    QueueNotFoundError,
+    TopicNotFoundError,
+    UsageError,
+)
+from headwater.log.protocol import Log
+from headwater.log.reader import wait_ms
+from headwater.queues.definition import QueueDefinition, delay_of, lease_of
+from headwater.queues.ledger import Ask, Claim, Ledger, Ledgers
+from headwater.queues.message import Message, Messages, Span, parse_token
+from headwater.queues.places import OFFSET_BITS, Places, shown
+from headwater.queues.standing import QueueStanding, standing_of
+from headwater.queues.wire import Kind, Op
+
+if TYPE_CHECKING:
+    from headwater.queues.aio import AsyncQueue
+    from headwater.queues.working import Worker
+
+WAIT_MS = 1_000.0
+"""A receive that waits looks again at least so often."""
+RECEIVED_MAX = 100_000
+"""No more messages are received at once."""
+
+
+class Queue:
+    """One worker's handle on a queue; making one is free, and its threads may share it.
+
+    A message is handed out to one worker at a time, under a lease. Acknowledged, it is done. Given back, or with its lease run out,
+    it is handed out again, and after so many deliveries it is dead. So every message is done at least once; nothing that was
+    acknowledged comes again.
+    """
+
+    def __init__(
+        self, log: Log, clock: Clock, ledgers: Ledgers, name: str, worker: str | None = None
+    ) -> None:
+        self._log = log
+        self.clock = clock
+        self._ledgers = ledgers
+        self._known, self._pid = ledgers.of(name), os.getpid()
+        self.definition: QueueDefinition = self._known.queue
+        self.name = self.definition.name
+        self.worker = f"{os.getpid()}-{uuid.uuid4().hex[:8]}" if worker is None else label(worker, "worker")
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name} on {self.definition.topic}>"
+
+    # --- receiving -------------------------------------------------------------------------------------------------
+
+    def receive(
+        self,
+        max: int = 1,
+        wait: float | None = 0,
+        *,
+        lease: Span | None = None,
+        ack: Any = None,
+    ) -> Messages:
+        """Up to `max` messages, leased to this worker: those that there are now, or else the first that come within `wait` seconds
+        (None: for as long as it takes). None at all if nothing came.
+
+        `ack` are messages that are done: acknowledged in the same commit, which spares one.
+        """
+        count = whole_number(max, "max", least=1, hint="queue.receive(max=10, wait=5)")
+        patience = wait_ms(wait)
+        span = self.definition.lease_us if lease is None else lease_of(lease)
+        claim = Claim(self.worker, min(count, RECEIVED_MAX), span, self.definition.deliveries)
+        ops = [] if ack is None else self._ops("ack", ack)
+        begun = self.clock.steady_ms()
+        while True:
+            seen = self._log.sequence()
+            ask = self._submit(Ask(ops, claim))
+            got = Messages(self, ask.granted, ask)
+            if ack is not None:
+                if ask.lost and got:
+                    self.nack(got)  # the caller hears of what was lost, and gets nothing
+                self._settle(ack, ask, "acknowledged")
+                ops, ack = [], None
+            if got:
+                return got
+            left = WAIT_MS if patience is None else begun + patience - self.clock.steady_ms()
+            if left <= 0:
+                return Messages(self)
+            due = self._known.next_due()
+            until_due = WAIT_MS if due is None else (due - self.clock.now_us()) / 1e3 + 1
+            self._log.wait_commit(seen, _at_least(1.0, left, WAIT_MS, until_due))
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages one by one, waiting for more; each is yours to acknowledge or to give back: `with message: ...`."""
+        while True:
+            yield from self.receive(1, None)
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return aiter(self.aio)
+
+    @property
+    def aio(self) -> AsyncQueue:
+        """The same for asyncio."""
+        from headwater.queues.aio import AsyncQueue
+
+        return AsyncQueue(self)
+
+    # --- settling --------------------------------------------------------------------------------------------------
+
+    def ack(self, messages: Message | Messages | Iterable[Message]) -> None:
+        """These are done, durably when this returns: they never come again. LeaseLostError if some are no longer this worker's; the
+        others are acknowledged all the same."""
+        self._settle(messages, self._submit(Ask(self._ops("ack", messages))), "acknowledged")
+
+    def nack(
+        self,
+        messages: Message | Messages | Iterable[Message],
+        *,
+        delay: Span | None = None,
+        error: str | None = None,
+    ) -> None:
+        """These are not done: they are handed out again, after `delay` if one is given, or are dead if that was their last delivery.
+        `error` says why."""
+        ops = self._ops("nack", messages, span_us=delay_of(delay), error=error)
+        self._settle(messages, self._submit(Ask(ops)), "given back")
+
+    def extend(self, messages: Message | Messages | Iterable[Message], lease: Span | None = None) -> None:
+        """Hold these for so long from now on, by default for as long as leases of the queue are."""
+        span = self.definition.lease_us if lease is None else lease_of(lease)
+        ask = self._submit(Ask(self._ops("extend", messages, span_us=span)))
+        until = self.clock.now_us() + span
+        self._refuse_lost(ask, "extended")
+        if isinstance(messages, Messages):
+            messages.until[~messages.settled] = until
+        else:
+            for message in _each(messages):
+                message.note(until=until)
+
+    def settle(
+        self, tokens: Sequence[str], kind: Kind, *, delay: Span | None = None, error: str | None = None
+    ) -> None:
+        """What `ack`, `nack` and `extend` do, for messages that are known by their tokens."""
+        span = {"ack": 0, "nack": delay_of(delay), "extend": lease_of(delay or "30 seconds")}.get(kind, 0)
+        ops = []
+        for place, lease in map(parse_token, tokens):
+            self._refuse_unknown(place)
+            ops.append(Op(kind, np.array([place]), self.worker, lease, span_us=span, error=error))
+        self._refuse_lost(self._submit(Ask(ops)), "settled")
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    def standing(self) -> QueueStanding:
+        """How the queue is doing: messages that wait, are leased, delayed and dead, and the age of the oldest that is not done."""
+        return standing_of(self._log, self.clock, self._ledger())
+
+    def leases(self) -> list[dict[str, Any]]:
+        """Who holds messages now: a row for each lease, the one that runs out first before the others."""
+        ledger, now = self._ledger(), self.clock.now_us()
+        with ledger.locked():
+            held = [(g, g.open & (g.until > now)) for g in ledger.look().leases.values()]
+            found = [
+                {
+                    "worker": grant.worker,
+                    "messages": int(mine.sum()),
+                    "first": shown(int(grant.places[mine][0])),
+                    "deliveries": int(grant.deliveries[mine].max()),
+                    "until": from_us(int(grant.until[mine].min())),
+                }
+                for grant, mine in held
+                if mine.any()
+            ]
+        return sorted(found, key=lambda row: row["until"])
+
+    def peek(self, max: int = 10) -> pa.Table:
+        """The rows that would be handed out next, with `_partition` and `_offset`; nobody gets them by this."""
+        count = whole_number(max, "max", least=1)
+        places = self._ledger().peek(count)
+        return _placed(self._ledger().rows(places), places)
+
+    # --- working ---------------------------------------------------------------------------------------------------
+
+    def work(self, handler: Callable[[Any], object], **options: Any) -> Worker:
+        """Have `handler(message)` called for every message, in threads of this process, until `stop()`; see `Worker`."""
+        from headwater.queues.working import Worker
+
+        return Worker(self, handler, **options)
+
+    # --- within ----------------------------------------------------------------------------------------------------
+
+    def _ledger(self) -> Ledger:
+        return self._ledgers.of(self.name)
+
+    def _submit(self, ask: Ask) -> Ask:
+        if self._pid != os.getpid():
+            self._known, self._pid = self._ledger(), os.getpid()
+        try:
+            return self._known.submit(ask)
+        except TopicNotFoundError as error:
+            if error.facts.get("topic") == self.definition.topic:
+                raise
+            raise QueueNotFoundError(f"queue {self.name!r} was dropped", queue=self.name) from None
+
+    def _ops(
+        self, kind: Kind, messages: Any, *, span_us: Microseconds | None = None, error: str | None = None
+    ) -> list[Op]:
+        """An operation for each lease that the messages are of."""
+        by_lease: Mapping[int, Places]
+        if isinstance(messages, Messages):
+            self._refuse_foreign(messages.queue.name)
+            by_lease = {messages.lease: messages.open} if len(messages.open) else {}
+        else:
+            found: dict[int, list[int]] = {}
+            for message in _each(messages):
+                self._refuse_foreign(message.queue_name)
+                found.setdefault(message.lease, []).append(message.place)
+            by_lease = {lease: np.array(sorted(places), np.int64) for lease, places in found.items()}
+        return [
+            Op(kind, places, self.worker, lease, span_us=span_us, error=error)
+            for lease, places in by_lease.items()
+        ]
+
+    def _settle(self, messages: Any, ask: Ask, what: str) -> None:
+        lost = {place for _, places in ask.lost for place in places.tolist()}
+        if isinstance(messages, Messages):
+            messages.settled |= ~np.isin(messages.places, np.array(sorted(lost), np.int64))
+        else:
+            for message in _each(messages):
+                message.note(settled=message.place not in lost)
+        self._refuse_lost(ask, what)
+
+    def _refuse_foreign(self, queue: str) -> None:
+        if queue != self.name:
+            raise UsageError(
+                f"this message is of queue {queue!r}, not of {self.name!r}",
+                hint="message.ack() knows its queue",
+            )
+
+    def _refuse_unknown(self, place: int) -> None:
+        ledger = self._ledger()
+        with ledger.locked():
+            taken = ledger.look().taken.contains(np.array([place]))
+        if not taken[0]:
+            raise MessageNotFoundError(
+                f"no message {shown(place)} of queue {self.name!r} was ever handed out",
+                hint=f"`headwater queue receive {self.name}` hands out the next ones",
+                queue=self.name,
+                place=shown(place),
+            )
+
+    def _refuse_lost(self, ask: Ask, what: str) -> None:
+        lost = np.concatenate([places for _, places in ask.lost]) if ask.lost else np.empty(0, np.int64)
+        if not len(lost):
+            return
+        ledger = self._ledger()
+        with ledger.locked():
+            grant = ledger.look().holder(int(lost[0]))
+        holder = None if grant is None else grant.worker
+        names = [shown(place) for place in lost.tolist()]
+        which = f"message {names[0]}" if len(names) == 1 else f"{len(names)} messages, {names[0]} the first,"
+        raise LeaseLostError(
+            f"{which} of queue {self.name!r} cannot be {what}: worker {self.worker!r} does not hold it",
+            detail=f"worker {holder!r} has it now"
+            if holder is not None and holder != self.worker
+            else "its lease ran out, or it was acknowledged or given back before",
+            hint="drop what was done with it, or do it so that twice does no harm; work that takes longer extends its lease",
+            queue=self.name,
+            worker=self.worker,
+            messages=names,
+            holder=holder,
+        )
+
+
+def _at_least(least: float, *waits: float) -> float:
+    return sorted((least, min(waits)))[1]
+
+
+def _each(messages: Any) -> list[Message]:
+    found = [messages] if isinstance(messages, Message) else messages
+    if isinstance(found, Iterable) and not isinstance(found, (str, bytes)):
+        found = list(found)
+        if all(isinstance(message, Message) for message in found):
+            return found
+    raise UsageError(
+        f"messages are what receive() gave, not {messages!r}",
+        hint="queue.ack(message), or queue.ack(messages)",
+    )
+
+
+def _placed(rows: pa.Table, places: Places) -> pa.Table:
+    partitions = pa.array((places >> OFFSET_BITS).astype(np.int32))
+    names = [name for name in rows.column_names if name not in ("_offset", "_appended_at")]
+    return (
+        rows.select(names).append_column("_partition", partitions).append_column("_offset", rows["_offset"])
+    )
