@@ -332,7 +332,7 @@ def test_handlers_work_and_stop_gracefully(tmp_path: Path) -> None:
 def test_the_lease_is_extended_while_a_handler_runs(tmp_path: Path) -> None:
     with hw.open(tmp_path / "ws") as ws:
         outbox(ws, 1)
-        queue = ws.queue("emails", topic="outbox", lease="300 ms")
+        queue = ws.queue("emails", topic="outbox", lease="2 s")
         started, may_end = threading.Event(), threading.Event()
 
         def handle(message: Message) -> None:
@@ -342,7 +342,7 @@ def test_the_lease_is_extended_while_a_handler_runs(tmp_path: Path) -> None:
         with queue.work(handle):
             started.wait()
             # other workers get nothing for longer than the lease is
-            assert not ws.queue("emails").receive(1, wait=1)
+            assert not ws.queue("emails").receive(1, wait=2.5)
             may_end.set()
         assert (queue.standing().acknowledged, queue.standing().lapsed) == (1, 0)
 
