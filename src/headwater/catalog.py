@@ -113,6 +113,8 @@ class TopicDefinition:
     """How far a cursor marked `hold` may be behind; `when_behind` says what an append beyond that does."""
     when_behind: WhenBehind = "grow"
     block_for_us: Microseconds | None = None
+    private: tuple[tuple[str, str], ...] = ()
+    """Columns that are stored encrypted, each with the column that says whose key: see `headwater.privacy`."""
     incarnation: int = field(default=0, compare=False)
     """Given by the log: tells a topic from an earlier one of its name."""
 
@@ -149,9 +151,12 @@ class TopicDefinition:
 
     @cached_property
     def storage_schema(self) -> pa.Schema:
-        """The columns of stored records before offsets: those of rows, and the `_version` that the log itself gives."""
-        versioned = self.versioned_by is not None
-        return self.row_schema.append(pa.field("_version", pa.int64())) if versioned else self.row_schema
+        """The columns of stored records before offsets: those of rows, private ones as the bytes that they are encrypted to,
+        and the `_version` that the log itself gives."""
+        private = dict(self.private)
+        stored = [pa.field(f.name, pa.binary()) if f.name in private else f for f in self.row_schema]
+        versioned = [pa.field("_version", pa.int64())] if self.versioned_by is not None else []
+        return pa.schema([*stored, *versioned])
 
     def to_json(self) -> dict[str, Any]:
         """A plain form that `from_json` reads back."""
@@ -160,6 +165,8 @@ class TopicDefinition:
         columns = [[f.name, format_type(f.type), f.nullable] for f in self.schema]
         if self.dropped:
             plain["dropped"] = [one.to_json() for one in self.dropped]
+        if self.private:
+            plain["private"] = [list(pair) for pair in self.private]
         return {**{k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}, "columns": columns}
 
     @classmethod
@@ -171,13 +178,13 @@ class TopicDefinition:
         schema = pa.schema([pa.field(n, parse_type(t), nullable) for n, t, nullable in plain["columns"]])
         if "dropped" in values:
             values["dropped"] = tuple(map(DroppedColumn.from_json, values["dropped"]))
+        if "private" in values:
+            values["private"] = tuple((column, subject) for column, subject in values["private"])
         return cls(schema=schema, **values)
 
     def to_sql(self) -> str:
         """The CREATE TOPIC statement that makes this topic."""
-        lines = [
-            f"  {quote(f.name)} {format_type(f.type)}{'' if f.nullable else ' NOT NULL'}" for f in self.schema
-        ]
+        lines = [f"  {_show(f, dict(self.private).get(f.name))}" for f in self.schema]
         if self.key:
             lines.append(f"  PRIMARY KEY ({', '.join(map(quote, self.key))})")
         if self.time:
@@ -253,7 +260,8 @@ _LATER: dict[str, Any] = {
     "occurred": None,
     "sent": None,
 }
-_LATER |= {"versions_for_us": None, "captured_by": None, "schema_changes": "follow", "dropped": ()}
+_LATER |= {"versions_for_us": None, "captured_by": None, "schema_changes": "follow"}
+_LATER |= {"dropped": (), "private": ()}
 _LATER |= {"backlog_rows": None, "when_behind": "grow", "block_for_us": None}
 """Fields that a definition says only where they differ from these: earlier versions do not know them."""
 
@@ -266,9 +274,12 @@ def define_topic(
     time: str | None = None,
     lateness: Any = 0,
     options: Mapping[str, Any] | None = None,
+    private: Mapping[str, str] | None = None,
 ) -> TopicDefinition:
-    """A checked definition from what the user wrote; `options` are the WITH options."""
+    """A checked definition from what the user wrote; `options` are the WITH options, `private` the columns that are to be
+    encrypted, each with the column that says whose key."""
     values = _read_options(options or {})
+    values["private"] = tuple(sorted((private or {}).items()))
     schema = pa.schema([pa.field(f.name, _column_type(f), f.nullable and f.name not in key) for f in schema])
     if values.get("clock") is not None:
         schema, values = with_clock(name, schema, key, values)
@@ -292,8 +303,8 @@ def alter_options(topic: TopicDefinition, options: Mapping[str, Any]) -> TopicDe
     return changed
 
 
-def add_column(topic: TopicDefinition, field: pa.Field) -> TopicDefinition:
-    """The definition with one more nullable column at the end."""
+def add_column(topic: TopicDefinition, field: pa.Field, subject: str | None = None) -> TopicDefinition:
+    """The definition with one more nullable column at the end; private by `subject`, if one is given."""
     if field.name in topic.schema.names:
         raise SchemaError(f"topic {topic.name!r} already has a column {field.name!r}", topic=topic.name)
     if not field.nullable:
@@ -303,6 +314,8 @@ def add_column(topic: TopicDefinition, field: pa.Field) -> TopicDefinition:
             hint=f"ALTER TOPIC {topic.name} ADD COLUMN {quote(field.name)} {format_type(_column_type(field))}",
             topic=topic.name,
         )
+    if subject is not None:
+        topic = replace(topic, private=tuple(sorted((*topic.private, (field.name, subject)))))
     return _evolve(topic, [*topic.schema, pa.field(field.name, _column_type(field))])
 
 
@@ -354,15 +367,15 @@ def _evolve(topic: TopicDefinition, fields: list[pa.Field]) -> TopicDefinition:
 def difference(old: TopicDefinition, new: TopicDefinition) -> list[str]:
     """What differs between two definitions, a line each; empty where they are the same topic."""
     lines = []
-    before, after = ({f.name: f for f in t.schema} for t in (old, new))
+    before, after = ({f.name: _show(f, dict(t.private).get(f.name)) for f in t.schema} for t in (old, new))
     for name in dict.fromkeys([*before, *after]):
-        was, now = ("" if f is None else _show(f) for f in (before.get(name), after.get(name)))
+        was, now = before.get(name, ""), after.get(name, "")
         if was != now:
             lines += [f"{sign} {field}" for sign, field in (("-", was), ("+", now)) if field]
     if not lines and list(before) != list(after):
         lines += [f"- columns {', '.join(before)}", f"+ columns {', '.join(after)}"]
     for name in (f.name for f in dataclasses.fields(old)):
-        if name not in ("schema", "name", "schema_version", "incarnation", "dropped") and getattr(
+        if name not in ("schema", "name", "schema_version", "incarnation", "dropped", "private") and getattr(
             old, name
         ) != getattr(new, name):
             shown = name.removesuffix("_us")
@@ -377,8 +390,9 @@ def _plain(topic: TopicDefinition, name: str) -> Any:
     return ", ".join(value) if isinstance(value, tuple) else value
 
 
-def _show(field: pa.Field) -> str:
-    return f"{quote(field.name)} {format_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
+def _show(field: pa.Field, subject: str | None = None) -> str:
+    private = "" if subject is None else f" PRIVATE BY ({quote(subject)})"
+    return f"{quote(field.name)} {format_type(field.type)}{'' if field.nullable else ' NOT NULL'}{private}"
 
 
 def _column_type(field: pa.Field) -> pa.DataType:

@@ -21,6 +21,8 @@ from headwater.types import quote
 FORMAT = 1
 SOURCE, SINK, ALERT = "source", "sink", "alert"
 """The kinds of their entries in the catalog."""
+DELETION = "deletion"
+"""The kind of the entries that say how far a deletion is."""
 
 SOURCE_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "postgres": (

@@ -36,6 +36,7 @@ HeadwaterError
 ├── AlreadyWrittenError        this sequence was written long ago and its receipt is no longer kept
 ├── GapError                   a reader's position was removed by retention
 ├── CorruptionError            bytes on disk fail their checksum
+├── KeyStoreError              the keys to private values are not where they should be, or damaged
 ├── StorageError               the disk said no
 │   ├── DiskFullError          no space left (retryable once there is space)
 │   ├── PermissionDeniedError  the operating system refused access
@@ -257,6 +258,10 @@ class GapError(HeadwaterError):
 
 class CorruptionError(HeadwaterError):
     """Bytes fail their checksum; facts: file, offset (byte), and where known topic, partition, next_offset."""
+
+
+class KeyStoreError(HeadwaterError):
+    """The keys to private values are not where they should be, are damaged, or cannot be unwrapped; facts: folder."""
 
 
 class StorageError(HeadwaterError):

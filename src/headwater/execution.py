@@ -28,6 +28,7 @@ from headwater.log.appending import stage_rows
 from headwater.log.cursor import lag_of
 from headwater.log.protocol import Log, Producer
 from headwater.queries import statements as s
+from headwater.queries.dialect import words_of
 from headwater.queues.declaring import drop_queue, queues_on
 from headwater.timing import STORED
 from headwater.types import TIMESTAMP, format_type, quote
@@ -96,8 +97,8 @@ def _execute(
             return views().show()
         case s.Query(text):
             return views().query(text)
-        case s.AddColumn(topic, column):
-            alter(log, topic, lambda t: catalog.add_column(t, column))
+        case s.AddColumn(topic, column, subject):
+            alter(log, topic, lambda t: catalog.add_column(t, column, subject))
         case s.WidenColumn(topic, column, kind):
             _widen(log, topic, lambda t: catalog.widen_column(t, column, kind), views)
         case s.DropNotNull(topic, column):
@@ -239,6 +240,7 @@ def _create_as(log: Log, statement: s.CreateTopicAs, views: Callable[[], Views])
     existing = log.topics().get(name)
     if existing is not None and unfinished is None and statement.if_not_exists:
         return
+    _refuse_plain_copy(log, statement)
     rows = views().rows(statement.query)
     definition = statement.definition(rows.schema)
     changes = catalog.difference(existing, definition) if existing is not None else []
@@ -261,6 +263,20 @@ def _create_as(log: Log, statement: s.CreateTopicAs, views: Callable[[], Views])
         _finish(log, name)
         raise
     _finish(log, name)
+
+
+def _refuse_plain_copy(log: Log, statement: s.CreateTopicAs) -> None:
+    """A copy of private values would be in plain, where forgetting does not reach it."""
+    from headwater.runtime.dependencies import private_below
+
+    for name in {word.text for word in words_of(statement.query.text) if word.is_name}:
+        if (topic := private_below(log, name)) is not None:
+            raise UsageError(
+                f"topic {statement.name!r} would be a copy of {name} in plain: {topic} has private columns",
+                hint=f"CREATE TOPIC {quote(statement.name)} (...) with columns PRIVATE BY the subject, and append what "
+                "a query gives",
+                topic=statement.name,
+            )
 
 
 def _fill(log: Log, topic: TopicDefinition, batches: Iterator[pa.RecordBatch]) -> None:
@@ -401,6 +417,7 @@ def describe(topic: TopicDefinition) -> pa.Table:
         "sent": (topic.sent,),
         "filled by the log": STORED.names if topic.clock is not None else (),
         "dropped at its source": [one.column for one in topic.dropped],
+        "private": [column for column, _ in topic.private],
     }
     rows = [
         {

@@ -18,6 +18,8 @@ from headwater.timing import TimedTopic, check_time
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,199}\Z")
 HIDDEN = ("_partition", "_offset", "_appended_at", "_op", "_watermark", "_sequence", "_version")
 """Columns that every topic has besides its own; user columns may not take these names."""
+FORGOTTEN = "_forgotten"
+"""The column that topics with private ones have besides: whether the key to a row's values was destroyed."""
 PARTITIONS_MAX = 4096
 WhenBehind = Literal["grow", "block", "refuse", "drop_oldest"]
 BACKLOG_OPTIONS = ("backlog_rows", "when_behind", "block_for")
@@ -53,6 +55,8 @@ class Declared(TimedTopic, Protocol):
     def schema_changes(self) -> str: ...
     @property
     def source_columns(self) -> pa.Schema: ...
+    @property
+    def private(self) -> tuple[tuple[str, str], ...]: ...
 
 
 def check_topic(topic: Declared) -> None:
@@ -80,6 +84,8 @@ def check_topic(topic: Declared) -> None:
     for column in (*topic.key, *topic.partition_by, *filter(None, named)):
         check_column(topic, column)
     _check_roles(topic)
+    for column, subject in topic.private:
+        _check_private(topic, check_column(topic, column), check_column(topic, subject))
 
 
 def _check_roles(topic: Declared) -> None:
@@ -141,6 +147,50 @@ def _check_backlog(topic: Declared) -> None:
         )
     if topic.block_for_us is not None and topic.when_behind != "block":
         raise SchemaError(f"block_for of topic {topic.name!r} goes with when_behind = 'block'")
+
+
+def _check_private(topic: Declared, column: pa.Field, subject: pa.Field) -> None:
+    """A private column is only ever read as a value, and its subject is there, in plain, for every row."""
+    roles = {
+        "a key column": topic.key,
+        "a partition column": topic.routing,
+        "the time column": (topic.time,),
+        "a column of device clocks": (topic.clock, topic.occurred, topic.sent),
+        "the subject of a private column": tuple(by for _, by in topic.private),
+    }
+    for role, columns in roles.items():
+        if column.name in columns:
+            raise SchemaError(
+                f"column {column.name!r} of topic {topic.name!r} cannot be PRIVATE: it is {role}",
+                detail="the log goes by its value, and must still do so when the key to it is gone",
+                hint="leave PRIVATE out, or go by another column, such as an id that says nothing by itself",
+                topic=topic.name,
+            )
+    if pa.types.is_nested(column.type):
+        raise SchemaError(
+            f"column {column.name!r} of topic {topic.name!r} cannot be PRIVATE: it is nested",
+            hint="make its fields columns of their own, or keep it as JSON in a STRING",
+            topic=topic.name,
+        )
+    if not (pa.types.is_integer(subject.type) or pa.types.is_string(subject.type)):
+        raise SchemaError(
+            f"column {column.name!r} of topic {topic.name!r} cannot be PRIVATE BY ({subject.name}): "
+            "a subject is a whole number or a text",
+            topic=topic.name,
+        )
+    if subject.nullable:
+        raise SchemaError(
+            f"column {column.name!r} of topic {topic.name!r} cannot be PRIVATE BY ({subject.name}): "
+            f"{subject.name} may be NULL, and then there is nobody whose key it is",
+            hint=f"declare {subject.name} NOT NULL",
+            topic=topic.name,
+        )
+    if FORGOTTEN in (name.lower() for name in topic.schema.names):
+        raise SchemaError(
+            f"topic {topic.name!r} has private columns, and {FORGOTTEN!r} is a column that it has by itself",
+            hint="choose another name",
+            topic=topic.name,
+        )
 
 
 def _check_versioned(topic: Declared) -> None:

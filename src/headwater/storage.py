@@ -132,11 +132,12 @@ class File:
 
 
 class Storage:
-    """A folder on a local file system."""
+    """A folder on a local file system; one that is `secret` and what is made in it are for its owner alone."""
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, *, secret: bool = False) -> None:
         self.root = Path(root)
         self._prefix = f"{root}/"
+        self._file_mode, self._folder_mode = (0o600, 0o700) if secret else (0o644, 0o777)
 
     def path(self, name: str) -> str:
         """Where a file lies, for libraries that read by path. They must not write."""
@@ -149,7 +150,7 @@ class Storage:
         flags = os.O_RDONLY if read_only else os.O_RDWR
         flags |= os.O_CLOEXEC | (os.O_CREAT if create or exclusive else 0) | (os.O_EXCL if exclusive else 0)
         with translated(name):
-            return self._file(name, os.open(self.path(name), flags, 0o644))
+            return self._file(name, os.open(self.path(name), flags, self._file_mode))
 
     def _file(self, name: str, fd: int) -> File:
         return File(self, name, fd)
@@ -162,6 +163,14 @@ class Storage:
         """The length of a file."""
         with translated(name):
             return os.stat(self.path(name)).st_size
+
+    def inode(self, name: str) -> int:
+        """What tells a file from another that takes its place; 0 if there is none."""
+        with translated(name):
+            try:
+                return os.stat(self.path(name)).st_ino
+            except FileNotFoundError:
+                return 0
 
     def list(self, name: str) -> list[str]:
         """The names in a folder, sorted; empty if there is no such folder."""
@@ -180,7 +189,7 @@ class Storage:
             path = path.parent
         with translated(name):
             for folder in reversed(missing):
-                folder.mkdir(exist_ok=True)
+                folder.mkdir(self._folder_mode, exist_ok=True)
                 _sync_folder(folder.parent)
 
     def rename(self, old: str, new: str) -> None:

@@ -18,7 +18,7 @@ from headwater.arguments import span_us, whole_number
 from headwater.arguments import text as text_of
 from headwater.catalog import TopicDefinition, define_topic
 from headwater.clock import Clock, SystemClock
-from headwater.connections import ALERT, SINK, SOURCE
+from headwater.connections import ALERT, DELETION, SINK, SOURCE
 from headwater.errors import UsageError
 from headwater.events.sourcing import EventSourcing
 from headwater.execution import create as create_topic
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from headwater.connected.dead import Dead
     from headwater.connected.handles import SinkHandle, SourceHandle
     from headwater.connected.outside import Outside
+    from headwater.deletion import Deletion, Deletions
+    from headwater.keys import Wrapping
     from headwater.log.cursor import Consumer
     from headwater.log.reader import Start
     from headwater.queues.ledger import Ledgers
@@ -86,6 +88,8 @@ def open(
     clock: Clock | None = None,
     spark: SparkSession | None = None,
     keep_ticks: int | None = None,
+    keys: str | os.PathLike[str] | None = None,
+    kms: Wrapping | None = None,
 ) -> Workspace:
     """Open the workspace in a folder, made if it is not there; `"memory:"` is one that is kept nowhere.
 
@@ -95,6 +99,9 @@ def open(
     nothing of them is kept, and each process that has it open may have its own. `spark` is a session to run views
     in; without one, Spark is started when a view first needs it. `keep_ticks` is how many past ticks an engine of
     this process leaves to be read at once (100 if not said); older ones are computed from the log when they are asked for.
+
+    `keys` is the folder of the keys to private columns: beside the workspace if it is not said here or by HEADWATER_KEYS,
+    and never in it. `kms` wraps their master key: an object with `wrap(bytes)` and `unwrap(bytes)`.
     """
     clock = clock or SystemClock()
     if durability is not None:
@@ -111,9 +118,16 @@ def open(
 
     folder = Path(place)
     _refuse_file(folder)
-    log = EmbeddedLog.open(folder, settings=settings, clock=clock, create=create)
+    kept_keys = None if keys is None else Path(_place(keys))
+    log = EmbeddedLog.open(folder, settings=settings, clock=clock, create=create, keys=kept_keys, kms=kms)
+    made = Workspace(log, clock, folder, spark, kept)
+    try:
+        made.resume()
+    except BaseException:
+        made.close()
+        raise
     log.start_upkeep()
-    return Workspace(log, clock, folder, spark, kept)
+    return made
 
 
 def _place(path: Any) -> str:
@@ -232,6 +246,40 @@ class Workspace(EventSourcing):
         this call from every other, also when it is repeated. Code lives in the process: the one that runs the sink declares it."""
         self._outside.sinks.functions[text_of(name, "the name of a function")] = fn
 
+    @property
+    def _deletions(self) -> Deletions:
+        from headwater.deletion import Deletions
+
+        return Deletions(self.log, self._clock, lambda: self._views, lambda: self._outside, self.path)
+
+    def resume(self) -> None:
+        """Complete deletions that a crash left half done, and those that an older copy of this workspace knows nothing of.
+        `hw.open` does so before it returns."""
+        if self.log.entries(DELETION) or self.log.keys.forgotten():
+            self._deletions.resume()
+
+    def forget(self, subject: int | str, *, by: str | None = None, reason: str | None = None) -> Deletion:
+        """Forget a subject: destroy the key to everything that is PRIVATE BY it. Private values are unreadable when this
+        returns, and gone from views and what follows them from the next tick on; `_forgotten` has a record of it.
+
+        `by` is who does it, the user of the operating system if it is left out. What comes back tells every place that held
+        something and what has become of it; `deletions()` tells it again later.
+        """
+        return self._deletions.forget(subject, by=by, reason=reason)
+
+    def excise(self, topic: str, where: str, *, by: str | None = None, reason: str | None = None) -> Deletion:
+        """Remove the records of a topic that a condition in SQL finds, from the log itself; their offsets stay gaps. Views
+        are as if they had never been there from the next tick on; `_excised` has a record of it."""
+        return self._deletions.excise(topic, where, by=by, reason=reason)
+
+    def deletions(self) -> list[Deletion]:
+        """Everything that was forgotten or excised, in order, each with the places that it is followed to."""
+        return self._deletions.all()
+
+    def rotate_keys(self) -> int:
+        """Wrap the keys to private columns by a new master key, and destroy the one before; how many keys there are."""
+        return self.log.keys.rotate()
+
     def run(self, *, tick_rows: int | None = None) -> RunReport:
         """Bring every view up to what the log holds now, then say what was done.
 
@@ -245,7 +293,9 @@ class Workspace(EventSourcing):
             self._outside.sources.catch_up(OUTSIDE_TIMEOUT_S)
         report = self._views.run(rows)
         if self.log.entries(SINK):
+            self._outside.erasure.follow()  # first: what only grows stops where rows are gone
             self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
+            self._outside.erasure.follow()
         if self.log.entries(ALERT):
             self._outside.look_at_alerts()
         return report
@@ -393,22 +443,24 @@ class Workspace(EventSourcing):
         key: str | Sequence[str] | None = None,
         time: str | None = None,
         lateness: str | timedelta | None = None,
+        private: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Topic:
         """The topic of that name; with a `schema`, made if it is not there, as CREATE TOPIC makes it.
 
         `schema` is a pyarrow schema or the columns as in CREATE TOPIC, `options` are those of WITH: partitions,
-        partition_by, retention and so on. TopicExistsError, with the difference, if it is there and differs.
+        partition_by, retention and so on. `private` says of columns that are to be encrypted whose key it is, by the column
+        that names the subject: {"email": "user"}. TopicExistsError, with the difference, if it is there and differs.
         """
         text_of(name, "the name of a topic", hint='ws.topic("clicks")')
         if schema is None:
-            if options or key is not None or time is not None or lateness is not None:
+            if options or any(given is not None for given in (key, time, lateness, private)):
                 raise UsageError(
                     f"topic {name!r} is given options but no schema",
                     hint="give its columns to make it: schema='id BIGINT, at TIMESTAMP'",
                 )
         else:
-            create_topic(self.log, _definition(name, schema, key, time, lateness, options))
+            create_topic(self.log, _definition(name, schema, key, time, lateness, private, options))
         return Topic(self.log, name, self._clock)
 
     def _newest_tick(self) -> int:
@@ -622,6 +674,7 @@ def _definition(
     key: str | Sequence[str] | None,
     time: str | None,
     lateness: str | timedelta | None,
+    private: Mapping[str, str] | None,
     options: Mapping[str, Any],
 ) -> TopicDefinition:
     if not isinstance(schema, (str, pa.Schema)):
@@ -640,6 +693,11 @@ def _definition(
         raise UsageError(
             f"topic {name!r} has a lateness but no time column", hint="time='at', lateness='10 minutes'"
         )
+    if private is not None and not isinstance(private, Mapping):
+        raise UsageError(
+            f"private says of each private column whose value it is, not {private!r}",
+            hint='private={"email": "user"}',
+        )
     return define_topic(
         name,
         columns.schema,
@@ -647,6 +705,7 @@ def _definition(
         time=time or columns.time,
         lateness=columns.lateness_us if lateness is None else span_us(lateness, "lateness"),
         options=options,
+        private={**columns.private, **(private or {})},
     )
 
 

@@ -13,7 +13,7 @@ class TestEmbeddedLog(LogContract):
     settings = LogSettings()
 
     def make_log(self, tmp_path: Path, clock: ManualClock) -> Log:
-        return EmbeddedLog.open(tmp_path, settings=self.settings, clock=clock)
+        return EmbeddedLog.open(tmp_path / "log", settings=self.settings, clock=clock)
 
     def reopen(self, log: Log) -> Log:
         log.close()

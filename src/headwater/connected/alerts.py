@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headwater.clock import Clock, Microseconds, format_span, from_us
+from headwater.connected.copies import refuse_plain_rows
 from headwater.connected.declaring import Declared
 from headwater.connected.episodes import Episode, Episodes, Event, make_notices
 from headwater.connected.notifying import Notices, check_notice, key_of
@@ -138,6 +139,7 @@ class Alerts:
             made = replace(
                 made, on=self._views().spelled(made.on), key=min(keys, key=len) if keys else (WHOLE,)
             )
+            refuse_plain_rows(self._log, made, made.on)
         existing = self._log.entries(ALERT).get(made.name)
         told = None if existing is None else self._declared.read(existing).incarnation
         self._declared.put(replace(made, incarnation=self._clock.now_us() if told is None else told))

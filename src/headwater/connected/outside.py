@@ -16,6 +16,7 @@ from headwater.connected.dead import Dead
 from headwater.connected.dead_queues import QueueShelf
 from headwater.connected.dead_sinks import Retrying, SinkShelf
 from headwater.connected.dead_views import ViewShelf
+from headwater.connected.erasure import Erasure
 from headwater.connected.hooks import FILE as HOOKS_FILE
 from headwater.connected.looking import look_at
 from headwater.connected.observing import Figures
@@ -58,6 +59,7 @@ class Outside:
         self.sinks = Sinks(log, clock, root, workspace, views, self._board)
         self.alerts = Alerts(log, clock, views, figures, is_ours=self._is_ours)
         self._retrying = Retrying(log, self.sinks.retry)
+        self.erasure = Erasure(log, clock, lambda: self.sinks)
         self._log = log
         self._clock = clock
         self._views = views
@@ -106,6 +108,7 @@ class Outside:
             self.sinks.start()
             self._retrying.look()
             self.alerts.start()
+        self.erasure.look()
         self._board.keep_telling(self._news)
 
     def look_at_alerts(self) -> None:

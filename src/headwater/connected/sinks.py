@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.clock import Clock
 from headwater.connected.bulletin import Board
+from headwater.connected.copies import refuse_plain_copies
 from headwater.connected.declaring import Declared
 from headwater.connected.letters import (
     begin_anew,
@@ -98,6 +99,7 @@ class Sinks:
         made = statement.definition
         made = replace(made, key=self._key(made))
         self._refuse_circle(made)
+        refuse_plain_copies(self._log, made, self._views().spelled(made.view))
         shape = self._shape(made)
         target = open_target(made, self._root, self._log, self.functions)
         try:
@@ -121,6 +123,7 @@ class Sinks:
         made = altered(was, statement.options)
         if made == was:
             return
+        refuse_plain_copies(self._log, made, self._views().spelled(made.view))
         wanted, shape = wanted_of(made), self._shape(made)
         if {"url", "catalog"} & set(statement.options):
             target = open_target(made, self._root, self._log, self.functions)

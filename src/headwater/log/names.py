@@ -143,3 +143,14 @@ def plain_document(kind: str, name: str, document: Mapping[str, Any]) -> dict[st
 def is_own(topic: TopicDefinition) -> bool:
     """Whether a topic is the workspace's own: what is held there is needed, and nobody may override that."""
     return topic.name.startswith("_")
+
+
+def check_excision(topic: TopicDefinition) -> None:
+    """UsageError if records of a topic may not be removed one by one."""
+    if topic.versioned_by is not None:
+        raise UsageError(
+            f"records of topic {topic.name!r} cannot be excised: it is event-sourced (versioned_by = {topic.versioned_by!r})",
+            detail="every event of an aggregate is needed to rebuild it, and their number is what writers go by",
+            hint="declare the columns that must be erasable PRIVATE BY a subject, and forget the subject",
+            topic=topic.name,
+        )

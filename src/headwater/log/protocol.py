@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from headwater.catalog import TopicDefinition
 from headwater.clock import Microseconds
+from headwater.keys import Keys
 from headwater.positions import Receipt
 
 TimeAxis = Literal["appended", "event"]
@@ -183,7 +184,7 @@ class Waiting:
     topic: str
     view: str
     status: str
-    """'stopped' or 'backfilling'."""
+    """'stopped' or 'backfilling'; 'private' where the view itself is fine, and needs every record all the same."""
     reason: str | None
     """Why it is so, where that is known."""
     hint: str
@@ -208,6 +209,11 @@ class Log(Protocol):
     """A durable, typed, partitioned log."""
 
     capabilities: frozenset[Capability]
+
+    @property
+    def keys(self) -> Keys:
+        """The keys to private columns: where one is destroyed readers see NULL, and `_forgotten`."""
+        ...
 
     @property
     def identity(self) -> str:
@@ -396,6 +402,13 @@ class Log(Protocol):
 
     def maintain(self, *, force: bool = False, override_holds: bool = False) -> MaintenanceReport:
         """Seal, apply retention and compact. `force` includes what is active and below the usual thresholds."""
+        ...
+
+    def excise(self, topic: str, offsets: Mapping[int, Sequence[int]]) -> int:
+        """Remove the records at these offsets, by partition, for good; how many were there. Their offsets stay gaps, and
+        watermarks and the bounds of partitions are as they were. Crashed anywhere, each record is there or is not, and
+        the same again completes it. UsageError on an event-sourced topic.
+        """
         ...
 
     def verify(self, topics: Sequence[str] | None = None) -> Iterator[Finding | int]:

@@ -20,6 +20,7 @@ from headwater.catalog import HIDDEN, TopicDefinition
 from headwater.clock import to_us
 from headwater.errors import GapError, TopicNotFoundError, UsageError
 from headwater.log.protocol import Log, PartitionInfo, TimeAxis
+from headwater.rules import FORGOTTEN
 
 OnGap = Literal["fail", "earliest", "latest"]
 Start = Literal["earliest", "latest"] | int | Mapping[int, int] | datetime
@@ -155,6 +156,8 @@ def shown_columns(definition: TopicDefinition, columns: Sequence[str] | None) ->
     }
     if definition.versioned_by is not None:
         hidden.add("_version")
+    if definition.private:
+        hidden.add(FORGOTTEN)
     for name in columns:
         if name not in hidden and name not in definition.schema.names:
             raise UsageError(

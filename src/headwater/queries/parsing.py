@@ -253,6 +253,7 @@ def _emits_otherwise(taken: Sequence[Word]) -> bool:
 
 def _columns(words: Words) -> Columns:
     fields: list[pa.Field] = []
+    private: dict[str, str] = {}
     key: tuple[str, ...] = ()
     time: tuple[str, Microseconds] | None = None
     while True:
@@ -267,7 +268,9 @@ def _columns(words: Words) -> Columns:
                 words.fail("a topic has one WATERMARK", at=start)
             time = _watermark(words)
         else:
-            column, is_key = _column(words)
+            column, is_key, subject = _column(words)
+            if subject is not None:
+                private[column.name] = subject
             if is_key and key:
                 words.fail(
                     "the primary key is given twice",
@@ -279,25 +282,34 @@ def _columns(words: Words) -> Columns:
         if not words.accept(","):
             break
     schema = pa.schema([f.with_nullable(f.nullable and f.name not in key) for f in fields])
-    return Columns(schema, key, *(time or (None, 0)))
+    event_time, lateness_us = time or (None, 0)
+    return Columns(schema, key, event_time, lateness_us, private)
 
 
-def _column(words: Words) -> tuple[pa.Field, bool]:
+def _column(words: Words) -> tuple[pa.Field, bool, str | None]:
+    """A column, whether it is the primary key, and the column that it is PRIVATE BY, if it is."""
     name = words.name("a column")
     kind = _type(words, name)
-    nullable, is_key = True, False
+    nullable, is_key, subject = True, False, None
     while True:
         if words.accept("NOT", "NULL"):
             nullable = False
         elif words.accept("PRIMARY", "KEY"):
             is_key = True
+        elif words.next.is_("PRIVATE"):
+            if subject is not None:
+                words.fail(f"column {name.text!r} is PRIVATE twice")
+            hint = f"write {quote(name.text)} ... PRIVATE BY (user): the column that says whose value it is"
+            words.expect("PRIVATE", "BY", "(", hint=hint)
+            subject = words.name("the column that says whose value it is").text
+            words.expect(")", hint=hint)
         elif words.next.is_("DEFAULT", "GENERATED", "COMMENT", "CHECK", "UNIQUE", "REFERENCES"):
             words.fail(
                 f"columns of a topic have no {words.next.text.upper()}",
-                hint="NOT NULL and PRIMARY KEY may follow a type",
+                hint="NOT NULL, PRIMARY KEY and PRIVATE BY (...) may follow a type",
             )
         else:
-            return pa.field(name.text, kind, nullable and not is_key), is_key
+            return pa.field(name.text, kind, nullable and not is_key), is_key, subject
 
 
 def _type(words: Words, column: Word) -> pa.DataType:
@@ -377,13 +389,13 @@ def _alter(words: Words) -> Statement:
     topic = words.name("the name of a topic").text
     if words.accept("ADD"):
         words.accept("COLUMN")
-        column, is_key = _column(words)
+        column, is_key, subject = _column(words)
         if is_key:
             words.fail(
                 "a primary key is fixed when the topic is created",
                 hint="make a new topic and copy the records",
             )
-        return AddColumn(topic, column)
+        return AddColumn(topic, column, subject)
     if words.accept("ALTER"):
         words.accept("COLUMN")
         name = words.name("a column")

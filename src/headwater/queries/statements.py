@@ -25,6 +25,8 @@ class Columns:
     key: tuple[str, ...] = ()
     time: str | None = None
     lateness_us: Microseconds = 0
+    private: Mapping[str, str] = field(default_factory=dict)
+    """Columns that are PRIVATE, each with the column that it is so BY."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class CreateTopic:
             time=c.time,
             lateness=c.lateness_us,
             options=resolve(self.options, environ),
+            private=c.private,
         )
 
 
@@ -228,10 +231,11 @@ class DropSink:
 
 @dataclass(frozen=True)
 class AddColumn:
-    """ALTER TOPIC name ADD COLUMN c type [NOT NULL]."""
+    """ALTER TOPIC name ADD COLUMN c type [NOT NULL] [PRIVATE BY (subject)]."""
 
     topic: str
     column: pa.Field
+    subject: str | None = None
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from headwater.runtime.arrangements import Arrangements, arrangement_id
 from headwater.runtime.background import Merging
 from headwater.runtime.catalog import Broken, Workload
 from headwater.runtime.compaction import merged_run
+from headwater.runtime.erasing import copied
 from headwater.runtime.hidden import is_changelog
 from headwater.runtime.history import base_of, base_slot, beginning, hold_from_start, removed
 from headwater.runtime.inputs import Inputs
@@ -61,6 +62,8 @@ class Target:
     sequence: int
     """The commit of the log that the positions stand for."""
     rows_max: int
+    erased: Mapping[str, str] | None = None
+    """Arrangements that hold what was deleted, if something was: these are made anew, and all others copied."""
 
 
 @dataclass
@@ -122,7 +125,8 @@ class Attempt:
         self._units = list(workload.units)
         self._broken = workload.broken
         self._before = before
-        self._damaged = damaged
+        self._erases = target.erased is not None
+        self._damaged = {**damaged, **(target.erased or {})}
         self._cut = target.positions
         self._sequence = target.sequence
         self._backfill_rows = min(BACKFILL_ROWS, target.rows_max)
@@ -241,8 +245,8 @@ class Attempt:
         if "blocked" in state.extra and state.status == "stopped" and self._blocked(unit) is None:
             return self._anew(unit, state, "what it reads was built anew")
         wrong = self._damage(unit)
-        if wrong is not None and state.status != "stopped":
-            return self._anew(unit, state, f"its state is damaged: {wrong}")
+        if wrong is not None and (state.status != "stopped" or self._erases):
+            return self._anew(unit, state, f"its state is not what it should be: {wrong}")
         assert self._before is not None
         self._arrangements.take_over(unit, self._before)
         return _Standing(
@@ -322,7 +326,7 @@ class Attempt:
         )
 
     def _stopped_at(self, unit: Unit, state: ViewState, reason: str) -> _Standing:
-        if self._before is not None:
+        if self._before is not None and not self._erases:
             self._arrangements.take_over(unit, self._before)
         standing = _Standing(state, None, built=state.built, begins=state.extra["begins"], begun=True)
         standing.positions, standing.sequence = state.positions, int(state.extra["sequence"])
@@ -528,7 +532,12 @@ class Attempt:
         """Whether anything is new: rows, a view that came, went, joined or stopped."""
         if self._before is None:
             return bool(self._units)
-        if self.newly_stopped or self.rows or any(s.state is None for s in self._standing.values()):
+        if (
+            self._erases
+            or self.newly_stopped
+            or self.rows
+            or any(s.state is None for s in self._standing.values())
+        ):
             return True
         live = {t for u in self._units if self._standing[u.name].status == "live" for t in u.topics}
         if any(self._cut[t] != self._before.positions.get(t) for t in live):
@@ -555,7 +564,9 @@ class Attempt:
             sequence=self._sequence,
             positions={t: own[t] for t in sorted(own)}
             or dict(self._before.positions if self._before else {}),
-            arrangements=self._arrangements.refs,
+            arrangements=copied(self._store, self.writer, self._arrangements.refs)
+            if self._erases
+            else self._arrangements.refs,
             views={u.name: self._view_state(u) for u in self._units}
             | {name: self._derived_state(derived) for name, derived in self._derived.items()}
             | {name: self._broken_state(name, broken) for name, broken in self._broken.items()},
@@ -628,7 +639,8 @@ class Attempt:
             | ({"blocked": True} if standing.is_blocked else {})
             | ({OLD: standing.old} if standing.old is not None else {})
             | ({"ledger": standing.ledger} if isinstance(unit, ViewUnit) else {})
-            | ({"watermarks": standing.watermarks} if standing.watermarks else {}),
+            | ({"watermarks": standing.watermarks} if standing.watermarks else {})
+            | ({"keeps": list(unit.keeps)} if unit.keeps else {}),
         )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -185,13 +185,28 @@ def write_deeds(
     did something else about one of these letters, so that it has not these `versions`, or a topic is not where it is expected to
     be."""
     topic = _topic(log)
-    noted = [{name: getattr(deed, name) for name in SCHEMA.names} for deed in deeds]
+    told = [_without_private(log, deed) for deed in deeds]
+    noted = [{name: getattr(deed, name) for name in SCHEMA.names} for deed in told]
     batches = {topic.name: [conform(noted, topic)]}
     made_for = {topic.name: topic.incarnation}
     for name, batch in (rows or {}).items():
         batches[name] = [batch]
         made_for[name] = log.topic(name).incarnation
     return log.append(Append(batches, expect={**(expect or {}), topic.name: versions}, incarnations=made_for))
+
+
+def _without_private(log: Log, deed: Deed) -> Deed:
+    """A deed as it is kept for good: of a row with private values no copy is made, since it could not be forgotten."""
+    topic = log.topics().get(_topic_of(deed.letter))
+    if topic is None or not topic.private:
+        return deed
+    if deed.edited_arrow is not None:
+        raise UsageError(
+            f"{deed.letter} cannot be edited: topic {topic.name!r} has private columns, and the row as it was would be kept",
+            hint=f"append the row as it should be to {topic.name}, and drop the letter",
+            topic=topic.name,
+        )
+    return replace(deed, original=None, error=None, edited=None)
 
 
 def with_dropped(

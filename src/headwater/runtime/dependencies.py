@@ -17,6 +17,14 @@ def above(log: Log, name: str) -> list[str]:
     return [view.name for view in ordered if view.name in wanted]
 
 
+def private_below(log: Log, name: str) -> str | None:
+    """A topic with private columns: of this name, or read by the view of this name, directly or not; None if there is none."""
+    topics, views = log.topics(), definitions(log)
+    spelled = next((v for v in views if v.lower() == view_of(name).lower()), None)
+    found = {name} if spelled is None else below(log, spelled)
+    return next((t for t in sorted(found) if t in topics and topics[t].private), None)
+
+
 def below(log: Log, name: str) -> set[str]:
     """Every topic and view that a view reads, directly or not."""
     views, found, left = definitions(log), set[str](), [view_of(name)]

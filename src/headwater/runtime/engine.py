@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from headwater.clock import Clock, parse_span_us
 from headwater.errors import CorruptionError, HeadwaterError
 from headwater.log.cuts import next_cut
-from headwater.log.protocol import Log
+from headwater.log.protocol import Entry, Log
 from headwater.positions import Ends
-from headwater.runtime import phases
+from headwater.runtime import erasing, phases
 from headwater.runtime.attempt import Attempt, Target
 from headwater.runtime.background import Merging
 from headwater.runtime.catalog import Catalog, Workload, marks_of
@@ -102,12 +102,16 @@ class Engine:
         started = self._clock.steady_ms()
         self._ownership.beat()
         before = self.manifest
+        deleted = erasing.pending(self._log)
         watch = self.watch = Phases()
         with watch(phases.PLAN):
             workload = self._workload(before)
         if before is None and not workload.units:
+            erasing.settle_nothing(self._log, deleted, self._clock.now_us())
             return None
-        attempt = self._attempt(workload, before, rows_max, watch)
+        if deleted:
+            self._end_merges()
+        attempt = self._attempt(workload, before, rows_max, watch, deleted)
         if not (attempt.worth_committing() or self._is_restored):
             self._store.abandon(attempt.writer)
             return None
@@ -118,6 +122,9 @@ class Engine:
         with watch(phases.TIDY):
             self._store.abandon(attempt.writer)
             self.manifest, self._damaged, self._is_restored = manifest, {}, False
+            if deleted:
+                made = manifest, erasing.touched(self._log, before, deleted)
+                erasing.settle(self._log, self._store, self._bases, made, deleted)
             self._let_go()
             if manifest.tick % COLLECT_EVERY_TICKS == 0:
                 kept = old_ticks(self._log, manifest).values()
@@ -137,8 +144,25 @@ class Engine:
         recent = manifest.tick - before if before is not None else TICKS_KEPT_MAX
         return max(TICKS_KEPT, min(recent, TICKS_KEPT_MAX))
 
-    def _attempt(self, workload: Workload, before: Manifest | None, rows_max: int, watch: Phases) -> Attempt:
-        """Do a tick's work. Views whose state turns out to be damaged are built anew in it."""
+    def _end_merges(self) -> None:
+        """Begin merges anew: what is being merged is about to be copied or removed."""
+        if self._merging is not None:
+            self._merging.close()
+            self._merging = Merging(self._store, self._ownership.epoch)
+
+    def _attempt(
+        self,
+        workload: Workload,
+        before: Manifest | None,
+        rows_max: int,
+        watch: Phases,
+        deleted: Mapping[str, Entry],
+    ) -> Attempt:
+        """Do a tick's work. Views whose state turns out to be damaged are built anew in it, and so are those with what was
+        deleted."""
+        erased: dict[str, str] | None = None
+        if deleted:
+            erased = {} if before is None else erasing.arrangements(self._log, before, deleted.values())
         while True:
             positions, sequence = self._cut(workload, before, rows_max)
             if marks_of(self._log.topics()) != workload.marks:
@@ -146,7 +170,7 @@ class Engine:
                 with watch(phases.PLAN):
                     workload = self._workload(before)
                 continue
-            target = Target(self.next_tick(), self._ownership.epoch, positions, sequence, rows_max)
+            target = Target(self.next_tick(), self._ownership.epoch, positions, sequence, rows_max, erased)
             attempt = Attempt(
                 self._log,
                 self._store,

@@ -16,6 +16,7 @@ from headwater.log.protocol import Log
 from headwater.queries.as_of import VERSIONS
 from headwater.queries.dialect import words_of
 from headwater.queries.serving_sources import HIDDEN
+from headwater.rules import FORGOTTEN
 from headwater.types import TIMESTAMP
 
 READABLE = pa.schema(
@@ -24,9 +25,10 @@ READABLE = pa.schema(
         ("_offset", pa.int64()),
         ("_appended_at", TIMESTAMP),
         ("_op", pa.string()),
+        (FORGOTTEN, pa.bool_()),
     ]
 )
-"""All of them; a topic without a key has no `_op`."""
+"""All of them; a topic without a key has no `_op`, and one without private columns no `_forgotten`."""
 WATERMARK = "_watermark"
 """The watermark that a record met: for the engine alone."""
 EVERY = pa.schema([*READABLE, *CAPTURED, (WATERMARK, TIMESTAMP)])
@@ -59,6 +61,7 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 def hidden_fields(topic: TopicDefinition, names: Iterable[str]) -> pa.Schema:
     """Hidden columns of a topic by name, those of the engine too, as far as it has them."""
     lacks = {*(() if topic.key else ("_op",)), *(() if topic.captured_by else CAPTURED.names)}
+    lacks |= set() if topic.private else {FORGOTTEN}
     wanted = set(names) - lacks
     return pa.schema([f for f in EVERY if f.name in wanted])
 

@@ -102,7 +102,7 @@ def let_go(log: Log, bases: Bases, manifest: Manifest, clock: Clock) -> None:
     hold_from_start(log, sorted(unheld))
     holds = [cursor for cursor in log.cursors() if cursor.name == HOLD]
     held = {cursor.topic: log.topic(cursor.topic) for cursor in holds}
-    due = [topic for topic in held.values() if _is_removing(log, topic, clock)]
+    due = [t for t in held.values() if _is_removing(log, t, clock) and not _is_kept_whole(t, manifest)]
     base = _newest(bases)
     if base is not None and base.tick > manifest.tick:
         return  # state from before the base: the next engine begins at the base
@@ -112,6 +112,8 @@ def let_go(log: Log, bases: Bases, manifest: Manifest, clock: Clock) -> None:
     behind = _behind(log, manifest)
     for cursor in holds:
         upto = manifest if _is_only_compacted(held[cursor.topic]) else base
+        if _is_kept_whole(held[cursor.topic], manifest):
+            continue
         if upto is None or any(cursor.topic in _begins(s) for s in behind if s.name not in upto.views):
             continue
         read = [
@@ -123,6 +125,19 @@ def let_go(log: Log, bases: Bases, manifest: Manifest, clock: Clock) -> None:
         moved = {p: end for p, end in least.items() if end > cursor.positions[p]}
         if moved:
             log.move_cursor(CursorMove(cursor.topic, HOLD, moved))
+
+
+def kept_private(state: ViewState) -> set[str]:
+    """The topics of which a unit keeps private values."""
+    return set(state.extra.get("keeps", ()))
+
+
+def _is_kept_whole(topic: TopicDefinition, manifest: Manifest) -> bool:
+    """Whether its records stay for as long as views keep private values of it: these may be forgotten, and what views keep of them
+    is then made anew, which no base could stand in for."""
+    if not topic.private or _is_only_compacted(topic):
+        return False
+    return any(topic.name in kept_private(state) for state in manifest.views.values())
 
 
 def _is_only_compacted(topic: TopicDefinition) -> bool:
@@ -185,7 +200,18 @@ def waiting(log: Log, manifest: Manifest | None, clock: Clock) -> tuple[Waiting,
         if then is None or then.incarnation != view.incarnation:
             for topic in (t for t in due if t in view.reads):
                 found.setdefault((topic, name), _waiting(topic, name, None))
+        for topic in kept_private(then).intersection(due) if then is not None else ():
+            found.setdefault((topic, name), _kept_whole(topic, name))
     return tuple(found[place] for place in sorted(found))
+
+
+def _kept_whole(topic: str, view: str) -> Waiting:
+    reason = (
+        "the topic has private columns: should a subject be forgotten, the view is made anew from all records"
+    )
+    return Waiting(
+        topic, view, "private", reason, f"DROP VIEW {view}, or excise the records: `headwater excise {topic}`"
+    )
 
 
 def _waiting(topic: str, view: str, state: ViewState | None) -> Waiting:

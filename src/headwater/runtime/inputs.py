@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from headwater.catalog import CAPTURED
+from headwater.catalog import CAPTURED, TopicDefinition
 from headwater.log.protocol import Log
 from headwater.operators.delta import Delta, concat_rows
 from headwater.parallel import side_by_side
@@ -24,13 +24,14 @@ class Inputs:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._read: dict[Span, list[pa.RecordBatch]] = {}
-        self._schemas: dict[str, pa.Schema] = {}
+        self._read: dict[Span, list[tuple[frozenset[str], pa.RecordBatch]]] = {}
+        """By span, what was read of it: without the values of these columns, which nobody looks at."""
+        self._topics: dict[str, TopicDefinition] = {}
 
     @property
     def rows(self) -> int:
         """Records that were taken in."""
-        return sum(batches[0].num_rows for batches in self._read.values() if batches)
+        return sum(batches[0][1].num_rows for batches in self._read.values() if batches)
 
     def changes(self, unit: Unit, start: Ends, end: Ends) -> dict[str, Delta | pa.RecordBatch]:
         """The records of all topics of a unit between two cuts, by what it knows them by."""
@@ -42,12 +43,14 @@ class Inputs:
         They have the topic's columns, and then the hidden ones that the unit needs.
         """
         begins, stops = start.get(topic, {}), end[topic]
-        columns = self._columns(unit, topic)
+        columns, unseen = self._columns(unit, topic), self._unseen(unit, topic)
         known = self._read.setdefault((topic, tuple(begins.items()), tuple(stops.items())), [])
-        found = next((batch for batch in known if set(columns) <= set(batch.schema.names)), None)
+        found = next(
+            (b for without, b in known if without <= unseen and set(columns) <= set(b.schema.names)), None
+        )
         if found is None:
-            found = self._records(topic, columns, begins, stops)
-            known.append(found)
+            found = self._records(topic, columns, begins, stops, unseen)
+            known.append((unseen, found))
         records = found if found.schema.names == columns else found.select(columns)
         return records if isinstance(unit, TableUnit) else Delta.of(records)
 
@@ -73,16 +76,31 @@ class Inputs:
             return [*own, *(n for n in hidden if (n in unit.schema.names or n == "_op") and n not in own)]
         return [*own, *unit.hidden.get(unit.named[topic], ())]
 
+    def _unseen(self, unit: Unit, topic: str) -> frozenset[str]:
+        """The private columns that a unit does not look at: what need not be decrypted for it is NULL."""
+        private = self._definition(topic).private
+        return frozenset() if topic in unit.keeps else frozenset(column for column, _ in private)
+
     def _schema(self, topic: str) -> pa.Schema:
-        """A topic's columns, the same for every view of the tick: the log is asked once."""
-        if topic not in self._schemas:
-            self._schemas[topic] = self._log.topic(topic).schema
-        return self._schemas[topic]
+        return self._definition(topic).schema
+
+    def _definition(self, topic: str) -> TopicDefinition:
+        """A topic, the same for every view of the tick: the log is asked once."""
+        if topic not in self._topics:
+            self._topics[topic] = self._log.topic(topic)
+        return self._topics[topic]
 
     def _records(
-        self, topic: str, columns: Sequence[str], begins: Mapping[int, int], stops: Mapping[int, int]
+        self,
+        topic: str,
+        columns: Sequence[str],
+        begins: Mapping[int, int],
+        stops: Mapping[int, int],
+        unseen: frozenset[str],
     ) -> pa.RecordBatch:
         own = self._schema(topic)
+        read = [name for name in columns if name not in unseen] if unseen else columns
+        read = read or ["_offset"]
         spans: list[tuple[int, int, int]] = []
         for partition, stop in sorted(stops.items()):
             begin = begins.get(partition)
@@ -91,12 +109,21 @@ class Inputs:
             if begin < stop:
                 spans.append((partition, begin, stop))
         parts = side_by_side(
-            lambda span: list(read_records(self._log, topic, span[0], span[1:], columns)),
+            lambda span: list(read_records(self._log, topic, span[0], span[1:], read)),
             spans,
             size=sum(stop - begin for _, begin, stop in spans) * 8 * len(columns),
         )
-        batches = [batch for part in parts for batch in part]
+        batches = [_with_nulls(batch, columns, own) for part in parts for batch in part]
         if not batches:
             known = {field.name: field for field in (*EVERY, *own)}
             return Delta.empty(pa.schema([known[name] for name in columns])).rows
         return concat_rows(batches, batches[0].schema)
+
+
+def _with_nulls(batch: pa.RecordBatch, columns: Sequence[str], own: pa.Schema) -> pa.RecordBatch:
+    """A batch with all of these columns, those that were not read as NULL."""
+    there = set(batch.schema.names)
+    if there == set(columns):
+        return batch
+    arrays = [batch.column(n) if n in there else pa.nulls(batch.num_rows, own.field(n).type) for n in columns]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))

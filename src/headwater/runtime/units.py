@@ -22,6 +22,7 @@ from headwater.operators.runs import Run, arrange, contents, contents_latest, ev
 from headwater.operators.upsert import upsert
 from headwater.positions import Ends
 from headwater.queries import graph as g
+from headwater.rules import FORGOTTEN
 from headwater.runtime.admission import ERRORS, Admission, no_single_row
 from headwater.runtime.hidden import (
     POSITION,
@@ -32,6 +33,7 @@ from headwater.runtime.hidden import (
     table_with_hidden,
 )
 from headwater.runtime.lateness import LATE_NAME, Late, Lateness, domains_of
+from headwater.runtime.linear import columns_of
 from headwater.runtime.pipeline import Pipeline, Slot, State, group_columns, partition_columns
 from headwater.runtime.placement import Parts
 from headwater.runtime.planning.planner import Plan
@@ -80,6 +82,8 @@ class TableUnit:
         """What it knows the records of a topic by."""
         self.units: tuple[str, ...] = ()
         self.append_only = False
+        self.keeps: tuple[str, ...] = (topic.name,) if topic.private else ()
+        """The topics of which it keeps private values."""
         self.contents = Slot(CONTENTS, "latest", self.key, (), self.schema)
         self.slots: tuple[Slot, ...] = (self.contents,)
         self._older: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()
@@ -147,6 +151,10 @@ class ViewUnit:
         self.named: Mapping[str, str] = {table_topic(name): name for name in (*streams, *changelogs)}
         """What its graph has for the records of each topic that it reads one by one."""
         self.topics = tuple(self.named)
+        tells = admission is not None or (lateness is not None and lateness.is_told)
+        private = [t for t in self.named if t in topics and topics[t].private]
+        self.keeps = tuple(t for t in private if tells or _reads_private(plan.root, self.named[t], topics[t]))
+        """The topics of which it may keep private values: those that it reads some of, or tells whole rows of."""
         self.sources: Mapping[str, str] = {
             name: table_with_hidden(name) if name in topics and name in self.hidden else name
             for name in plan.reads
@@ -296,6 +304,34 @@ class Derived:
 
 
 Unit = TableUnit | ViewUnit
+
+
+def _reads_private(root: g.Node, name: str, topic: TopicDefinition) -> bool:
+    """Whether a graph looks at private columns of a topic, which it knows by a name, or at which rows were forgotten."""
+    private = {column for column, _ in topic.private} | {FORGOTTEN}
+    if isinstance(root, g.Source):
+        return root.name == name
+    for node in g.walk(root):
+        for source in node.inputs:
+            if isinstance(source, g.Source) and source.name == name:
+                names = [*(topic.schema.names[c] for c in source.columns), *source.hidden]
+                if _looks_at(node, {place for place, each in enumerate(names) if each in private}):
+                    return True
+    return False
+
+
+def _looks_at(node: g.Node, columns: set[int]) -> bool:
+    """Whether a node depends on these columns of the source below it, or passes them on."""
+    for step in node.steps if isinstance(node, g.Map) else ():
+        match step:
+            case g.Filter(condition):
+                if columns & columns_of([condition]):
+                    return True
+            case g.Project(expressions):
+                return bool(columns & columns_of(expressions))
+            case _:
+                return True
+    return True
 
 
 def added(ledger: Ledger, more: Ledger) -> Ledger:

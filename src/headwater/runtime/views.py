@@ -34,6 +34,7 @@ from headwater.runtime import reading
 from headwater.runtime.catalog import VIEW, definitions, derived_of, keep_past, state_of
 from headwater.runtime.declaring import Declarations, stopped_for
 from headwater.runtime.deeds import with_dropped
+from headwater.runtime.erasing import rewritten
 from headwater.runtime.explain import begins_late, explained, resting_on, sketched, unplanned
 from headwater.runtime.following import Arrivals, Changes, FollowedView
 from headwater.runtime.functions.registry import Functions
@@ -97,6 +98,10 @@ class Views:
             log, storage, self.store, clock, self._tools, lambda: self.listener, keep_ticks=keep_ticks
         )
         self._runners: list[Runner] = []
+
+    def tools(self) -> Tools:
+        """Spark and what works in it, started if it is not up."""
+        return self._tools()
 
     def _tools(self) -> Tools:
         with self._guard:
@@ -337,6 +342,14 @@ class Views:
             if latest is not None:
                 let_go(self._log, Bases(self.store.storage), latest, self._clock)
 
+    def drop_state(self) -> None:
+        """Remove what views keep, at once, because something was forgotten that it may hold: the next run makes them anew.
+        EngineRunningError beside a running engine."""
+        from headwater.runtime.erasing import drop_state
+
+        with self._room.claim():
+            drop_state(self.store, Bases(self.store.storage))
+
     def engine(self) -> Owner | None:
         """Who runs an engine on this workspace; None if nobody does."""
         return owner(self._room.storage)
@@ -396,7 +409,8 @@ class Views:
         with names_hinted(self._log):
             if tick is not None and (cut := self._collected(tick)) is not None:
                 with closing(self._past(cut)) as past:
-                    return reading.answer(text, past.relations(names), lambda: self._tools())
+                    found = reading.answer(text, past.relations(names), lambda: self._tools())
+                    return rewritten(self._log, tick, found)
             relations = reading.relations(self._log, self.store, self.at(tick), names)
             return reading.answer(text, relations, lambda: self._tools())
 

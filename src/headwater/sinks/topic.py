@@ -11,6 +11,7 @@ topic see what a tick wrote there in a later tick.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,8 +59,10 @@ class TopicTarget:
         *,
         options: Mapping[str, Any] | None = None,
         version: Version | None = None,
+        like: TopicDefinition | None = None,
     ) -> None:
         self._given = topic
+        self._like = like
         self._version = version
         self._log = log
         self._options = dict(options or {})
@@ -89,6 +92,8 @@ class TopicTarget:
             made = define_topic(
                 self.topic, self._columns(), key=shape.key, options={**compact, **self._options}
             )
+            if self._like is not None and self._like.private:
+                made = replace(self._like, name=self.topic)  # a copy of private columns is as private
             try:
                 self._log.create_topic(made)
             except TopicExistsError as error:
@@ -155,7 +160,7 @@ class TopicTarget:
         shape = self._prepared()
 
         def make(topic: str, version: Version) -> TopicTarget:
-            return TopicTarget(self._log, topic, options=self._options, version=version)
+            return TopicTarget(self._log, topic, options=self._options, version=version, like=self._topic())
 
         def stand(topic: str) -> Stand | None:
             target = make(topic, "old")  # any but the one in force, which moves

@@ -61,6 +61,16 @@ class Bases:
         self._storage.sync_dir(FOLDER)
         self._remove_older(manifest)
 
+    def replace(self, manifest: Manifest) -> None:
+        """Put another in the place of the base of that tick, durably, and remove the runs that it does not name."""
+        for file in manifest.files:
+            with contextlib.suppress(FileExistsError):
+                self._storage.link(f"{RUNS}/{file}", f"{BASE_RUNS}/{file}")
+        self._storage.sync_dir(BASE_RUNS)
+        self._storage.write_atomic(_name(manifest.tick), manifest.encode())
+        self._read = None
+        self._remove_older(manifest)
+
     def restore(self, files: Iterable[str]) -> None:
         """Bring files of runs back to where ticks name them."""
         self._storage.make_dirs(RUNS)

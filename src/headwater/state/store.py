@@ -296,6 +296,19 @@ class StateStore:
         self._named.forget(files, dropped)
         return Collected(len(dropped) + len(temporary) + len(files), removed)
 
+    def drop(self) -> None:
+        """Remove every tick: what views keep is made again from the log, or their base. For who has claimed the workspace."""
+        self._record_cuts()
+        self._cuts.sync()
+        for folder in (layout.MANIFESTS, layout.RUNS, layout.EXCHANGE):
+            self._storage.remove_dir(folder)
+            with contextlib.suppress(WorkspaceMissingError):
+                self._storage.sync_dir(layout.FOLDER)
+        self._cache.forget(lambda _: True)
+        with self._guard:
+            self._manifests.clear()
+        self._named = NamedFiles()
+
     def _remove(self, names: list[str]) -> int:
         freed = 0
         for name in names:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from headwater.log.reader import ReadOptions, TopicReader, resolve_start, shown_columns
 from headwater.positions import Receipt
+from headwater.rules import FORGOTTEN
 from headwater.types import TIMESTAMP
 from headwater.web import parameters
 from headwater.web.arriving import in_time
@@ -210,6 +211,7 @@ _HIDDEN_TYPES = {
     "_watermark": TIMESTAMP,
     "_sequence": pa.int64(),
     "_version": pa.int64(),
+    FORGOTTEN: pa.bool_(),
 }
 
 

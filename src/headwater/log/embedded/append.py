@@ -17,6 +17,7 @@ from headwater.errors import (
     UsageError,
 )
 from headwater.gathering import Gathering, Request
+from headwater.keys import Keys
 from headwater.log.backlog import segment_rows
 from headwater.log.clocks import Change
 from headwater.log.embedded import frames
@@ -39,6 +40,7 @@ from headwater.log.routing import needs_ends, route
 from headwater.log.watermarks import event_times, watermark_after
 from headwater.parallel import side_by_side
 from headwater.positions import Receipt
+from headwater.privacy import veil
 from headwater.records import adapt
 from headwater.storage import File
 
@@ -53,7 +55,10 @@ class TopicRows:
     name: str
     id: int
     definition: TopicDefinition
+    given: list[pa.RecordBatch]
+    """As they came."""
     batches: list[pa.RecordBatch]
+    """As they are stored: in today's columns, private ones encrypted."""
     frames: dict[int, list[Frame]] | None
     """By partition; None where the partition or the content depends on what others have written."""
     fresh: dict[int, dict[Any, int]] = field(default_factory=dict)
@@ -110,8 +115,9 @@ class Staged:
 class Appender:
     """Appends to a workspace."""
 
-    def __init__(self, core: Core, versions: Versions, clocks: DeviceClocks) -> None:
+    def __init__(self, core: Core, versions: Versions, clocks: DeviceClocks, keys: Keys) -> None:
         self._core = core
+        self._keys = keys
         self._versions = versions
         self._clocks = clocks
         self._gathering = Gathering(self._append_together)
@@ -131,7 +137,7 @@ class Appender:
         while not request.done:
             self._gathering.submit(request)
             if not request.done:  # the journal went on without it: once more, from the start
-                rows = [self._prepare(r.name, r.batches, producer) for r in rows]
+                rows = [self._prepare(r.name, r.given, producer) for r in rows]
                 request = AppendRequest(append, rows)
         return request.receipt
 
@@ -241,13 +247,16 @@ class Appender:
     ) -> TopicRows:
         topic = self._core.state.topics[name]
         definition = topic.definition
-        schema = definition.row_schema
-        batches = [adapt(b, schema) for b in batches]
+        given, batches = batches, [self.stored(b, definition) for b in batches]
         prepared: dict[int, list[Frame]] | None = None
         if not needs_ends(definition) and definition.versioned_by is None and definition.clock is None:
             routed = [part for batch in batches for part in route(batch, definition, {}).items()]
             prepared = _encoded(routed, definition, producer)
-        return TopicRows(name, topic.id, definition, batches, prepared)
+        return TopicRows(name, topic.id, definition, given, batches, prepared)
+
+    def stored(self, rows: pa.RecordBatch, definition: TopicDefinition) -> pa.RecordBatch:
+        """Conformed rows as they are stored: in today's columns, private ones encrypted."""
+        return veil(adapt(rows, definition.row_schema), definition, self._keys)
 
     # --- under the lock --------------------------------------------------------------------------------------------
 
@@ -299,7 +308,7 @@ class Appender:
         if topic.id == rows.id and topic.definition.schema_version == rows.definition.schema_version:
             rows.definition = topic.definition
             return rows
-        return self._prepare(rows.name, rows.batches, producer)
+        return self._prepare(rows.name, rows.given, producer)
 
     def _complete(self, state: State, rows: TopicRows, producer: dict[str, Any] | None, at: int) -> None:
         """Route and encode what had to wait for the lock; `at` is the time of the commit."""
@@ -442,7 +451,12 @@ class Appender:
     ) -> None:
         rows = [
             TopicRows(
-                n, state.topics[n].id, state.topics[n].definition, [], {p: [] for t, p in staged if t == n}
+                n,
+                state.topics[n].id,
+                state.topics[n].definition,
+                [],
+                [],
+                {p: [] for t, p in staged if t == n},
             )
             for n in {name for name, _ in staged}
         ]

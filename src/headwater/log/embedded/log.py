@@ -16,12 +16,14 @@ from typing import Any
 from headwater.catalog import Named, TopicDefinition
 from headwater.clock import Clock, SystemClock
 from headwater.errors import ConflictError, HeadwaterError
+from headwater.keys import FileKeys, Wrapping
 from headwater.log.backlog import patiently
 from headwater.log.embedded.append import Appender
 from headwater.log.embedded.consumers import ConsumerSide
 from headwater.log.embedded.creation import WORKSPACE_FILE, create_workspace, read_about
 from headwater.log.embedded.declaring import DeclaringSide
 from headwater.log.embedded.devices import DeviceClocks
+from headwater.log.embedded.excision import Excision
 from headwater.log.embedded.maintenance import Maintenance
 from headwater.log.embedded.part import spelled, topic_of
 from headwater.log.embedded.reading import ReadSide
@@ -29,11 +31,20 @@ from headwater.log.embedded.staging import EmbeddedStage
 from headwater.log.embedded.state import State, TopicState
 from headwater.log.embedded.verification import verify
 from headwater.log.embedded.versions import Versions
-from headwater.log.names import check_drop, check_entry, check_topic_name, plain_document
+from headwater.log.names import (
+    check_drop,
+    check_entry,
+    check_excision,
+    check_topic_name,
+    plain_document,
+)
 from headwater.log.protocol import Append, Capability, Entry, Finding, MaintenanceReport, ProducerInfo
 from headwater.positions import Receipt
 from headwater.settings import LogSettings
 from headwater.storage import Storage
+
+KEYS_VARIABLE = "HEADWATER_KEYS"
+"""In the environment: the folder with the keys to private columns, where it is not beside the workspace."""
 
 _OPEN: weakref.WeakSet[EmbeddedLog] = weakref.WeakSet()
 
@@ -50,11 +61,14 @@ class EmbeddedLog(ReadSide, ConsumerSide, DeclaringSide):
     """See `headwater.log.protocol.Log`. Open one with `EmbeddedLog.open`."""
 
     capabilities = frozenset(Capability)
+    keys: FileKeys
 
-    def __init__(self, storage: Storage, settings: LogSettings, clock: Clock) -> None:
-        super().__init__(storage, settings, clock)
-        self._appender = Appender(self.core, Versions(self._read_columns), DeviceClocks(self._read_columns))
+    def __init__(self, storage: Storage, settings: LogSettings, clock: Clock, keys: FileKeys) -> None:
+        super().__init__(storage, settings, clock, keys)
+        versions, clocks = Versions(self._read_columns), DeviceClocks(self._read_columns)
+        self._appender = Appender(self.core, versions, clocks, keys)
         self._maintenance = Maintenance(self.core, self.reader, clock)
+        self._excision = Excision(self.core, self._maintenance)
         _OPEN.add(self)
 
     # --- opening and closing -----------------------------------------------------------------------------------------
@@ -68,15 +82,25 @@ class EmbeddedLog(ReadSide, ConsumerSide, DeclaringSide):
         clock: Clock | None = None,
         create: bool = True,
         storage: Storage | None = None,
+        keys: str | Path | None = None,
+        kms: Wrapping | None = None,
     ) -> EmbeddedLog:
-        """The log in a folder; made if it is missing and `create`. Settings given here win over the stored ones."""
+        """The log in a folder; made if it is missing and `create`. Settings given here win over the stored ones.
+
+        `keys` is the folder with the keys to private columns: beside the workspace if it is not said, here or in
+        HEADWATER_KEYS. `kms` wraps their master.
+        """
         storage = storage or Storage(path)
         if not storage.exists(WORKSPACE_FILE):
             create_workspace(storage, settings or LogSettings(), create)
         about = read_about(storage)
         if settings is None:
             settings = LogSettings(durability=about.get("durability", "fsync"))
-        return cls(storage, settings, clock or SystemClock())
+        clock = clock or SystemClock()
+        folder = Path(keys or os.environ.get(KEYS_VARIABLE) or f"{storage.root.absolute()}.keys")
+        # A folder may hold the keys of several workspaces: one that takes another's place has nothing of it.
+        kept = FileKeys(Storage(folder / str(about["id"]), secret=True), clock, kms)
+        return cls(storage, settings, clock, kept)
 
     @property
     def identity(self) -> str:
@@ -95,6 +119,7 @@ class EmbeddedLog(ReadSide, ConsumerSide, DeclaringSide):
         self._notifier.close()
         self.core.close()
         self.reader.close()
+        self.keys.close()
 
     def abandon(self) -> None:
         """Let go of everything as a killed process would: no orderly work at all."""
@@ -103,6 +128,7 @@ class EmbeddedLog(ReadSide, ConsumerSide, DeclaringSide):
         self._notifier.close()
         self.core.close()
         self.reader.close()
+        self.keys.close()
 
     def after_fork(self) -> None:
         """In a forked child: begin anew, with handles, locks and threads of its own. Those of the parent are let go of
@@ -111,7 +137,7 @@ class EmbeddedLog(ReadSide, ConsumerSide, DeclaringSide):
         self.reader.disown()
         upkeep = self._maintenance.started
         with contextlib.suppress(HeadwaterError):  # the workspace is gone: whoever uses this log hears of it
-            self.__init__(self.storage, self.settings, self.clock)  # type: ignore[misc]
+            self.__init__(self.storage, self.settings, self.clock, self.keys.again())  # type: ignore[misc]
             if upkeep:
                 self.start_upkeep()
 
@@ -253,6 +279,13 @@ class EmbeddedLog(ReadSide, ConsumerSide, DeclaringSide):
     def maintain(self, *, force: bool = False, override_holds: bool = False) -> MaintenanceReport:
         """See `Log.maintain`."""
         return self._maintenance.run(force=force, override_holds=override_holds)
+
+    def excise(self, topic: str, offsets: Mapping[int, Sequence[int]]) -> int:
+        """See `Log.excise`."""
+        self.core.refresh()
+        found = topic_of(self.core.state, topic)
+        check_excision(found.definition)
+        return self._excision.run(found, offsets)
 
     def start_upkeep(self) -> None:
         """Seal, retain and compact by itself from now on, in a thread, until the log is closed."""

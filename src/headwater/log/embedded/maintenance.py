@@ -14,6 +14,9 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from headwater.clock import FOREVER_US, Clock, parse_span_us
 from headwater.errors import HeadwaterError
 from headwater.log.backlog import rows_kept
@@ -90,6 +93,29 @@ class Maintenance:
             self._running.release()
         return dataclasses.replace(report, seconds=(self._core.clock_ms() - started) / 1e3)
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep every other upkeep of the workspace out, of this and of other processes."""
+        with self._running, contextlib.closing(self._core.storage.open("maintain.lock", create=True)) as lock:
+            while not lock.try_lock():
+                self._stop.wait(0.01)
+            self._core.refresh()
+            yield
+
+    def offsets(self, topic: TopicState, segment: Segment) -> npt.NDArray[np.int64]:
+        """The offsets of a segment's records."""
+        batches = self._reader.read(segment, topic.definition, segment.first, segment.end, ["_offset"])
+        found = [np.asarray(batch.column("_offset").to_numpy()) for batch in batches]
+        return np.concatenate([np.empty(0, np.int64), *found])
+
+    def put_anew(self, topic: TopicState, number: int, segment: Segment, keep: Mask) -> None:
+        """Under `alone`: a sealed segment with the records that `keep` marks in the place of a closed one."""
+        new = self._rewriter.rewrite(
+            self._name(topic, number, segment), topic.definition, number, [segment], [keep]
+        )
+        new.compacted = segment.compacted
+        self._swap(topic, number, [segment], [new])
+
     def _round(self, force: bool, override_holds: bool) -> MaintenanceReport:
         self._core.refresh()
         total = MaintenanceReport()
@@ -104,7 +130,7 @@ class Maintenance:
                         total, step(topic, number, force, override_holds and not is_own(topic.definition))
                     )
         if force:
-            self._sweep()
+            self.sweep()
         return total
 
     def _close_active(self, force: bool) -> None:
@@ -283,7 +309,7 @@ class Maintenance:
             self._core.storage.remove(name)
             self._core.storage.remove(steps_name(name))
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Delete files that nobody refers to: what a crash left behind."""
         with self._core.exclusive() as state:
             for topic in state.topics.values():

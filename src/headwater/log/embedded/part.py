@@ -5,6 +5,7 @@ from __future__ import annotations
 from headwater.catalog import spelling
 from headwater.clock import Clock
 from headwater.errors import UsageError
+from headwater.keys import Keys
 from headwater.log.embedded.core import Change, Core
 from headwater.log.embedded.journal import Record
 from headwater.log.embedded.segments import SegmentReader
@@ -17,7 +18,8 @@ from headwater.storage import Storage
 class LogPart:
     """The base of each side."""
 
-    def __init__(self, storage: Storage, settings: LogSettings, clock: Clock) -> None:
+    def __init__(self, storage: Storage, settings: LogSettings, clock: Clock, keys: Keys) -> None:
+        self.keys = keys
         self.storage = storage
         self.settings = settings
         self.clock = clock

@@ -10,6 +10,7 @@ import pyarrow as pa
 from headwater.catalog import TopicDefinition
 from headwater.clock import Clock, Microseconds
 from headwater.errors import CorruptionError, GapError, UsageError, WorkspaceMissingError
+from headwater.keys import Keys
 from headwater.log.embedded.creation import WORKSPACE_FILE
 from headwater.log.embedded.journal import HEAD
 from headwater.log.embedded.part import LogPart, partition_of, topic_of
@@ -17,6 +18,8 @@ from headwater.log.embedded.state import PartitionState, Segment, TopicState
 from headwater.log.embedded.waiting import Notifier
 from headwater.log.protocol import PartitionInfo, TimeAxis
 from headwater.log.watermarks import NONE
+from headwater.privacy import stored_columns, unveil
+from headwater.rules import FORGOTTEN
 from headwater.settings import LogSettings
 from headwater.storage import Storage
 
@@ -27,8 +30,8 @@ RECHECK_MS = 2_000.0
 class ReadSide(LogPart):
     """See `headwater.log.protocol.Log`."""
 
-    def __init__(self, storage: Storage, settings: LogSettings, clock: Clock) -> None:
-        super().__init__(storage, settings, clock)
+    def __init__(self, storage: Storage, settings: LogSettings, clock: Clock, keys: Keys) -> None:
+        super().__init__(storage, settings, clock, keys)
         self._notifier = Notifier()
 
     def partitions(self, topic: str) -> Mapping[int, PartitionInfo]:
@@ -114,10 +117,12 @@ class ReadSide(LogPart):
         self, segment: Segment, topic: TopicState, start: int, end: int, columns: list[str]
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Batches with the offset to go on from after each."""
-        needed = columns if "_offset" in columns else [*columns, "_offset"]
+        stored = stored_columns(columns, topic.definition)
+        needed = stored if "_offset" in stored else [*stored, "_offset"]
         for batch in self.reader.read(segment, topic.definition, start, end, needed):
             after = batch.column("_offset")[-1].as_py() + 1
-            yield batch if len(needed) == len(columns) else batch.select(columns), after
+            shown = unveil(batch, topic.definition, self.keys, columns)
+            yield shown if shown.schema.names == columns else shown.select(columns), after
 
     def _segments(
         self, topic: str, partition: int, start: int, end: int
@@ -230,7 +235,7 @@ def all_columns(topic: TopicDefinition) -> list[str]:
 def _columns(topic: TopicDefinition, columns: Sequence[str] | None) -> list[str]:
     everything = all_columns(topic)
     for name in columns or ():
-        if name not in everything:
+        if name not in everything and not (name == FORGOTTEN and topic.private):
             raise UsageError(
                 f"topic {topic.name!r} has no column {name!r}",
                 hint=f"its columns are {', '.join(everything)}",

@@ -22,7 +22,6 @@ from headwater.log.protocol import Append, CursorMove, Producer
 from headwater.log.routing import route
 from headwater.log.watermarks import decisive_times
 from headwater.positions import Receipt
-from headwater.records import adapt
 from headwater.storage import File
 
 FOLDER = "staging"
@@ -118,7 +117,7 @@ class EmbeddedStage:
                 raise UsageError(f"topic {name!r} was altered during this transaction", hint="begin it again")
             for batch in batches:
                 ends = {p: self._ends.get((name, p), 0) for p in range(definition.partitions)}
-                routed = route(adapt(batch, definition.row_schema), definition, ends)
+                routed = route(self._appender.stored(batch, definition), definition, ends)
                 for partition, rows in routed.items():
                     self._write(name, partition, rows)
         self._batches, self._bytes = {}, 0

@@ -24,6 +24,7 @@ from headwater.errors import (
     GapError,
     UsageError,
 )
+from headwater.keys import Keys, MemoryKeys
 from headwater.log import promises
 from headwater.log.backlog import check_backlog, patiently
 from headwater.log.memory.appends import Plan, check_expected, check_moves, plan_append
@@ -36,6 +37,7 @@ from headwater.log.names import (
     EntryKey,
     check_drop,
     check_entry,
+    check_excision,
     check_topic_name,
     entry_key,
     is_own,
@@ -59,6 +61,8 @@ from headwater.log.protocol import (
 )
 from headwater.log.routing import check_incarnation
 from headwater.positions import Receipt
+from headwater.privacy import stored_columns, unveil, veil
+from headwater.rules import FORGOTTEN
 
 HISTORY_MAX = 8
 """Commits that a cursor remembers for a forecast."""
@@ -72,6 +76,7 @@ class MemoryLog:
     def __init__(self, clock: Clock | None = None, receipts_max: int = 1_000) -> None:
         self._clock = clock or SystemClock()
         self.identity = uuid.uuid4().hex
+        self.keys: Keys = MemoryKeys(self._clock)
         self._changed = threading.Condition()
         self._topics: dict[str, Topic] = {}
         self._entries: dict[EntryKey, Entry] = {}
@@ -223,6 +228,7 @@ class MemoryLog:
             topic = self._topics[name]
             for p, batch in sorted(pieces.items()):
                 rows, versions = topic.corrected(p, batch, now), topic.next_versions(batch)
+                rows = veil(rows, topic.definition, self.keys)
                 written = topic.partitions[p].append(rows, topic.definition, now, sequence, versions)
                 positions.setdefault(name, {})[p] = written
             if append.producer is not None and pieces and topic.definition.watermark == "producers":
@@ -340,8 +346,9 @@ class MemoryLog:
         with self._held():
             part, definition = self._topic(topic).partition(partition), self._topic(topic).definition
             names = reading_schema(definition).names
-            if columns is not None and not set(columns) <= set(names):
-                unknown = next(c for c in columns if c not in names)
+            known = {*names, FORGOTTEN} if definition.private else set(names)
+            if columns is not None and not set(columns) <= known:
+                unknown = next(c for c in columns if c not in known)
                 raise UsageError(
                     f"topic {topic!r} has no column {unknown!r}", hint=f"it has {', '.join(names)}"
                 )
@@ -356,7 +363,9 @@ class MemoryLog:
                     first_available=part.first,
                     missed=part.first - start,
                 )
-            return iter(part.read(definition, start, end, names if columns is None else columns))
+            wanted = names if columns is None else list(columns)
+            found = part.read(definition, start, end, stored_columns(wanted, definition))
+            return iter([unveil(batch, definition, self.keys, wanted) for batch in found])
 
     def offset_at(self, topic: str, partition: int, moment: Microseconds, axis: TimeAxis) -> int:
         """See Log."""
@@ -505,6 +514,13 @@ class MemoryLog:
                         bytes_freed=report.bytes_freed + before - part.size_bytes,
                     )
         return replace(report, seconds=(self._clock.steady_ms() - started_ms) / 1e3)
+
+    def excise(self, topic: str, offsets: Mapping[int, Sequence[int]]) -> int:
+        """See Log."""
+        with self._held():
+            found = self._topic(topic)
+            check_excision(found.definition)
+            return sum(found.partition(p).excise(set(gone)) for p, gone in offsets.items())
 
     def verify(self, topics: Sequence[str] | None = None) -> Iterator[Finding | int]:
         """See Log. There is nothing here that could rot."""

@@ -166,6 +166,13 @@ class Partition:
             self.compacted_to = limit
         return before - self.rows
 
+    def excise(self, gone: set[int]) -> int:
+        """Remove the records at these offsets; how many there were. Watermarks do not change."""
+        before = self.rows
+        kept = [s.keep([offset not in gone for offset in s.offsets]) for s in self.segments]
+        self.segments = [segment for segment in kept if segment.batch.num_rows]
+        return before - self.rows
+
     @property
     def rows(self) -> int:
         """Records that are kept."""
@@ -178,8 +185,8 @@ class Partition:
 
 
 def reading_schema(topic: TopicDefinition) -> pa.Schema:
-    """The columns that readers get: the topic's own as declared now, then the hidden ones."""
-    fields = [f.with_nullable(True) for f in topic.schema]
+    """The columns that are there to be read: the topic's own as they are stored now, then the hidden ones."""
+    fields = [topic.storage_schema.field(name) for name in topic.schema.names]
     fields += [pa.field("_offset", pa.int64()), pa.field("_appended_at", TIMESTAMP)]
     fields += [pa.field("_watermark", TIMESTAMP), pa.field("_sequence", pa.int64())]
     if topic.keyed:
@@ -192,7 +199,7 @@ def reading_schema(topic: TopicDefinition) -> pa.Schema:
 
 def writing_schema(topic: TopicDefinition) -> pa.Schema:
     """The columns of a conformed batch."""
-    return pa.schema([f for f in topic.storage_schema if f.name != "_version"])
+    return topic.row_schema
 
 
 def comparable(values: Sequence[Any]) -> tuple[Any, ...]:

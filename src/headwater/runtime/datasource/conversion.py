@@ -8,6 +8,7 @@ from pyspark.sql.types import StructField, StructType
 
 from headwater.catalog import HIDDEN, VIEW_HIDDEN, TopicDefinition
 from headwater.errors import HeadwaterError, SchemaError, UsageError
+from headwater.rules import FORGOTTEN
 from headwater.runtime.datasource.options import ReadSettings, ViewSettings
 from headwater.state.serving import changes_schema
 from headwater.types import TIMESTAMP, format_type
@@ -23,6 +24,7 @@ _HIDDEN_TYPES = {
     "_watermark": TIMESTAMP,
     "_sequence": pa.int64(),
     "_version": pa.int64(),
+    FORGOTTEN: pa.bool_(),
 }
 
 
@@ -37,7 +39,7 @@ def spark_schema(topic: TopicDefinition, settings: ReadSettings) -> StructType:
 
 def column_type(topic: TopicDefinition, name: str) -> pa.DataType:
     """The type of a column of the topic, or of one that every topic has."""
-    if name in HIDDEN:
+    if name in HIDDEN or (name == FORGOTTEN and topic.private):
         return _HIDDEN_TYPES[name]
     declared = topic.schema if name in topic.schema.names else topic.source_columns
     return declared.field(name).type
@@ -136,7 +138,7 @@ def _find(topic: TopicDefinition, name: str) -> str:
     lacks = {"_op"} if not topic.keyed else set()
     if topic.versioned_by is None:
         lacks.add("_version")
-    hidden = [name for name in HIDDEN if name not in lacks]
+    hidden = [name for name in HIDDEN if name not in lacks] + ([FORGOTTEN] if topic.private else [])
     known = [*topic.schema.names, *hidden, *topic.source_columns.names]
     for each in known:
         if each.lower() == name.lower():

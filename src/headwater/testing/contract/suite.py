@@ -7,6 +7,7 @@ from headwater.testing.contract.backlog import BacklogContract
 from headwater.testing.contract.catalog import CatalogContract
 from headwater.testing.contract.cursors import CursorContract
 from headwater.testing.contract.cutting import CuttingContract
+from headwater.testing.contract.deleting import DeletingContract
 from headwater.testing.contract.devices import DeviceContract
 from headwater.testing.contract.expecting import ExpectingContract
 from headwater.testing.contract.groups import GroupContract
@@ -41,6 +42,7 @@ class LogContract(
     CursorContract,
     GroupContract,
     UpkeepContract,
+    DeletingContract,
 ):
     """Subclass it as `class TestMyLog(LogContract)`, with `make_log` and, where there is a disk, `reopen`.
 

@@ -1,0 +1,144 @@
+"""Followers of views that something was deleted from: each brought to where it holds nothing of it, and what can be said of the rest.
+
+A target that holds rows by key is level with its view once it stands at the tick that made the view anew: rows that changed
+were replaced there. One that keeps what it was given (an index with deleted documents in it, files that are only added to) is
+filled anew beside and switched, and the old one dropped, as is a version that somebody had kept. What was sent on,
+and what the target itself keeps of its past, is out of reach, and is said so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headwater.clock import Clock
+from headwater.connected.rebuilding import drop_old, old, rebuild
+from headwater.connections import DELETION, SINK, SinkDefinition
+from headwater.errors import ConflictError, HeadwaterError
+from headwater.log.protocol import Entry, Log
+from headwater.runtime.erasing import views_of
+from headwater.runtime.units import view_of
+from headwater.sinks.kinds import is_readable, wanted_of
+from headwater.state.manifest import Manifest
+
+if TYPE_CHECKING:
+    from headwater.connected.sinks import Sinks
+
+BEYOND: Mapping[str, str] = {
+    "postgres": "dead tuples of the table, until it is vacuumed, and the server's own backups",
+    "redis": "what the server has written to its append-only file or snapshots, until they are written anew",
+    "lake": "older snapshots of the table, until they are expired, and files that only these name",
+    "iceberg": "older snapshots of the table, until they are expired, and files that only these name",
+    "topic": "readers of the topic that have copied its records",
+    "webhook": "what was delivered",
+    "python": "what was delivered",
+}
+"""By kind, what of a target's past no sink can reach."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A sink of a view that something was deleted from: since when it holds nothing of it, None while it may."""
+
+    sink: str
+    kind: str
+    at: int | None
+    detail: str
+    beyond: str | None
+
+
+def followed(log: Log, manifest: Manifest | None, sinks: Sinks, entry: Entry) -> list[Followed]:
+    """The sinks that follow what a deletion touches, as far as the newest tick says."""
+    views = {name.lower() for name in views_of(log, manifest, entry)}
+    done: Mapping[str, Any] = entry.document["sinks"]
+    found = []
+    for name, made in sinks.definitions().items():
+        if view_of(made.view).lower() in views:
+            at = done.get(name)
+            detail = "to be filled anew" if _is_filled_anew(made) else "to be brought level"
+            if at is not None:
+                detail = "filled anew" if _is_filled_anew(made) else "brought level"
+            found.append(Followed(name, made.kind, at, detail, BEYOND.get(made.kind)))
+    return found
+
+
+def _is_filled_anew(made: SinkDefinition) -> bool:
+    """Whether a target keeps what it was given although it is replaced."""
+    return made.kind == "search" or (
+        is_readable(made) and made.kind != "topic" and wanted_of(made).mode != "upsert"
+    )
+
+
+class Erasure:
+    """Brings sinks to where they hold nothing of what was deleted."""
+
+    def __init__(self, log: Log, clock: Clock, sinks: Callable[[], Sinks]) -> None:
+        self._log = log
+        self._clock = clock
+        self._sinks = sinks
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        """Begin beside an engine, if something is to be done and nothing under way."""
+        if self._due() and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._quietly, name="headwater-erase", daemon=True)
+            self._thread.start()
+
+    def _quietly(self) -> None:
+        with suppress(Exception):  # the sink says itself what is wrong with it; the next look tries again
+            self.follow()
+
+    def _due(self) -> list[Entry]:
+        if not self._log.entries(SINK):
+            return []
+        entries = self._log.entries(DELETION).values()
+        return [e for e in entries if e.document["tick"] is not None and not e.document["followed"]]
+
+    def follow(self) -> None:
+        """Do what can be done now; the first error is raised when all sinks have been tried."""
+        failed: HeadwaterError | None = None
+        for entry in self._due():
+            done = dict(entry.document["sinks"])
+            open_ = False
+            for one in followed(self._log, None, self._sinks(), entry):
+                if one.at is not None:
+                    continue
+                try:
+                    if self._bring(one.sink, entry.document["tick"]):
+                        done[one.sink] = self._clock.now_us()
+                    else:
+                        open_ = True
+                except HeadwaterError as error:
+                    failed, open_ = failed or error, True
+            document = {**entry.document, "sinks": done, "followed": not open_}
+            if document != entry.document:
+                with suppress(ConflictError):
+                    self._log.put_entry(DELETION, entry.name, document, expect=entry.sequence)
+        if failed is not None:
+            raise failed
+
+    def _bring(self, name: str, tick: int) -> bool:
+        """Whether a sink holds nothing any more from before a tick."""
+        sinks = self._sinks()
+        if _has_versions(sinks, name):
+            drop_old(sinks, name)
+        if _is_filled_anew(sinks.definitions()[name]):
+            rebuild(sinks, name, verify=False)
+            drop_old(sinks, name)
+            if sinks.is_open(name):
+                sinks.resume(name)  # it may have stopped: rows that only come are gone in its view
+            return True
+        stands = sinks.status(name).status.tick
+        return stands is not None and stands >= tick
+
+
+def _has_versions(sinks: Sinks, name: str) -> bool:
+    if not is_readable(sinks.definitions()[name]):
+        return False
+    try:
+        return old(sinks, name) is not None
+    except HeadwaterError:  # a kind that another version cannot be built beside has none that was kept
+        return False

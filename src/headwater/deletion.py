@@ -1,0 +1,416 @@
+"""Deletion that reaches everything derived: subjects are forgotten, records are excised, and each is followed to its end.
+
+Forgetting destroys a subject's key, which makes private values unreadable at once; excision removes records from the log. Both
+then leave a record (topics `_forgotten` and `_excised`) and an entry of the catalog that says how far they are, by which the next tick
+takes them out of the state and sinks are brought level. Every step can be done again: what a crash leaves half done is
+resumed by the next `open`. So is a forgetting that the workspace knows nothing of, because it is an older copy: the keys
+know, and what it holds of views is dropped before anything can be read.
+"""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.arguments import text as text_of
+from headwater.catalog import TopicDefinition, define_topic
+from headwater.clock import Clock, Microseconds, from_us
+from headwater.connections import DELETION, SINK
+from headwater.errors import ConflictError, EngineRunningError, TopicExistsError, UsageError
+from headwater.keys import Forgetting, subject_text
+from headwater.log.names import check_excision
+from headwater.log.protocol import Append, Entry, Log, Producer
+from headwater.queries.dialect import words_of
+from headwater.queries.parsing import parse
+from headwater.queries.statements import Query
+from headwater.records import conform
+from headwater.types import TIMESTAMP, quote
+
+if TYPE_CHECKING:
+    from headwater.connected.outside import Outside
+    from headwater.runtime.views import Views
+
+FORGOTTEN, EXCISED = "_forgotten", "_excised"
+"""The topics that say what was deleted, when, by whom and why."""
+_SCHEMAS = {
+    FORGOTTEN: pa.schema(
+        [
+            pa.field("number", pa.int64(), nullable=False),
+            pa.field("subject", pa.string(), nullable=False),
+            pa.field("at", TIMESTAMP, nullable=False),
+            pa.field("who", pa.string()),
+            pa.field("reason", pa.string()),
+            pa.field("topics", pa.string()),
+            pa.field("records", pa.int64(), nullable=False),
+        ]
+    ),
+    EXCISED: pa.schema(
+        [
+            pa.field("number", pa.int64(), nullable=False),
+            pa.field("topic", pa.string(), nullable=False),
+            pa.field("condition", pa.string(), nullable=False),
+            pa.field("at", TIMESTAMP, nullable=False),
+            pa.field("who", pa.string()),
+            pa.field("reason", pa.string()),
+            pa.field("records", pa.int64(), nullable=False),
+        ]
+    ),
+}
+_PRODUCER = "headwater:"
+
+Status = Literal["done", "scheduled", "out of reach"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place that held what was deleted: since when it does not, or what is still to happen to it."""
+
+    kind: str
+    """'log', 'keys', 'view', 'ticks', 'sink', 'logs' or 'copies'."""
+    name: str
+    status: Status
+    at: datetime | None
+    detail: str
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """What was deleted, and every place that it is followed to."""
+
+    name: str
+    what: Literal["forget", "excise"]
+    of: str
+    """The subject that was forgotten, or the topic that records were excised from."""
+    where: str | None
+    """The condition of an excision, without the values in it."""
+    records: int
+    at: datetime
+    who: str | None
+    reason: str | None
+    places: tuple[Place, ...] = field(repr=False)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to be done here. What is out of reach stays so."""
+        return all(place.status != "scheduled" for place in self.places)
+
+
+class Deletions:
+    """Deletes from one workspace, and tells what has become of it."""
+
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        views: Callable[[], Views],
+        outside: Callable[[], Outside],
+        path: Path | None = None,
+    ) -> None:
+        self._path = path
+        self._log = log
+        self._clock = clock
+        self._views = views
+        self._outside = outside
+
+    # --- forgetting ------------------------------------------------------------------------------------------------
+
+    def forget(self, subject: Any, *, by: str | None, reason: str | None) -> Deletion:
+        """Destroy a subject's key and have everything follow."""
+        text = subject_text(subject)
+        if not self._private():
+            raise UsageError(
+                "no topic of this workspace has private columns: there is nothing to forget",
+                hint="declare columns PRIVATE BY the column that says whose they are; "
+                "`headwater excise` removes records that are in the log in plain",
+            )
+        return self._follow(self._log.keys.forget(text, _who(by), reason))
+
+    def _private(self) -> list[TopicDefinition]:
+        return [topic for topic in self._log.topics().values() if topic.private]
+
+    def _follow(self, one: Forgetting) -> Deletion:
+        """Leave the record and the entry of a forgetting, if they are not there."""
+        name = f"forget-{one.number}"
+        if (known := self._log.entries(DELETION).get(name)) is None:
+            topics = {t.name: self._records_of(t, one.subject) for t in self._private()}
+            topics = {topic: rows for topic, rows in topics.items() if rows}
+            row = {
+                "number": one.number,
+                "subject": one.subject,
+                "at": from_us(one.at),
+                "who": one.who,
+                "reason": one.reason,
+                "topics": ", ".join(topics),
+                "records": sum(topics.values()),
+            }
+            self._record(FORGOTTEN, one.number, row)
+            said = {"what": "forget", "of": one.subject, "where": None, "at": one.at}
+            known = self._put(name, {**said, "who": one.who, "reason": one.reason}, topics)
+        return self._report(known)
+
+    def _records_of(self, topic: TopicDefinition, subject: str) -> int:
+        """How many records of a topic are a subject's."""
+        columns = sorted({by for _, by in topic.private})
+        found = 0
+        for partition, info in self._log.partitions(topic.name).items():
+            for batch in self._log.read(topic.name, partition, info.first, info.end, columns):
+                theirs = np.zeros(batch.num_rows, bool)
+                for column in batch.columns:
+                    equal = pc.equal(column.cast(pa.string()), subject).fill_null(False)
+                    theirs |= equal.to_numpy(zero_copy_only=False)
+                found += int(theirs.sum())
+        return found
+
+    # --- excising --------------------------------------------------------------------------------------------------
+
+    def excise(self, topic: str, where: str, *, by: str | None, reason: str | None) -> Deletion:
+        """Remove the records of a topic that a condition finds, and have everything follow."""
+        made = self._log.topic(text_of(topic, "the name of a topic", hint='ws.excise("clicks", "user = 7")'))
+        where = text_of(where, "the condition", hint='ws.excise("clicks", "user = 7")')
+        if not where.strip():
+            raise UsageError("an excision needs a condition", hint='ws.excise("clicks", "user = 7")')
+        check_excision(made)
+        if made.name in _SCHEMAS:
+            raise UsageError(
+                f"records of topic {made.name!r} say what was deleted, and stay", topic=made.name
+            )
+        found = self._found(made, where)
+        records = sum(map(len, found.values()))
+        if not records:
+            raise UsageError(
+                f"no record of topic {made.name!r} is found by {where!r}: nothing was excised",
+                hint=f"headwater tail {made.name} shows its records",
+                topic=made.name,
+            )
+        self._refuse_based(made, found)
+        said = {"what": "excise", "of": made.name, "where": _shape(where), "at": self._clock.now_us()}
+        said |= {"who": _who(by), "reason": reason, "offsets": _packed(found), "logged": False}
+        while True:
+            number = len([n for n in self._log.entries(DELETION) if n.startswith("excise-")]) + 1
+            try:
+                entry = self._put(f"excise-{number}", said, {made.name: records})
+                break
+            except ConflictError:  # somebody else excises at the same time
+                continue
+        return self._report(self._remove(entry))
+
+    def _found(self, topic: TopicDefinition, where: str) -> dict[int, list[int]]:
+        """The offsets of the records that a condition finds, by partition."""
+        from headwater.runtime.hidden import hidden_among, read_records, topic_schema
+        from headwater.runtime.reading import Relation, answer
+
+        text = f"SELECT _partition, _offset FROM {quote(topic.name)} WHERE ({where}\n)"
+        statements = list(parse(text))
+        if len(statements) != 1 or not isinstance(statements[0], Query):
+            raise UsageError(
+                f"{where!r} is not one condition", hint='what would stand behind WHERE: "user = 7"'
+            )
+        words = {word.text.lower() for word in words_of(where) if word.is_name}
+        hidden = ("_partition", "_offset", *hidden_among(words))
+        schema = topic_schema(topic, list(dict.fromkeys(hidden)))
+        named = [f.name for f in topic.schema if f.name.lower() in words]
+        columns = [*named, *(n for n in schema.names if n not in topic.schema.names)]
+        shown = pa.schema([schema.field(name) for name in columns])
+        batches = [
+            batch
+            for partition, info in self._log.partitions(topic.name).items()
+            for batch in read_records(self._log, topic.name, partition, (info.first, info.end), columns)
+        ]
+        table = pa.Table.from_batches(batches).cast(shown) if batches else shown.empty_table()
+        relation = Relation(topic.name, shown, lambda equal: table)
+        answered = answer(text, {topic.name.lower(): relation}, self._views().tools)
+        found: dict[int, list[int]] = {}
+        for partition in pc.unique(answered.column(0)).to_pylist():
+            mine = answered.filter(pc.equal(answered.column(0), partition))
+            found[partition] = sorted(mine.column(1).to_pylist())
+        return found
+
+    def _refuse_based(self, topic: TopicDefinition, found: Mapping[int, list[int]]) -> None:
+        """Refuse to remove records that a view has in its base: that cannot be made again without them."""
+        if not self._log.entries("view"):
+            return
+        from headwater.runtime.erasing import resting_on
+
+        for view, positions in resting_on(self._log, self._views().store, topic.name).items():
+            if any(offsets[0] < positions.get(p, 0) for p, offsets in found.items()):
+                raise UsageError(
+                    f"records of topic {topic.name!r} cannot be excised: view {view!r} has them in its base",
+                    detail="older records that it was made of were removed by retention, so it cannot be made anew",
+                    hint=f"DROP VIEW {quote(view)} first; it can be created again, from the records that are left",
+                    topic=topic.name,
+                    view=view,
+                )
+
+    def _remove(self, entry: Entry) -> Entry:
+        """Do what the entry of an excision says, as far as it is not done, and say that it is."""
+        said = entry.document
+        self._log.excise(said["of"], _unpacked(said["offsets"]))
+        number = int(entry.name.removeprefix("excise-"))
+        row = {
+            "number": number,
+            "topic": said["of"],
+            "condition": said["where"],
+            "at": from_us(said["at"]),
+            "who": said["who"],
+            "reason": said["reason"],
+            "records": said["topics"][said["of"]],
+        }
+        self._record(EXCISED, number, row)
+        done = {key: value for key, value in said.items() if key != "offsets"} | {"logged": True}
+        return self._log.put_entry(DELETION, entry.name, done, expect=entry.sequence)
+
+    # --- both ------------------------------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Complete what a crash left half done, and apply again what an older copy of the workspace does not know."""
+        for entry in self._log.entries(DELETION).values():
+            if not entry.document["logged"]:
+                self._remove(entry)
+        known = self._log.entries(DELETION)
+        unknown = [one for one in self._log.keys.forgotten() if f"forget-{one.number}" not in known]
+        if not unknown:
+            return
+        if self._log.entries("view"):
+            try:
+                self._views().drop_state()
+            except EngineRunningError:  # it makes the views anew itself, from the entries that follow
+                pass
+        for one in unknown:
+            self._follow(one)
+
+    def all(self) -> list[Deletion]:
+        """Every deletion, in the order in which they were begun."""
+        entries = sorted(self._log.entries(DELETION).values(), key=lambda e: (e.document["at"], e.name))
+        return [self._report(entry) for entry in entries]
+
+    def _put(self, name: str, said: Mapping[str, Any], topics: Mapping[str, int]) -> Entry:
+        begun: dict[str, Any] = {"logged": True, "tick": None, "settled_at": None, "views": None}
+        begun |= {"sinks": {}, "followed": False}
+        return self._log.put_entry(DELETION, name, {**begun, **said, "topics": dict(topics)}, expect=None)
+
+    def _record(self, topic: str, number: int, row: Mapping[str, Any]) -> None:
+        """Leave a record, once."""
+        if topic not in self._log.topics():
+            try:
+                self._log.create_topic(define_topic(topic, _SCHEMAS[topic]))
+            except TopicExistsError:
+                if topic not in self._log.topics():
+                    raise
+        batch = conform([row], self._log.topic(topic))
+        producer = Producer(f"{_PRODUCER}{topic}", number)
+        self._log.append(Append({topic: [batch]}, producer))
+
+    # --- telling ---------------------------------------------------------------------------------------------------
+
+    def _report(self, entry: Entry) -> Deletion:
+        said = entry.document
+        return Deletion(
+            name=entry.name,
+            what=said["what"],
+            of=said["of"],
+            where=said["where"],
+            records=sum(said["topics"].values()),
+            at=from_us(said["at"]),
+            who=said["who"],
+            reason=said["reason"],
+            places=(*self._in_log(entry), *self._in_views(entry), *self._in_sinks(entry), *self._beyond()),
+        )
+
+    def _in_log(self, entry: Entry) -> list[Place]:
+        said, at = entry.document, from_us(entry.document["at"])
+        forgets = said["what"] == "forget"
+        found = [Place("keys", said["of"], "done", at, "the key was destroyed")] if forgets else []
+        for topic, records in said["topics"].items():
+            counted = f"{records} record{'' if records == 1 else 's'}"
+            detail = f"{counted} read NULL, and have _forgotten" if forgets else f"{counted} removed"
+            status: Status = "done" if said["logged"] else "scheduled"
+            found.append(Place("log", topic, status, at, detail))
+        return found
+
+    def _in_views(self, entry: Entry) -> list[Place]:
+        from headwater.runtime.erasing import views_of
+
+        said = entry.document
+        if not self._log.entries("view") and said["tick"] is None:
+            return []
+        status: Status = "done" if said["tick"] is not None else "scheduled"
+        at = _moment(said["settled_at"])
+        when = f"at tick {said['tick']}" if status == "done" else "by the next tick: `headwater run --once`"
+        found = [
+            Place("view", view, status, at, f"made anew from the log {when}")
+            for view in views_of(self._log, self._views().store.latest_whole(), entry)
+        ]
+        past = "ticks before it were removed: as_of computes them from the log as it reads now"
+        return [*found, Place("ticks", "state", status, at, past if status == "done" else f"removed {when}")]
+
+    def _beyond(self) -> list[Place]:
+        """What nobody here can answer for."""
+        quoted = "what programs have logged may quote a value that failed; the folder can be deleted"
+        logged = self._path is not None and (self._path / _LOGS).exists()
+        return [*([Place("logs", _LOGS, "out of reach", None, quoted)] if logged else []), _COPIES]
+
+    def _in_sinks(self, entry: Entry) -> list[Place]:
+        if not self._log.entries(SINK):
+            return []
+        from headwater.connected.erasure import followed
+
+        found = []
+        for one in followed(self._log, self._views().store.latest_whole(), self._outside().sinks, entry):
+            status: Status = "done" if one.at is not None else "scheduled"
+            found.append(Place("sink", one.sink, status, _moment(one.at), one.detail))
+            if one.beyond is not None:
+                found.append(Place("sink", one.sink, "out of reach", None, one.beyond))
+        return found
+
+
+_LOGS = "logs"
+_COPIES = Place(
+    "copies",
+    "backups",
+    "out of reach",
+    None,
+    "copies of the folder from before: opened beside the keys of today they forget it first, read otherwise they do not",
+)
+
+
+def _moment(at: Microseconds | None) -> datetime | None:
+    return None if at is None else from_us(at)
+
+
+def _who(by: str | None) -> str:
+    if by is not None:
+        return text_of(by, "who does it", hint="by='anna'")
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a process whose user has no name
+        return "unknown"
+
+
+def _shape(where: str) -> str:
+    """A condition without its values, which may be what is to be deleted: `user = ?`."""
+    shown = where
+    for word in reversed(list(words_of(where))):
+        if word.kind in ("string", "number"):
+            shown = f"{shown[: word.start]}?{shown[word.end :]}"
+    return shown
+
+
+def _packed(found: Mapping[int, list[int]]) -> dict[str, str]:
+    """Offsets as a text of little length, for the catalog."""
+    steps = {p: np.diff(np.asarray(offsets, np.int64), prepend=0) for p, offsets in found.items()}
+    return {str(p): base64.b64encode(zlib.compress(s.tobytes())).decode() for p, s in steps.items()}
+
+
+def _unpacked(packed: Mapping[str, str]) -> dict[int, list[int]]:
+    steps = {int(p): np.frombuffer(zlib.decompress(base64.b64decode(t)), np.int64) for p, t in packed.items()}
+    return {p: np.cumsum(s).tolist() for p, s in steps.items()}

@@ -1,0 +1,523 @@
+"""Keys of subjects: made when a private value of theirs is first written, and destroyed when they are forgotten.
+
+A key is known by its number, which encrypted values carry. It is kept wrapped by a master key (envelope encryption), so
+that changing the master rewraps keys and touches no record. Keys lie in a folder of their own, beside the workspace and not in
+it: a copy of the workspace says nothing without them, and one that is older than a forgetting finds its keys gone.
+
+Invariants of `FileKeys`, each file 0600 in a folder 0700:
+
+  master     JSON: the master keys by number, in plain or wrapped by a KMS, and which of them is current
+  keys       slots of 128 bytes, key number n in slot n - 1: magic, state, number, master's number, time, digest of the
+             subject, nonce, wrapped key, checksum; a destroyed one is zeros but for magic, state, number and checksum
+  forgotten  a line of JSON for every forgetting, in order: whose, which keys, when, by whom and why
+  lock       held by who changes one of the others
+
+A forgetting counts from the moment its line is durable: keys that it names are refused from then on, by every process, and
+whoever opens the folder next overwrites the slots if the one that wrote the line died before it did. Slots and lines are
+only added, so a process that knows the first n need only look at what comes after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import orjson
+import xxhash
+
+from headwater.clock import Clock, Microseconds
+from headwater.errors import KeyStoreError, UsageError
+from headwater.storage import File, Storage
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+T = TypeVar("T")
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+SLOT = struct.Struct("<4sB3xqqq16s12s48s12xQ")
+MASTER, KEYS, FORGOTTEN, LOCK = "master", "keys", "forgotten", "lock"
+_MAGIC, _LIVE, _DESTROYED = b"HWKY", 1, 2
+_CIPHERS_MAX = 20_000
+"""Ciphers that are kept ready, of 2.5 kB each; making one again from its key takes some 12 µs."""
+_UNWRAPPED_MAX = 500_000
+"""Keys that are kept unwrapped, of 0.2 kB each; unwrapping one again takes as long once more."""
+_LOCK_TIMEOUT_S = 30.0
+
+
+class Wrapping(Protocol):
+    """A key management service, or what stands before one: it keeps a key that never leaves it."""
+
+    def wrap(self, key: bytes) -> bytes:
+        """The key, so that only `unwrap` of this service gives it back."""
+        ...
+
+    def unwrap(self, wrapped: bytes) -> bytes:
+        """What `wrap` was given."""
+        ...
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """That a subject was forgotten: `number` counts from 1, `ids` are the keys that were destroyed."""
+
+    number: int
+    subject: str
+    at: Microseconds
+    ids: tuple[int, ...]
+    who: str | None = None
+    reason: str | None = None
+
+
+class Keys(Protocol):
+    """Who has the keys of a workspace's subjects."""
+
+    def of(self, subjects: Sequence[str]) -> list[int]:
+        """The number of each subject's key, made and durable if there was none."""
+        ...
+
+    def cipher(self, number: int) -> AESGCM | None:
+        """What encrypts and decrypts by a key; None if it was destroyed. KeyStoreError if it was never here."""
+        ...
+
+    def refresh(self) -> None:
+        """See what other processes have added or destroyed; to be called before a batch is read or written."""
+        ...
+
+    def destroyed(self) -> frozenset[int]:
+        """The numbers of keys that were destroyed."""
+        ...
+
+    def forget(self, subject: str, who: str | None = None, reason: str | None = None) -> Forgetting:
+        """Destroy a subject's key, durably; UsageError if it has none, or had one and was forgotten."""
+        ...
+
+    def forgotten(self) -> Sequence[Forgetting]:
+        """Every forgetting, in order."""
+        ...
+
+    def rotate(self) -> int:
+        """Wrap all keys by a new master, and destroy the one before; how many."""
+        ...
+
+
+def subject_text(subject: Any) -> str:
+    """A subject as keys know it: the same for 7 and '7', because topics may have it as either."""
+    if isinstance(subject, bool) or not isinstance(subject, (int, str)) or subject == "":
+        raise UsageError(
+            f"a subject is a whole number or a text, not {subject!r}",
+            hint="it is the value of the column that others are PRIVATE BY: ws.forget(7)",
+        )
+    return str(subject)
+
+
+@dataclass
+class MemoryKeys:
+    """Keys that are kept nowhere: of a workspace in memory."""
+
+    clock: Clock
+    _numbers: dict[str, int] = field(default_factory=dict)
+    _ciphers: list[AESGCM | None] = field(default_factory=list)
+    _forgotten: list[Forgetting] = field(default_factory=list)
+
+    def of(self, subjects: Sequence[str]) -> list[int]:
+        """See `Keys.of`."""
+        for subject in subjects:
+            if subject not in self._numbers:
+                self._ciphers.append(_cipher(os.urandom(KEY_BYTES)))
+                self._numbers[subject] = len(self._ciphers)
+        return [self._numbers[subject] for subject in subjects]
+
+    def cipher(self, number: int) -> AESGCM | None:
+        """See `Keys.cipher`."""
+        return self._ciphers[number - 1]
+
+    def refresh(self) -> None:
+        """See `Keys.refresh`."""
+
+    def destroyed(self) -> frozenset[int]:
+        """See `Keys.destroyed`."""
+        return frozenset(number for one in self._forgotten for number in one.ids)
+
+    def forget(self, subject: str, who: str | None = None, reason: str | None = None) -> Forgetting:
+        """See `Keys.forget`."""
+        number = self._numbers.pop(subject, None)
+        if number is None:
+            raise nothing_kept(subject, self._forgotten)
+        self._ciphers[number - 1] = None
+        made = Forgetting(len(self._forgotten) + 1, subject, self.clock.now_us(), (number,), who, reason)
+        self._forgotten.append(made)
+        return made
+
+    def forgotten(self) -> Sequence[Forgetting]:
+        """See `Keys.forgotten`."""
+        return tuple(self._forgotten)
+
+    def rotate(self) -> int:
+        """See `Keys.rotate`: there is no master."""
+        return 0
+
+
+class FileKeys:
+    """Keys in a folder, shared by the processes of one machine. Nothing is made before a first key is."""
+
+    def __init__(self, storage: Storage, clock: Clock, wrapping: Wrapping | None = None) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._wrapping = wrapping
+        self._guard = threading.RLock()
+        self._file: File | None = None
+        self._begin()
+
+    def again(self) -> FileKeys:
+        """The same keys with a guard of its own, for a forked child."""
+        return FileKeys(self._storage, self._clock, self._wrapping)
+
+    def close(self) -> None:
+        """Let go of the file; it is opened again if something is asked."""
+        with self._guard:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def _begin(self) -> None:
+        self.close()
+        self._version: tuple[int, int, int] = (0, 0, 0)
+        self._numbers: dict[bytes, int] = {}
+        self._slots = 0
+        self._lines = 0
+        self._forgotten: list[Forgetting] = []
+        self._destroyed: frozenset[int] = frozenset()
+        self._ciphers: dict[int, AESGCM] = {}
+        self._unwrapped: dict[int, bytes] = {}
+        self._masters: dict[int, AESGCM] = {}
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """See `Keys.refresh`. Costs a look at two files if nothing is new."""
+        with self._guard:
+            if self._look() == self._version:
+                return
+            with self._locked():
+                self._read()
+                self._finish()
+
+    def _look(self) -> tuple[int, int, int]:
+        """What differs whenever another process has changed something."""
+        return (self._storage.inode(KEYS), self._size(KEYS), self._size(FORGOTTEN))
+
+    def _size(self, name: str) -> int:
+        return self._storage.size(name) if self._storage.exists(name) else 0
+
+    def _read(self) -> None:
+        """Under the lock: take in what is new."""
+        now = self._look()
+        if now[0] != self._version[0]:
+            self._begin()  # keys were wrapped anew
+        self._read_lines(now[2])
+        self._read_slots(now[1] // SLOT.size)
+        self._version = now
+
+    def _read_slots(self, count: int) -> None:
+        if count <= self._slots:
+            return
+        with contextlib.closing(self._storage.open(KEYS, read_only=True)) as file:
+            data = file.read_at(self._slots * SLOT.size, (count - self._slots) * SLOT.size)
+        bad: int | None = None
+        for place, slot in enumerate(SLOT.iter_unpack(data)):
+            magic, state, number, _, _, digest, _, _, _ = slot
+            at = place * SLOT.size
+            if self._slots + place + 1 in self._destroyed:
+                continue  # it may be half overwritten
+            if magic != _MAGIC or number != self._slots + place + 1 or not _holds(data, at, slot[-1]):
+                bad = place if bad is None else bad
+            elif bad is not None:
+                raise self._damaged(f"the slot of key {self._slots + bad + 1} is not what was written")
+            elif state == _LIVE:
+                self._numbers[digest] = number
+        # slots at the end that are not whole are of a process that died before it used them
+        self._slots += len(data) // SLOT.size if bad is None else bad
+
+    def _read_lines(self, size: int) -> None:
+        if size <= self._lines:
+            return
+        with contextlib.closing(self._storage.open(FORGOTTEN, read_only=True)) as file:
+            data = file.read_at(self._lines, size - self._lines)
+        whole = data[: data.rfind(b"\n") + 1]
+        for line in whole.splitlines():
+            said = orjson.loads(line)
+            one = Forgetting(
+                said["number"], said["subject"], said["at"], tuple(said["ids"]), said["who"], said["reason"]
+            )
+            self._forgotten.append(one)
+            if self._numbers.get(_digest(one.subject)) in one.ids:
+                del self._numbers[_digest(one.subject)]
+            for number in one.ids:
+                self._ciphers.pop(number, None)
+                self._unwrapped.pop(number, None)
+        self._lines += len(whole)
+        self._destroyed = frozenset(number for one in self._forgotten for number in one.ids)
+
+    def destroyed(self) -> frozenset[int]:
+        """See `Keys.destroyed`."""
+        return self._destroyed
+
+    def forgotten(self) -> Sequence[Forgetting]:
+        """See `Keys.forgotten`."""
+        self.refresh()
+        return tuple(self._forgotten)
+
+    def cipher(self, number: int) -> AESGCM | None:
+        """See `Keys.cipher`."""
+        with self._guard:
+            if (found := self._ciphers.get(number)) is not None:
+                return found
+            if number in self._destroyed:
+                return None
+            if not 0 < number <= self._slots:
+                raise KeyStoreError(
+                    f"key {number} is not in {self._storage.root}",
+                    detail="nothing was forgotten: the values are there, and the keys to them are not",
+                    hint="bring back the folder of keys that belongs to this workspace, or say where it is: "
+                    'hw.open(..., keys="..."), or HEADWATER_KEYS',
+                    folder=str(self._storage.root),
+                )
+            if (key := self._unwrapped.get(number)) is None:
+                key = self._unwrap(number)
+                _keep(self._unwrapped, number, key, _UNWRAPPED_MAX)
+            made = _cipher(key)
+            _keep(self._ciphers, number, made, _CIPHERS_MAX)
+            return made
+
+    def _unwrap(self, number: int) -> bytes:
+        if self._file is None:
+            self._file = self._storage.open(KEYS, read_only=True)
+        return self._opened(SLOT.unpack(self._file.read_at((number - 1) * SLOT.size, SLOT.size)))
+
+    def _opened(self, slot: tuple[Any, ...]) -> bytes:
+        from cryptography.exceptions import InvalidTag
+
+        _, _, number, master, _, digest, nonce, wrapped, _ = slot
+        try:
+            return self._master(master).decrypt(nonce, wrapped, _bound(number, digest))
+        except (InvalidTag, KeyError):
+            raise self._damaged(f"key {number} cannot be unwrapped") from None
+
+    def _damaged(self, what: str) -> KeyStoreError:
+        return KeyStoreError(
+            f"the keys in {self._storage.root} are damaged: {what}",
+            hint="bring the folder back from where it is kept safe; values of that key cannot be read without it",
+            folder=str(self._storage.root),
+        )
+
+    # --- masters ---------------------------------------------------------------------------------------------------
+
+    def _master(self, number: int) -> AESGCM:
+        if number not in self._masters:
+            self._masters = {int(n): _cipher(key) for n, key in self._master_keys()[1].items()}
+        return self._masters[number]
+
+    def _master_keys(self) -> tuple[int, dict[int, bytes]]:
+        """The number of the current master, and all of them, in plain."""
+        said = orjson.loads(self._storage.read(MASTER))
+        if said["wrapped"] and self._wrapping is None:
+            raise KeyStoreError(
+                f"the master key in {self._storage.root} is wrapped by a key management service, and none is given",
+                hint="hw.open(..., kms=...) with the service that it was made with",
+                folder=str(self._storage.root),
+            )
+        unwrap = self._wrapping.unwrap if said["wrapped"] and self._wrapping is not None else bytes
+        return said["current"], {int(n): unwrap(bytes.fromhex(key)) for n, key in said["keys"].items()}
+
+    def _write_masters(self, current: int, keys: Mapping[int, bytes]) -> None:
+        wrap = self._wrapping.wrap if self._wrapping is not None else bytes
+        shown = {str(n): wrap(key).hex() for n, key in keys.items()}
+        said = {"format": 1, "current": current, "wrapped": self._wrapping is not None, "keys": shown}
+        self._storage.write_atomic(MASTER, orjson.dumps(said))
+        self._masters = {n: _cipher(key) for n, key in keys.items()}
+
+    def rotate(self) -> int:
+        """See `Keys.rotate`."""
+        with self._guard, self._locked():
+            self._read()
+            if not self._slots:
+                return 0
+            current, keys = self._master_keys()
+            fresh = os.urandom(KEY_BYTES)
+            self._write_masters(current + 1, {**keys, current + 1: fresh})
+            slots = list(SLOT.iter_unpack(self._storage.read(KEYS)))
+            again = [self._rewrapped(slot, current + 1) for slot in slots]
+            self._storage.write_atomic(KEYS, b"".join(again))
+            self._write_masters(current + 1, {current + 1: fresh})
+            self._begin()
+            self._read()
+            return len(self._numbers)
+
+    def _rewrapped(self, slot: tuple[Any, ...], master: int) -> bytes:
+        if slot[1] != _LIVE:
+            return _packed(*slot[:-1])
+        return self._slot(slot[2], master, slot[4], slot[5], self._opened(slot))
+
+    def _slot(self, number: int, master: int, at: Microseconds, digest: bytes, key: bytes) -> bytes:
+        nonce = os.urandom(NONCE_BYTES)
+        wrapped = self._master(master).encrypt(nonce, key, _bound(number, digest))
+        return _packed(_MAGIC, _LIVE, number, master, at, digest, nonce, wrapped)
+
+    # --- changing --------------------------------------------------------------------------------------------------
+
+    def of(self, subjects: Sequence[str]) -> list[int]:
+        """See `Keys.of`."""
+        digests = list(map(_digest, subjects))
+        with self._guard:
+            if any(digest not in self._numbers for digest in digests):
+                with self._locked():
+                    self._read()
+                    self._finish()
+                    self._make([d for d in dict.fromkeys(digests) if d not in self._numbers])
+            return [self._numbers[digest] for digest in digests]
+
+    def _make(self, digests: Sequence[bytes]) -> None:
+        """Under the lock: make and keep a key for each."""
+        if not digests:
+            return
+        if not self._storage.exists(MASTER):
+            self._write_masters(1, {1: os.urandom(KEY_BYTES)})
+        master, at = self._master_keys()[0], self._clock.now_us()
+        keys = [os.urandom(KEY_BYTES) for _ in digests]
+        numbers = range(self._slots + 1, self._slots + 1 + len(digests))
+        made = [
+            self._slot(number, master, at, digest, key)
+            for number, digest, key in zip(numbers, digests, keys, strict=True)
+        ]
+        with contextlib.closing(self._storage.open(KEYS, create=True)) as file:
+            file.truncate(self._slots * SLOT.size)  # what a crash left of slots that nobody used
+            file.write_at(self._slots * SLOT.size, b"".join(made))
+            file.sync()
+        self._storage.sync_dir(".")
+        self._numbers.update(zip(digests, numbers, strict=True))
+        for number, key in zip(numbers, keys, strict=True):
+            _keep(self._unwrapped, number, key, _UNWRAPPED_MAX)
+        self._slots += len(digests)
+        self._version = self._look()
+
+    def forget(self, subject: str, who: str | None = None, reason: str | None = None) -> Forgetting:
+        """See `Keys.forget`."""
+        if not self._storage.exists(KEYS):
+            raise nothing_kept(subject, ())
+        with self._guard, self._locked():
+            self._read()
+            self._finish()
+            number = self._numbers.get(_digest(subject))
+            if number is None:
+                raise nothing_kept(subject, self._forgotten)
+            one = Forgetting(
+                len(self._forgotten) + 1, subject, self._clock.now_us(), (number,), who=who, reason=reason
+            )
+            line = {
+                "number": one.number,
+                "subject": subject,
+                "at": one.at,
+                "ids": one.ids,
+                "who": who,
+                "reason": reason,
+            }
+            with contextlib.closing(self._storage.open(FORGOTTEN, create=True)) as file:
+                file.truncate(self._lines)
+                file.write_at(self._lines, orjson.dumps(line) + b"\n")
+                file.sync()
+            self._storage.sync_dir(".")
+            self._read()
+            self._finish()
+            return one
+
+    def _finish(self) -> None:
+        """Under the lock: overwrite the slots of what was forgotten, where that was not done yet."""
+        if not self._forgotten:
+            return
+        with contextlib.closing(self._storage.open(KEYS)) as file:
+            changed = False
+            for number in self._destroyed:
+                at = (number - 1) * SLOT.size
+                gone = _packed(_MAGIC, _DESTROYED, number, 0, 0, b"", b"", b"")
+                if file.read_at(at, SLOT.size) != gone:
+                    file.write_at(at, gone)
+                    changed = True
+            if changed:
+                file.sync()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._storage.make_dirs(".")
+        with contextlib.closing(self._storage.open(LOCK, create=True)) as file:
+            _wait_for(file, lambda: self._storage.root)
+            yield
+
+
+def _wait_for(file: File, where: Callable[[], Any]) -> None:
+    since = time.monotonic()
+    while not file.try_lock():
+        if time.monotonic() - since > _LOCK_TIMEOUT_S:
+            raise KeyStoreError(
+                f"the keys in {where()} are held by a process that does not move",
+                hint="end that process",
+                folder=str(where()),
+            )
+        time.sleep(0.001)
+
+
+def nothing_kept(subject: str, forgotten: Sequence[Forgetting]) -> UsageError:
+    """The error for a subject that has no key."""
+    before = next((one for one in reversed(forgotten) if one.subject == subject), None)
+    if before is None:
+        return UsageError(
+            f"there is nothing to forget of subject {subject!r}: no private value of theirs was ever kept",
+            hint="a subject is the value of the column that others are PRIVATE BY",
+            subject=subject,
+        )
+    return UsageError(
+        f"subject {subject!r} was forgotten already, and nothing of theirs was kept since",
+        hint="ws.deletions() tells of every forgetting, and what has become of it",
+        subject=subject,
+        number=before.number,
+    )
+
+
+def _keep(kept: dict[int, T], number: int, value: T, most: int) -> None:
+    """Keep something at hand, in the place of what was kept first if there is too much."""
+    if len(kept) >= most:
+        for old in list(kept)[: most // 4]:
+            del kept[old]
+    kept[number] = value
+
+
+def _packed(*values: Any) -> bytes:
+    data = SLOT.pack(*values, 0)
+    return data[:-8] + struct.pack("<Q", xxhash.xxh3_64_intdigest(data[:-8]))
+
+
+def _holds(data: bytes, at: int, checksum: int) -> bool:
+    return xxhash.xxh3_64_intdigest(data[at : at + SLOT.size - 8]) == checksum
+
+
+def _cipher(key: bytes) -> AESGCM:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return AESGCM(key)
+
+
+def _digest(subject: str) -> bytes:
+    return hashlib.blake2b(subject.encode(), digest_size=16, person=b"headwater-keys").digest()
+
+
+def _bound(number: int, digest: bytes) -> bytes:
+    """What a wrapped key is bound to: it cannot stand in another's slot."""
+    return struct.pack("<q", number) + digest

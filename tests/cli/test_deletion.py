@@ -1,0 +1,75 @@
+"""`headwater forget`, `excise`, `deletions` and `rotate-keys`, on workspaces without views: no JVM is needed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import headwater as hw
+from headwater.cli.program import cli
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with hw.open(tmp_path / "w", durability="os") as ws:
+        ws.sql("CREATE TOPIC people (user BIGINT NOT NULL, email STRING PRIVATE BY (user), city STRING)")
+        ws.topic("people").append([{"user": u, "email": f"{u}@x", "city": "Bern"} for u in range(4)])
+    return tmp_path / "w"
+
+
+def run(folder: Path, *words: str) -> Result:
+    return CliRunner().invoke(cli, ["-w", str(folder), *words])
+
+
+def test_forget_tells_every_place(folder: Path) -> None:
+    done = run(folder, "forget", "1", "--reason", "asked", "--by", "anna")
+    assert done.exit_code == 0, done.output
+    assert "forget-1: '1' was forgotten, 1 record" in done.output
+    assert "the key was destroyed" in done.output
+    assert "out of reach" in done.output
+    told = json.loads(run(folder, "deletions", "--json").output)
+    assert [(t["name"], t["of"], t["who"], t["reason"], t["done"]) for t in told] == [
+        ("forget-1", "1", "anna", "asked", True)
+    ]
+    assert run(folder, "deletions", "forget-1").output == done.output
+    assert run(folder, "tail", "people").output.count("@x") == 3
+
+
+def test_excise_removes_what_it_finds(folder: Path) -> None:
+    done = run(folder, "excise", "people", "--where", "user IN (1, 2)", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output)
+    assert (told["what"], told["of"], told["where"], told["records"]) == (
+        "excise",
+        "people",
+        "user IN (?, ?)",
+        2,
+    )
+    assert {p["kind"]: p["status"] for p in told["places"]} == {"log": "done", "copies": "out of reach"}
+    with hw.open(folder) as ws:
+        rows = [r for b in ws.topic("people").read(columns=["user", "_offset"]) for r in b.to_pylist()]
+        assert rows == [{"user": 0, "_offset": 0}, {"user": 3, "_offset": 3}]
+
+
+def test_another_master_key(folder: Path) -> None:
+    assert run(folder, "rotate-keys").output == "4 keys wrapped by a new master key\n"
+    assert json.loads(run(folder, "rotate-keys", "--json").output) == {"keys": 4}
+    assert run(folder, "tail", "people").output.count("@x") == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("forget", "9"), "nothing to forget of subject '9'"),
+        (("excise", "people", "--where", "user = 9"), "nothing was excised"),
+        (("excise", "people", "--where", ""), "needs a condition"),
+        (("excise", "people"), "--where"),
+        (("deletions", "forget-3"), "there is no deletion 'forget-3'"),
+    ],
+)
+def test_wrong_input_is_refused(folder: Path, words: tuple[str, ...], says: str) -> None:
+    done = run(folder, *words)
+    assert done.exit_code == 2
+    assert says in done.output
+    assert run(folder, "deletions").output == "nothing was deleted\n"
