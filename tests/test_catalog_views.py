@@ -6,15 +6,14 @@ import pyarrow as pa
 import pytest
 
 from headwater.catalog import (
-    Named,
     ViewDefinition,
     ViewOptions,
     define_view,
-    spelling,
     view_difference,
     view_options,
 )
 from headwater.errors import NewerVersionError, SchemaError, UsageError
+from headwater.spelling import Named, spelling
 from headwater.types import TIMESTAMP
 
 WINDOW = pa.struct([pa.field("start", TIMESTAMP), pa.field("end", TIMESTAMP)])

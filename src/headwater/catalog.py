@@ -8,10 +8,10 @@ from __future__ import annotations
 import base64
 import dataclasses
 import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
@@ -35,44 +35,6 @@ CAPTURED = pa.schema(
 """What a record of a captured topic says of where it comes from: the place in the source's own log, which rises, when that
 was committed there, and in which transaction."""
 TOMBSTONE_RETENTION_US = parse_span_us("1 day")
-
-T = TypeVar("T")
-
-
-def spelling(names: Collection[str], name: str) -> str | None:
-    """How a name that is written in any case is spelled among `names`: just so if it is there, else as the only one
-    that differs by case alone. None if there is none, or there are several, as only old workspaces have them.
-    """
-    if name in names:
-        return name
-    alike = spellings(names, name)
-    return alike[0] if len(alike) == 1 else None
-
-
-def spellings(names: Collection[str], name: str) -> list[str]:
-    """The names that are the same but for case."""
-    folded = name.lower()
-    return [other for other in names if other.lower() == folded]
-
-
-class Named(Mapping[str, T]):
-    """Things by name, listed as they are spelled and found in any case; read only."""
-
-    def __init__(self, things: Mapping[str, T]) -> None:
-        self._things = dict(things)
-
-    def __getitem__(self, name: str) -> T:
-        spelled = spelling(self._things, name)
-        return self._things[name if spelled is None else spelled]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._things)
-
-    def __len__(self) -> int:
-        return len(self._things)
-
-    def __repr__(self) -> str:
-        return repr(self._things)
 
 
 @dataclass(frozen=True)

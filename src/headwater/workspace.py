@@ -31,6 +31,7 @@ from headwater.log.transaction import Transaction, append_moving
 from headwater.positions import Receipt
 from headwater.queries.parsing import parse, parse_columns
 from headwater.queries.statements import Columns, Query
+from headwater.queues.sharing import Sharing
 from headwater.settings import DURABILITIES, Durability, LogSettings
 from headwater.storage import Storage
 from headwater.types import normalize_schema
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
     from headwater.deletion import Deletion, Deletions
     from headwater.keys import Wrapping
     from headwater.log.cursor import Consumer
-    from headwater.log.reader import Start
-    from headwater.queues.ledger import Ledgers
-    from headwater.queues.queue import Queue
     from headwater.runtime.running import Runner, RunReport
     from headwater.runtime.subscribing import Subscription
     from headwater.runtime.verification import ViewCheck
@@ -151,7 +149,7 @@ def _refuse_file(folder: Path) -> None:
         )
 
 
-class Workspace(EventSourcing):
+class Workspace(EventSourcing, Sharing):
     """Made by `hw.open`; a context manager that closes it."""
 
     def __init__(
@@ -162,13 +160,13 @@ class Workspace(EventSourcing):
         spark: SparkSession | None = None,
         keep_ticks: int | None = None,
     ) -> None:
-        super().__init__(log, clock, path)
+        EventSourcing.__init__(self, log, clock, path)
+        Sharing.__init__(self, log, clock)
         self._spark = spark
         self._keep_ticks = keep_ticks
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._made: Views | None = None
         self._connected: Outside | None = None
-        self._ledgers: Ledgers | None = None
 
     @property
     def _views(self) -> Views:
@@ -470,58 +468,6 @@ class Workspace(EventSourcing):
     def topics(self) -> list[Topic]:
         """Every topic, by name."""
         return [Topic(self.log, name, self._clock) for name in sorted(self.log.topics())]
-
-    def queue(
-        self,
-        name: str,
-        topic: str | None = None,
-        *,
-        worker: str | None = None,
-        start: Start = "earliest",
-        **options: Any,
-    ) -> Queue:
-        """The queue of that name; with a `topic`, made if it is not there: each record of the topic is a message of it.
-
-        `options`: `lease` is how long a worker holds a message ('30 seconds'), `deliveries` how often it is handed out before
-        it is dead (5), `key` the columns whose messages are handed out one at a time and in order, `delay` the column that says
-        from when on. `start` is where a new queue begins. `worker` is who receives: a name of its own if left out.
-        QueueExistsError, with the difference, if it is there and differs.
-        """
-        from headwater.queues.declaring import create_queue
-        from headwater.queues.definition import OPTIONS
-        from headwater.queues.queue import Queue
-
-        text_of(name, "the name of a queue", hint='ws.queue("emails", topic="outbox")')
-        for option in options:
-            if option not in OPTIONS:
-                raise UsageError(
-                    f"a queue has no option {option!r}", hint=f"its options are {', '.join(OPTIONS)}"
-                )
-        if topic is not None:
-            create_queue(self.log, name, text_of(topic, "the name of a topic"), start, options)
-        elif options:
-            raise UsageError(
-                f"queue {name!r} is given options but no topic", hint='name it to make it: topic="outbox"'
-            )
-        return Queue(self.log, self._clock, self._queues, name, worker)
-
-    def queues(self) -> list[Queue]:
-        """Every queue, by name."""
-        return [self.queue(name) for name in sorted(self.log.entries("queue"))]
-
-    def drop_queue(self, name: str) -> None:
-        """Forget a queue, with its leases and its dead messages. The topic stays as it is."""
-        from headwater.queues.declaring import drop_queue
-
-        drop_queue(self.log, text_of(name, "the name of a queue"))
-
-    @property
-    def _queues(self) -> Ledgers:
-        if self._ledgers is None:
-            from headwater.queues.ledger import Ledgers
-
-            self._ledgers = Ledgers(self.log, self._clock)
-        return self._ledgers
 
     def append(
         self,

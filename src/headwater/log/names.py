@@ -13,9 +13,10 @@ from typing import Any
 
 import orjson
 
-from headwater.catalog import TopicDefinition, spelling, spellings
+from headwater.catalog import TopicDefinition
 from headwater.errors import ConflictError, TopicExistsError, TopicNotFoundError, UsageError
 from headwater.log.protocol import Append, Entry
+from headwater.spelling import spelling, spellings
 
 VIEWS_HOLD = "headwater_views"
 """The cursor with which records are kept for views; nobody reads with it."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headwater.catalog import Named, TopicDefinition
+from headwater.catalog import TopicDefinition
 from headwater.clock import Clock, SystemClock
 from headwater.errors import ConflictError, HeadwaterError
 from headwater.keys import FileKeys, Wrapping
@@ -41,6 +41,7 @@ from headwater.log.names import (
 from headwater.log.protocol import Append, Capability, Entry, Finding, MaintenanceReport, ProducerInfo
 from headwater.positions import Receipt
 from headwater.settings import LogSettings
+from headwater.spelling import Named
 from headwater.storage import Storage
 
 KEYS_VARIABLE = "HEADWATER_KEYS"

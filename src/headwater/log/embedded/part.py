@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headwater.catalog import spelling
 from headwater.clock import Clock
 from headwater.errors import UsageError
 from headwater.keys import Keys
@@ -12,6 +11,7 @@ from headwater.log.embedded.segments import SegmentReader
 from headwater.log.embedded.state import PartitionState, State, TopicState
 from headwater.log.names import no_topic
 from headwater.settings import LogSettings
+from headwater.spelling import spelling
 from headwater.storage import Storage
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.catalog import Named, TopicDefinition, spelling
+from headwater.catalog import TopicDefinition
 from headwater.clock import Clock, Microseconds, SystemClock
 from headwater.errors import (
     ClosedError,
@@ -63,6 +63,7 @@ from headwater.log.routing import check_incarnation
 from headwater.positions import Receipt
 from headwater.privacy import stored_columns, unveil, veil
 from headwater.rules import FORGOTTEN
+from headwater.spelling import Named, spelling
 
 HISTORY_MAX = 8
 """Commits that a cursor remembers for a forecast."""
