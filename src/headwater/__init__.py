@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headwater import events
     from headwater.capture.python import Source
     from headwater.errors import (
         AggregateNotFoundError,
@@ -157,6 +158,7 @@ __all__ = [
     "Workspace",
     "WorkspaceMissingError",
     "__version__",
+    "events",
     "open",
 ]
 
@@ -172,6 +174,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'headwater' has no attribute {name!r}")
+    if name == "events":
+        return import_module("headwater.events")
     value = getattr(import_module(_HOMES.get(name, "headwater.errors")), name)
     globals()[name] = value
     return value

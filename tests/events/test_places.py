@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from headwater.log import keyindex
 from headwater.log.keyindex import PartitionIndex
 from headwater.log.routing import partition_of_key
 from headwater.log.topic import Topic
+from tests.events.accounts import Deposit, accounts
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +93,22 @@ def test_an_index_of_a_log_that_was_longer_is_not_believed(tmp_path: Path) -> No
         places = Places(ws.log, topic.definition, ["k"], tmp_path / "index")
         places.refresh()
         assert places.offsets(0, ("k5",)).tolist() == [0]
+
+
+def test_files_of_another_log_are_found_out_and_made_anew(tmp_path: Path) -> None:
+    """After a loss of power a log that was left to the operating system may be shorter, and go on with other events."""
+    with hw.open(tmp_path / "one") as ws:
+        store = ws.store(accounts)
+        store.execute_all([store.send(f"b{n % 3}", Deposit(1)) for n in range(450)])
+    with hw.open(tmp_path / "two") as ws:
+        store = ws.store(accounts)
+        store.execute_all([store.send(f"b{n % 3}" if n % 2 else "a", Deposit(2)) for n in range(450)])
+    shutil.rmtree(tmp_path / "two" / "events")
+    shutil.copytree(tmp_path / "one" / "events", tmp_path / "two" / "events")
+    assert list((tmp_path / "two" / "events").rglob("*.keys"))
+    assert list((tmp_path / "two" / "events").rglob("*.json"))
+    with hw.open(tmp_path / "two") as ws:
+        store = ws.store(accounts)
+        assert store.load("b1").state.balance == 150
+        store.execute("a", Deposit(2))
+        assert store.load("a").state.balance == 452

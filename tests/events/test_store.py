@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -250,6 +250,8 @@ def test_the_past_and_how_it_came_about(tmp_path: Path) -> None:
         assert second.recorded.id == "account/a/2"
         assert (first.state, second.state) == (Account("ada", 0), Account("ada", 5))
         assert second.recorded.at == now
+        assert asyncio.run(store.history_async("a")) == store.history("a")
+        assert asyncio.run(store.at_async("a", now)) == store.at("a", now)
         text = str(store.history("a"))
         assert "Opened(owner='ada')  (Open " in text
         assert "by desk 4, because new customer" in text
@@ -269,7 +271,7 @@ def test_events_are_rows_that_sql_reads_like_any_others(tmp_path: Path) -> None:
         assert receipt.positions == {"account": {0: (1, 2)}}
 
 
-@pytest.mark.parametrize("bad", ["", None, 7, "x" * 501])
+@pytest.mark.parametrize("bad", ["", None, 7, "x" * 501, "\ud800"])
 def test_an_id_that_is_none_is_refused(store: Accounts, bad: object) -> None:
     with pytest.raises(hw.UsageError, match="an aggregate id is a text"):
         store.execute(bad, Deposit(1))  # type: ignore[arg-type]
@@ -324,3 +326,19 @@ def test_a_value_that_has_no_form_in_a_row_is_told_to_its_command_alone(tmp_path
         assert isinstance(bad, hw.UsageError)
         assert "value of another type than its field" in str(bad)
         assert store.load("a").state == (Color.RED,)
+
+
+@pytest.mark.parametrize("name", hw.events.__all__)
+def test_every_export_of_the_station_resolves(name: str) -> None:
+    assert getattr(hw.events, name) is not None
+    assert name in dir(hw.events)
+
+
+def test_a_text_that_no_column_holds_is_told_to_its_command_alone(store: Accounts) -> None:
+    odd = store.send("a", Withdraw(9), command_id="w")
+    sends = [store.send("a", Deposit(1), command_id="d"), replace(odd, command=Open("\ud800")), odd]
+    good, bad, refused = store.execute_all(sends)
+    assert isinstance(good, hw.events.Outcome)
+    assert isinstance(bad, hw.BadRowError)
+    assert isinstance(refused, hw.UsageError | hw.CommandRefusedError)
+    assert store.load("a").version == 1

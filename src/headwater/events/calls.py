@@ -248,6 +248,6 @@ def _is_dataclass(hint: Any) -> bool:
 
 
 def _checked(call_id: Any) -> str:
-    if not isinstance(call_id, str) or not call_id:
+    if not isinstance(call_id, str) or not call_id or not call_id.isprintable():
         raise UsageError(f"a call id is a text, not {call_id!r}")
     return call_id

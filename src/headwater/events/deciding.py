@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -25,7 +25,7 @@ from headwater.errors import (
     HeadwaterError,
     UsageError,
 )
-from headwater.events import claims
+from headwater.events import answers, claims
 from headwater.events.aggregate import Aggregate
 from headwater.events.answers import Answers, answer_row
 from headwater.events.claims import Book, Held
@@ -109,8 +109,8 @@ class _Group(Generic[S]):
     """As they are after the commands so far; offsets are not known yet."""
     expected: dict[str, int] = dataclasses.field(default_factory=dict)
     rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    owners: list[Ask] = dataclasses.field(default_factory=list)
-    """Of each row, the command that it comes from."""
+    owners: dict[str, list[Ask]] = dataclasses.field(default_factory=lambda: defaultdict(list))
+    """By topic, of each row the command that it comes from."""
     told: list[tuple[Ask, Outcome[Any] | HeadwaterError]] = dataclasses.field(default_factory=list)
     first: dict[Identity, Ask] = dataclasses.field(default_factory=dict)
     again: list[tuple[Ask, Ask]] = dataclasses.field(default_factory=list)
@@ -166,9 +166,7 @@ class Deciding(Generic[S]):
             try:
                 receipt = self._append(group)
             except BadRowError as error:
-                culprit = (
-                    group.owners[error.row] if error.topic == self._layout.aggregate.name else waiting[0]
-                )
+                culprit = group.owners[error.topic][error.row]
                 culprit.error = error
                 waiting.remove(culprit)
                 continue
@@ -240,9 +238,10 @@ class Deciding(Generic[S]):
                 group.claimed.setdefault(name, held[name].count - touched.count(name))
             group.held = {**group.held, **held}
             group.claims += claim_rows
+            group.owners[claims.TOPIC] += [ask] * len(claim_rows)
         group.expected.setdefault(ask.aggregate_id, known.version)
         group.rows += rows
-        group.owners += [ask] * len(events)
+        group.owners[self._states.topic.name] += [ask] * len(events)
         version = known.version + len(events)
         group.states[ask.aggregate_id] = Known(state, version, known.offset, known.at, known.kept)
         group.told.append((ask, Outcome(ask.aggregate_id, ask.command_id, version, events, Receipt({}))))
@@ -275,6 +274,7 @@ class Deciding(Generic[S]):
                 refusal,
             )
             group.answers.append(row)
+            group.owners[answers.TOPIC].append(ask)
         nothing = Outcome[Any](ask.aggregate_id, ask.command_id, known.version, (), Receipt({}))
         group.told.append((ask, refusal or nothing))
 
@@ -377,7 +377,7 @@ class Deciding(Generic[S]):
         partitions = {one: self._states.partition(one) for one in group.states}
         found: list[tuple[int, int]] = []
         rows: dict[int, list[Ask]] = {partition: [] for partition in spans}
-        for ask in group.owners:
+        for ask in group.owners[topic.name]:
             partition = partitions[ask.aggregate_id]
             found.append((partition, following[partition]))
             following[partition] += 1

@@ -29,6 +29,9 @@ TAKEN_ROWS = 1 << 18
 NEAR_ROWS = 4_096
 """Records of a key that are nearer to each other than this are read in one go."""
 
+CHECKED_ROWS = 16
+"""Records by which it is seen whether files are of this log."""
+
 Key = tuple[str, ...]
 
 
@@ -49,8 +52,8 @@ class Places:
         self._indexes = [PartitionIndex(mine, p, every=True) for p in range(topic.partitions)]
         ends = log.ends([topic.name])[topic.name]
         for partition, index in enumerate(self._indexes):
-            if index.end > ends[partition]:  # of a log that is not this one
-                index.clear()
+            if index.end > ends[partition] or not self._holds(partition, index):
+                index.clear()  # of a log that is not this one
         self._read_to = [index.end for index in self._indexes]
         self._recent: list[dict[Key, list[int]]] = [{} for _ in self._indexes]
         self._kept: list[list[tuple[Key, int]]] = [[] for _ in self._indexes]
@@ -72,6 +75,19 @@ class Places:
             return None
         self._lock = lock
         return folder
+
+    def _holds(self, partition: int, index: PartitionIndex) -> bool:
+        """Whether files are of this log. One that lost its last records with the power, and went on with others, differs from them
+        in the last records that they know of."""
+        wanted = list(dict.fromkeys([*(name.split(".")[0] for name in self._columns), "_offset"]))
+        start = max(0, index.end - CHECKED_ROWS)
+        for batch in self._log.read(self.topic.name, partition, start, index.end, wanted):
+            columns = [_flat(batch, name) for name in self._columns]
+            for place, offset in enumerate(batch.column("_offset").to_pylist()):
+                key = [pa.array([column[place].as_py()], pa.string()) for column in columns]
+                if offset not in index.find_every(key, offset - 1)[:1]:
+                    return False
+        return True
 
     def refresh(self) -> None:
         """Take in what was appended since."""

@@ -193,6 +193,10 @@ class Store(Generic[S, C, E]):
             found = self._states.at(aggregate_id, to_us(when))
             return self._loaded(aggregate_id, found, f" by {timestamp(when)}")
 
+    async def at_async(self, aggregate_id: str, when: datetime) -> Loaded[S]:
+        """`at` for an event loop."""
+        return await asyncio.to_thread(self.at, aggregate_id, when)
+
     def events(self, aggregate_id: str) -> list[Recorded[E]]:
         """The events of an aggregate, in order; none if it has none."""
         _check_id(aggregate_id, "an aggregate id")
@@ -216,6 +220,10 @@ class Store(Generic[S, C, E]):
         if not steps:
             raise self._unknown(aggregate_id)
         return History(steps)
+
+    async def history_async(self, aggregate_id: str) -> History:
+        """`history` for an event loop."""
+        return await asyncio.to_thread(self.history, aggregate_id)
 
     def forget(self) -> None:
         """Drop the states in memory; what is asked for next comes from snapshots and events."""
@@ -252,8 +260,8 @@ def _outcome(ask: Ask) -> Outcome[Any]:
 
 
 def _check_id(given: Any, what: str) -> None:
-    if not isinstance(given, str) or not 0 < len(given) <= ID_CHARACTERS_MAX:
-        raise UsageError(f"{what} is a text of 1 to {ID_CHARACTERS_MAX} characters, not {given!r}")
+    if not isinstance(given, str) or not 0 < len(given) <= ID_CHARACTERS_MAX or not given.isprintable():
+        raise UsageError(f"{what} is a text of 1 to {ID_CHARACTERS_MAX} printable characters, not {given!r}")
 
 
 def _code_of(aggregate: Aggregate[Any, Any, Any]) -> str:
