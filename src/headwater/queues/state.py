@@ -23,6 +23,8 @@ from headwater.queues.wire import Op
 
 Counts = npt.NDArray[np.int64]
 
+LOOK_LEAST = 16
+"""So many candidates of a claim are looked at first."""
 LAPSED = "its lease ran out"
 """The error of a message whose worker neither acknowledged it nor gave it back."""
 
@@ -133,6 +135,7 @@ class QueueState:
         """The number of the next record."""
         self._lapses: list[tuple[int, int]] = []
         self._candidates: tuple[Places, Places | None] = NONE, None
+        """What the last claim left: the claims after it in the same append go on with that."""
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
@@ -222,39 +225,54 @@ class QueueState:
 
     def _claim(self, op: Op, number: int, at: Microseconds) -> Outcome:
         places, keys = (op.places, op.keys) if len(op.places) else self._candidates
-        self._candidates = places, keys
-        rows, pooled = self.waiting.find(places)
-        free = ~self.taken.contains(places)
-        if len(self.waiting):
-            free |= pooled & (self.waiting.due[rows] <= at)
-        if keys is not None:
-            free &= ~np.isin(keys, np.fromiter(self.busy, np.int64, len(self.busy)))
-            free &= _firsts_of(keys, free)
-        chosen = np.flatnonzero(free)[: op.count]
+        count, look = op.count or 0, max(LOOK_LEAST, 2 * (op.count or 0))
+        while True:  # most are free: it is seldom that more than the first have to be looked at
+            chosen = np.flatnonzero(self._free(places[:look], None if keys is None else keys[:look], at))[
+                :count
+            ]
+            if len(chosen) == count or look >= len(places):
+                break
+            look *= 4
+        after = int(chosen[-1]) + 1 if len(chosen) else len(places)
+        self._candidates = places[after:], None if keys is None else keys[after:]
         if not len(chosen):
             return Outcome()
-        places, pooled, rows = places[chosen], pooled[chosen], rows[chosen]
-        keys = None if keys is None else keys[chosen]
+        chosen = chosen[np.argsort(places[chosen])]
+        places, keys = places[chosen], None if keys is None else keys[chosen]
         deliveries = np.ones(len(chosen), dtype=np.int64)
-        if pooled.any():
-            deliveries[pooled] += self.waiting.deliveries[rows[pooled]]
-            self.waiting.remove(rows[pooled])
-        order = np.argsort(places)
-        for first, end in zip(*to_ranges(np.sort(places[~pooled])), strict=True):
+        fresh = places
+        if len(self.waiting):
+            rows, again = self.waiting.find(places)
+            deliveries[again] += self.waiting.deliveries[rows[again]]
+            self.waiting.remove(rows[again])
+            fresh = places[~again]
+        for first, end in zip(*to_ranges(fresh), strict=True):
             self.taken.add(first, end)
+        until = np.full(len(chosen), at + (op.span_us or 0))
         grant = Grant(
             number,
             op.worker or "",
             op.deliveries or 1,
-            places[order],
-            np.full(len(chosen), at + (op.span_us or 0)),
-            deliveries[order],
-            None if keys is None else keys[order],
-            np.ones(len(chosen), dtype=bool),
+            places,
+            until,
+            deliveries,
+            keys,
+            np.ones(len(chosen), bool),
         )
         self.hold(grant)
         self.totals.delivered += len(chosen)
         return Outcome(granted=grant)
+
+    def _free(self, places: Places, keys: Places | None, at: Microseconds) -> Mask:
+        """Which places a claim could get: fresh, or come again by then; with keys, the first of each that is not busy."""
+        free = ~self.taken.contains(places)
+        if len(self.waiting):
+            rows, again = self.waiting.find(places)
+            free |= again & (self.waiting.due[rows] <= at)
+        if keys is not None:
+            free &= ~np.isin(keys, np.fromiter(self.busy, np.int64, len(self.busy)))
+            free &= _firsts_of(keys, free)
+        return free
 
     def hold(self, grant: Grant) -> None:
         """Put a lease in."""
