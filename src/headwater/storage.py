@@ -165,11 +165,11 @@ class Storage:
             return os.stat(self.path(name)).st_size
 
     def inode(self, name: str) -> int:
-        """What tells a file from another that takes its place; 0 if there is none."""
+        """What tells a file from another that takes its place; 0 if there is none, or none that may be looked at."""
         with translated(name):
             try:
                 return os.stat(self.path(name)).st_ino
-            except FileNotFoundError:
+            except (FileNotFoundError, PermissionError):
                 return 0
 
     def list(self, name: str) -> list[str]:

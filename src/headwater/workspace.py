@@ -120,7 +120,7 @@ def open(
     log = EmbeddedLog.open(folder, settings=settings, clock=clock, create=create, keys=kept_keys, kms=kms)
     made = Workspace(log, clock, folder, spark, kept)
     try:
-        made.resume()
+        made._resume()
     except BaseException:
         made.close()
         raise
@@ -250,7 +250,7 @@ class Workspace(EventSourcing, Sharing):
 
         return Deletions(self.log, self._clock, lambda: self._views, lambda: self._outside, self.path)
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         """Complete deletions that a crash left half done, and those that an older copy of this workspace knows nothing of.
         `hw.open` does so before it returns."""
         if self.log.entries(DELETION) or self.log.keys.forgotten():
