@@ -282,10 +282,10 @@ def check_alert(made: AlertDefinition) -> None:
 
 
 def refuse_written_secrets(made: _Connection, names: tuple[str, ...]) -> None:
-    """SchemaError if one of these options is a text, and not looked up in the environment."""
+    """SchemaError if one of these options stands there itself, and is not looked up in the environment."""
     what = {SourceDefinition: "source", SinkDefinition: "sink", AlertDefinition: "alert"}[type(made)]
     for name in names:
-        if isinstance(made.options.get(name), str):
+        if not isinstance(made.options.get(name), EnvValue | None):
             raise SchemaError(
                 f"the {name} of {what} {made.name!r} would stand in the catalog for all to read",
                 hint=f"{name} = env('NAME') leaves it in the environment",

@@ -113,13 +113,21 @@ def _hex(secret: bytes, signed: bytes) -> str:
 def _needed(headers: Mapping[str, str], name: str) -> str:
     value = headers.get(name)
     if not value:
-        raise SignatureError(f"the request has no header {name}", reason="missing")
+        raise SignatureError(
+            f"the request has no header {name}",
+            hint="does the scheme of this hook fit who sends?",
+            reason="missing",
+        )
     return value
 
 
 def _moment(text: str) -> int:
     if not _SECONDS.fullmatch(text):
-        raise SignatureError("the time of the request is not in seconds since 1970", reason="missing")
+        raise SignatureError(
+            "the time of the request is not in seconds since 1970",
+            hint="does the scheme of this hook fit who sends?",
+            reason="missing",
+        )
     return int(text)
 
 

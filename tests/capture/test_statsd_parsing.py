@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headwater.capture.statsd.parsing import EXAMPLES_MAX, parse
+from headwater.capture.statsd import parsing
+from headwater.capture.statsd.parsing import EXAMPLES_MAX, parse, pieces
 
 AT = 1_700_000_000_000_000
 KINDS = {"c": "counter", "g": "gauge", "ms": "timer", "h": "histogram", "d": "distribution", "s": "set"}
@@ -145,6 +146,25 @@ def test_the_last_malformed_lines_are_kept_and_not_in_full_length() -> None:
     assert [example.split("x")[0] for example in parsed.examples] == [f"bad {n}" for n in range(15, 20)]
     assert len(parsed.examples) == EXAMPLES_MAX
     assert max(map(len, parsed.examples)) <= 120
+
+
+def test_values_that_would_repeat_their_name_and_tags_without_bound_are_malformed() -> None:
+    name, tags = b"n" * 20_000, b"|#t:" + b"x" * 6_000
+    fits, too_wide = b":1" * 10, b":1" * 11
+    parsed = parse(
+        [(1, b"\n".join([name + fits + b"|c" + tags, name + too_wide + b"|c" + tags, b"a:1|c", b"b:1:2|c"]))]
+    )
+    assert (parsed.lines, parsed.malformed, parsed.columns.num_rows) == (3, 1, 13)
+    assert parsed.columns["name"].to_pylist()[10:] == ["a", "b", "b"]
+
+
+def test_pieces_are_all_of_it_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsing, "PIECE_BYTES", 10)
+    received = [(at, b"x" * size) for at, size in enumerate((3, 7, 1, 50, 5, 5, 5))]
+    found = list(pieces(received))
+    assert [one for piece in found for one in piece] == received
+    assert [len(piece) for piece in found] == [2, 1, 1, 2, 1]
+    assert list(pieces([])) == []
 
 
 def test_a_line_that_would_write_to_a_terminal_is_shown_and_not_obeyed() -> None:

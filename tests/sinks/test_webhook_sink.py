@@ -345,10 +345,42 @@ def test_answers_that_need_a_person_stop_the_sink(server: Server, status: int) -
     target.close()
 
 
-@pytest.mark.parametrize("url", ["", "ftp://host/x", "hook", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "ftp://host/x", "hook", "http://", "http://host:99999/", "http://host:x/", "http://[::1/"),
+        *(
+            "http://a b/",
+            "http://host/a b",
+            "http://host/\u20ac",
+            f"http://{'a' * 70}.org/",
+            "http://\u2100.org/",
+        ),
+    ],
+)
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(SinkError, match="not the address of a web server"):
         WebhookTarget(url, Kept())
+
+
+@pytest.mark.parametrize("token", ["of nobody's business\n", "of nobody's\r\nX-Other: 1", "nobody's \u20ac"])
+def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(SinkError, match="characters in it that a header cannot have") as caught:
+        WebhookTarget("http://host/", Kept(), WebhookOptions(token=token))
+    assert "nobody" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["\xb2", "soon", "Mon, 01 Jan 2024 00:00:00 +99999999999999", "Mon, 01 Jan 99999999999 00:00:00 GMT"],
+)
+def test_a_retry_after_that_says_nothing_is_passed_over(server: Server, said: str) -> None:
+    answers: list[Answer] = [(503, "", {"Retry-After": said}), (200, "", {})]
+    server.answer = lambda *_: answers.pop(0)
+    target = webhook(server)
+    target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
+    assert answers == []
+    target.close()
 
 
 # --- signatures, as Standard Webhooks has them ---------------------------------------------------------------------

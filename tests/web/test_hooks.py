@@ -1,5 +1,6 @@
 """POST /hooks/{name}: signed deliveries become rows, once each; whatever is not signed now and by the secret changes nothing."""
 
+import asyncio
 import base64
 import contextlib
 import hashlib
@@ -11,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,9 @@ def test_numbers_are_kept_in_all_their_digits_where_a_column_has_them(
     deliver(client, clock, said=b'{"total": 12345678.91, "buyer": {"address": [{"country": {"n": 1.5}}]}}')
     (row,) = rows(ws)
     assert (str(row["total"]), row["country"]) == ("12345678.91", '{"n": 1.5}')
+    number = "12345678901234567890123"
+    deliver(client, clock, "msg_2", said=f'{{"buyer": {{"address": [{{"country": {number}}}]}}}}'.encode())
+    assert rows(ws)[1]["country"] == number
 
 
 # --- once ----------------------------------------------------------------------------------------------------------
@@ -208,6 +212,34 @@ def test_a_delivery_that_comes_again_is_answered_as_the_first_also_after_a_resta
         clock.advance("8 days")
         assert "idempotency-replayed" not in deliver(client, clock).headers  # forgotten after a week
         assert [row["delivery"] for row in rows(ws)] == ["msg_1", "msg_2", "msg_1"]
+
+
+def test_what_was_taken_and_is_kept_no_more_is_answered_so_that_its_sender_rests(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with hw.open(tmp_path / "ws", clock=clock) as ws:
+        ws.sql(SHOP)
+        with client_of(ws) as client:
+            deliver(client, clock)
+        ws.sql("ALTER TOPIC orders SET (retention = '1 hour')")
+        clock.advance("2 hours")
+        ws.maintain()
+        assert rows(ws) == []
+    with hw.open(tmp_path / "ws", clock=clock) as ws, client_of(ws) as client:
+        again = deliver(client, clock)
+        assert (again.status_code, again.headers["idempotency-replayed"]) == (200, "true")
+        assert again.json() == {"receipt": "", "rows": 0, "positions": {}}
+        assert rows(ws) == []
+
+
+def test_a_topic_that_is_made_anew_takes_what_the_one_before_had(
+    ws: hw.Workspace, client: AppClient, clock: ManualClock
+) -> None:
+    deliver(client, clock)
+    ws.sql(f"DROP SOURCE shop; DROP TOPIC orders; {SHOP}")
+    assert "idempotency-replayed" not in deliver(client, clock).headers
+    assert deliver(client, clock).headers["idempotency-replayed"] == "true"
+    assert [row["delivery"] for row in rows(ws)] == ["msg_1"]
 
 
 def test_dying_at_any_call_to_the_disk_neither_loses_nor_repeats_a_delivery(
@@ -346,6 +378,9 @@ def test_what_is_signed_and_cannot_be_read_is_refused_with_a_problem(
     [
         b'{"buyer": {"address": [{"country": "\\ud800"}]}}',
         b'{"buyer": {"address": [{"country": 1' + b"0" * 400 + b"}]}}",
+        b'{"id": 1234567890123456789, "lines": ' + b"[" * 1_000 + b"]" * 1_000 + b"}",
+        b'{"id": 1' + b"0" * 1_900 + b"}",
+        b'{"id": 100000000000000000000}',
         b'{"lines": ' + b"[" * 900 + b"]" * 900 + b"}",
         b'{"buyer": {"address": [{"country": ' + b"[" * 900 + b"]" * 900 + b"}]}}",
         b"[" * 1_900,
@@ -364,6 +399,35 @@ def test_whatever_is_signed_is_taken_or_refused_and_never_breaks_what_comes_with
     assert answer.status_code in (200, 400, 422), answer.text
     assert len(rows(ws)) == (answer.status_code == 200)
     assert deliver(client, clock, "msg_2").status_code == 200
+
+
+def test_who_has_not_signed_yet_holds_a_part_of_the_room_and_not_for_long(
+    ws: hw.Workspace, clock: ManualClock
+) -> None:
+    ws.sql(f"{SHOP}; CREATE TOPIC clicks (user BIGINT)")
+    begun, answered = threading.Event(), threading.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"x" * 1_000
+        begun.set()
+        while not answered.is_set():
+            await asyncio.sleep(0.01)
+
+    with client_of(ws, ServerSettings(in_flight_bytes_max=4_400, body_s=0.5)) as client:
+        answers: list[httpx.Response] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(client.post("/hooks/shop", content=slow(), headers=JSON))
+        )
+        thread.start()
+        assert begun.wait(30)
+        problem(deliver(client, clock), 429, "too-busy")
+        assert client.post("/topics/clicks", json=[{"user": n} for n in range(200)]).status_code == 200
+        thread.join(30)
+        answered.set()
+        problem(answers[0], 408, "body-too-slow")
+        assert deliver(client, clock).status_code == 200
+        here = client.app._here
+        assert (here.strangers._bytes, here.ingest._bytes) == (0, 0)
 
 
 def test_its_columns_may_change_while_it_is_served_and_may_have_a_key(
@@ -471,9 +535,9 @@ def test_other_processes_are_told(tmp_path: Path) -> None:
         assert status()["state"].startswith("not served")
         with client_of(ws) as client:
             client.post("/hooks/shop", content=b"{}", headers=JSON)
-            hooks = ws._outside.sources.hooks
-            hooks._board._put_up(
-                Bulletin(SystemClock().now_us(), sources=hooks.news())
+            told_of = ws._outside.sources.hooks
+            told_of._board._put_up(
+                Bulletin(SystemClock().now_us(), sources=told_of.news())
             )  # as it does each second
             told = status()
             assert told["state"] == "taking deliveries at /hooks/shop; 1 refused"

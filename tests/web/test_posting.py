@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import itertools
 import random
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -16,10 +17,12 @@ import pytest
 
 import headwater as hw
 from headwater.clock import ManualClock
+from headwater.log.protocol import Append
 from headwater.positions import Receipt
 from headwater.records import conform
 from headwater.web.bodies import BodyReader, Media
-from headwater.web.ingest import Ingest
+from headwater.web.ingest import Ingest, Post, _Writing
+from headwater.web.keys import SCHEMA, Keys, key_of
 from headwater.web.keys import TOPIC as KEYS
 from headwater.web.problems import Problem
 from headwater.web.settings import ServerSettings
@@ -165,6 +168,14 @@ def test_what_does_not_fit_is_a_problem_that_names_the_place_and_writes_nothing(
     assert rows(ws, "clicks") == []
 
 
+@pytest.mark.parametrize("number", [2**63, 2**64, 10**30])
+def test_a_number_that_is_too_large_is_refused_also_where_digits_are_kept(
+    client: AppClient, number: int
+) -> None:
+    answer = client.post("/topics/typed", json={"id": number})
+    assert (answer.status_code, answer.json()["value"]) == (422, str(number))
+
+
 def test_what_is_nested_too_deeply_is_refused_also_where_digits_are_kept(client: AppClient) -> None:
     for body in (b"[" * 100_000, b'{"price": ' + b"[" * 100_000):
         answer = client.post("/topics/typed", content=body, headers={"content-type": "application/json"})
@@ -284,6 +295,29 @@ def test_a_key_that_is_repeated_is_answered_with_the_first_receipt(
     assert ("idempotency-replayed" in first.headers, again.headers["idempotency-replayed"]) == (False, "true")
     assert other.json() != first.json()
     assert len(rows(ws, "clicks")) == 2
+
+
+def test_posts_that_are_written_one_by_one_are_not_written_again_when_one_is_refused(
+    ws: hw.Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ws.sql(
+        "CREATE TOPIC spread (n BIGINT) WITH (partitions = 2)"
+    )  # the log decides where rows go: a commit for each key
+    append, calls = ws.log.append, itertools.count(1)
+
+    def refuse_second(what: Append) -> Receipt:
+        if next(calls) == 2:
+            raise hw.UsageError("not this one")
+        return append(what)
+
+    keys = Keys(ws.log, ManualClock(), lambda: ws.topic(KEYS, SCHEMA).definition)
+    monkeypatch.setattr(ws.log, "append", refuse_second)
+    posts = [Post(b'{"n": 1}', Media.JSON, key_of(name, "", "spread", "", b"")) for name in "abc"]
+    _Writing(ws.log, keys, keys, 1 << 20).write("spread", posts)
+
+
+assert all(post.answer is not None for post in posts)
+assert len(rows(ws, "spread")) == 3
 
 
 def test_a_key_is_of_one_topic_and_one_body(client: AppClient) -> None:

@@ -16,7 +16,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from headwater.clock import Clock, SystemClock
 from headwater.errors import SinkError, TargetDownError
@@ -69,14 +69,10 @@ class Hook:
         chance: random.Random | None = None,
     ) -> None:
         """`circuit`: one that outlives this object; `chance` decides how much shorter pauses are."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SinkError(
-                f"the url of {whose} is not the address of a web server", hint="url = 'https://host/path'"
-            )
-        self._url = parts
+        self._url = parts = _address(url, whose)
         self.shown = f"{parts.scheme}://{parts.hostname}{parts.path}"
         self._options = options or WebhookOptions()
+        _check_token(self._options.token, whose)
         self._clock = clock or SystemClock()
         self._wait = wait or _pause
         self._chance = chance
@@ -149,9 +145,9 @@ class Hook:
         """Seconds that an answer asks to wait: given as such, or as a date."""
         if said is None:
             return None
-        if said.strip().isdigit():
+        if said.strip().isdecimal():
             return float(said)
-        with contextlib.suppress(ValueError, TypeError):
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
             at = email.utils.parsedate_to_datetime(said).timestamp()
             return max(0.0, at - self._clock.now_us() / 1e6)
         return None
@@ -163,6 +159,32 @@ class Hook:
         return self._connection
 
 
+def _address(url: str, whose: str) -> SplitResult:
+    """The parts of a url; SinkError if no request can be sent there."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.port != 0
+        good &= bool((parts.hostname or "").encode("idna")) and url.isprintable() and " " not in url
+        good &= (parts.path + parts.query).isascii()
+    except ValueError:
+        good = False
+    if not good:
+        raise SinkError(
+            f"the url of {whose} is not the address of a web server",
+            hint="url = 'https://host/path', with %20 in place of a space",
+        )
+    return parts
+
+
+def _check_token(token: str | None, whose: str) -> None:
+    """SinkError if a header cannot hold it. It is not shown: whoever reads of the error need not know it."""
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise SinkError(
+            f"the token of {whose} has characters in it that a header cannot have",
+            hint="does it end in a line break? `printf %s` writes none",
+        )
+
+
 @contextlib.contextmanager
 def _within(connected: socket.socket, seconds: float) -> Iterator[None]:
     """TimeoutError if the block takes longer: the timeout of a socket is for each piece, and a receiver may send one by one."""
@@ -171,7 +193,8 @@ def _within(connected: socket.socket, seconds: float) -> Iterator[None]:
     def break_off() -> None:
         late.set()
         with contextlib.suppress(OSError):
-            connected.shutdown(socket.SHUT_RDWR)
+            # of the socket itself: that of TLS would first have what is still being sent go on without encryption
+            socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
     timer = threading.Timer(seconds, break_off)
     timer.daemon = True

@@ -7,9 +7,10 @@ from starlette.responses import Response
 
 from headwater.capture.webhook import Delivery, WebhookSource
 from headwater.connected.hooks import Hooks, Outcome
-from headwater.errors import HeadwaterError, SignatureError
+from headwater.errors import AlreadyWrittenError, HeadwaterError, SignatureError
+from headwater.positions import Receipt
 from headwater.web.bodies import Media, media_of
-from headwater.web.ingest import Origin
+from headwater.web.ingest import Answer, Origin
 from headwater.web.keys import key_of
 from headwater.web.problems import Problem, problem_of
 from headwater.web.served import Served, served
@@ -17,7 +18,7 @@ from headwater.web.topics import receipt_response, received
 
 INLINE_BYTES = 64 << 10
 """Larger bodies are checked and read in a thread, so that they hold up no one."""
-
+_LARGER = "ALTER SOURCE ... SET (max_body = '...') takes larger ones"
 _OUTCOMES: dict[int, Outcome] = {
     400: "malformed",
     401: "unsigned",
@@ -31,9 +32,9 @@ async def take(request: Request) -> Response:
     """POST: one delivery, checked, written once, and answered with its receipt."""
     here = served(request)
     hooks = here.outside.sources.hooks
-    source = await _found(here, hooks, request.path_params["hook"])
+    source, incarnation = await _found(here, hooks, request.path_params["hook"])
     try:
-        answer = await _take(request, here, source)
+        answer = await _take(request, here, source, incarnation)
     except ClientDisconnect:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, it is counted, and answered as a problem
@@ -48,25 +49,34 @@ async def take(request: Request) -> Response:
     return answer
 
 
-async def _found(here: Served, hooks: Hooks, name: str) -> WebhookSource:
-    """The hook of a name. Nothing is said of which others there are: whoever asks may be anybody."""
+async def _found(here: Served, hooks: Hooks, name: str) -> tuple[WebhookSource, int]:
+    """The hook of a name, and which of the topics that had its topic's name this one is. Nothing is said of which others there are:
+    whoever asks may be anybody."""
+
+    def look() -> tuple[WebhookSource, int] | None:
+        source = hooks.find(name)
+        if source is None:
+            return None
+        topic = here.log.topics().get(source.topic.name)
+        return source, -1 if topic is None else topic.incarnation
+
     try:
-        source = await here.run(hooks.find, name)
+        found = await here.run(look)
     except HeadwaterError:  # a secret that stands in no environment here; `headwater status` says which
         raise Problem(
             503, "hook-not-ready", f"hook {name!r} cannot be checked by this server", retry_after_s=60
         ) from None
-    if source is None:
+    if found is None:
         raise Problem(
             404,
             "no-such-hook",
             f"there is no hook {name!r}",
             hint="CREATE SOURCE ... FROM WEBHOOK makes one",
         )
-    return source
+    return found
 
 
-async def _take(request: Request, here: Served, source: WebhookSource) -> Response:
+async def _take(request: Request, here: Served, source: WebhookSource, incarnation: int) -> Response:
     most = min(source.options.body_bytes_max, here.settings.body_bytes_max)
     media = media_of(request.headers.get("content-type"), request.headers.get("content-encoding"))
     if media is not Media.JSON:
@@ -75,18 +85,18 @@ async def _take(request: Request, here: Served, source: WebhookSource) -> Respon
         )
     reserved = 0
     try:
-        body, reserved = await received(
-            request, here, most, "ALTER SOURCE ... SET (max_body = '...') takes larger ones"
-        )
+        body, reserved = await received(request, here.strangers, most, _LARGER)
         headers = {name.lower(): value for name, value in request.headers.items()}
         if len(body) <= INLINE_BYTES:
             delivery: Delivery = source.delivered(headers, body)
         else:
             delivery = await here.run(source.delivered, headers, body)
-        # known by its id alone: a delivery that is made again may be written otherwise
-        key = key_of(delivery.id, f"hook:{source.name}", source.topic.name, "", b"")
+        # known by its id alone: a delivery that is made again may be written otherwise; but a topic that was made anew knows none
+        key = key_of(delivery.id, f"hook:{source.name}:{incarnation}", source.topic.name, "", b"")
         origin = Origin(source.name, delivery.row, delivery.sent_us)
         done = await here.ingest.append(source.topic.name, body, media, key, origin)
+    except AlreadyWrittenError:  # its row is gone by now: no other answer would have its sender rest
+        done = Answer(Receipt({}), replayed=True)
     finally:
-        here.ingest.release(reserved)
+        here.strangers.release(reserved)
     return receipt_response(done)

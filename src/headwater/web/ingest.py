@@ -38,6 +38,9 @@ OVERLAP_BYTES = 256 << 10
 """Per topic: if so much waits, it is decoded while another group is synced. Less gathers until that one is done."""
 LIMITS = Limits(most=GROUP_POSTS_MAX, weight_max=GROUP_BYTES_MAX, overlap_weight=OVERLAP_BYTES)
 
+STRANGERS_SHARE = 4
+"""One part in so many of the bytes in flight may be of bodies whose senders are not known yet."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -106,13 +109,7 @@ class Ingest:
         """Problem 429 if there is no room for so many bytes now."""
         full = self._bytes + size > self._settings.in_flight_bytes_max
         if full or self._posts >= self._settings.posts_waiting_max:
-            raise Problem(
-                429,
-                "too-busy",
-                "more is being written than fits: " + ("too many bytes" if full else "too many posts"),
-                hint="send it again a little later; larger bodies and fewer of them are faster",
-                retry_after_s=self._settings.retry_after_s,
-            )
+            raise _too_busy("too many bytes" if full else "too many posts", self._settings)
 
     def reserve(self, size: int) -> None:
         """Take room for bytes that have come; Problem 429 if there is none."""
@@ -150,6 +147,43 @@ class Ingest:
         lane.posts -= 1
         if not lane.posts:
             self._lanes.pop(name, None)
+
+
+class Strangers:
+    """Room for bodies whose senders are not known before all of them is there: a part of what there is, so that they cannot keep
+    those out who have a token. For the event loop's thread, as `Ingest` is."""
+
+    def __init__(self, ingest: Ingest, settings: ServerSettings) -> None:
+        self._ingest = ingest
+        self._settings = settings
+        self._bytes = 0
+
+    def check(self, size: int) -> None:
+        """Problem 429 if there is no room for so many bytes now."""
+        if self._bytes + size > self._settings.in_flight_bytes_max // STRANGERS_SHARE:
+            raise _too_busy("too many bytes", self._settings)
+        self._ingest.check(size)
+
+    def reserve(self, size: int) -> None:
+        """Take room for bytes that have come; Problem 429 if there is none."""
+        self.check(size)
+        self._ingest.reserve(size)
+        self._bytes += size
+
+    def release(self, size: int) -> None:
+        """Give reserved room back."""
+        self._ingest.release(size)
+        self._bytes -= size
+
+
+def _too_busy(what: str, settings: ServerSettings) -> Problem:
+    return Problem(
+        429,
+        "too-busy",
+        f"more is being written than fits: {what}",
+        hint="send it again a little later; larger bodies and fewer of them are faster",
+        retry_after_s=settings.retry_after_s,
+    )
 
 
 class _Writing:
@@ -214,12 +248,13 @@ class _Writing:
             return
         try:
             self._commit(topic, fit, keys)
-        except (BadRowError, UsageError, BacklogError) as error:  # nothing was written
+        except (BadRowError, UsageError, BacklogError) as error:  # nothing was written of what is still open
             if len(fit) == 1:
                 fit[0][0].error = error
                 return
             for one in fit:
-                self._append(topic, [one], keys)
+                if one[0].open:  # those before what was refused may have been written one by one
+                    self._append(topic, [one], keys)
 
     def _commit(self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]], keys: Keys) -> None:
         batches = [batch for _, batch in fit]

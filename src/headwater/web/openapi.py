@@ -110,7 +110,7 @@ PATHS: dict[str, Plain] = {
                     "description": "the receipt, also in the header Headwater-Receipt",
                     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Receipt"}}},
                 },
-                **_problems(404, 413, 415, 422, 429, 503, 507),
+                **_problems(404, 408, 413, 415, 422, 429, 503, 507),
             },
         }
     },

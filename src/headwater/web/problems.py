@@ -151,7 +151,9 @@ def _status(error: e.HeadwaterError) -> int | None:
 
 
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int) and value.bit_length() < 64:  # longer ones would not be written
         return value
     text = value if isinstance(value, str) else repr(value)
     text = text.encode(

@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from headwater.errors import LogTimeoutError, UsageError
 from headwater.positions import Receipt
-from headwater.web.ingest import Ingest
+from headwater.web.ingest import Ingest, Strangers
 from headwater.web.keys import DELIVERIES, DELIVERIES_RETENTION, RETENTION, SCHEMA, TOPIC, Keys
 from headwater.web.problems import Problem
 from headwater.web.settings import ServerSettings
@@ -104,6 +104,7 @@ class Served:
             DELIVERIES_RETENTION,
         )
         self.ingest = Ingest(self.log, keys, self._writers, settings, deliveries)
+        self.strangers = Strangers(self.ingest, settings)
         self._tending: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -123,10 +124,10 @@ class Served:
         if self._tending is not None:
             self._tending.cancel()
         await self.ingest.drain()
-        await asyncio.to_thread(self.outside.sources.hooks.rest)
         await asyncio.to_thread(self._writers.shutdown)
         await self._readings.close()
         await self._queries.close()
+        await asyncio.to_thread(self.outside.sources.hooks.rest)  # last: a look under way would begin it anew
 
     async def run(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do something that blocks for a moment, in a thread; Problem 429 if too much waits for one."""

@@ -19,7 +19,7 @@ from headwater.web import parameters
 from headwater.web.arriving import in_time
 from headwater.web.bodies import media_of
 from headwater.web.forms import Form, form_of, json_objects, json_response, rows_response
-from headwater.web.ingest import Answer
+from headwater.web.ingest import Answer, Ingest, Strangers
 from headwater.web.keys import DELIVERIES, key_of
 from headwater.web.keys import TOPIC as KEYS
 from headwater.web.problems import Problem, problem_of
@@ -47,7 +47,7 @@ async def append(request: Request) -> Response:
     media = media_of(request.headers.get("content-type"), request.headers.get("content-encoding"))
     body, reserved = b"", 0
     try:
-        body, reserved = await received(request, here, here.settings.body_bytes_max, _IN_PIECES)
+        body, reserved = await received(request, here.ingest, here.settings.body_bytes_max, _IN_PIECES)
         key = None
         if (name := request.headers.get("idempotency-key")) is not None:
             key = key_of(name, request.scope["headwater.guest"], topic, media.value, body)
@@ -78,28 +78,28 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
     }
 
 
-async def received(request: Request, here: Served, most: int, hint: str) -> tuple[bytes, int]:
+async def received(request: Request, room: Ingest | Strangers, most: int, hint: str) -> tuple[bytes, int]:
     """The body, and the room that it takes: for what has come, not for what somebody says will. Problem 413, with this hint, if it
     has more than `most` bytes; 408 if it comes too slowly."""
-    return await in_time(request, _received(request, here, most, hint))
+    return await in_time(request, _received(request, room, most, hint))
 
 
-async def _received(request: Request, here: Served, most: int, hint: str) -> tuple[bytes, int]:
+async def _received(request: Request, room: Ingest | Strangers, most: int, hint: str) -> tuple[bytes, int]:
     said = request.headers.get("content-length")
     length = int(said) if said is not None and re.fullmatch(r"\d{1,18}", said) else None
     if length is not None and length > most:
         raise _too_large(most, hint)
-    here.ingest.check(length or 0)
+    room.check(length or 0)
     pieces, size = [], 0
     try:
         async for piece in request.stream():
             if size + len(piece) > most:
                 raise _too_large(most, hint)
-            here.ingest.reserve(len(piece))
+            room.reserve(len(piece))
             size += len(piece)
             pieces.append(piece)
     except BaseException:
-        here.ingest.release(size)
+        room.release(size)
         raise
     return (pieces[0] if len(pieces) == 1 else b"".join(pieces)), size
 

@@ -7,7 +7,7 @@ counted and shown, never guessed at. So are events (`_e{`) and service checks (`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,10 @@ COLUMNS = (
     "at TIMESTAMP NOT NULL, member STRING"
 )
 """`value` is what was sent, not multiplied by `1 / rate`; of a set it is NULL, and `member` is what was counted."""
+REPEATED_BYTES_MAX = 256 << 10
+"""Each value of a line becomes a row with the line's name and tags: those of one line may come to so much together."""
+PIECE_BYTES = 2 << 20
+"""So much is parsed at once, or one piece that is larger by itself: what comes of it is bounded by that."""
 EXAMPLES_MAX = 5
 EXAMPLE_CHARACTERS_MAX = 120
 
@@ -53,6 +57,20 @@ class Parsed:
     examples: tuple[str, ...]
 
 
+def pieces(received: Sequence[Received]) -> Iterator[list[Received]]:
+    """What was received, in its order, in parts of about `PIECE_BYTES`."""
+    part: list[Received] = []
+    size = 0
+    for one in received:
+        if part and size + len(one[1]) > PIECE_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += len(one[1])
+    if part:
+        yield part
+
+
 def parse(received: Sequence[Received]) -> Parsed:
     """All lines of what was received, in their order."""
     received = received or [(0, b"")]
@@ -80,7 +98,12 @@ def parse(received: Sequence[Received]) -> Parsed:
     good &= fields.fit
     at = np.where(fields.says_time, fields.times, moments)
     is_set = _mask(pc.equal(letter, "s"))
-    values, owners = _spread(value, is_set)
+    # a member of a set may have colons in it
+    several = good & ~is_set & _mask(pc.match_substring(value, ":"))
+    if several.any():
+        too_wide = _mask(pc.greater(_repeated_bytes(lines, value), REPEATED_BYTES_MAX)) & several
+        several, good = several & ~too_wide, good & ~too_wide
+    values, owners = _spread(value, several)
     numbers, is_change, fits = _numbers(values, is_set[owners], _mask(pc.equal(letter, "g"))[owners])
     good[owners[~fits]] = False  # one value that is none spoils its line
     kept = good[owners]
@@ -153,9 +176,14 @@ def _times(rest: pa.Array) -> tuple[Indices, Mask, Mask]:
     return pc.fill_null(found.cast(pa.int64()), 0).to_numpy() * 1_000_000, _mask(found.is_valid()), fits
 
 
-def _spread(value: pa.Array, is_set: Mask) -> tuple[pa.Array, Indices]:
-    """The single values, and of which line each is. A member of a set may have colons in it."""
-    several = _mask(pc.match_substring(value, ":")) & ~is_set
+def _repeated_bytes(lines: pa.Array, value: pa.Array) -> pa.Array:
+    """What stands around the values of a line, as often as there are values."""
+    around = pc.subtract(pc.binary_length(lines), pc.binary_length(value))
+    return pc.multiply(around, pc.add(pc.count_substring(value, ":"), 1))
+
+
+def _spread(value: pa.Array, several: Mask) -> tuple[pa.Array, Indices]:
+    """The single values, and of which line each is."""
     if not several.any():
         return value, np.arange(len(value))
     parts = pc.split_pattern(pc.if_else(pa.array(several), value, ""), ":")

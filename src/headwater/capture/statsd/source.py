@@ -18,7 +18,7 @@ from headwater.arguments import span_us, text, whole_number
 from headwater.capture.moments import Moments, captured, owned, rows_of
 from headwater.capture.source import AWAY, Commit, Event, Position, Quiet, Rows
 from headwater.capture.statsd.listening import Listener, bound
-from headwater.capture.statsd.parsing import COLUMNS, EXAMPLES_MAX, Parsed, parse
+from headwater.capture.statsd.parsing import COLUMNS, EXAMPLES_MAX, Parsed, parse, pieces
 from headwater.catalog import TopicDefinition, define_topic
 from headwater.clock import Clock, Microseconds, SystemClock
 from headwater.errors import SourceUnreachableError, UsageError
@@ -167,16 +167,17 @@ class StatsdSource:
         while (left_ms := until_ms - self._clock.steady_ms()) > 0 and not self._is_due(listener):
             listener.wait(self.options.rows, min(left_ms / 1e3, QUIET_S))
             yield Quiet()
-        moment = moments.now()
-        parsed = parse(listener.take())
-        self._count(listener, parsed)
-        if not parsed.columns.num_rows:
-            yield moments.quiet(moment)
-            return
-        sequence, topic = moments.up_to(moment), self._topic()
-        batch = conform(parsed.columns, rows_of(topic), captured=True)
-        yield Rows(topic.name, captured(batch, topic, sequence, self._clock.now_us(), sequence))
-        yield Commit(sequence, dict(self.status.counts))
+        sequence = moments.up_to(moments.now())
+        for piece in pieces(listener.take()):
+            parsed = parse(piece)
+            self._count(listener, parsed)
+            if parsed.columns.num_rows:
+                topic = self._topic()
+                batch = conform(parsed.columns, rows_of(topic), captured=True)
+                yield Rows(topic.name, captured(batch, topic, sequence, self._clock.now_us(), sequence))
+        yield Commit(
+            sequence, dict(self.status.counts)
+        )  # also without rows: what was counted is known after a restart
 
     def _is_due(self, listener: Listener) -> bool:
         return self._ending or listener.lines() >= self.options.rows
