@@ -133,6 +133,12 @@ def test_it_has_every_part_of_the_format(home: Path) -> None:
     assert {("bases",), ("bases", "runs")} <= there
 
 
+def test_runs_share_streams_in_the_present_format(home: Path) -> None:
+    newest = max((home / "workspace" / "state" / "manifests").glob("*.json"))
+    runs = [run for runs in json.loads(newest.read_text())["arrangements"].values() for run in runs]
+    assert any(len(run) == 12 for run in runs) == (home.name == f"state-{FORMAT}")
+
+
 def test_its_state_is_whole_and_nothing_of_it_is_made_anew(open_ws: Open, ticks: Ticks) -> None:
     ws = open_ws()
     before = latest(ws)

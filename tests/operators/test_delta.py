@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.operators.delta import Delta, concat, consolidate, row_hashes
+from headwater.operators.delta import Delta, concat, concat_rows, consolidate, row_hashes
 from tests.operators.zsets import (
     KINDS,
     batch,
@@ -139,3 +139,13 @@ def test_nans_are_one_value_and_zeros_are_two() -> None:
     result = consolidate(delta(changes, [pa.float64()]))
     assert result.weights.tolist() == [2, 1, 1]
     assert math.isnan(result.rows.column(0)[0].as_py())
+
+
+def test_small_batches_are_laid_end_to_end_whatever_their_columns_are() -> None:
+    rows = pa.RecordBatch.from_arrays([pa.array([1, 2]), pa.array(["a", None])], names=["n", "s"])
+    other = pa.RecordBatch.from_arrays(rows.columns, names=["x", "y"])
+    wanted = {"n": [2, 1, 2], "s": [None, "a", None]}
+    assert concat_rows([rows.slice(1), rows], rows.schema).to_pydict() == wanted
+    assert concat_rows([rows.slice(1), other], rows.schema).to_pydict() == wanted
+    assert concat_rows([other.slice(1), other], rows.schema).to_pydict() == wanted
+    assert concat_rows([rows.select([]), rows.select([])], pa.schema([])).num_columns == 0

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import CorruptionError, NewerVersionError
-from headwater.state.manifest import Manifest, ViewState, decode_schema, encode_schema
+from headwater.state.manifest import FORMAT, Manifest, ViewState, decode_schema, encode_schema
 from headwater.state.refs import RunRef
 from tests.state.ticks import SCHEMA, some_ref
 
@@ -97,9 +97,16 @@ def test_other_contents_are_damage(data: bytes) -> None:
 
 
 def test_a_newer_format_is_said_to_be_newer() -> None:
-    with pytest.raises(NewerVersionError, match="format 2") as caught:
-        Manifest.decode(b'{"format": 2, "whatever": []}', NAME)
-    assert (caught.value.found, caught.value.supported) == (2, 1)
+    newer = FORMAT + 1
+    with pytest.raises(NewerVersionError, match=f"format {newer}") as caught:
+        Manifest.decode(b'{"format": %d, "whatever": []}' % newer, NAME)
+    assert (caught.value.found, caught.value.supported) == (newer, FORMAT)
+
+
+def test_the_format_before_is_read() -> None:
+    """There a run has ten parts, and a stream of its own; nothing else has changed."""
+    older = made().encode().replace(b'"format":2', b'"format":1', 1)
+    assert Manifest.decode(older, NAME) == made()
 
 
 def test_a_large_manifest_is_cheap() -> None:

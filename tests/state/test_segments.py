@@ -1,5 +1,6 @@
 """Runs come back from disk as they were, without a copy, and damage is noticed."""
 
+import dataclasses
 import decimal
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from headwater.errors import CorruptionError
 from headwater.operators.delta import Delta
 from headwater.operators.runs import Run, arrange, split
 from headwater.state.refs import RunRef
-from headwater.state.segments import ALIGNMENT, check, decode, encode
+from headwater.state.segments import ALIGNMENT, check, decode, encode, encode_together
 
 FILE = "000000000001-1-a.runs"
 
@@ -157,3 +158,36 @@ def test_a_file_that_ends_early_is_noticed(size: int, tmp_path: Path) -> None:
     assert caught.value.offset == size
     with pytest.raises(CorruptionError, match=f"damaged at byte {size}"):
         check(file.slice(0, size), ref)
+
+
+def together(runs: list[Run]) -> tuple[pa.Buffer, list[RunRef]]:
+    segment = encode_together(runs, (3, 5))
+    data = b"".join(bytes(part) for part in segment.parts)
+    return pa.py_buffer(data + bytes(segment.padding)), segment.parts_at(FILE, 0, runs)
+
+
+@given(st.lists(st.integers(2, 9), min_size=2, max_size=5))
+def test_runs_that_share_a_stream_come_back_each_by_itself(sizes: list[int]) -> None:
+    runs = [mixed(size) for size in sizes]
+    file, refs = together(runs)
+    for run, ref in zip(runs, refs, strict=True):
+        check(file, ref)
+        assert same(decode(file, ref), run)
+        assert (ref.rows, ref.low, ref.high) == (len(run), int(run.hashes[0]), int(run.hashes[-1]) + 1)
+        assert RunRef.from_json(orjson.loads(ref.json)) == ref
+    assert len({(ref.offset, ref.length, ref.checksum) for ref in refs}) == 1
+    assert sum(ref.size for ref in refs) <= refs[0].length
+    assert sum(ref.bytes for ref in refs) <= encode_together(runs, (3, 5)).bytes
+
+
+def test_a_shared_stream_with_other_rows_than_it_should_have_is_damage() -> None:
+    file, (_, ref) = together([mixed(3), mixed(4)])
+    with pytest.raises(CorruptionError, match="damaged"):
+        decode(file, dataclasses.replace(ref, shared=8))
+    with pytest.raises(CorruptionError, match="damaged"):
+        decode(file, dataclasses.replace(ref, first=4))
+
+
+def test_a_run_with_a_stream_of_its_own_is_written_as_in_format_1() -> None:
+    _, ref = on_disk(mixed())
+    assert len(orjson.loads(ref.json)) == 10

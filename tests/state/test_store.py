@@ -72,6 +72,19 @@ def test_many_runs_of_a_tick_share_a_file_and_a_sync(tmp_path: Path) -> None:
     assert [store.open_run(ref).rows.column(0).to_pylist() for ref in refs] == [[n] for n in range(20)]
 
 
+def test_small_runs_of_the_same_columns_share_a_stream(engine: Engine) -> None:
+    writer = engine.store.begin(1, 1)
+    runs = [run_of({1: 1, 2: 1}), run_of({3: 1}), run_of({1: -1})]
+    refs = writer.add_together(runs, ticks=(1, 1))
+    writer.flush()
+    assert len({(ref.file, ref.offset) for ref in refs}) == 1
+    back = other(engine).open_all(refs)
+    assert [run.rows.column(0).to_pylist() for run in back] == [
+        run.rows.column(0).to_pylist() for run in runs
+    ]
+    assert [run.weights.tolist() for run in back] == [[1, 1], [1], [-1]]
+
+
 def test_runs_added_after_a_flush_go_to_another_file(engine: Engine) -> None:
     writer = engine.store.begin(1, 1)
     one = writer.add(run_of({1: 1}), ticks=(1, 1))
@@ -229,6 +242,25 @@ def test_memory_for_written_runs_is_bounded(engine: Engine, monkeypatch: pytest.
     assert [run.weights.tolist() for run in opened] == [run.weights.tolist() for _, run in kept]
     assert opened[0] is not kept[0][1]
     assert engine.store.open_run(kept[-1][0]) is opened[-1]
+
+
+def test_runs_that_share_a_stream_are_counted_as_one_in_memory(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as one of them is held, all of it is there."""
+    runs = [run_of(dict.fromkeys(range(n, n + 10), 1)) for n in range(8)]
+    writer = engine.store.begin(1, 1)
+    stacks = [writer.add_together(runs, ticks=(1, 1)) for _ in range(3)]
+    writer.flush()
+    whole = sum(ref.bytes for ref in stacks[0])
+    monkeypatch.setattr("headwater.state.cache.HELD_BYTES_MAX", 2 * whole + whole // 2)
+    for refs in stacks:
+        for ref, run in zip(refs, runs, strict=True):
+            engine.store.remember(ref, run)
+    held = [
+        [engine.store.open_run(ref) is run for ref, run in zip(refs, runs, strict=True)] for refs in stacks
+    ]
+    assert held == [[False] * 8, [True] * 8, [True] * 8]
 
 
 def test_no_file_stays_open(engine: Engine) -> None:

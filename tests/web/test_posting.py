@@ -314,10 +314,8 @@ def test_posts_that_are_written_one_by_one_are_not_written_again_when_one_is_ref
     monkeypatch.setattr(ws.log, "append", refuse_second)
     posts = [Post(b'{"n": 1}', Media.JSON, key_of(name, "", "spread", "", b"")) for name in "abc"]
     _Writing(ws.log, keys, keys, 1 << 20).write("spread", posts)
-
-
-assert all(post.answer is not None for post in posts)
-assert len(rows(ws, "spread")) == 3
+    assert all(post.answer is not None for post in posts)
+    assert len(rows(ws, "spread")) == 3
 
 
 def test_a_key_is_of_one_topic_and_one_body(client: AppClient) -> None:

@@ -82,6 +82,8 @@ class AggregateSpec:
     width: int
     functions: tuple[Function, ...]
     customs: tuple[Custom, ...] = ()
+    names: tuple[str, ...] | None = None
+    """Of the output's columns, if somebody cares."""
 
     @cached_property
     def accumulators(self) -> tuple[Accumulator, ...]:
@@ -131,6 +133,12 @@ class AggregateSpec:
         needed = [self.arrangement(extreme) for extreme in self.extremes if extreme.retractable]
         return tuple(dict.fromkeys(needed))
 
+    @cached_property
+    def shape(self) -> str:
+        """What two must have in common for their steps to be done as one: all but the names of columns."""
+        types = ", ".join(map(str, self.schema.types))
+        return f"{self.width} of ({types}): {self.functions}"
+
     @property
     def combinable(self) -> bool:
         """Whether deltas may be combined before they are applied: no value that is picked can be taken back."""
@@ -151,6 +159,8 @@ class AggregateSpec:
             kinds = functions.fields(function, self.schema)
             fields += [pa.field(f"{function.kind}_{number}_{i}", kind) for i, kind in enumerate(kinds)]
         fields += [pa.field(f"custom_{i}", custom.result) for i, custom in enumerate(self.customs)]
+        if self.names is not None:
+            fields = [field.with_name(name) for field, name in zip(fields, self.names, strict=True)]
         return pa.schema(fields)
 
     @cached_property
@@ -173,7 +183,18 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
+class Applied:
+    """What comes of groups that a delta touches: `owners` are the groups of the output's rows, `places` those of the run's,
+    None if each has one."""
+
+    output: Delta
+    owners: Ints
+    state: Run
+    places: Ints | None
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
     """What is known of each of some groups, in the order of the spec: lanes of numbers, values that were picked, custom
     states."""
 
@@ -185,9 +206,9 @@ class _Kept:
         numbers = [pa.array(lane) for some in self.lanes for lane in some]
         return [*numbers, *(column for some in self.picks for column in some), *self.customs]
 
-    def then(self, other: _Kept) -> _Kept:
+    def then(self, other: Kept) -> Kept:
         """These groups, and after them those of the other."""
-        return _Kept(
+        return Kept(
             [
                 list(map(np.concatenate, zip(a, b, strict=True)))
                 for a, b in zip(self.lanes, other.lanes, strict=True)
@@ -223,16 +244,17 @@ def step(spec: AggregateSpec, state: Sequence[Run], arranged: Sequence[Sequence[
         combined = side_by_side(lambda piece: combine(spec, piece), pieces, size=delta.rows.nbytes)
         return step_combined(spec, state, concat_rows(combined, spec.state))
     batch = Batch(delta.rows, delta.weights, group(delta.rows, len(delta), range(spec.width)))
-    fresh = _collect(spec, batch)
+    fresh = collect(spec, batch)
     runs = tuple(_arrange(arrangement, delta) for arrangement in spec.arrangements)
     after = {
         arrangement: (*old, new)
         for arrangement, old, new in zip(spec.arrangements, arranged, runs, strict=True)
     }
-    output, kept = _apply(
-        spec, state, batch.groups, fresh, lambda picks: _pick_again(spec, after, batch, picks), batch
+    found = look_up(spec, state, batch.groups)
+    done = apply(
+        spec, found, batch.groups, fresh, lambda picks: _pick_again(spec, after, batch, picks), batch
     )
-    return Step(output, kept, runs)
+    return Step(done.output, done.state, runs)
 
 
 def _few_groups(spec: AggregateSpec, delta: Delta) -> bool:
@@ -272,7 +294,7 @@ def combine(spec: AggregateSpec, delta: Delta) -> pa.RecordBatch:
     if not len(delta):
         return Delta.empty(spec.state).rows
     batch = Batch(delta.rows, delta.weights, group(delta.rows, len(delta), range(spec.width)))
-    columns = [*batch.groups.keys.columns, *_collect(spec, batch).columns()]
+    columns = [*batch.groups.keys.columns, *collect(spec, batch).columns()]
     return pa.RecordBatch.from_arrays(columns, schema=spec.state)
 
 
@@ -283,8 +305,8 @@ def step_combined(spec: AggregateSpec, state: Sequence[Run], combined: pa.Record
     groups = group(combined, combined.num_rows, range(spec.width))
     order = np.arange(combined.num_rows) if groups.order is None else groups.order
     fresh = _merged(spec, combined.columns[spec.width :], order, groups.starts, groups.sizes)
-    output, kept = _apply(spec, state, groups, fresh, lambda picks: picks, None)
-    return Step(output, kept, ())
+    done = apply(spec, look_up(spec, state, groups), groups, fresh, as_they_are, None)
+    return Step(done.output, done.state, ())
 
 
 # The columns that a combinable spec has in its state after the key, for operators whose groups are not given by a key.
@@ -292,7 +314,7 @@ def step_combined(spec: AggregateSpec, state: Sequence[Run], combined: pa.Record
 
 def collected(spec: AggregateSpec, batch: Batch) -> list[pa.Array]:
     """What a delta brings to each of its groups."""
-    return _collect(spec, batch).columns()
+    return collect(spec, batch).columns()
 
 
 def merged(
@@ -311,10 +333,10 @@ def finished(spec: AggregateSpec, kept: Sequence[pa.Array], keys: pa.RecordBatch
     numbers = [[_number(next(columns)) for _ in dtypes] for dtypes in spec.dtypes]
     picks = [[next(columns) for _ in extreme.columns] for extreme in spec.extremes]
     there = np.ones(len(kept[0]), dtype=np.bool_)
-    return _finish(spec, _Kept(numbers, picks, []), keys, there)
+    return _finish(spec, Kept(numbers, picks, []), keys, there)
 
 
-def _merged(spec: AggregateSpec, kept: Sequence[pa.Array], order: Ints, starts: Ints, sizes: Ints) -> _Kept:
+def _merged(spec: AggregateSpec, kept: Sequence[pa.Array], order: Ints, starts: Ints, sizes: Ints) -> Kept:
     column = 0
     sums: list[Lanes] = []
     for accumulator, dtypes in zip(spec.accumulators, spec.dtypes, strict=True):
@@ -326,35 +348,46 @@ def _merged(spec: AggregateSpec, kept: Sequence[pa.Array], order: Ints, starts: 
         parts = kept[column : column + len(extreme.columns)]
         column += len(extreme.columns)
         picks.append(extreme.pick(parts, order, starts, sizes))
-    return _Kept(sums, picks, [])
+    return Kept(sums, picks, [])
 
 
-def _collect(spec: AggregateSpec, batch: Batch) -> _Kept:
+def collect(spec: AggregateSpec, batch: Batch) -> Kept:
+    """What a delta brings to each of its groups."""
     sums = [accumulator.collect(batch) for accumulator in spec.accumulators]
-    return _Kept(sums, [extreme.collect(batch) for extreme in spec.extremes], [])
+    return Kept(sums, [extreme.collect(batch) for extreme in spec.extremes], [])
 
 
-def _apply(
+def look_up(spec: AggregateSpec, state: Sequence[Run], groups: Groups) -> Found:
+    """What the state has of each group."""
+    return find(state, range(spec.width), groups.keys, groups.hashes, spec.state)
+
+
+def as_they_are(picks: _Picks) -> _Picks:
+    """The picks, where nothing can have been taken back."""
+    return picks
+
+
+def apply(
     spec: AggregateSpec,
-    state: Sequence[Run],
+    found: Found,
     groups: Groups,
-    fresh: _Kept,
+    fresh: Kept,
     repick: Callable[[_Picks], _Picks],
     batch: Batch | None,
-) -> tuple[Delta, Run]:
-    """The change of the output and the run of the state, given what a delta brings to each of its groups.
+) -> Applied:
+    """The change of the output and the run of the state, given what was found there of each group, and what a delta brings
+    to it.
 
     `batch` is the delta itself, which custom functions need.
     """
-    found = find(state, range(spec.width), groups.keys, groups.hashes, spec.state)
     known = found.known
-    old: _Kept | None = None
+    old: Kept | None = None
     new = fresh
     if found.parts:
         old = _read(spec, found)
         sums = [a.add(*both) for a, *both in zip(spec.accumulators, old.lanes, fresh.lanes, strict=True)]
         picks = [e.better(*both) for e, *both in zip(spec.extremes, old.picks, fresh.picks, strict=True)]
-        new = _Kept(sums, picks, [])
+        new = Kept(sums, picks, [])
     elif not spec.width:
         old = _read(spec, found)
     settled = [
@@ -362,18 +395,19 @@ def _apply(
         for accumulator, kept, count in zip(spec.accumulators, new.lanes, spec.counts, strict=True)
     ]
     there = settled[0][0] != 0
-    new = _Kept(settled, repick(new.picks), _customs(spec, old, batch, there))
-    output = _changes(spec, groups, old, new, known, there)
+    new = Kept(settled, repick(new.picks), _customs(spec, old, batch, there))
+    output, owners = _changes(spec, groups, old, new, known, there)
 
     columns = [*groups.keys.columns, *new.columns()]
     run = Run(groups.hashes, pa.RecordBatch.from_arrays(columns, schema=spec.state), there.astype(np.int64))
-    if not there.all() and not (known | there).all():
-        places = np.flatnonzero(known | there)
-        run = Run(run.hashes[places], take_rows(run.rows, places), run.weights[places])
-    return output, run
+    if there.all() or (known | there).all():
+        return Applied(output, owners, run, None)
+    places = np.flatnonzero(known | there)
+    run = Run(run.hashes[places], take_rows(run.rows, places), run.weights[places])
+    return Applied(output, owners, run, places)
 
 
-def _read(spec: AggregateSpec, found: Found) -> _Kept:
+def _read(spec: AggregateSpec, found: Found) -> Kept:
     """What the state has of each group: zeros and NULLs where there is nothing."""
     column = spec.width
     numbers: list[Lanes] = []
@@ -391,10 +425,10 @@ def _read(spec: AggregateSpec, found: Found) -> _Kept:
             places = np.arange(found.count) + np.where(found.known, 0, found.count)
             states = pa.concat_arrays([found.column(place), states]).take(pa.array(places))
         customs.append(states)
-    return _Kept(numbers, picks, customs)
+    return Kept(numbers, picks, customs)
 
 
-def _customs(spec: AggregateSpec, old: _Kept | None, batch: Batch | None, there: Bools) -> list[pa.Array]:
+def _customs(spec: AggregateSpec, old: Kept | None, batch: Batch | None, there: Bools) -> list[pa.Array]:
     """The states of custom functions after a delta."""
     if not spec.customs:
         return []
@@ -403,7 +437,7 @@ def _customs(spec: AggregateSpec, old: _Kept | None, batch: Batch | None, there:
     return [c.applied(states, batch, there) for c, states in zip(spec.customs, before, strict=True)]
 
 
-def _finish(spec: AggregateSpec, kept: _Kept, keys: pa.RecordBatch | None, there: Bools) -> list[pa.Array]:
+def _finish(spec: AggregateSpec, kept: Kept, keys: pa.RecordBatch | None, there: Bools) -> list[pa.Array]:
     """The buffer columns of all functions over some groups, as often as there are `keys` of them; the keys are to name a
     group that overflows, None if none can."""
 
@@ -436,9 +470,10 @@ def _overflow(spec: AggregateSpec, function: Function, keys: pa.RecordBatch, pla
 
 
 def _changes(
-    spec: AggregateSpec, groups: Groups, old: _Kept | None, new: _Kept, before: Bools, after: Bools
-) -> Delta:
-    """Old rows go and new ones come, where a group was there `before` and is there `after`, unless they are the same.
+    spec: AggregateSpec, groups: Groups, old: Kept | None, new: Kept, before: Bools, after: Bools
+) -> tuple[Delta, Ints]:
+    """Old rows go and new ones come, where a group was there `before` and is there `after`, unless they are the same; and
+    the group of each.
 
     They come in the order of the groups, the old row of a group just before its new one.
     """
@@ -463,7 +498,7 @@ def _changes(
     rows = pa.RecordBatch.from_arrays(columns, schema=spec.output)
     if len(places) < rows.num_rows or old is not None:
         rows = take_rows(rows, places)
-    return Delta(rows, weights, distinct=True, hashes=groups.hashes[owners])
+    return Delta(rows, weights, distinct=True, hashes=groups.hashes[owners]), owners
 
 
 def _arrange(arrangement: Arrangement, delta: Delta) -> Run:

@@ -119,6 +119,12 @@ def concat_rows(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Reco
         if batch.schema.equals(schema):
             return batch
         columns = batch.columns
+    elif _are_small_and_alike(filled):
+        # of many small batches that takes a tenth of the time
+        (joined,) = pa.Table.from_batches(filled).combine_chunks().to_batches()
+        if joined.schema.equals(schema):
+            return joined
+        columns = joined.columns
     else:
         columns = side_by_side(
             lambda i: pa.concat_arrays([batch.column(i) for batch in filled]),
@@ -126,6 +132,13 @@ def concat_rows(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Reco
             size=sum(batch.nbytes for batch in filled) if len(filled[0]) > _SMALL else 0,
         )
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _are_small_and_alike(batches: Sequence[pa.RecordBatch]) -> bool:
+    first = batches[0]
+    if not first.num_columns or len(first) > _SMALL:
+        return False
+    return all(batch.schema.equals(first.schema) for batch in batches)
 
 
 def concat(deltas: Sequence[Delta], schema: pa.Schema) -> Delta:

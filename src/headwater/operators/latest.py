@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,7 @@ Lane = npt.NDArray[Any]
 _INTEGER = pa.int64()
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
+class _Part(NamedTuple):
     """Rows of one run that were found: that of probe `probes[j]` is at `places[j]`."""
 
     run: Run
@@ -45,15 +45,20 @@ class Found:
     def known(self) -> Mask:
         """Which keys have a row."""
         mask = np.zeros(self.count, dtype=np.bool_)
-        for part in self.parts:
-            mask[part.probes] = True
+        if self.parts:
+            mask[self._probes] = True
         return mask
+
+    @cached_property
+    def _probes(self) -> Indices:
+        """The keys that have a row, in the order of the parts."""
+        return np.concatenate([part.probes for part in self.parts])
 
     def lane(self, column: int, dtype: type[np.generic]) -> Lane:
         """A column of numbers without NULLs, by probe; 0 where a key has no row."""
         made = np.zeros(self.count, dtype=dtype)
-        for part in self.parts:
-            made[part.probes] = part.run.lane(column)[part.places]
+        if self.parts:
+            made[self._probes] = np.concatenate([p.run.lane(column)[p.places] for p in self.parts])
         return made
 
     def column(self, column: int) -> pa.Array:
@@ -62,34 +67,14 @@ class Found:
             return nulls(self.count, self.schema.field(column).type)
         values = [part.run.rows.column(column).take(pa.array(part.places)) for part in self.parts]
         places, missing = np.zeros(self.count, dtype=np.int64), ~self.known
-        places[np.concatenate([part.probes for part in self.parts])] = np.arange(sum(map(len, values)))
+        places[self._probes] = np.arange(sum(map(len, values)))
         return pa.concat_arrays(values).take(pa.array(places, mask=missing if missing.any() else None))
 
 
 def find(runs: Sequence[Run], key: Key, keys: pa.RecordBatch, hashes: Hashes, schema: pa.Schema) -> Found:
     """The latest row of each probe key in runs with the columns of `schema`. `keys` has the values of the key, in the
     order of `key`, and `hashes` their hashes; fast if they ascend."""
-    met: list[_Part] = []
-    parts: list[_Part] = []
-    left, sought = None, hashes
-    for run in reversed(runs):
-        if not len(run):
-            continue
-        starts = run.hashes.searchsorted(sought)
-        np.minimum(starts, len(run) - 1, out=starts)
-        hit = run.hashes[starts] == sought
-        hits = np.flatnonzero(hit)
-        if not len(hits):
-            continue
-        part = _Part(run, hits if left is None else left[hits], starts[hits])
-        met.append(part)
-        there = run.weights[part.places] != 0
-        parts.append(part if there.all() else _Part(run, part.probes[there], part.places[there]))
-        if len(hits) == len(sought):
-            break
-        missed = np.flatnonzero(~hit)
-        left = missed if left is None else left[missed]
-        sought = sought[missed]
+    met, parts = _met(runs, hashes, 0)
     if met and not _are_those(met, key, keys):
         found, rows = lookup(runs, key, keys, hashes, schema=schema)
         probes = np.flatnonzero(found >= 0)
@@ -99,22 +84,77 @@ def find(runs: Sequence[Run], key: Key, keys: pa.RecordBatch, hashes: Hashes, sc
     return Found(len(hashes), schema, [part for part in parts if len(part.probes)])
 
 
+def find_stacked(
+    states: Sequence[Sequence[Run]],
+    key: Key,
+    keys: pa.RecordBatch,
+    hashes: Hashes,
+    firsts: Indices,
+    schema: pa.Schema,
+) -> Found:
+    """The same for several lists of keys that follow each other, each of which is looked for in runs of its own; `firsts`
+    says where each begins, and where the last ends."""
+    met: list[_Part] = []
+    parts: list[_Part] = []
+    spans = list(pairwise(firsts.tolist()))
+    for runs, (first, end) in zip(states, spans, strict=True):
+        own_met, own_parts = _met(runs, hashes[first:end], first)
+        met += own_met
+        parts += own_parts
+    if met and not _are_those(met, key, keys):
+        each = [
+            find(runs, key, keys.slice(first, end - first), hashes[first:end], schema)
+            for runs, (first, end) in zip(states, spans, strict=True)
+        ]
+        parts = [
+            _Part(part.run, part.probes + first, part.places)
+            for found, (first, _) in zip(each, spans, strict=True)
+            for part in found.parts
+        ]
+    return Found(len(hashes), schema, [part for part in parts if len(part.probes)])
+
+
+def _met(runs: Sequence[Run], hashes: Hashes, first: int) -> tuple[list[_Part], list[_Part]]:
+    """By hash alone, the newest row of each probe, deleted or not, and those that are there; probes count from `first`."""
+    met: list[_Part] = []
+    parts: list[_Part] = []
+    left, sought = None, hashes
+    for run in reversed(runs):
+        held = run.hashes
+        if not held.size:
+            continue
+        starts = held.searchsorted(sought)
+        np.minimum(starts, held.size - 1, out=starts)
+        hit = held[starts] == sought
+        hits = hit.nonzero()[0]
+        if not hits.size:
+            continue
+        probes = hits if left is None else left[hits]
+        part = _Part(run, probes + first if first else probes, starts[hits])
+        met.append(part)
+        there = run.weights[part.places] != 0
+        parts.append(part if there.all() else _Part(run, part.probes[there], part.places[there]))
+        if hits.size == sought.size:
+            break
+        missed = (~hit).nonzero()[0]
+        left = missed if left is None else left[missed]
+        sought = sought[missed]
+    return met, parts
+
+
 def _are_those(parts: Sequence[_Part], key: Key, keys: pa.RecordBatch) -> bool:
     """Whether the rows that were found by hash have the keys that were asked for."""
     probes = np.concatenate([part.probes for part in parts])
     for place, column in enumerate(key):
-        wanted, stored = keys.column(place), [part.run.rows.column(column) for part in parts]
-        if _is_plain(wanted) and all(map(_is_plain, stored)):
-            held = [part.run.lane(column)[part.places] for part in parts]
+        wanted = keys.column(place)
+        numbers = [part.run.integers(column) for part in parts]
+        if wanted.type == _INTEGER and not wanted.null_count and all(lane is not None for lane in numbers):
+            held = [lane[part.places] for lane, part in zip(numbers, parts, strict=True) if lane is not None]
             if (np.concatenate(held) != wanted.to_numpy()[probes]).any():
                 return False
             continue
+        stored = [part.run.rows.column(column) for part in parts]
         taken = [lane.take(pa.array(part.places)) for lane, part in zip(stored, parts, strict=True)]
         if not equal_rows([pa.concat_arrays(taken)], [wanted.take(pa.array(probes))], len(probes)).all():
             return False
     return True
-
-
-def _is_plain(column: pa.Array) -> bool:
-    """Whether its values can be compared where they are, without a pass over the column."""
-    return column.type == _INTEGER and not column.null_count

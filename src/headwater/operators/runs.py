@@ -34,6 +34,8 @@ from headwater.operators.delta import (
     take_rows,
 )
 
+_INTEGER = pa.int64()
+
 Key = Sequence[int]
 Sources = npt.NDArray[np.int32]
 
@@ -54,6 +56,18 @@ class Run:
         if column not in self._lanes:
             self._lanes[column] = self.rows.column(column).to_numpy()
         return self._lanes[column]
+
+    def integers(self, column: int) -> npt.NDArray[np.int64] | None:
+        """A column of 64-bit integers without NULLs, as it lies in memory; None if it is anything else."""
+        if column not in self._integers:
+            values = self.rows.column(column)
+            is_plain = values.type == _INTEGER and not values.null_count
+            self._integers[column] = self.lane(column) if is_plain else None
+        return self._integers[column]
+
+    @cached_property
+    def _integers(self) -> dict[int, npt.NDArray[np.int64] | None]:
+        return {}
 
     @cached_property
     def _lanes(self) -> dict[int, npt.NDArray[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from headwater.operators.runs import Run
 from headwater.runtime import phases
@@ -19,6 +20,24 @@ from headwater.state.refs import RunRef
 from headwater.state.store import StateStore
 from headwater.state.writer import Writer
 
+TOGETHER_ROWS_MAX = 2_048
+"""Larger runs are written as they come: what waits takes memory, and they would gain little."""
+
+
+@dataclass(eq=False)
+class Added:
+    """A run that was added to a tick: where it is, once the arrangements have settled."""
+
+    ref: RunRef | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    unit: Unit
+    slot: Slot
+    run: Run
+    added: Added
+
 
 class Arrangements:
     """What the next manifest names. Runs are opened when they are asked for; added ones are written with the tick."""
@@ -31,10 +50,13 @@ class Arrangements:
         self._store = store
         self._writer = writer
         self._tick = tick
+        self._ticks = (tick, tick)
         self._merging = merging
         self._later: dict[str, tuple[Slot, tuple[RunRef, ...], bool, int | None]] = {}
         self._watermarks: dict[str, Mapping[str, int]] = {}
         self._exchanges = 0
+        self._waiting: dict[str, _Waiting] = {}
+        """Small runs that were added, by arrangement: they are written together."""
         self._runs: dict[str, list[Run]] = {}
         self.refs: dict[str, tuple[RunRef, ...]] = {}
 
@@ -42,7 +64,7 @@ class Arrangements:
         """Begin with what a unit had at the tick before; what it did since then is undone by not being named."""
         for slot in unit.slots:
             name = arrangement_id(unit, slot)
-            self._runs.pop(name, None)
+            self._forget(name)
             refs = tuple(before.arrangements.get(name, ()))
             self.refs[name] = refs if self._merging is None else self._merging.adopted(name, refs)
 
@@ -54,14 +76,18 @@ class Arrangements:
         """Begin with nothing."""
         for slot in unit.slots:
             name = arrangement_id(unit, slot)
-            self._runs.pop(name, None)
+            self._forget(name)
             self.refs[name] = ()
 
     def drop(self, unit: Unit) -> None:
         """Name them no more."""
         for slot in unit.slots:
-            self._runs.pop(arrangement_id(unit, slot), None)
+            self._forget(arrangement_id(unit, slot))
             self.refs.pop(arrangement_id(unit, slot), None)
+
+    def _forget(self, name: str) -> None:
+        self._runs.pop(name, None)
+        self._waiting.pop(name, None)
 
     def put(self, unit: Unit, refs: Mapping[str, Sequence[RunRef]]) -> None:
         """Begin with runs that are there already, by the names of slots."""
@@ -73,29 +99,63 @@ class Arrangements:
         """The runs of an arrangement, oldest first."""
         name = arrangement_id(unit, slot)
         if name not in self._runs:
-            self._runs[name] = self.opened(self.refs.get(name, ()))
+            added = [self._waiting[name].run] if name in self._waiting else []
+            self._runs[name] = [*self.opened(self.refs.get(name, ())), *added]
         return list(self._runs[name])
 
     def opened(self, refs: Sequence[RunRef]) -> list[Run]:
         """Runs by their references."""
-        return [self._store.open_run(ref) for ref in refs]
+        return self._store.open_all(refs)
 
-    def add(self, unit: Unit, slot: Slot, run: Run) -> RunRef:
-        """Add a run, and merge what is due; says where the run itself is."""
+    def add(self, unit: Unit, slot: Slot, run: Run) -> Added:
+        """Add a run; a small one is written when all have settled."""
         name = arrangement_id(unit, slot)
-        ref = self._written(run)
+        if name in self._waiting:
+            self.settle()
+        if name in self._runs:
+            self._runs[name].append(run)
+        waiting = _Waiting(unit, slot, run, Added())
+        if 0 < len(run) <= TOGETHER_ROWS_MAX:
+            self._waiting[name] = waiting
+        else:
+            self._take(waiting, self._written(run))
+        return waiting.added
+
+    def settle(self) -> None:
+        """Write the small runs that were added, those of the same columns together, and merge what is due."""
+        alike: dict[str, list[_Waiting]] = {}
+        for name, each in self._waiting.items():
+            is_as_told = each.run.rows.schema.equals(each.slot.schema, check_metadata=True)
+            alike.setdefault(each.slot.layout if is_as_told else name, []).append(each)
+        waiting, self._waiting = list(self._waiting.values()), {}
+        with self._phases(phases.WRITE):
+            for some in alike.values():
+                runs = [each.run for each in some]
+                for each, ref in zip(some, self._writer.add_together(runs, ticks=self._ticks), strict=True):
+                    self._store.remember(ref, each.run)
+                    each.added.ref = ref
+        for each in waiting:
+            assert each.added.ref is not None
+            self._take(each, each.added.ref)
+
+    def _take(self, waiting: _Waiting, ref: RunRef) -> None:
+        """Name a run that was written, and merge what is due."""
+        unit, slot = waiting.unit, waiting.slot
+        waiting.added.ref = ref
+        name = arrangement_id(unit, slot)
         refs = (*self.refs.get(name, ()), ref)
         if is_settled(refs, self._busy(name, refs)):
             self.refs[name] = refs
-            if name in self._runs:
-                self._runs[name].append(run)
-        else:
-            self._compact(unit, slot, refs, [*self.runs(unit, slot), run])
-        return ref
+            return
+        if name not in self._runs:
+            self._runs[name] = [*self.opened(refs[:-1]), waiting.run]
+        self._compact(unit, slot, refs, self._runs[name])
 
     def add_parts(self, unit: Unit, slot: Slot, parts: Parts) -> None:
         """Add a run that tasks have written, and merge what is due."""
         name = arrangement_id(unit, slot)
+        if name in self._waiting:
+            self.settle()
         refs = (*self.refs.get(name, ()), *parts.refs)
         self._compact(unit, slot, refs, [*self.runs(unit, slot), *self.opened(parts.refs)])
 
@@ -130,6 +190,8 @@ class Arrangements:
 
     def durable(self, unit: Unit, slot: Slot) -> tuple[RunRef, ...]:
         """The references of an arrangement, all of which can be read by other processes."""
+        if arrangement_id(unit, slot) in self._waiting:
+            self.settle()
         refs = self.refs.get(arrangement_id(unit, slot), ())
         if any(ref.file in self._writer.files for ref in refs):
             self._writer.flush()
@@ -154,16 +216,17 @@ class Arrangements:
         """Who writes the tick."""
         return self._writer.origin
 
-    def replace(self, unit: Unit, slot: Slot, run: Run) -> RunRef:
+    def replace(self, unit: Unit, slot: Slot, run: Run) -> Added:
         """Put one run in the place of all."""
         name = arrangement_id(unit, slot)
         ref = self._written(run)
+        self._forget(name)
         self.refs[name], self._runs[name] = (ref,), [run]
-        return ref
+        return Added(ref)
 
     def _written(self, run: Run) -> RunRef:
         with self._phases(phases.WRITE):
-            ref = self._writer.add(run, ticks=(self._tick, self._tick))
+            ref = self._writer.add(run, ticks=self._ticks)
             self._store.remember(ref, run)
             return ref
 

@@ -7,7 +7,7 @@ manifest before, so that it can be given up at any point and done again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ from headwater.log.protocol import Log
 from headwater.operators.delta import Delta, concat, consolidate
 from headwater.positions import Ends
 from headwater.runtime import phases
-from headwater.runtime.arrangements import Arrangements, arrangement_id
+from headwater.runtime.arrangements import Added, Arrangements, arrangement_id
 from headwater.runtime.background import Merging
 from headwater.runtime.catalog import Broken, Workload
 from headwater.runtime.compaction import merged_run
@@ -38,8 +38,9 @@ from headwater.runtime.inputs import Inputs
 from headwater.runtime.lateness import watermarks_at
 from headwater.runtime.phases import Phases
 from headwater.runtime.placement import Parts
+from headwater.runtime.together import Move, together
 from headwater.runtime.trials import OLD
-from headwater.runtime.units import BESIDE, Derived, Done, Ledger, Unit, ViewUnit, added
+from headwater.runtime.units import BESIDE, Derived, Done, Ledger, Unit, ViewUnit, added, view_of
 from headwater.runtime.versions import VersionsUnit
 from headwater.state.bases import Bases
 from headwater.state.damage import is_of_state
@@ -93,7 +94,7 @@ class _Standing:
     """Of the topics that it waits for, at its positions."""
     beside: dict[str, Delta] = field(default_factory=dict)
     """By arrangement, what this tick changes in what it gives beside its rows."""
-    beside_refs: dict[str, RunRef] = field(default_factory=dict)
+    beside_refs: dict[str, Added] = field(default_factory=dict)
     """The runs that have it."""
     is_blocked: bool = False
     """Stopped for no other reason than that one below it is."""
@@ -139,7 +140,7 @@ class Attempt:
         self._derived: dict[str, Derived] = {}
         """What the views that have moved give beside their rows, by name."""
         self._arrangements = Arrangements(store, self.writer, self.tick, watch, merging)
-        self._changes: dict[str, RunRef] = {}
+        self._changes: dict[str, Added] = {}
         self.newly_stopped: dict[str, str] = {}
         self.errors: dict[str, HeadwaterError] = {}
         self._reshaped: set[str] = set()
@@ -154,41 +155,47 @@ class Attempt:
 
     def run(self) -> None:
         """Move every unit, sources first."""
-        for unit in list(self._units):
+        for units in _side_by_side(list(self._units)):
             self._derive()
-            standing = self._standing[unit.name] = self._stand(unit)
-            if standing.status == "stopped":
-                continue
-            blocked = self._blocked(unit)
-            if blocked is not None:
-                status, reason = blocked
-                if status == "stopped":
-                    standing.is_blocked = True
-                    self._stop(unit, standing, reason)
-                elif standing.status == "live":
-                    self._standing[unit.name] = self._anew(unit, standing.state, reason)
-                continue
-            if standing.status == "live" and (below := self._taken_back(unit)) is not None:
-                reason = f"{below} was made anew, without rows that it had"
-                standing = self._standing[unit.name] = self._anew(unit, standing.state, reason)
-                if standing.status == "stopped":
-                    continue
-            try:
-                self._move(unit, standing)
-            except (FencedError, StorageError, ClosedError):
-                raise
-            except HeadwaterError as error:
-                if error.retryable or is_of_state(error):
-                    raise
-                self._stop(unit, standing, str(error.message))
-                self.errors[unit.name] = error
-            if isinstance(unit, ViewUnit) and unit.replaces is not None and standing.status == "live":
-                self._switch(unit, unit.replaces)
+            with self._phases(phases.COMPUTE):
+                together(map(self._turn, units))
         self._derive()
+        self._arrangements.settle()
         for name, broken in self._broken.items():
             state = self._before.views.get(name) if self._before else None
             if not broken.waits and (state is None or state.status != "stopped"):
                 self.newly_stopped[name] = broken.reason
+
+    def _turn(self, unit: Unit) -> Move[None]:
+        """Move a unit, if it can be moved."""
+        standing = self._standing[unit.name] = self._stand(unit)
+        if standing.status == "stopped":
+            return
+        blocked = self._blocked(unit)
+        if blocked is not None:
+            status, reason = blocked
+            if status == "stopped":
+                standing.is_blocked = True
+                self._stop(unit, standing, reason)
+            elif standing.status == "live":
+                self._standing[unit.name] = self._anew(unit, standing.state, reason)
+            return
+        if standing.status == "live" and (below := self._taken_back(unit)) is not None:
+            reason = f"{below} was made anew, without rows that it had"
+            standing = self._standing[unit.name] = self._anew(unit, standing.state, reason)
+            if standing.status == "stopped":
+                return
+        try:
+            yield from self._move(unit, standing)
+        except (FencedError, StorageError, ClosedError):
+            raise
+        except HeadwaterError as error:
+            if error.retryable or is_of_state(error):
+                raise
+            self._stop(unit, standing, str(error.message))
+            self.errors[unit.name] = error
+        if isinstance(unit, ViewUnit) and unit.replaces is not None and standing.status == "live":
+            self._switch(unit, unit.replaces)
 
     def _derive(self) -> None:
         """What views give beside their rows stands where they stand, and goes with a view that is replaced."""
@@ -362,7 +369,7 @@ class Attempt:
                 return name
         return None
 
-    def _move(self, unit: Unit, standing: _Standing) -> None:
+    def _move(self, unit: Unit, standing: _Standing) -> Move[None]:
         first = not standing.begun
         if standing.status == "live":
             changes = self._read(unit, standing.positions, self._cut)
@@ -370,7 +377,7 @@ class Attempt:
             changes |= {
                 n: self._replaced(n) if s.joined else s.change or self._nothing(n) for n, s in below.items()
             }
-            self._apply(unit, standing, changes, self._watermarks(unit, self._cut), first=False)
+            yield from self._apply(unit, standing, changes, self._watermarks(unit, self._cut), first=False)
             standing.positions, standing.sequence = self._own_cut(unit, self._cut), self._sequence
             return
         target, sequence = self._chunk(unit, standing)
@@ -379,7 +386,7 @@ class Attempt:
         if joins:
             changes |= {n: self._since(n, standing.base) for n in unit.units}
         at = {**self._cut, **target} if joins else target
-        self._apply(unit, standing, changes, self._watermarks(unit, at), first=first)
+        yield from self._apply(unit, standing, changes, self._watermarks(unit, at), first=first)
         standing.positions, standing.sequence, standing.begun = self._own_cut(unit, target), sequence, True
         if joins:
             standing.status, standing.joined, standing.base = "live", True, None
@@ -448,30 +455,29 @@ class Attempt:
         watermarks: Mapping[str, int],
         *,
         first: bool,
-    ) -> None:
+    ) -> Move[None]:
         nothing = not first and not any(_size(c) for c in changes.values())
         if nothing and watermarks == standing.watermarks:
             standing.change = None
             return
         standing.watermarks = watermarks
-        with self._phases(phases.COMPUTE):
-            held = self._arrangements.of(unit)
-            if isinstance(unit, ViewUnit):
-                self._arrange(unit, standing)
-                if unit.is_past_replay(standing.positions):
-                    self._arrangements.expire(unit, watermarks)
-                done: Done = unit.step(changes, held, first=first, watermarks=watermarks)
-            else:
-                done = unit.step(changes, held, first=first)
+        held = self._arrangements.of(unit)
+        if isinstance(unit, ViewUnit):
+            self._arrange(unit, standing)
+            if unit.is_past_replay(standing.positions):
+                self._arrangements.expire(unit, watermarks)
+            done: Done = yield from unit.move(changes, held, first=first, watermarks=watermarks)
+        else:
+            done = unit.step(changes, held, first=first)
         for slot, run in done.runs.items():
             if isinstance(run, Parts):
                 self._arrangements.add_parts(unit, slot, run)
                 continue
-            ref = self._arrangements.add(unit, slot, run)
+            added_run = self._arrangements.add(unit, slot, run)
             if slot is unit.contents and not unit.is_table:
-                self._changes[unit.name] = ref
+                self._changes[unit.name] = added_run
             if slot in done.beside:
-                standing.beside_refs[slot.name] = ref
+                standing.beside_refs[slot.name] = added_run
         standing.change = done.change
         standing.beside = {slot.name: change for slot, change in done.beside.items()}
         standing.ledger = added(standing.ledger, done.counted)
@@ -517,7 +523,7 @@ class Attempt:
         whole = merged_run(unit.contents, runs, bottom=True)
         self._changes[unit.name] = self._arrangements.replace(unit, unit.contents, whole)
 
-    def _beside_is_all(self, unit: Unit) -> dict[str, RunRef]:
+    def _beside_is_all(self, unit: Unit) -> dict[str, Added]:
         """The same for what it gives beside its rows."""
         refs = {}
         for derived in unit.derived if isinstance(unit, ViewUnit) else ():
@@ -606,7 +612,9 @@ class Attempt:
             contents=arrangement_id(unit, derived.contents),
             schema=encode_schema(derived.schema),
             last_tick=self.tick if live else (then.last_tick if then else None),
-            change=self._standing[derived.view].beside_refs.get(derived.contents.name) if live else None,
+            change=_ref(self._standing[derived.view].beside_refs.get(derived.contents.name))
+            if live
+            else None,
             extra={k: v for k, v in state.extra.items() if k != "ledger"}
             | {"key": list(derived.contents.key), "derived": True},
         )
@@ -620,11 +628,13 @@ class Attempt:
             incarnation=unit.incarnation,
             status=standing.status,  # type: ignore[arg-type]
             contents=arrangement_id(unit, unit.contents),
-            schema=encode_schema(unit.schema),
+            schema=unit.contents.layout
+            if unit.contents.schema is unit.schema
+            else encode_schema(unit.schema),
             reason=standing.reason,
             last_tick=self.tick if live else (then.last_tick if then else None),
             positions=standing.positions,
-            change=self._changes.get(unit.name) if live else None,
+            change=_ref(self._changes.get(unit.name)) if live else None,
             built=standing.built,
             extra={
                 "identity": unit.identity,
@@ -642,6 +652,27 @@ class Attempt:
             | ({"watermarks": standing.watermarks} if standing.watermarks else {})
             | ({"keeps": list(unit.keeps)} if unit.keeps else {}),
         )
+
+
+def _side_by_side(units: Sequence[Unit]) -> Iterator[list[Unit]]:
+    """Units in their order, those taken together that do not read each other; one that takes another's place is by itself."""
+    found: dict[str, Unit] = {}
+    for unit in units:
+        replaces = isinstance(unit, ViewUnit) and unit.replaces is not None
+        reads = any(name in found or view_of(name) in found for name in unit.units)
+        if found and (replaces or reads):
+            yield list(found.values())
+            found = {}
+        found[unit.name] = unit
+        if replaces:
+            yield list(found.values())
+            found = {}
+    if found:
+        yield list(found.values())
+
+
+def _ref(added_run: Added | None) -> RunRef | None:
+    return None if added_run is None else added_run.ref
 
 
 def _size(change: Delta | pa.RecordBatch) -> int:

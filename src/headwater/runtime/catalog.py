@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -38,6 +39,8 @@ from headwater.state.manifest import Manifest, ViewState, decode_schema, encode_
 VIEW = "view"
 PAST = "past view"
 """Definitions that others have taken the place of, by name and incarnation: old ticks were made by them."""
+
+_Relations = dict[str, Unit | Derived]
 
 
 @dataclass(frozen=True)
@@ -186,9 +189,11 @@ class Catalog:
         topics = self._log.topics()
         units: dict[str, Unit] = {}
         beside: dict[str, Derived] = {}
+        relations: Mapping[str, Unit | Derived] = ChainMap(cast(_Relations, beside), cast(_Relations, units))
         broken: dict[str, Broken] = {}
         until: int | None = None
         used: set[str] = set()
+        signatures = self._planner.signatures()
         for definition in in_order(views, {name: past.definition for name, past in old.items()}):
             before = old.get(definition.name)
             for each in (before.definition if before else None, definition):
@@ -196,7 +201,7 @@ class Catalog:
                     continue
                 types = before.types if before is not None and each is not definition else {}
                 try:
-                    unit = self._view(each, {**units, **beside}, topics, types)
+                    unit = self._view(each, relations, topics, types, signatures)
                     used.add(_made_name(each))
                     if reached is not None and (lost := dropped_in(unit.plan, topics)):
                         if served.get(each.name) != each.incarnation or reached >= lost[0][1].sequence:
@@ -236,13 +241,15 @@ class Catalog:
         units: Mapping[str, Unit | Derived],
         topics: Mapping[str, TopicDefinition],
         types: Mapping[str, pa.Schema],
+        signatures: Callable[[str], tuple[str, ...]],
     ) -> ViewUnit:
-        """`types`: how it knows the columns of topics, where they are wider now."""
+        """`types`: how it knows the columns of topics, where they are wider now; `signatures`: the functions that a query
+        counts on."""
         for name in definition.reads:
             if name not in topics and name not in units:
                 raise UsageError(f"it reads {name}, which is not there or cannot be kept")
         below = tuple(_shape(topics[n]) if n in topics else units[n].identity for n in definition.reads)
-        known = (definition.incarnation, below, self._planner.signatures(definition.query))
+        known = (definition.incarnation, below, signatures(definition.query))
         made_name = _made_name(definition)
         if made_name not in self._made or self._made[made_name][0] != known:
             relations = {
@@ -299,7 +306,9 @@ def definitions(log: Log) -> dict[str, ViewDefinition]:
 def _definition(entry: Entry) -> ViewDefinition:
     """What an entry says, read once: every tick asks for all of them."""
     known = _READ.get((entry.name, entry.sequence))
-    if known is None or known[0] != entry.document:  # of another workspace
+    if known is None or (
+        known[0] is not entry.document and known[0] != entry.document
+    ):  # another workspace's
         known = (entry.document, ViewDefinition.from_document(entry.document, entry.sequence))
         if len(_READ) >= _READ_MAX:
             _READ.clear()

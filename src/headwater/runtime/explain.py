@@ -270,7 +270,7 @@ def _step(step: g.Step) -> str:
 
 def _kept(identity: str, slot: Slot, manifest: Manifest | None) -> str:
     refs = manifest.arrangements.get(f"{identity}/{slot.name}", ()) if manifest else ()
-    rows, size = sum(r.rows for r in refs), sum(r.length for r in refs)
+    rows, size = sum(r.rows for r in refs), sum(r.size for r in refs)
     key = _names(slot.schema, slot.key)
     return f"{slot.name} by ({key}): {rows} rows in {len(refs)} runs, {format_bytes(size)} bytes"
 

@@ -98,7 +98,8 @@ def let_go(log: Log, bases: Bases, manifest: Manifest, clock: Clock) -> None:
     """
     views = definitions(log).values()
     topics = log.topics()
-    unheld = {t for view in views for t in view.reads if t in topics and log.cursor(t, HOLD) is None}
+    named = {topic for view in views for topic in view.reads}
+    unheld = [topic for topic in named if topic in topics and log.cursor(topic, HOLD) is None]
     hold_from_start(log, sorted(unheld))
     holds = [cursor for cursor in log.cursors() if cursor.name == HOLD]
     held = {cursor.topic: log.topic(cursor.topic) for cursor in holds}

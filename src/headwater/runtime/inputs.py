@@ -26,6 +26,8 @@ class Inputs:
         self._log = log
         self._read: dict[Span, list[tuple[frozenset[str], pa.RecordBatch]]] = {}
         """By span, what was read of it: without the values of these columns, which nobody looks at."""
+        self._made: dict[tuple[Span, tuple[str, ...], frozenset[str]], Delta] = {}
+        """Changes as views read them, by what is hidden that they need, and by what they do not look at."""
         self._topics: dict[str, TopicDefinition] = {}
 
     @property
@@ -43,16 +45,26 @@ class Inputs:
         They have the topic's columns, and then the hidden ones that the unit needs.
         """
         begins, stops = start.get(topic, {}), end[topic]
-        columns, unseen = self._columns(unit, topic), self._unseen(unit, topic)
-        known = self._read.setdefault((topic, tuple(begins.items()), tuple(stops.items())), [])
+        span = (topic, tuple(begins.items()), tuple(stops.items()))
+        unseen = self._unseen(unit, topic)
+        if isinstance(unit, TableUnit):
+            return self._found(span, self._columns(unit, topic), unseen)
+        made = (span, unit.hidden.get(unit.named[topic], ()), unseen)
+        if made not in self._made:
+            self._made[made] = Delta.of(self._found(span, self._columns(unit, topic), unseen))
+        return self._made[made]
+
+    def _found(self, span: Span, columns: list[str], unseen: frozenset[str]) -> pa.RecordBatch:
+        """The records of a span with these columns, read unless they were."""
+        known = self._read.setdefault(span, [])
         found = next(
             (b for without, b in known if without <= unseen and set(columns) <= set(b.schema.names)), None
         )
         if found is None:
-            found = self._records(topic, columns, begins, stops, unseen)
+            topic, begins, stops = span
+            found = self._records(topic, columns, dict(begins), dict(stops), unseen)
             known.append((unseen, found))
-        records = found if found.schema.names == columns else found.select(columns)
-        return records if isinstance(unit, TableUnit) else Delta.of(records)
+        return found if found.schema.names == columns else found.select(columns)
 
     def clip(self, topic: str, start: Ends, end: Ends, sequence: int) -> dict[int, int]:
         """Positions of a topic at a commit of the log, where a cut went beyond it."""

@@ -48,7 +48,10 @@ def compile_map(node: g.Map, evaluator: Evaluator) -> LinearStep:
 
 def compile_steps(node: g.Map, evaluator: Evaluator) -> list[LinearStep]:
     """Each step of a Map as a function of a change; they are not to be given an empty one."""
-    return [_step(step, schema, evaluator) for step, schema in zip(node.steps, schemas_of(node), strict=True)]
+    schemas = schemas_of(node)
+    if schemas and schemas[-1].types == node.schema.types:
+        schemas[-1] = node.schema  # so that nothing need be renamed in the end
+    return [_step(step, schema, evaluator) for step, schema in zip(node.steps, schemas, strict=True)]
 
 
 def compile_condition(condition: g.Expression, evaluator: Evaluator) -> Callable[[pa.RecordBatch], Mask]:
@@ -142,7 +145,7 @@ def _step(step: g.Step, schema: pa.Schema, evaluator: Evaluator) -> LinearStep:
         case g.Filter(condition):
             return _filter(_values([condition], evaluator))
         case g.Project(expressions):
-            return _project(_values(expressions, evaluator), schema)
+            return _select(expressions) or _project(_values(expressions, evaluator), schema)
         case g.Expand(projections):
             made = [_project(_values(p, evaluator), schema) for p in projections]
             return lambda delta: concat([project(delta) for project in made], schema)
@@ -190,6 +193,14 @@ def _project(values: Values, schema: pa.Schema) -> LinearStep:
         return delta.with_rows(pa.RecordBatch.from_arrays(columns, schema=schema))
 
     return project
+
+
+def _select(expressions: Sequence[g.Expression]) -> LinearStep | None:
+    """A projection that only passes columns on; their names may be others until the last step is done."""
+    columns = [expression.column for expression in expressions if expression.column is not None]
+    if not columns or len(columns) < len(expressions):
+        return None
+    return lambda delta: delta.with_rows(delta.rows.select(columns))
 
 
 def _replicate(values: Values, schema: pa.Schema) -> LinearStep:

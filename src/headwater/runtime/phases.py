@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 PLAN = "plan"
 """Finding out which views there are, and planning those that are new."""
@@ -29,18 +28,21 @@ class Phases:
         self._seconds: dict[str, float] = {}
         self._spans: dict[str, tuple[float, float]] = {}
         self._under_way: list[str] = []
+        self._next = ""
         self._made = self._since = time.perf_counter()
 
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        """Count what is done meanwhile to a phase."""
+    def __call__(self, phase: str) -> Phases:
+        """Count what is done in a `with` of it to a phase."""
+        self._next = phase
+        return self
+
+    def __enter__(self) -> None:
         self._count()
-        self._under_way.append(phase)
-        try:
-            yield
-        finally:
-            self._count()
-            self._under_way.pop()
+        self._under_way.append(self._next)
+
+    def __exit__(self, *_: object) -> None:
+        self._count()
+        self._under_way.pop()
 
     @property
     def seconds(self) -> Mapping[str, float]:

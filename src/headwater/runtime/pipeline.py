@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ from headwater.operators import (
     session_aggregate,
     sessions,
     sliding,
+    stacking,
     versions,
 )
 from headwater.operators.delta import Delta, concat, consolidate, take_rows
@@ -31,6 +33,7 @@ from headwater.operators.functions import Function
 from headwater.operators.ordered import Order
 from headwater.operators.regroup import regroup
 from headwater.operators.runs import Run, arrange, contents
+from headwater.operators.stacking import Small
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator
 from headwater.runtime.groups import compile_groups, shown_columns
@@ -51,7 +54,9 @@ from headwater.runtime.tasks import (
     SessionsKernel,
     SlideKernel,
 )
+from headwater.runtime.together import Move, alone
 from headwater.runtime.unread import unread
+from headwater.state.manifest import encode_schema
 from headwater.state.refs import RunRef
 
 Runs = Sequence[Run]
@@ -67,6 +72,11 @@ class Slot:
     order: tuple[Order, ...]
     schema: pa.Schema
     expires: Expiry | None = None
+
+    @cached_property
+    def layout(self) -> str:
+        """Its columns, as text: runs of arrangements that have the same can lie in one stream."""
+        return encode_schema(self.schema)
 
 
 class State(Place, Protocol):
@@ -87,6 +97,8 @@ class Operator:
 
     slots: tuple[Slot, ...] = ()
     kernel: Kernel | None = None
+    stackable: aggregate.AggregateSpec | None = None
+    """If small steps of it can be made together with those of others: what they do."""
 
     def initial(self) -> Delta | None:
         """What it puts out before any change reaches it."""
@@ -178,10 +190,10 @@ class Pipeline:
 
         The change is consolidated.
         """
-        outcome = self._stepped(changes, state, first, watermarks or {})
+        outcome = alone(self._move(changes, state, first, watermarks or {}))
         return Outcome(consolidate(outcome.change), outcome.runs)
 
-    def step_arranged(
+    def move_arranged(
         self,
         changes: Mapping[str, Delta],
         state: State,
@@ -189,9 +201,10 @@ class Pipeline:
         *,
         first: bool,
         watermarks: Mapping[str, int] | None = None,
-    ) -> tuple[Run, Mapping[Slot, Run | Parts]]:
-        """The same, with the change as a run by these columns, which must be the `group` where there is one."""
-        outcome = self._stepped(changes, state, first, watermarks or {})
+    ) -> Move[tuple[Run, Mapping[Slot, Run | Parts]]]:
+        """The same, beside other views, with the change as a run by these columns, which must be the `group` where there is
+        one."""
+        outcome = yield from self._move(changes, state, first, watermarks or {})
         change = outcome.change
         if self.group is not None and change.hashes is not None:
             change = aggregate.netted(change)
@@ -199,9 +212,9 @@ class Pipeline:
             return Run(change.hashes, change.rows, change.weights), outcome.runs
         return arrange(change, key), outcome.runs
 
-    def _stepped(
+    def _move(
         self, changes: Mapping[str, Delta], state: State, first: bool, watermarks: Mapping[str, int]
-    ) -> Outcome:
+    ) -> Move[Outcome]:
         made: list[Delta] = []
         runs: dict[Slot, Run | Parts] = {}
         for place, node in enumerate(self._nodes):
@@ -221,7 +234,7 @@ class Pipeline:
                 runs.update((s, run) for s in operator.slots if len(run))
             elif any(len(d) for d in given):
                 step = self._step_spread if place in self._spreads else self._step
-                output, added = step(operator, given, state)
+                output, added = yield from step(operator, given, state)
                 runs.update((s, r) for s, r in zip(operator.slots, added, strict=True) if len(r))
             if first and (initial := operator.initial()) is not None:
                 output = concat([initial, output], node.schema)
@@ -232,25 +245,30 @@ class Pipeline:
 
     def _step_spread(
         self, operator: Operator, inputs: Sequence[Delta], state: State
-    ) -> tuple[Delta, Sequence[Run | Parts]]:
+    ) -> Move[tuple[Delta, Sequence[Run | Parts]]]:
         """An aggregate's step together with that of the Map below it."""
         fused, below = self._spreads[self._operators.index(operator)]
         done = fused.step(inputs[0], state(operator.slots[0]))
         if done is not None:
             return done.output, (done.state,)
         rows, _ = self._operators[below].step(inputs, ())
-        return self._step(operator, [rows], state)
+        return (yield from self._step(operator, [rows], state))
 
     def _step(
         self, operator: Operator, inputs: Sequence[Delta], state: State
-    ) -> tuple[Delta, Sequence[Run | Parts]]:
-        """One operator's step, by tasks or here."""
+    ) -> Move[tuple[Delta, Sequence[Run | Parts]]]:
+        """One operator's step, by tasks, with others or here."""
         kernel = operator.kernel
         if self._placement is not None and kernel is not None and self._placement.wants(kernel, inputs):
             refs = [state.refs(slot) for slot in operator.slots]
             if (placed := self._placement.step(kernel, inputs, refs, state)) is not None:
                 return placed
-        return operator.step(inputs, [state(slot) for slot in operator.slots])
+        runs = [state(slot) for slot in operator.slots]
+        if operator.stackable is not None and len(inputs[0]) <= stacking.ROWS_MAX:
+            done = yield Small(operator.stackable, runs[0], inputs[0])
+            if done is not None:
+                return done.output, (done.state,)
+        return operator.step(inputs, runs)
 
 
 def source_change(node: g.Source, change: Delta | None) -> Delta:
@@ -392,9 +410,12 @@ class _Aggregate(Operator):
         functions = tuple(Function(f.kind, f.args, f.filter, not f.ordered) for f in node.functions)  # type: ignore[arg-type]
         customs = tuple(c.handle for c in node.customs)
         self.node = node
-        self.spec = aggregate.AggregateSpec(node.input.schema, node.keys, functions, customs)
+        self.spec = aggregate.AggregateSpec(
+            node.input.schema, node.keys, functions, customs, tuple(node.schema.names)
+        )
         self._step = AggregateKernel(self.spec)
         self.kernel = None if customs else self._step  # the code of users is in this process alone
+        self.stackable = self.spec if stacking.stackable(self.spec) else None
         key = tuple(range(node.keys))
         self.slots = (
             Slot(f"{name}.groups", "latest", key, (), self.spec.state),

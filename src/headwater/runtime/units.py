@@ -33,10 +33,11 @@ from headwater.runtime.hidden import (
     table_with_hidden,
 )
 from headwater.runtime.lateness import LATE_NAME, Late, Lateness, domains_of
-from headwater.runtime.linear import columns_of
+from headwater.runtime.linear import columns_of, renamed
 from headwater.runtime.pipeline import Pipeline, Slot, State, group_columns, partition_columns
 from headwater.runtime.placement import Parts
 from headwater.runtime.planning.planner import Plan
+from headwater.runtime.together import Move, alone
 from headwater.runtime.trials import BESIDE as BESIDE
 from headwater.runtime.trials import Trial
 
@@ -212,6 +213,17 @@ class ViewUnit:
         watermarks: Mapping[str, int] | None = None,
     ) -> Done:
         """Apply a change of the sources; `watermarks` are those of the topics that it waits for, after that change."""
+        return alone(self.move(changes, state, first=first, watermarks=watermarks))
+
+    def move(
+        self,
+        changes: Mapping[str, Delta],
+        state: State,
+        *,
+        first: bool,
+        watermarks: Mapping[str, int] | None = None,
+    ) -> Move[Done]:
+        """The same, beside other views."""
         given = self._by_source(changes)
         counted = {
             topic: {"read": int(given[name].weights.sum())}
@@ -220,7 +232,7 @@ class ViewUnit:
         }
         beside: dict[Slot, Delta] = {}
         try:
-            changed, made, late = self._moved(given, state, first, watermarks)
+            changed, made, late = yield from self._moved(given, state, first, watermarks)
         except EvaluationError as error:
             if self._admission is None:
                 raise
@@ -228,7 +240,7 @@ class ViewUnit:
             if not len(done.errors):
                 raise no_single_row(error) from error
             try:
-                changed, made, late = self._moved(done.admitted, state, first, watermarks)
+                changed, made, late = yield from self._moved(done.admitted, state, first, watermarks)
             except EvaluationError as another:
                 raise no_single_row(another) from another
             beside = {self._errors.contents: consolidate(done.errors)}
@@ -243,7 +255,7 @@ class ViewUnit:
                 beside[self._late.contents] = late.rows
         runs = dict(made)
         runs |= {slot: arrange(told, slot.key) for slot, told in beside.items() if len(told)}
-        rows = pa.RecordBatch.from_arrays(changed.rows.columns, schema=self.schema)
+        rows = renamed(changed.rows, self.schema)
         if len(changed):
             runs[self.contents] = Run(changed.hashes, rows, changed.weights)
         return Done(Delta(rows, changed.weights, distinct=True), runs, beside, counted)
@@ -254,8 +266,8 @@ class ViewUnit:
         state: State,
         first: bool,
         watermarks: Mapping[str, int] | None,
-    ) -> tuple[Run, Mapping[Slot, Run | Parts], Late | None]:
-        changed, made = self.pipeline.step_arranged(
+    ) -> Move[tuple[Run, Mapping[Slot, Run | Parts], Late | None]]:
+        changed, made = yield from self.pipeline.move_arranged(
             given, state, self.key, first=first, watermarks=watermarks
         )
         return changed, made, None if self._lateness is None else self._lateness.found(given)

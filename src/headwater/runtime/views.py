@@ -572,7 +572,7 @@ class Views:
             size = 0
             if manifest is not None and state is not None:
                 refs = manifest.arrangements.get(state.contents, ())
-                size = sum(ref.length for each in manifest.kept_for(state).values() for ref in each)
+                size = sum(ref.size for each in manifest.kept_for(state).values() for ref in each)
             account = total(self.ledger(name))
             reached = watermark_of(state.extra) if state is not None else None
             rows.append(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -24,6 +25,17 @@ RUNS_MAX = 8_192
 HELD_BYTES_MAX = 256 << 20
 """Memory for runs that were just written and are kept as they are; beyond it they are mapped like others."""
 
+_Key = tuple[str, int, int]
+"""A file, where in it a stream begins, and the first row of it."""
+
+
+@dataclass
+class _Stream:
+    """What the runs that share a stream take together, and how many of them are held."""
+
+    bytes: int
+    runs: int = 0
+
 
 class RunCache:
     """The least recently used go first. What a caller holds stays good, also when the file is removed. Thread-safe."""
@@ -32,13 +44,15 @@ class RunCache:
         self._storage = storage
         self._guard = threading.Lock()
         self._maps: OrderedDict[str, pa.Buffer] = OrderedDict()
-        self._runs: OrderedDict[tuple[str, int], Run] = OrderedDict()
-        self._held: OrderedDict[tuple[str, int], int] = OrderedDict()
+        self._runs: OrderedDict[_Key, Run] = OrderedDict()
+        self._held: OrderedDict[_Key, None] = OrderedDict()
         self._held_bytes = 0
+        self._streams: dict[tuple[str, int], _Stream] = {}
+        """Of the runs that are held. In memory too those that share one are parts of a whole, which stays until the last goes."""
 
     def open(self, ref: RunRef) -> Run:
         """The run; WorkspaceMissingError if its file is gone, CorruptionError if it is damaged."""
-        key = (ref.file, ref.offset)
+        key = (ref.file, ref.offset, ref.first)
         with self._guard:
             if (run := self._runs.get(key)) is not None:
                 self._runs.move_to_end(key)
@@ -52,14 +66,22 @@ class RunCache:
             self._shrink()
         return run
 
+    def open_all(self, refs: Sequence[RunRef]) -> list[Run]:
+        """The same for several."""
+        with self._guard:
+            found = [self._runs.get((ref.file, ref.offset, ref.first)) for ref in refs]
+            for ref, run in zip(refs, found, strict=True):
+                if run is not None:
+                    self._runs.move_to_end((ref.file, ref.offset, ref.first))
+        return [self.open(ref) if run is None else run for ref, run in zip(refs, found, strict=True)]
+
     def remember(self, ref: RunRef, run: Run) -> None:
         """Keep a run that is in memory already."""
-        key = (ref.file, ref.offset)
+        key = (ref.file, ref.offset, ref.first)
         with self._guard:
             if key not in self._runs:
                 self._runs[key] = run
-                self._held[key] = ref.bytes
-                self._held_bytes += ref.bytes
+                self._hold(key, ref.bytes * ref.shared // ref.rows if ref.shared else ref.bytes)
                 self._shrink()
 
     def map(self, file: str) -> pa.Buffer:
@@ -80,7 +102,7 @@ class RunCache:
     def forget(self, gone: Callable[[str], bool]) -> None:
         """Let go of files that are gone, so that their space on disk is free once nobody reads them."""
         with self._guard:
-            files = {file for file, _ in self._runs} | set(self._maps)
+            files = {key[0] for key in self._runs} | set(self._maps)
         lost = {file for file in files if gone(file)}
         with self._guard:
             for file in lost:
@@ -88,12 +110,26 @@ class RunCache:
             for key in [key for key in self._runs if key[0] in lost]:
                 self._drop(key)
 
+    def _hold(self, key: _Key, size: int) -> None:
+        self._held[key] = None
+        stream = self._streams.get(key[:2])
+        if stream is None:
+            stream = self._streams[key[:2]] = _Stream(size)
+            self._held_bytes += size
+        stream.runs += 1
+
     def _shrink(self) -> None:
         while len(self._runs) > RUNS_MAX:
             self._drop(next(iter(self._runs)))
         while self._held_bytes > HELD_BYTES_MAX:
             self._drop(next(iter(self._held)))
 
-    def _drop(self, key: tuple[str, int]) -> None:
+    def _drop(self, key: _Key) -> None:
         del self._runs[key]
-        self._held_bytes -= self._held.pop(key, 0)
+        if key in self._held:
+            del self._held[key]
+            stream = self._streams[key[:2]]
+            stream.runs -= 1
+            if not stream.runs:
+                del self._streams[key[:2]]
+                self._held_bytes -= stream.bytes

@@ -21,12 +21,14 @@ from headwater.errors import CorruptionError, NewerVersionError
 from headwater.positions import Ends
 from headwater.state.refs import RunRef
 
-FORMAT = 1
+FORMAT = 2
+"""In format 1 every run has a stream of its own; else it is the same."""
 
 Status = Literal["live", "backfilling", "stopped"]
 Json = bytes
 
-_PREFIX = b'{"format":1,"checksum":"'
+_PREFIX = b'{"format":%d,"checksum":"' % FORMAT
+_PREFIXES = tuple(b'{"format":%d,"checksum":"' % known for known in range(1, FORMAT + 1))
 _OPTIONS = orjson.OPT_NON_STR_KEYS
 
 
@@ -158,7 +160,7 @@ class Manifest:
     def decode(cls, data: bytes, name: str) -> Manifest:
         """The manifest that the bytes of file `name` are; an error that names the file if they are damaged."""
         start = len(_PREFIX) + 16 + len(b'",\n')
-        if data.startswith(_PREFIX) and data[len(_PREFIX) : len(_PREFIX) + 16] == _checksum(data[start:]):
+        if data.startswith(_PREFIXES) and data[len(_PREFIX) : len(_PREFIX) + 16] == _checksum(data[start:]):
             row = orjson.loads(data)
             return cls(
                 tick=row["tick"],

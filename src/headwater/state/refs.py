@@ -19,6 +19,8 @@ class RunRef:
     `file` is within `state/runs`; the Arrow stream takes `length` bytes from `offset`. Its hashes are in [low, high),
     with `high` up to 2**64. `ticks` are the first and the last tick (both included) whose changes are in it.
     `checksum` is the XXH3-64 of the stream; `bytes` is what its columns take in memory.
+
+    Small runs of the same columns may share a stream: a run is then its rows from `first` on, of `shared` rows in all.
     """
 
     file: str
@@ -30,6 +32,14 @@ class RunRef:
     ticks: tuple[int, int]
     checksum: str
     bytes: int
+    first: int = 0
+    shared: int = 0
+    """0 if the stream is its own."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of its stream, or its share in one."""
+        return self.length * self.rows // self.shared if self.shared else self.length
 
     @property
     def end(self) -> int:
@@ -51,13 +61,15 @@ class RunRef:
                 *self.ticks,
                 self.checksum,
                 self.bytes,
+                *((self.first, self.shared) if self.shared else ()),
             )
         )
 
     @classmethod
     def from_json(cls, row: Sequence[Any]) -> RunRef:
         """The reference that a row of a manifest is."""
-        file, offset, length, rows, low, last, first_tick, last_tick, checksum, size = row
+        file, offset, length, rows, low, last, first_tick, last_tick, checksum, size, *part = row
+        first, shared = part or (0, 0)
         made = cls.__new__(cls)
         # There are thousands of them, and the constructor of a frozen class takes four times as long.
         made.__dict__.update(
@@ -70,5 +82,7 @@ class RunRef:
             ticks=(first_tick, last_tick),
             checksum=checksum,
             bytes=size,
+            first=first,
+            shared=shared,
         )
         return made

@@ -1,11 +1,14 @@
 """A run as bytes: a header of 64 bytes, then a plain Arrow IPC stream of one record batch. Files are in `writer`.
 
+Several small runs of the same columns can lie in one batch, one after the other: that takes hardly longer than one of them.
+
 Columns are kept by position: `_hash`, `_weight`, then the row's own, whose names may repeat, be empty, or be those two.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,6 +17,7 @@ import pyarrow as pa
 import xxhash
 
 from headwater.errors import CorruptionError
+from headwater.operators.delta import concat_rows
 from headwater.operators.runs import Run
 from headwater.state.layout import RUNS
 from headwater.state.refs import RunRef
@@ -67,15 +71,56 @@ class Segment:
             self.bytes,
         )
 
+    def parts_at(self, file: str, start: int, runs: Sequence[Run]) -> list[RunRef]:
+        """The references to the runs that share it, in their order."""
+        found, first = [], 0
+        for run in runs:
+            low, high = _bounds(run)
+            found.append(
+                RunRef(
+                    file,
+                    start + _HEADER.size,
+                    self.length,
+                    len(run),
+                    low,
+                    high,
+                    self.ticks,
+                    self.checksum,
+                    self.bytes * len(run) // self.rows,
+                    first,
+                    self.rows,
+                )
+            )
+            first += len(run)
+        return found
+
+
+def encode_together(runs: Sequence[Run], ticks: tuple[int, int]) -> Segment:
+    """The bytes that several runs share. They have the same columns, and none is empty."""
+    whole = Run(
+        np.concatenate([run.hashes for run in runs]),
+        concat_rows([run.rows for run in runs], runs[0].rows.schema),
+        np.concatenate([run.weights for run in runs]),
+    )
+    bounds = [_bounds(run) for run in runs]
+    return _encoded(whole, ticks, min(low for low, _ in bounds), max(high for _, high in bounds))
+
 
 def encode(run: Run, ticks: tuple[int, int]) -> Segment:
     """The bytes of a run, with one copy of its columns. Dictionary-encoded columns are refused."""
+    return _encoded(run, ticks, *_bounds(run))
+
+
+def _bounds(run: Run) -> tuple[int, int]:
+    return (int(run.hashes[0]), int(run.hashes[-1]) + 1) if len(run) else (0, 0)
+
+
+def _encoded(run: Run, ticks: tuple[int, int], low: int, high: int) -> Segment:
     batch = _as_batch(run)
     schema, body = batch.schema.serialize().to_pybytes(), memoryview(batch.serialize())
     _refuse_dictionaries(schema)
     head = len(schema) + _message_head(body)
     length = len(schema) + len(body) + len(_END_OF_STREAM)
-    low, high = (int(run.hashes[0]), int(run.hashes[-1]) + 1) if len(run) else (0, 0)
     whole = xxhash.xxh3_64(schema)
     whole.update(body)
     whole.update(_END_OF_STREAM)
@@ -103,6 +148,10 @@ def decode(file: pa.Buffer, ref: RunRef) -> Run:
     # Faster than to open a stream: most runs have the schema of one that was seen before.
     schema = top[: _message_head(memoryview(top))]
     batch = pa.ipc.read_record_batch(file.slice(ref.offset + len(schema)), _schema(schema))
+    if ref.shared:
+        if batch.num_rows != ref.shared or ref.first + ref.rows > ref.shared:
+            raise _damaged(ref, start, "it does not have the rows that it should share with others")
+        batch = batch.slice(ref.first, ref.rows)
     return Run(
         batch.column(0).to_numpy(),
         batch.select(range(2, batch.num_columns)),

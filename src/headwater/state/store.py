@@ -200,6 +200,13 @@ class StateStore:
         except WorkspaceMissingError:
             raise self._missing(ref) from None
 
+    def open_all(self, refs: Sequence[RunRef]) -> list[Run]:
+        """The same for several, oldest first."""
+        try:
+            return self._cache.open_all(refs)
+        except WorkspaceMissingError:
+            return [self.open_run(ref) for ref in refs]
+
     def runs(self, manifest: Manifest, arrangement: str) -> list[Run]:
         """The runs of an arrangement at a tick, oldest first; TickNotKeptError if the tick was collected meanwhile."""
         return self.open_runs(manifest, manifest.arrangements[arrangement])
@@ -207,7 +214,7 @@ class StateStore:
     def open_runs(self, manifest: Manifest, refs: Sequence[RunRef]) -> list[Run]:
         """Runs that a tick names; TickNotKeptError if it was collected meanwhile."""
         try:
-            return [self.open_run(ref) for ref in refs]
+            return self.open_all(refs)
         except TickNotKeptError:
             raise tick_not_kept(manifest.tick, self.ticks()) from None
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from headwater.errors import StorageError
 from headwater.operators.runs import Run
 from headwater.state.layout import RUNS, Origin, runs_name
 from headwater.state.refs import RunRef
-from headwater.state.segments import Segment, encode
+from headwater.state.segments import Segment, encode, encode_together
 from headwater.storage import File, Storage
 
 LARGE_BYTES = 64 << 20
@@ -53,6 +53,19 @@ class Writer:
         if self._shared.pending_bytes > PENDING_BYTES_MAX:
             self._guarded(self._shared.write)
         return ref
+
+    def add_together(self, runs: Sequence[Run], *, ticks: tuple[int, int]) -> list[RunRef]:
+        """The same for several small runs of the same columns, none of which is empty: in the file they are one."""
+        if len(runs) == 1:
+            return [self.add(runs[0], ticks=ticks)]
+        self._refuse_after_failure()
+        segment = encode_together(runs, ticks)
+        if self._shared is None:
+            self._shared = self._grow()
+        refs = self._shared.add_together(segment, runs)
+        if self._shared.pending_bytes > PENDING_BYTES_MAX:
+            self._guarded(self._shared.write)
+        return refs
 
     def flush(self) -> None:
         """Make every run that was added durable; again without new runs it does nothing."""
@@ -105,10 +118,17 @@ class _Growing:
         self._file: File | None = None
 
     def add(self, segment: Segment) -> RunRef:
-        ref = segment.at(self.name, self._written + self.pending_bytes)
+        return segment.at(self.name, self._place(segment))
+
+    def add_together(self, segment: Segment, runs: Sequence[Run]) -> list[RunRef]:
+        return segment.parts_at(self.name, self._place(segment), runs)
+
+    def _place(self, segment: Segment) -> int:
+        """Where in the file it begins."""
+        start = self._written + self.pending_bytes
         self._pending.append(segment)
         self.pending_bytes += segment.size
-        return ref
+        return start
 
     def write(self) -> None:
         if self._file is None:

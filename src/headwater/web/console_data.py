@@ -350,7 +350,7 @@ def view_figures(standing: Standing, manifest: Manifest | None) -> Document:
 
 def state_bytes(manifest: Manifest | None, view: str) -> int:
     """What a view keeps."""
-    return sum(ref.length for refs in _arrangements(manifest, view).values() for ref in refs)
+    return sum(ref.size for refs in _arrangements(manifest, view).values() for ref in refs)
 
 
 def _arrangements(manifest: Manifest | None, view: str) -> Mapping[str, Any]:
@@ -364,7 +364,7 @@ def _state(made: ViewDefinition, manifest: Manifest | None) -> list[Document]:
             "name": name.rpartition("/")[2],
             "runs": len(refs),
             "rows": sum(ref.rows for ref in refs),
-            "bytes": sum(ref.length for ref in refs),
+            "bytes": sum(ref.size for ref in refs),
         }
         for name, refs in sorted(_arrangements(manifest, made.name).items())
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,14 +38,12 @@ class Functions:
 
     def used(self, query: str) -> dict[str, FunctionDefinition]:
         """Those whose names occur in a query, by name in lower case; more rather than fewer."""
-        declared = self.declared()
-        if not declared:
-            return {}
-        return {name: declared[name] for name in sorted(names_in(query) & declared.keys())}
+        return _used(query, self.declared())
 
-    def signatures(self, query: str) -> tuple[str, ...]:
-        """What a query counts on: its plan is another one when this changes."""
-        return tuple(d.signature for d in self.used(query).values())
+    @staticmethod
+    def signatures(query: str, declared: Mapping[str, FunctionDefinition]) -> tuple[str, ...]:
+        """What a query counts on, of what is declared: its plan is another one when this changes."""
+        return tuple(d.signature for d in _used(query, declared).values())
 
     def require(self, query: str) -> None:
         """FunctionMissingError if this process has no code for a function that a query names."""
@@ -110,6 +108,12 @@ class Functions:
             function=definition.name,
             version=definition.version,
         )
+
+
+def _used(query: str, declared: Mapping[str, FunctionDefinition]) -> dict[str, FunctionDefinition]:
+    if not declared:
+        return {}
+    return {name: declared[name] for name in sorted(names_in(query) & declared.keys())}
 
 
 @dataclass(frozen=True)

@@ -165,9 +165,12 @@ class Planner:
         with self._guard:
             return self._analysed(query, relations, Policy(), is_timed=True)[1].times
 
-    def signatures(self, query: str) -> tuple[str, ...]:
-        """The users' functions that a query counts on: its plan is another one when this changes."""
-        return () if self._functions is None else self._functions.signatures(query)
+    def signatures(self) -> Callable[[str], tuple[str, ...]]:
+        """What is declared now, asked for once: the users' functions that a query counts on. Its plan is another one when
+        these change."""
+        if self._functions is None:
+            return lambda query: ()
+        return partial(self._functions.signatures, declared=self._functions.declared())
 
     def _plan(self, query: Query, relations: Mapping[str, Relation], policy: Policy) -> Plan:
         pinned, timed, names = self._analysed(query, relations, policy, is_timed=not policy.is_plain)
