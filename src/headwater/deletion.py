@@ -27,13 +27,17 @@ from headwater.catalog import TopicDefinition, define_topic
 from headwater.clock import Clock, Microseconds, from_us
 from headwater.connections import DELETION, SINK
 from headwater.errors import ConflictError, EngineRunningError, TopicExistsError, UsageError
+from headwater.events.sealing import CLAIMS
 from headwater.keys import Forgetting, subject_text
 from headwater.log.names import check_excision
 from headwater.log.protocol import Append, Entry, Log, Producer
 from headwater.queries.dialect import words_of
 from headwater.queries.parsing import parse
 from headwater.queries.statements import Query
+from headwater.queues.declaring import queues_on
+from headwater.queues.excision import excise_messages
 from headwater.records import conform
+from headwater.rules import DEAD
 from headwater.types import TIMESTAMP, quote
 
 if TYPE_CHECKING:
@@ -76,7 +80,7 @@ class Place:
     """A place that held what was deleted: since when it does not, or what is still to happen to it."""
 
     kind: str
-    """'log', 'keys', 'view', 'ticks', 'sink', 'logs' or 'copies'."""
+    """'log', 'keys', 'queue', 'states', 'letters', 'view', 'ticks', 'sink', 'logs' or 'copies'."""
     name: str
     status: Status
     at: datetime | None
@@ -127,6 +131,11 @@ class Deletions:
     def forget(self, subject: Any, *, by: str | None, reason: str | None) -> Deletion:
         """Destroy a subject's key and have everything follow."""
         text = subject_text(subject)
+        if text == CLAIMS:
+            raise UsageError(
+                f"{text!r} is no subject: by its key names are compared that several claim",
+                hint="forget who has claimed one",
+            )
         if not self._private():
             raise UsageError(
                 "no topic of this workspace has private columns: there is nothing to forget",
@@ -180,6 +189,12 @@ class Deletions:
         if not where.strip():
             raise UsageError("an excision needs a condition", hint='ws.excise("clicks", "user = 7")')
         check_excision(made)
+        if made.name.endswith(f".{DEAD}"):
+            raise UsageError(
+                f"topic {made.name!r} has copies of messages that are dead, and they go with their records",
+                hint="excise the records from the queue's own topic, or `headwater dead drop` the messages",
+                topic=made.name,
+            )
         if made.name in _SCHEMAS:
             raise UsageError(
                 f"records of topic {made.name!r} say what was deleted, and stay", topic=made.name
@@ -254,7 +269,9 @@ class Deletions:
     def _remove(self, entry: Entry) -> Entry:
         """Do what the entry of an excision says, as far as it is not done, and say that it is."""
         said = entry.document
-        self._log.excise(said["of"], _unpacked(said["offsets"]))
+        offsets = _unpacked(said["offsets"])
+        self._log.excise(said["of"], offsets)
+        copies = excise_messages(self._log, said["of"], offsets)
         number = int(entry.name.removeprefix("excise-"))
         row = {
             "number": number,
@@ -266,7 +283,8 @@ class Deletions:
             "records": said["topics"][said["of"]],
         }
         self._record(EXCISED, number, row)
-        done = {key: value for key, value in said.items() if key != "offsets"} | {"logged": True}
+        done = {key: value for key, value in said.items() if key != "offsets"}
+        done |= {"logged": True, "topics": {**copies, **said["topics"]}}
         return self._log.put_entry(DELETION, entry.name, done, expect=entry.sequence)
 
     # --- both ------------------------------------------------------------------------------------------------------
@@ -319,11 +337,17 @@ class Deletions:
             what=said["what"],
             of=said["of"],
             where=said["where"],
-            records=sum(said["topics"].values()),
+            records=sum(said["topics"].values()) if said["what"] == "forget" else said["topics"][said["of"]],
             at=from_us(said["at"]),
             who=said["who"],
             reason=said["reason"],
-            places=(*self._in_log(entry), *self._in_views(entry), *self._in_sinks(entry), *self._beyond()),
+            places=(
+                *self._in_log(entry),
+                *self._beside_log(entry),
+                *self._in_views(entry),
+                *self._in_sinks(entry),
+                *self._beyond(),
+            ),
         )
 
     def _in_log(self, entry: Entry) -> list[Place]:
@@ -331,10 +355,31 @@ class Deletions:
         forgets = said["what"] == "forget"
         found = [Place("keys", said["of"], "done", at, "the key was destroyed")] if forgets else []
         for topic, records in said["topics"].items():
+            if not records:
+                continue
             counted = f"{records} record{'' if records == 1 else 's'}"
             detail = f"{counted} read NULL, and have _forgotten" if forgets else f"{counted} removed"
             status: Status = "done" if said["logged"] else "scheduled"
             found.append(Place("log", topic, status, at, detail))
+        return found
+
+    def _beside_log(self, entry: Entry) -> list[Place]:
+        """Queues on topics that it touches, and what is kept of aggregates."""
+        said, at = entry.document, from_us(entry.document["at"])
+        forgets, known = said["what"] == "forget", self._log.topics()
+        status: Status = "done" if said["logged"] else "scheduled"
+        found = []
+        for topic in said["topics"]:
+            detail = (
+                _FORGOTTEN_MESSAGES
+                if forgets
+                else "messages are neither handed out nor awaited, leases on them ended"
+            )
+            found += [Place("queue", queue, status, at, detail) for queue in queues_on(self._log, topic)]
+            if forgets and topic in known and known[topic].versioned_by is not None:
+                found.append(Place("states", topic, "done", at, _FORGOTTEN_STATES))
+        if found and not forgets and _DEEDS in known:
+            found.append(Place("letters", _DEEDS, "out of reach", None, _EDITED))
         return found
 
     def _in_views(self, entry: Entry) -> list[Place]:
@@ -374,6 +419,12 @@ class Deletions:
 
 
 _LOGS = "logs"
+_FORGOTTEN_MESSAGES = (
+    "messages are received without the values; rows of dead and of edited ones were encrypted by the same key"
+)
+_DEEDS = "_dead"
+_EDITED = "rows of dead messages that somebody edited, as they were and as they were made"
+_FORGOTTEN_STATES = "folded anew without the values; snapshots were encrypted by the same key"
 _COPIES = Place(
     "copies",
     "backups",

@@ -26,6 +26,7 @@ from headwater.errors import (
 )
 from headwater.log.appending import stage_rows
 from headwater.log.cursor import lag_of
+from headwater.log.names import check_new
 from headwater.log.protocol import Log, Producer
 from headwater.queries import statements as s
 from headwater.queries.dialect import words_of
@@ -115,11 +116,11 @@ def _execute(
         case s.ShowCursors():
             return show_cursors(log, clock)
         case s.Describe(name):
-            if name in log.entries("view") or "." in name:
+            if name in log.entries("view") or ("." in name and name not in log.topics()):
                 return describe_columns(views().columns(name))
             return describe(log.topic(name))
         case s.Explain(name, kind):
-            is_view = name in log.entries("view") or "." in name
+            is_view = name in log.entries("view") or ("." in name and name not in log.topics())
             has_outside = bool(log.entries(SOURCE) or log.entries(SINK)) and not (
                 is_view or name in log.topics()
             )
@@ -160,6 +161,7 @@ def _drop_followers(log: Log, statement: s.DropView, outside: Callable[[], Outsi
 
 def create(log: Log, definition: TopicDefinition) -> None:
     """Create a topic, or find that it is there just so; TopicExistsError, with the difference, if it is not."""
+    check_new(definition)
     existing = log.topics().get(definition.name)
     if existing is None:
         try:

@@ -134,6 +134,21 @@ def _opened(cells: pa.Array, keys: Keys, bound: bytes) -> tuple[list[bytes | Non
     return values, missing[places]
 
 
+def seal(data: bytes, number: int, keys: Keys, bound: bytes) -> bytes | None:
+    """Bytes of any kind, encrypted by a key as a value is, and bound to what they are of; None if the key was destroyed."""
+    cipher = keys.cipher(number)
+    if cipher is None:
+        return None
+    nonce = os.urandom(NONCE_BYTES)
+    return _MADE + number.to_bytes(8, "little") + nonce + cipher.encrypt(nonce, data, bound)
+
+
+def unseal(data: bytes, keys: Keys, bound: bytes) -> bytes | None:
+    """What `seal` encrypted; None if the key was destroyed since."""
+    (value,), _ = _opened(pa.array([data], pa.binary()), keys, bound)
+    return value
+
+
 def _lost(cells: pa.Array, keys: Keys) -> npt.NDArray[np.bool_]:
     gone = np.fromiter(keys.destroyed(), np.int64)
     return np.isin(key_numbers(cells), gone)

@@ -16,6 +16,8 @@ from headwater.settings import DURABILITIES
 from headwater.timing import TimedTopic, check_time
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,199}\Z")
+DEAD = "dead"
+"""What is behind the dot of the one kind of topic that has a dot in its name: the dead messages of a queue."""
 HIDDEN = ("_partition", "_offset", "_appended_at", "_op", "_watermark", "_sequence", "_version")
 """Columns that every topic has besides its own; user columns may not take these names."""
 FORGOTTEN = "_forgotten"
@@ -62,7 +64,7 @@ class Declared(TimedTopic, Protocol):
 def check_topic(topic: Declared) -> None:
     """SchemaError if a topic is declared to be what no topic can be."""
     names = topic.schema.names
-    if not NAME.match(topic.name):
+    if not NAME.match(topic.name.removesuffix(f".{DEAD}")):
         raise SchemaError(
             f"{topic.name!r} cannot be the name of a topic",
             hint="use letters, digits and underscores, not starting with a digit",

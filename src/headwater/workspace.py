@@ -590,6 +590,7 @@ class Workspace(EventSourcing, Sharing):
 
     def close(self) -> None:
         """Release every handle. What was appended needs no close to be there."""
+        self._close_queues()
         self._close_stores()
         if self._made is not None:
             self._made.close()

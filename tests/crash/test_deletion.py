@@ -16,8 +16,8 @@ from headwater.storage import Storage
 from headwater.testing import Crash, FaultyStorage
 
 SETTINGS = LogSettings(durability="fsync", maintenance_every_ms=0)
-STEP = 1 if os.environ.get("HEADWATER_LONG") == "1" else 3
-"""At every call, or at every third of them, torn and whole in turn."""
+STEP = 1 if os.environ.get("HEADWATER_LONG") == "1" else 5
+"""At every call, or at every fifth of them, torn and whole in turn."""
 
 
 def never() -> None:
@@ -26,7 +26,7 @@ def never() -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with small appends, which the journal has too, and a sealed segment."""
+    """A workspace with small appends, which the journal has too, a sealed segment, and a queue whose dead messages are copies."""
     folder = tmp_path_factory.mktemp("deleted")
     with hw.open(folder / "ws", settings=SETTINGS) as ws:
         ws.sql(
@@ -38,6 +38,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ws.topic("people").append(rows)
             if half == 0:
                 ws.maintain()
+        queue = ws.queue("mails", topic="people", deliveries=1)
+        queue.nack(queue.receive(max=8), error="no")
     return folder
 
 
@@ -58,7 +60,7 @@ def each_crash(
     made: Path, tmp_path: Path, act: Callable[[Deletions], object], step: int = 1
 ) -> Iterator[tuple[bool, Path]]:
     """Where the act was stopped at its first call, at its second and so on; whether it had come to its end, and the folder."""
-    for call in range(1, 200, step):
+    for call in range(1, 600, step):
         folder = tmp_path / str(call)
         shutil.copytree(made, folder)
         storage = FaultyStorage(folder / "ws")
@@ -91,6 +93,7 @@ def test_forgetting_is_completed_by_the_next_open(made: Path, tmp_path: Path) ->
                 assert [(t["subject"], t["topics"], t["records"], t["reason"]) for t in told] == [
                     ("2", "people", 2, "asked")
                 ]
+                assert ws.query("SELECT * FROM mails.dead").num_rows == 8
                 assert ws.verify().ok
         count += 1
     assert count > 3
@@ -116,6 +119,8 @@ def test_excision_is_completed_by_the_next_open_or_was_not_begun(made: Path, tmp
             users = [u for b in ws.topic("people").read() for u in b.column("user").to_pylist()]
             assert sorted(users) == ([0, 0, 1, 1, 3, 3] if begun else [0, 0, 1, 1, 2, 2, 3, 3])
             assert {p: i.end for p, i in ws.topic("people").partitions().items()} == before
+            assert ws.query("SELECT * FROM mails.dead").num_rows == len(users)
+            assert ws.queue("mails").standing().dead == len(users)
             assert ws.verify().ok
             if begun:
                 (said,) = ws.deletions()

@@ -66,7 +66,7 @@ def judge(life: Life, storage: FaultyStorage, clock: ManualClock, what: str) -> 
         for message in queue.receive(MESSAGES):
             got.append(message.offset)
             message.ack()
-    dead = {row["offset"] for batch in ws.topic("work_dead").read() for row in batch.to_pylist()}
+    dead = {row["offset"] for batch in ws.topic("work.dead").read() for row in batch.to_pylist()}
     assert len(got) == len(set(got)), what
     assert not life.done & set(got), f"{what}: acknowledged, and here again"
     present = set(range(log.ends(["outbox"])["outbox"][0]))

@@ -147,7 +147,7 @@ def test_after_so_many_deliveries_a_message_is_dead(ws: hw.Workspace, clock: Man
     (bad,) = queue.receive()
     clock.advance("11 seconds")  # this time its worker never comes back
     assert not queue.receive()
-    (row,) = [row for batch in ws.topic("emails_dead").read() for row in batch.to_pylist()]
+    (row,) = [row for batch in ws.topic("emails.dead").read() for row in batch.to_pylist()]
     assert (row["offset"], row["deliveries"], row["error"]) == (0, 2, "its lease ran out")
     assert row["row"] == '{"id":0,"customer":"a"}'
     assert queue.standing().dead == 1

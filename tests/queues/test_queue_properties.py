@@ -13,6 +13,7 @@ import headwater.queues.ledger as ledger_module
 from headwater.clock import ManualClock
 from headwater.errors import LeaseLostError
 from headwater.log.memory import MemoryLog
+from headwater.queues.excision import excise_messages
 from headwater.queues.ledger import Ledgers
 from headwater.queues.message import Message
 from headwater.queues.queue import Queue
@@ -129,6 +130,13 @@ class Play:
                 with pytest.raises(LeaseLostError):
                     self.queues[worker].ack(self.held[other][0])
 
+    def excise(self, worker: str, number: int) -> None:
+        """A record is removed, whatever its message is at: that is over."""
+        gone = number * 7 % len(self.model.items)
+        self.log.excise("outbox", {0: [gone]})
+        excise_messages(self.log, "outbox", {0: [gone]})
+        self.model.items[gone].at = "done"
+
     def _settle(self, what: str, worker: str, number: int, **options: Any) -> None:
         if not self.held[worker]:
             return
@@ -180,7 +188,9 @@ class Play:
 
 
 STEPS = st.tuples(
-    st.sampled_from(["append", "receive", "receive", "ack", "ack", "nack", "extend", "pass_time", "steal"]),
+    st.sampled_from(
+        ["append", "receive", "receive", "ack", "ack", "nack", "extend", "pass_time", "steal", "excise"]
+    ),
     st.sampled_from(WORKERS),
     st.integers(1, 6),
     st.one_of(st.none(), st.none(), st.tuples(st.integers(0, 1), st.booleans())),
@@ -220,7 +230,7 @@ def _finish(play: Play) -> None:
     assert play.queues["b"].standing().dead == play.model.count("dead")
     letters = [
         row
-        for batch in Workspace(play.log, play.clock, None).topic("work_dead").read()
+        for batch in Workspace(play.log, play.clock, None).topic("work.dead").read()
         for row in batch.to_pylist()
     ]
     assert {row["offset"] for row in letters} == {n for n, i in play.model.items.items() if i.at == "dead"}

@@ -1,4 +1,4 @@
-"""Dead letters of queues: messages that were delivered too often, as the queue's topic `<queue>_dead` has them.
+"""Dead letters of queues: messages that were delivered too often, as the queue's topic `<queue>.dead` has them.
 
 To replay one is to have it handed out again, as if it had never been delivered: in one append with the record of who did it.
 A message that was edited is handed out as it was edited; the record in the topic stays as it is, since others read it too.
@@ -18,10 +18,11 @@ from headwater.log.protocol import Log
 from headwater.queues.definition import QUEUE, QueueDefinition, entry_of
 from headwater.queues.ledger import Ask, Ledgers
 from headwater.queues.places import place_of, shown
+from headwater.queues.sealing import opened, sealed, shown_row
 from headwater.queues.wire import Op, to_batch
 from headwater.records import conform
 from headwater.runtime.deeds import Deeds, write_deeds
-from headwater.texts import as_json, packed, unpacked
+from headwater.texts import as_json
 
 
 class QueueShelf:
@@ -92,18 +93,20 @@ class QueueShelf:
                     hint=f"append the row that is meant to {topic.name}, and drop {known.id}",
                 )
         fit = conform([{**row, **values}], topic).select(topic.given.schema.names)
-        return Edited(known.letter.row, as_json(fit.to_pylist()[0]), packed(fit))
+        edited = as_json(shown_row(topic, fit.to_pylist()[0]))
+        return Edited(known.letter.row, edited, sealed(self._log, topic, fit))
 
     def _queue(self, letter: Letter) -> QueueDefinition:
         return QueueDefinition.from_entry(entry_of(self._log, letter.owner))
 
     def _row(self, known: Known) -> pa.Table:
+        topic = self._log.topic(self._queue(known.letter).topic)
         if known.edit is not None and known.edit.edited_arrow is not None:
-            return unpacked(known.edit.edited_arrow)
+            return opened(self._log, topic, known.edit.edited_arrow)
         row = self._rows(self._queue(known.letter)).get(_place(known.letter))
         if row is None:
             raise UsageError(f"{known.id} cannot be edited: it is refused no more")
-        return unpacked(row["row_arrow"])
+        return opened(self._log, topic, row["row_arrow"])
 
     # --- replaying -------------------------------------------------------------------------------------------------
 

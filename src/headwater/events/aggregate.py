@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 
 from headwater.errors import CommandRefusedError, EventCodeError, HeadwaterError, SchemaError, UsageError
 from headwater.events.reservations import Claim, Release
-from headwater.events.shapes import hints_of
+from headwater.events.shapes import fields_of, hints_of
 
 S = TypeVar("S")
 C = TypeVar("C")
@@ -38,7 +38,8 @@ class Aggregate(Generic[S, C, E]):
 
     Its state before any event is `initial`; if that is left out, what its class gives without arguments. Where annotations
     say nothing, `commands` and `events` name the classes. Another `version` makes snapshots void, for what the code of `fold` does
-    not show.
+    not show. `private` names the fields of events that are encrypted, and None once their subject was forgotten: the aggregate's id,
+    or another field that all events have, {"email": "customer_id"}.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Aggregate(Generic[S, C, E]):
         commands: Sequence[type] | None = None,
         events: Sequence[type] | None = None,
         version: int | str = 1,
+        private: Sequence[str] | Mapping[str, str] = (),
     ) -> None:
         self.name = name
         self.decide_function = decide
@@ -60,6 +62,7 @@ class Aggregate(Generic[S, C, E]):
         self.state_type = _state_type(fold, initial)
         self.initial: S = _initial(name, self.state_type, initial)
         self.version = version
+        self.private = _private(name, self.events, private)
         self.steps: dict[Shape, tuple[Shape, Step]] = {}
 
     def __repr__(self) -> str:
@@ -205,6 +208,44 @@ def _initial(name: str, kind: Any, initial: Any) -> Any:
             f"the state of {name!r} before any event is not known",
             hint=f'Aggregate("{name}", decide, fold, initial=...), or give every field of its state a default',
         ) from None
+
+
+SUBJECT = "aggregate_id"
+"""Whose the private fields of events are, if nothing else is said."""
+
+
+def _private(
+    name: str, events: Mapping[str, type], given: Sequence[str] | Mapping[str, str]
+) -> Mapping[str, str]:
+    """Of each private field its subject; SchemaError if a fold could not be without its value, or an event without its subject."""
+    if isinstance(given, str) or not isinstance(given, (Sequence, Mapping)):
+        raise SchemaError(
+            f"private of {name!r} names fields of its events, not {given!r}", hint='private=["email"]'
+        )
+    found = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given, SUBJECT)
+    shapes = {event: fields_of(kind) for event, kind in events.items()} if found else {}
+    for field, subject in found.items():
+        having = [event for event, fields in shapes.items() if field in fields]
+        if not having:
+            raise SchemaError(
+                f"no event of {name!r} has a field {field!r}, which is to be private",
+                hint="private names fields of events",
+            )
+        for event in having:
+            if not shapes[event][field][1].optional:
+                raise SchemaError(
+                    f"field {field!r} of {event} is private, and cannot be None",
+                    detail="its value is None once its subject was forgotten, and fold may not fail on that",
+                    hint=f"annotate it as Optional: {field}: ... | None",
+                )
+        for event, fields in shapes.items():
+            if subject != SUBJECT and (subject not in fields or fields[subject][1].optional):
+                raise SchemaError(
+                    f"field {field!r} of {name!r} cannot be private by {subject!r}: {event} may be without it",
+                    hint="the subject is a field that every event has, and that is never None; or the id of the aggregate: "
+                    f'private=["{field}"]',
+                )
+    return found
 
 
 def _shown(thing: Any) -> str:

@@ -7,6 +7,7 @@ it gets the same answer again, whatever became of the aggregate since.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,11 @@ import orjson
 import pyarrow as pa
 
 from headwater import errors
-from headwater.catalog import TopicDefinition, define_topic
-from headwater.errors import CommandRefusedError, TopicExistsError
+from headwater.catalog import TopicDefinition, add_column, define_topic
+from headwater.errors import CommandRefusedError, ConflictError, TopicExistsError
 from headwater.events.places import Places
 from headwater.log.protocol import Log
+from headwater.rules import FORGOTTEN
 
 TOPIC = "_answers"
 SCHEMA = pa.schema(
@@ -30,6 +32,8 @@ SCHEMA = pa.schema(
         pa.field("refusal", pa.string()),
     ]
 )
+SEALED = pa.field("refusal_private", pa.string())
+"""Where refusals of aggregates with private fields are, which may quote them: PRIVATE BY the aggregate's id."""
 KEY = ("topic", "aggregate_id", "command_id")
 
 
@@ -70,14 +74,24 @@ class Answers:
             return None
         key = (topic, aggregate_id, command_id)
         offsets = self._places.offsets(0, key)[:1]
-        for batch in self._places.records(0, key, offsets, [*KEY, "command_hash", "version", "refusal"]):
+        columns = [*KEY, "command_hash", "version", "refusal"]
+        columns += [SEALED.name, FORGOTTEN] if self._log.topic(TOPIC).private else []
+        for batch in self._places.records(0, key, offsets, columns):
             row = batch.to_pylist()[0]
-            return Answer(row["command_hash"], row["version"], _read(row["refusal"]))
+            refusal = _read(row["refusal"] or row.get(SEALED.name))
+            return Answer(
+                row["command_hash"], row["version"], _forgotten(key) if row.get(FORGOTTEN) else refusal
+            )
         return None
 
-    def made(self) -> TopicDefinition:
-        """The topic of the answers."""
-        return made_topic(self._log, define_topic(TOPIC, SCHEMA))
+    def made(self, *, private: bool = False) -> TopicDefinition:
+        """The topic of the answers; with the column for private ones, if some are to be written."""
+        made = made_topic(self._log, define_topic(TOPIC, SCHEMA))
+        while private and not made.private:
+            with suppress(ConflictError):  # somebody else has just done so
+                self._log.alter_topic(made, add_column(made, SEALED, "aggregate_id"))
+            made = self._log.topic(TOPIC)
+        return made
 
 
 def answer_row(
@@ -87,15 +101,16 @@ def answer_row(
     command_hash: int,
     version: int,
     refusal: CommandRefusedError | None,
+    private: bool = False,
 ) -> dict[str, Any]:
-    """An answer as a row."""
+    """An answer as a row; what was refused is encrypted, if that is private."""
     return {
         "topic": topic,
         "aggregate_id": aggregate_id,
         "command_id": command_id,
         "command_hash": command_hash,
         "version": version,
-        "refusal": None if refusal is None else _written(refusal),
+        SEALED.name if private else "refusal": None if refusal is None else _written(refusal),
     }
 
 
@@ -107,6 +122,13 @@ def made_topic(log: Log, wanted: TopicDefinition) -> TopicDefinition:
         except TopicExistsError:  # somebody made it just now
             pass
     return log.topic(wanted.name)
+
+
+def _forgotten(key: Sequence[str]) -> CommandRefusedError:
+    return CommandRefusedError(
+        f"command {key[2]!r} was refused, and why was forgotten with {key[1]!r}",
+        hint="an answer stays; send another command, with another id",
+    )
 
 
 def _written(refusal: CommandRefusedError) -> str:

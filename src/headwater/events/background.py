@@ -33,6 +33,17 @@ class Background(abc.ABC):
         self._thread = threading.Thread(target=self._keep_going, name=self.name, daemon=True)
         self._thread.start()
 
+    def stop_soon(self) -> None:
+        """Have it stop after what is being done, and wait for nothing."""
+        self._stopping.set()
+
+    def end(self, timeout_s: float) -> None:
+        """Stop for good, whatever has become of it; what takes longer is left to its thread."""
+        self.stop_soon()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
     def stop(self) -> None:
         """Stop after what is being done; raises the error that stopped it before, if one did."""
         if self._thread is None:

@@ -90,7 +90,9 @@ class Calls:
     def _check_same(self, made: TopicDefinition, name: str, batch: pa.RecordBatch) -> None:
         """UsageError if the id was used for another request."""
         found = self._find(made, name, batch.schema.names)
-        if found is not None and found != batch.to_pylist()[0]:
+        asked = batch.to_pylist()[0]
+        asked |= {column: None for column, _ in made.private if found and found.get(column) is None}
+        if found is not None and found != asked:
             raise UsageError(
                 f"call id {name!r} was used for another request to {made.name!r}",
                 hint="an id stands for one request: take a new one, or send the same again",
@@ -215,14 +217,19 @@ class Service(Background):
             answer = {"call_id": name, **self._answer.to_row(reply)}
             conform([answer], self._replies)
         except KeyError as missing:
-            return {"call_id": name, "error": f"field {missing} of the request has no value"}
+            return self._failed(row, f"field {missing} of the request has no value")
         except HeadwaterError as error:
             if error.retryable or isinstance(error, StorageError):
                 raise  # not the call's fault: it is taken up again
-            return {"call_id": name, "error": error.message}
+            return self._failed(row, error.message)
         except AttributeError as error:
-            return {"call_id": name, "error": f"the reply is not a {self._answer.kind.__name__}: {error}"}
+            return self._failed(row, f"the reply is not a {self._answer.kind.__name__}: {error}")
         return answer
+
+    def _failed(self, row: dict[str, Any], error: str) -> dict[str, Any]:
+        """The reply that a call failed; with what every reply has of its request, such as whose it is."""
+        needed = [field.name for field in self._replies.schema if not field.nullable and field.name in row]
+        return {**{column: row[column] for column in needed}, "error": error}
 
 
 def _read(row: dict[str, Any], topic: str, returns: type | None) -> Any:

@@ -1,7 +1,8 @@
 """Who holds which name: records of the topic `_claims`, written in the commit of the events that claim it.
 
 The topic counts the records of every name (`versioned_by`), and whoever takes or lets go of one names that count: of two who want
-the same at once, one is first. What is held is told by the last record of a name alone.
+the same at once, one is first. What is held is told by the last record of a name alone. A private name is there as a digest, made by a
+key that lies with the others: `#` and 32 digits.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from headwater.errors import ClaimTakenError, UsageError
 from headwater.events.answers import made_topic
 from headwater.events.places import Places
 from headwater.events.reservations import Claim, Release
+from headwater.events.sealing import digest_of
 from headwater.log.protocol import Log
 from headwater.types import TIMESTAMP
 
@@ -81,7 +83,9 @@ class Book:
         after: dict[str, Held] = {}
         rows: list[dict[str, Any]] = []
         for one in asked:
-            key = _key(one)
+            _check(one)
+            name = f"#{digest_of(self._log.keys, one.name)}" if one.private else one.name
+            key = f"{one.kind}/{name}"
             now = after.get(key) or known.get(key) or self.held(key)
             mine = now.holder == holder
             lapsed = now.until is not None and now.until <= self._clock.now_us()
@@ -100,7 +104,7 @@ class Book:
                 {
                     "claim": key,
                     "kind": one.kind,
-                    "name": one.name,
+                    "name": name,
                     "holder": after[key].holder,
                     "until": one.until if isinstance(one, Claim) else None,
                     "command_id": command_id,
@@ -109,7 +113,7 @@ class Book:
         return after, rows
 
 
-def _key(one: Claim | Release) -> str:
+def _check(one: Claim | Release) -> None:
     kind, name, until = (getattr(one, field, None) for field in ("kind", "name", "until"))
     if not isinstance(kind, str) or not isinstance(name, str) or "/" in kind:
         raise UsageError(
@@ -117,7 +121,6 @@ def _key(one: Claim | Release) -> str:
         )
     if until is not None and not isinstance(until, datetime):
         raise UsageError(f"{one!r} lapses at a datetime, or not at all")
-    return f"{kind}/{name}"
 
 
 def _taken(claim: Claim, held: Held) -> ClaimTakenError:

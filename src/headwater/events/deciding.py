@@ -145,11 +145,14 @@ class Deciding(Generic[S]):
         self._commands = commands
         self._lock = lock
         self._answers = Answers(log)
+        self._private = bool(states.topic.private)
         self._book = Book(log, clock)
         self._recent: OrderedDict[Identity, tuple[int, Outcome[Any]]] = OrderedDict()
 
     def refresh(self) -> None:
         """Take in what was appended since, by whomever."""
+        if self._states.forget_forgotten():
+            self._recent.clear()
         self._places.refresh()
         self._commands.refresh()
         self._answers.refresh()
@@ -272,6 +275,7 @@ class Deciding(Generic[S]):
                 command_hash(ask.command),
                 known.version,
                 refusal,
+                self._private,
             )
             group.answers.append(row)
             group.owners[answers.TOPIC].append(ask)
@@ -328,7 +332,7 @@ class Deciding(Generic[S]):
         made_for: dict[str, int] = {}
         parts: tuple[tuple[list[dict[str, Any]], Callable[[], Any]], ...] = (
             (group.rows, lambda: topic),
-            (group.answers, self._answers.made),
+            (group.answers, lambda: self._answers.made(private=self._private)),
             (group.claims, self._book.made),
         )
         for rows, made in parts:

@@ -10,7 +10,7 @@ cannot collide with what events call their own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -45,6 +45,7 @@ OWN = (
 OWN_NAMES = tuple(field.name for field in OWN)
 HIDDEN = ("_offset", "_appended_at", "_version")
 ALTER_ATTEMPTS_MAX = 20
+NOTHING_PRIVATE: Mapping[str, str] = {}
 
 
 class Placed(NamedTuple):
@@ -116,7 +117,7 @@ class Layout:
         self._classes = {
             name: Columns(kind, aggregate.current(name), OWN_NAMES) for name, kind in aggregate.events.items()
         }
-        self.columns = _merged(aggregate.name, self._classes.values())
+        self.columns = _merged(aggregate.name, self._classes.values(), set(aggregate.private.values()))
 
     def canonical(self, event: Any) -> Any:
         """See `Columns.canonical`."""
@@ -200,20 +201,29 @@ class Layout:
 def ensure_topic(log: Log, layout: Layout, partitions: int | None) -> TopicDefinition:
     """The topic of an aggregate: made if it is not there, with columns added for what is new."""
     options = {"versioned_by": "aggregate_id", "partitions": partitions or 1}
-    return ensure_columns(log, layout.aggregate.name, OWN, layout.columns, options)
+    return ensure_columns(
+        log, layout.aggregate.name, OWN, layout.columns, options, private=layout.aggregate.private
+    )
 
 
 def ensure_columns(
-    log: Log, name: str, own: Sequence[pa.Field], columns: Sequence[pa.Field], options: Mapping[str, Any]
+    log: Log,
+    name: str,
+    own: Sequence[pa.Field],
+    columns: Sequence[pa.Field],
+    options: Mapping[str, Any],
+    *,
+    private: Mapping[str, str] = NOTHING_PRIVATE,
 ) -> TopicDefinition:
     """A versioned topic with its own columns and those of classes; SchemaError if there is one that cannot become it."""
     for _ in range(ALTER_ATTEMPTS_MAX):
         known = log.topics().get(name)
         try:
             if known is None:
-                log.create_topic(define_topic(name, pa.schema([*own, *columns]), options=options))
+                schema = pa.schema([*own, *columns])
+                log.create_topic(define_topic(name, schema, options=options, private=private))
             else:
-                wanted = _evolved(known, own, columns, options["versioned_by"])
+                wanted = _evolved(known, own, columns, options["versioned_by"], private)
                 if wanted is known:
                     return known
                 log.alter_topic(known, wanted)
@@ -225,7 +235,11 @@ def ensure_columns(
 
 
 def _evolved(
-    known: TopicDefinition, own: Sequence[pa.Field], columns: Sequence[pa.Field], versioned_by: str
+    known: TopicDefinition,
+    own: Sequence[pa.Field],
+    columns: Sequence[pa.Field],
+    versioned_by: str,
+    private: Mapping[str, str],
 ) -> TopicDefinition:
     fits = known.versioned_by == versioned_by and all(
         field.name in known.schema.names and known.schema.field(field.name).type == field.type
@@ -241,7 +255,14 @@ def _evolved(
     wanted = known
     for column in columns:
         if column.name not in wanted.schema.names:
-            wanted = add_column(wanted, column)
+            wanted = add_column(wanted, column, private.get(column.name))
+        elif column.name in private and dict(wanted.private).get(column.name) != private[column.name]:
+            raise SchemaError(
+                f"field {column.name!r} of {known.name!r} cannot become private by {private[column.name]!r}: events are there that "
+                "have it otherwise",
+                hint="give the field another name, and write an upcast from the old one to it; `private` as it was reads the events",
+                topic=known.name,
+            )
         elif wanted.schema.field(column.name).type != column.type:
             try:
                 wanted = widen_column(wanted, column.name, column.type)
@@ -255,11 +276,11 @@ def _evolved(
     return wanted
 
 
-def _merged(name: str, classes: Iterable[Columns]) -> list[pa.Field]:
+def _merged(name: str, classes: Iterable[Columns], subjects: Collection[str]) -> list[pa.Field]:
     found: dict[str, tuple[pa.Field, str]] = {}
     for kind in classes:
         for column, (_, shape) in kind.fields.items():
-            field = pa.field(column, shape.column)
+            field = pa.field(column, shape.column, nullable=column not in subjects)
             known, first = found.setdefault(column, (field, kind.kind.__name__))
             if known.type != field.type:
                 raise SchemaError(

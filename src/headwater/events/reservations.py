@@ -19,6 +19,8 @@ class Claim:
     name: str
     until: datetime | None = None
     """When it lapses by itself; None if it is for good."""
+    private: bool = False
+    """Whether the name itself is kept as a keyed digest alone, such as an e-mail address. Of one kind, always or never."""
 
 
 @dataclass(frozen=True)
@@ -27,3 +29,5 @@ class Release:
 
     kind: str
     name: str
+    private: bool = False
+    """As it was claimed."""

@@ -17,6 +17,7 @@ import xxhash
 
 from headwater.clock import Microseconds
 from headwater.errors import HeadwaterError, SchemaError
+from headwater.events.sealing import Sealing
 from headwater.events.shapes import json_default, shape_of
 from headwater.storage import Storage
 
@@ -38,8 +39,11 @@ class Snapshot:
 class Snapshots:
     """The snapshots of one topic and one code. Without a storage there are none."""
 
-    def __init__(self, storage: Storage | None, folder: str, code: str, state_type: Any) -> None:
-        """`folder` is of one topic, also if that is made anew."""
+    def __init__(
+        self, storage: Storage | None, folder: str, code: str, state_type: Any, sealing: Sealing | None = None
+    ) -> None:
+        """`folder` is of one topic, also if that is made anew. `sealing` encrypts them."""
+        self._sealing = sealing
         self._storage = storage
         self._folder = folder
         self._code = code
@@ -55,6 +59,8 @@ class Snapshots:
             return None
         try:
             data = self._storage.read(self._name(aggregate_id))
+            if self._sealing is not None:
+                data = self._sealing.opened(data)
             (digest,) = struct.unpack_from("<Q", data)
             if xxhash.xxh3_64_intdigest(data[8:]) != digest:
                 return None
@@ -82,8 +88,11 @@ class Snapshots:
             if self._read(orjson.loads(data)["state"]) != snapshot.state:
                 return False
             name = self._name(aggregate_id)
+            data = struct.pack("<Q", xxhash.xxh3_64_intdigest(data)) + data
+            if self._sealing is not None:
+                data = self._sealing.sealed(aggregate_id, data)
             self._storage.make_dirs(name.rpartition("/")[0])
-            self._storage.put(name, struct.pack("<Q", xxhash.xxh3_64_intdigest(data)) + data)
+            self._storage.put(name, data)
         except (HeadwaterError, ValueError, TypeError, KeyError, AttributeError):
             return False
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +14,7 @@ from headwater.log.protocol import Log
 
 if TYPE_CHECKING:
     from headwater.events.aggregate import Aggregate
+    from headwater.events.background import Background
     from headwater.events.calls import Calls, Service
     from headwater.events.reactions import Reaction, Since
     from headwater.events.store import Store
@@ -21,6 +23,8 @@ S = TypeVar("S")
 C = TypeVar("C")
 E = TypeVar("E")
 T = TypeVar("T")
+CLOSE_S = 10.0
+"""So long closing waits for what a reaction or a service is doing."""
 
 
 class EventSourcing(abc.ABC):
@@ -32,6 +36,7 @@ class EventSourcing(abc.ABC):
         self._clock = clock
         self._stores: dict[str, Store[Any, Any, Any]] = {}
         self._calls: Calls | None = None
+        self._in_background: weakref.WeakSet[Background] = weakref.WeakSet()
 
     @abc.abstractmethod
     def view(self, name: str) -> Any:
@@ -64,11 +69,14 @@ class EventSourcing(abc.ABC):
         from headwater.events.reactions import EventFeed, Reaction, ViewFeed, event_kinds
 
         def declare(function: Callable[..., Any]) -> Reaction:
-            if isinstance(to, str):
-                return Reaction(
-                    name, function, ViewFeed(self.log, self.view(to), name, since, self._newest_tick)
-                )
-            return Reaction(name, function, EventFeed(self.log, to, name, since, event_kinds(function, to)))
+            feed = (
+                ViewFeed(self.log, self.view(to), name, since, self._newest_tick)
+                if isinstance(to, str)
+                else EventFeed(self.log, to, name, since, event_kinds(function, to))
+            )
+            made = Reaction(name, function, feed)
+            self._in_background.add(made)
+            return made
 
         return declare
 
@@ -77,7 +85,12 @@ class EventSourcing(abc.ABC):
         dataclasses. `run()` of what is returned answers what is there, `start()` keeps at it."""
         from headwater.events.calls import Service
 
-        return lambda function: Service(self.log, topic, function)
+        def declare(function: Callable[..., Any]) -> Service:
+            made = Service(self.log, topic, function)
+            self._in_background.add(made)
+            return made
+
+        return declare
 
     def call(
         self,
@@ -112,5 +125,11 @@ class EventSourcing(abc.ABC):
         return await asyncio.to_thread(self.call, topic, request, timeout, call_id=call_id, returns=returns)
 
     def _close_stores(self) -> None:
+        """Stop what goes on in the background, and let go of files."""
+        running = list(self._in_background)
+        for one in running:
+            one.stop_soon()
+        for one in running:
+            one.end(CLOSE_S)
         for store in self._stores.values():
             store.close()

@@ -1,7 +1,7 @@
 """The states of aggregates as one process knows them: from memory, a snapshot, or their events, whichever is nearest.
 
 A state that is known stays true: it is of a version, and what came since is found by the index and folded onto it. So nothing is
-ever told to forget.
+ever told to forget, but where events have private fields and somebody was forgotten.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from headwater.events.aggregate import Aggregate
 from headwater.events.layout import Layout, Placed, all_columns
 from headwater.events.places import Places
 from headwater.events.recorded import Recorded
+from headwater.events.sealing import Forgettings
 from headwater.events.snapshots import EVERY, Snapshot, Snapshots
 from headwater.log.protocol import Log
 from headwater.log.routing import partition_of_key
@@ -52,6 +53,7 @@ class States(Generic[S]):
         layout: Layout,
         places: Places,
         snapshots: Snapshots,
+        forgettings: Forgettings,
         cached_max: int = CACHED_MAX,
     ) -> None:
         self._log = log
@@ -59,6 +61,7 @@ class States(Generic[S]):
         self._layout = layout
         self._places = places
         self._snapshots = snapshots
+        self._forgettings = forgettings
         self._cached_max = cached_max
         self._known: OrderedDict[str, Known[S]] = OrderedDict()
         self._seen: dict[str, int] = {}
@@ -93,6 +96,13 @@ class States(Generic[S]):
     def put(self, aggregate_id: str, known: Known[S]) -> None:
         """Take note of events that this process has just appended."""
         self._remember(aggregate_id, self._kept(aggregate_id, known))
+
+    def forget_forgotten(self) -> bool:
+        """Drop what is in memory if somebody was forgotten since; whether that was so."""
+        if not self._forgettings.any_new():
+            return False
+        self.forget()
+        return True
 
     def forget(self) -> None:
         """Drop what is in memory."""

@@ -14,12 +14,13 @@ from typing import Any, Generic, TypeVar
 
 from headwater.clock import Clock, from_us, timestamp, to_us
 from headwater.errors import AggregateNotFoundError, HeadwaterError, UsageError
-from headwater.events.aggregate import Aggregate
+from headwater.events.aggregate import SUBJECT, Aggregate
 from headwater.events.codeprint import print_of
 from headwater.events.deciding import Ask, Deciding
 from headwater.events.layout import Layout, all_columns, ensure_topic
 from headwater.events.places import Places
 from headwater.events.recorded import NOTHING_SAID, Context, History, Loaded, Outcome, Recorded, Step
+from headwater.events.sealing import Forgettings, Sealing
 from headwater.events.snapshots import Snapshots
 from headwater.events.states import Known, States
 from headwater.gathering import Gathering, Limits
@@ -73,8 +74,13 @@ class Store(Generic[S, C, E]):
         index = None if folder is None else folder / own
         self._places = Places(log, topic, ["aggregate_id"], index and index / "aggregates")
         self._commands = Places(log, topic, ["aggregate_id", "meta.command_id"], index and index / "commands")
-        self.snapshots = Snapshots(storage, f"{own}/snapshots", _code_of(aggregate), aggregate.state_type)
-        self._states = States(log, aggregate, layout, self._places, self.snapshots)
+        forgettings = Forgettings(topic, log.keys)
+        sealing = Sealing(log.keys, forgettings, topic.name) if topic.private else None
+        code = _code_of(aggregate)
+        self.snapshots = Snapshots(storage, f"{own}/snapshots", code, aggregate.state_type, sealing)
+        if any(subject != SUBJECT for _, subject in topic.private):
+            self.snapshots.why_not = "its events are of several subjects"
+        self._states = States(log, aggregate, layout, self._places, self.snapshots, forgettings)
         self._deciding = Deciding(
             log, clock, aggregate, layout, self._states, self._places, self._commands, self._lock
         )

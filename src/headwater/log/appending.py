@@ -8,6 +8,7 @@ from typing import Any
 from headwater.arguments import label, whole_number
 from headwater.catalog import TopicDefinition
 from headwater.errors import BadRowError, UsageError
+from headwater.log.names import check_written
 from headwater.log.protocol import Append, CursorMove, Log, Producer, Stage
 from headwater.positions import Receipt
 from headwater.records import chunks, conform, is_stream
@@ -26,6 +27,8 @@ def append_rows(
 ) -> Receipt:
     """Append to several topics in one commit. Nothing is written unless every row fits its topic."""
     definitions = {topic: log.topic(topic) for topic in rows}
+    for definition in definitions.values():
+        check_written(definition)
     for topic in expect or {}:
         if topic not in rows:
             raise UsageError(f"expect names topic {topic!r}, which nothing is appended to")
@@ -46,6 +49,7 @@ def append_rows(
 
 def stage_rows(stage: Stage, rows: Any, definition: TopicDefinition) -> None:
     """Put rows into a stage, chunk by chunk."""
+    check_written(definition)
     done = 0
     for chunk in chunks(rows):
         try:

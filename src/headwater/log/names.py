@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from headwater.catalog import TopicDefinition
-from headwater.errors import ConflictError, TopicExistsError, TopicNotFoundError, UsageError
+from headwater.errors import ConflictError, SchemaError, TopicExistsError, TopicNotFoundError, UsageError
 from headwater.log.protocol import Append, Entry
 from headwater.spelling import spelling, spellings
 
@@ -37,7 +37,8 @@ def no_topic(name: str, topics: Collection[str]) -> TopicNotFoundError:
     if "." in name:
         return TopicNotFoundError(
             f"there is no topic {name!r}",
-            hint="no topic has a dot in its name; what a view gives beside its rows is read as a view, and nobody else writes it",
+            hint="only the dead messages of a queue are a topic with a dot in its name; what a view gives beside its rows is read as a "
+            "view, and nobody else writes it",
             topic=name,
         )
     alike = sorted(spellings(topics, name))
@@ -144,6 +145,26 @@ def plain_document(kind: str, name: str, document: Mapping[str, Any]) -> dict[st
 def is_own(topic: TopicDefinition) -> bool:
     """Whether a topic is the workspace's own: what is held there is needed, and nobody may override that."""
     return topic.name.startswith("_")
+
+
+def check_new(topic: TopicDefinition) -> None:
+    """SchemaError if only a queue makes a topic of that name."""
+    if "." in topic.name:
+        raise SchemaError(
+            f"{topic.name!r} is the name of a queue's dead messages",
+            hint="use letters, digits and underscores; ws.queue makes the topic of its dead messages itself",
+        )
+
+
+def check_written(topic: TopicDefinition) -> None:
+    """UsageError if only the queue that a topic belongs to writes it."""
+    if "." in topic.name:
+        queue = topic.name.partition(".")[0]
+        raise UsageError(
+            f"topic {topic.name!r} has the dead messages of queue {queue!r}, and nobody else writes it",
+            hint=f"append to the queue's own topic; `headwater queue show {queue}` says which that is",
+            topic=topic.name,
+        )
 
 
 def check_excision(topic: TopicDefinition) -> None:

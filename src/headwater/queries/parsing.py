@@ -55,6 +55,7 @@ from headwater.queries.statements import (
     Statement,
     WidenColumn,
 )
+from headwater.rules import DEAD
 from headwater.types import parse_type, quote
 
 _EXAMPLES = (
@@ -493,6 +494,10 @@ def _refuse_part(words: Words, view: str) -> None:
     words.take()
     part = words.next
     option = {"late": "late rows", "errors": "rows that fail"}.get(part.text.lower())
+    if part.text.lower() == DEAD:
+        words.fail(
+            f"{view}.{part.text} belongs to queue {view}, and goes with it", hint=f'ws.drop_queue("{view}")'
+        )
     if option is None:
         words.fail(f"there is no {view}.{part.text} to drop", hint=f"DROP VIEW {quote(view)}")
     words.fail(

@@ -1,4 +1,4 @@
-"""Messages that were given up: rows of the topic `<queue>_dead`, each with its error; written in the commit that gives it up."""
+"""Messages that were given up: rows of the topic `<queue>.dead`, each with its error; written in the commit that gives it up."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from headwater.errors import UsageError
 from headwater.log.protocol import Log
 from headwater.queues.definition import QueueDefinition
 from headwater.queues.places import Places, offset_of, partition_of
+from headwater.queues.sealing import opened, sealed, shown_row
 from headwater.queues.state import LAPSED, QueueState
 from headwater.records import conform
-from headwater.texts import as_json, packed, unpacked
+from headwater.rules import FORGOTTEN
+from headwater.texts import as_json
 
 KEY = ("partition", "offset")
 SCHEMA = pa.schema(
@@ -25,8 +27,8 @@ SCHEMA = pa.schema(
     ]
 )
 """Which message of the queue's topic, how often it was delivered, its last error, and its row: as JSON, and exactly, as an Arrow
-stream. A message that is given up again replaces what was said of it."""
-HIDDEN = ("_offset", "_appended_at", "_op")
+stream. A message that is given up again replaces what was said of it. Private values are not in the JSON, and are encrypted in the stream."""
+HIDDEN = ("_offset", "_appended_at", "_op", FORGOTTEN)
 
 
 def make_letters(log: Log, queue: QueueDefinition) -> None:
@@ -49,19 +51,19 @@ def letters_of(
     """The rows of that topic for messages that are given up: those at `places`, with their rows."""
     if not len(places):
         return {}
-    plain = own_columns(rows)
+    plain, of = own_columns(rows), log.topic(queue.topic)
     found = []
     for number, place in enumerate(places.tolist()):
         body = state.bodies.get(place)
-        row = unpacked(body) if body is not None else plain.take(pa.array([number]))
+        row = opened(log, of, body) if body is not None else plain.take(pa.array([number]))
         found.append(
             {
                 "partition": partition_of(place),
                 "offset": offset_of(place),
                 "deliveries": state.dying[place],
                 "error": state.errors.get(place, LAPSED),
-                "row": as_json(row.to_pylist()[0]),
-                "row_arrow": packed(row.combine_chunks().to_batches()[0]),
+                "row": as_json(shown_row(of, row.to_pylist()[0])),
+                "row_arrow": sealed(log, of, row.combine_chunks().to_batches()[0]),
             }
         )
     topic = log.topic(queue.dead_topic)

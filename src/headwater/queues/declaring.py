@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headwater.catalog import define_topic
+from headwater.catalog import ViewDefinition, define_topic
 from headwater.errors import ConflictError, QueueExistsError, TopicExistsError, UsageError
 from headwater.log.protocol import Append, Log
 from headwater.log.reader import Start, resolve_start
@@ -14,6 +14,7 @@ from headwater.queues.definition import QUEUE, QueueDefinition, define_queue, en
 from headwater.queues.ledger import POSITION
 from headwater.queues.places import place_of
 from headwater.queues.wire import SCHEMA, Op, to_batch
+from headwater.types import quote
 
 RETENTION = "1 hour"
 """Records of what was done with messages are kept for so long after a checkpoint has taken them in."""
@@ -81,6 +82,7 @@ def drop_queue(log: Log, name: str) -> None:
     """Forget a queue with all that belongs to it, its dead messages too; QueueNotFoundError. Its topic stays as it is."""
     entry = entry_of(log, name)
     queue = QueueDefinition.from_entry(entry)
+    _refuse_read(log, queue)
     log.drop_entry(QUEUE, queue.name, expect=entry.sequence)
     topics = log.topics()
     if queue.topic in topics and log.cursor(queue.topic, queue.cursor) is not None:
@@ -88,6 +90,18 @@ def drop_queue(log: Log, name: str) -> None:
     for topic in (queue.state_topic, queue.dead_topic):
         if topic in topics:
             log.drop_topic(topic)
+
+
+def _refuse_read(log: Log, queue: QueueDefinition) -> None:
+    """UsageError while a view reads the dead messages, which would go with the queue."""
+    for name, entry in log.entries("view").items():
+        if queue.dead_topic in ViewDefinition.from_document(entry.document).reads:
+            raise UsageError(
+                f"queue {queue.name!r} cannot be dropped: view {name!r} reads {queue.dead_topic}",
+                hint=f"DROP VIEW {quote(name)} first",
+                queue=queue.name,
+                view=name,
+            )
 
 
 def queues_on(log: Log, topic: str) -> list[str]:

@@ -13,7 +13,7 @@ from headwater.catalog import TopicDefinition
 from headwater.clock import Microseconds, format_span, parse_span_us
 from headwater.errors import QueueNotFoundError, SchemaError, UsageError
 from headwater.log.protocol import Entry, Log
-from headwater.rules import NAME, check_column
+from headwater.rules import DEAD, NAME, check_column
 
 QUEUE = "queue"
 """The kind of a queue's entry."""
@@ -46,7 +46,7 @@ class QueueDefinition:
     @property
     def dead_topic(self) -> str:
         """The topic of the messages that were given up, with their errors."""
-        return f"{self.name}_dead"
+        return f"{self.name}.{DEAD}"
 
     @property
     def cursor(self) -> str:
@@ -101,6 +101,14 @@ def define_queue(name: Any, topic: TopicDefinition, options: Mapping[str, Any]) 
     )
     for column in made.key:
         check_column(topic, column)
+    for column, _ in topic.private:
+        if column in (*made.key, made.delay):
+            raise SchemaError(
+                f"queue {name!r} cannot go by column {column!r} of topic {topic.name!r}: it is private",
+                detail="the queue must still go by it when the key to its values is gone",
+                hint="go by another column, such as an id that says nothing by itself",
+                topic=topic.name,
+            )
     if topic.partitions > 1 and made.key and not (topic.routing and set(topic.routing) <= set(made.key)):
         raise SchemaError(
             f"queue {name!r} cannot keep the order of {', '.join(made.key)}: messages of one key lie in several partitions of "

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from headwater.clock import Clock, Microseconds
-from headwater.errors import GapError
+from headwater.errors import ConflictError, GapError
 from headwater.gathering import Gathering, Request
 from headwater.log.protocol import Append, CursorMove, Entry, Log
 from headwater.positions import Receipt
@@ -25,6 +27,7 @@ from headwater.queues import checkpoint
 from headwater.queues.burying import letters_of
 from headwater.queues.definition import QueueDefinition, entry_of
 from headwater.queues.places import Places
+from headwater.queues.sealing import opened
 from headwater.queues.state import Grant, Outcome, QueueState
 from headwater.queues.window import Window
 from headwater.queues.wire import SCHEMA, Op, from_batch, to_batch
@@ -35,6 +38,10 @@ SPARE = 64
 """So many more messages than it wants a claim names, in case others are quicker."""
 FLOORS_EVERY_MS = 200.0
 """The cursor that holds retention back is moved on at most so often."""
+BURY_ATTEMPTS = 20
+"""Letters are written by who has seen every record before; if others write all the time, with the next that is asked for."""
+CLOSE_S = 10.0
+"""So long closing waits for what handlers are doing."""
 POSITION = "state"
 """The cursor on the queue's own topic: opening begins there."""
 
@@ -61,7 +68,8 @@ class Ask(Request):
         self.granted: Grant | None = None
         self.rows: pa.Table | None = None
         self.errors: dict[int, str] = {}
-        self.bodies: dict[int, bytes] = {}
+        self.bodies: dict[int, pa.Table] = {}
+        """Rows that were edited."""
         self.receipt: Receipt | None = None
 
 
@@ -120,6 +128,7 @@ class Ledger:
     def rows(self, places: Places) -> pa.Table:
         """The rows of messages that are still in the log."""
         with self._lock:
+            self._window.without_forgotten()
             return self._window.rows(places)[0]
 
     def keys_of(self, rows: pa.RecordBatch) -> Places | None:
@@ -131,6 +140,7 @@ class Ledger:
     def _together(self, asks: Sequence[Ask]) -> None:
         with self._lock:
             self._refresh()
+            self._window.without_forgotten()
             now = self._clock.now_us()
             written: list[tuple[Op, Ask | None]] = []
             for ask in asks:
@@ -205,8 +215,9 @@ class Ledger:
             moves += self._floor_moves()
         ops = [op for op, _ in written]
         batches = {self.queue.state_topic: [to_batch(ops, self._schema)], **(letters or {})}
+        expect = {self.queue.state_topic: {0: self._state.position}} if letters else {}
         receipt = self._log.append(
-            Append(batches, moves=moves, incarnations=self._incarnation, relaxed=not lasting)
+            Append(batches, expect=expect, moves=moves, incarnations=self._incarnation, relaxed=not lasting)
         )
         first, end = receipt.positions[self.queue.state_topic][0]
         if first == self._state.position:
@@ -233,10 +244,20 @@ class Ledger:
 
     def _bury(self) -> None:
         """Write the letters of messages that were delivered too often, in one append with the record that says so."""
-        places = np.array(sorted(self._state.dying), dtype=np.int64)
-        rows, there = self._window.rows(places)
-        letters = letters_of(self._log, self.queue, self._state, places[there], rows)
-        self._write([(Op("bury", places), None)], lasting=True, letters=letters)
+        for _ in range(BURY_ATTEMPTS):
+            if not self._state.dying:
+                return
+            places = np.array(sorted(self._state.dying), dtype=np.int64)
+            forgettings = self._window.without_forgotten()
+            rows, there = self._window.rows(places)
+            letters = letters_of(self._log, self.queue, self._state, places[there], rows)
+            if self._window.without_forgotten() == forgettings:  # else values may be encrypted by a new key
+                try:
+                    self._write([(Op("bury", places), None)], lasting=True, letters=letters)
+                    return
+                except ConflictError:  # others wrote: perhaps that these records were excised
+                    pass
+            self._refresh()
 
     def _hand_out(self, asks: Sequence[Ask]) -> None:
         """Give each claim the rows that it got. Those that were removed although they are held count as done."""
@@ -266,9 +287,10 @@ class Ledger:
                     open=grant.open[mine],
                 )
             if self._state.errors or self._state.bodies:
-                mine_places = grant.places[mine].tolist()
-                ask.errors = {p: self._state.errors[p] for p in mine_places if p in self._state.errors}
-                ask.bodies = {p: self._state.bodies[p] for p in mine_places if p in self._state.bodies}
+                mine_places, topic = grant.places[mine].tolist(), self._log.topic(self.queue.topic)
+                errors, bodies = self._state.errors, self._state.bodies
+                ask.errors = {p: errors[p] for p in mine_places if p in errors}
+                ask.bodies = {p: opened(self._log, topic, bodies[p]) for p in mine_places if p in bodies}
 
     # --- what is done ----------------------------------------------------------------------------------------------
 
@@ -321,6 +343,7 @@ class Ledger:
                 self._read_to(end)
             except GapError:  # this process slept while others wrote checkpoints and removed what was before
                 self._state = self._open()
+                self._window.let_go()
 
     def _read_to(self, end: int) -> list[Outcome]:
         return [self._fold(*record) for record in self._records(self._state.position, end)]
@@ -334,11 +357,20 @@ class Ledger:
 
     def _fold(self, op: Op, number: int, at: Microseconds) -> Outcome:
         self._since = 0 if op.kind == "checkpoint" else self._since + 1
+        if op.kind == "gone":
+            self._window.let_go(op.places)
         return self._state.apply(op, number, at)
 
 
 def _split(mask: np.ndarray, got: Sequence[tuple[Ask, Grant]]) -> list[np.ndarray]:
     return np.split(mask, np.cumsum([len(grant.places) for _, grant in got])[:-1])
+
+
+class Working(Protocol):
+    """What works on a queue in threads of its own."""
+
+    def stop_soon(self) -> None: ...
+    def end(self, timeout_s: float) -> None: ...
 
 
 class Ledgers:
@@ -349,7 +381,17 @@ class Ledgers:
         self._clock = clock
         self._lock = threading.Lock()
         self._open: dict[str, Ledger] = {}
+        self.workers: weakref.WeakSet[Working] = weakref.WeakSet()
+        """Those that were begun in this process."""
         self._pid = os.getpid()
+
+    def close(self) -> None:
+        """Have the workers of this process stop; handlers that take longer leave their messages to others."""
+        working = list(self.workers) if self._pid == os.getpid() else []
+        for worker in working:
+            worker.stop_soon()
+        for worker in working:
+            worker.end(CLOSE_S)
 
     def of(self, name: str) -> Ledger:
         """The ledger of a queue, opened if need be; QueueNotFoundError."""

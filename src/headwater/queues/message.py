@@ -17,7 +17,7 @@ from headwater.queues.definition import QueueDefinition
 from headwater.queues.ledger import Ask
 from headwater.queues.places import Mask, Places, offset_of, partition_of, place_of, shown
 from headwater.queues.state import Grant
-from headwater.texts import unpacked
+from headwater.rules import FORGOTTEN
 
 Span = str | timedelta
 
@@ -77,12 +77,16 @@ class Messages(Sequence["Message"]):
         if self._plain is None:
             self._plain = self.rows.to_pylist()
             for place, body in self._bodies.items():
-                self._plain[int(np.searchsorted(self.places, place))] = unpacked(body).to_pylist()[0]
+                self._plain[int(np.searchsorted(self.places, place))] = body.to_pylist()[0]
         return self._plain[number]
 
     def op(self, number: int) -> str | None:
         """On a topic with a primary key what the record does; else None."""
         return self._table["_op"][number].as_py() if "_op" in self._table.column_names else None
+
+    def forgotten(self, number: int) -> bool:
+        """Whether private values of one of them are gone, because their subject was forgotten."""
+        return FORGOTTEN in self._table.column_names and self._table[FORGOTTEN][number].as_py()
 
     def __len__(self) -> int:
         return len(self.places)
@@ -124,6 +128,11 @@ class Message:
     def op(self) -> str | None:
         """On a topic with a primary key what the record does, 'upsert' or 'delete'; else None."""
         return self._batch.op(self._number)
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether private values of it read None, because the subject that they were of was forgotten."""
+        return self._batch.forgotten(self._number)
 
     @property
     def place(self) -> int:

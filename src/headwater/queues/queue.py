@@ -27,6 +27,7 @@ from headwater.queues.message import Message, Messages, Span, parse_token
 from headwater.queues.places import OFFSET_BITS, Places, shown
 from headwater.queues.standing import QueueStanding, standing_of
 from headwater.queues.wire import Kind, Op
+from headwater.rules import FORGOTTEN
 
 if TYPE_CHECKING:
     from headwater.queues.aio import AsyncQueue
@@ -192,7 +193,9 @@ class Queue:
         """Have `handler(message)` called for every message, in threads of this process, until `stop()`; see `Worker`."""
         from headwater.queues.working import Worker
 
-        return Worker(self, handler, **options)
+        worker = Worker(self, handler, **options)
+        self._ledgers.workers.add(worker)
+        return worker
 
     # --- within ----------------------------------------------------------------------------------------------------
 
@@ -270,7 +273,7 @@ class Queue:
             f"{which} of queue {self.name!r} cannot be {what}: worker {self.worker!r} does not hold it",
             detail=f"worker {holder!r} has it now"
             if holder is not None and holder != self.worker
-            else "its lease ran out, or it was acknowledged or given back before",
+            else "its lease ran out, it was acknowledged or given back before, or its record was excised",
             hint="drop what was done with it, or do it so that twice does no harm; work that takes longer extends its lease",
             queue=self.name,
             worker=self.worker,
@@ -297,7 +300,7 @@ def _each(messages: Any) -> list[Message]:
 
 def _placed(rows: pa.Table, places: Places) -> pa.Table:
     partitions = pa.array((places >> OFFSET_BITS).astype(np.int32))
-    names = [name for name in rows.column_names if name not in ("_offset", "_appended_at")]
+    names = [name for name in rows.column_names if name not in ("_offset", "_appended_at", FORGOTTEN)]
     return (
         rows.select(names).append_column("_partition", partitions).append_column("_offset", rows["_offset"])
     )

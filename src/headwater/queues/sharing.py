@@ -67,6 +67,10 @@ class Sharing:
 
         drop_queue(self.log, text_of(name, "the name of a queue"))
 
+    def _close_queues(self) -> None:
+        if self._ledgers is not None:
+            self._ledgers.close()
+
     @property
     def _queues(self) -> Ledgers:
         if self._ledgers is None:

@@ -205,6 +205,8 @@ class QueueState:
                 self._forget(op.places)  # their letters have it
             case "replay":
                 return self._replay(op, at)
+            case "gone":
+                self._excised(op.places)
         return Outcome()
 
     def _lapse(self, at: Microseconds) -> None:
@@ -334,6 +336,21 @@ class QueueState:
             if op.body is not None:
                 self.bodies[int(found[0])] = op.body
         return Outcome(lost=op.places[~dead])
+
+    def _excised(self, places: Places) -> None:
+        """There are no such messages any more: they are neither held nor awaited, and never were dead."""
+        for first, end in zip(*to_ranges(places), strict=True):
+            self.taken.add(first, end)
+        for grant in list(self.leases.values()):
+            rows, _ = grant.find(places)
+            if len(rows):
+                self._release(grant, rows)
+        rows, there = self.waiting.find(places)
+        self.waiting.remove(rows[there])
+        for place in places.tolist():
+            self.dying.pop(place, None)
+        self.dead.difference_update(places.tolist())
+        self._forget(places)
 
     def _forget(self, places: Places) -> None:
         """Nothing more needs to be known of messages."""

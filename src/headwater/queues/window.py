@@ -27,7 +27,9 @@ from headwater.queues.places import (
     place_of,
     to_ranges,
 )
+from headwater.queues.sealing import forgettings
 from headwater.queues.state import QueueState
+from headwater.rules import FORGOTTEN
 
 CHUNK_ROWS = 4_096
 """So many messages are read ahead at once."""
@@ -55,6 +57,7 @@ class Window:
         self._reached: dict[int, int] = {}
         self._chunks: deque[_Chunk] = deque()
         self._cached = 0
+        self._forgettings = 0
         self.gaps: list[tuple[int, int]] = []
         """Ranges of places that turned out to have no message; to be said in a record, once."""
 
@@ -121,6 +124,21 @@ class Window:
         there = np.zeros(len(places), dtype=bool)
         there[order[found]] = True
         return table.take(pa.array(back)) if (np.diff(back) != 1).any() else table, there
+
+    def without_forgotten(self) -> int:
+        """Let go of rows that were read ahead if somebody was forgotten since; what comes back rises whenever that is so."""
+        now = forgettings(self._log, self._log.topic(self._queue.topic))
+        if now != self._forgettings:
+            self.let_go()
+            self._forgettings = now
+        return now
+
+    def let_go(self, gone: Places = NONE) -> None:
+        """Drop the rows that were read ahead, to be read again; and places whose records were excised."""
+        self._chunks.clear()
+        self._cached = 0
+        keep = ~np.isin(self._places, gone)
+        self._places, self._due, self._keys = (c[keep] for c in (self._places, self._due, self._keys))
 
     def keys_of(self, rows: pa.RecordBatch) -> Places | None:
         """The hash of each row's key, if the queue is in order."""
@@ -205,6 +223,7 @@ class Window:
     def _read(self, partition: int, begin: int, end: int) -> Iterator[pa.RecordBatch]:
         topic = self._log.topic(self._queue.topic)
         columns = [*topic.schema.names, "_offset", "_appended_at", *(["_op"] if topic.keyed else [])]
+        columns += [FORGOTTEN] if topic.private else []
         while begin < end:
             try:
                 for batch in self._log.read(topic.name, partition, begin, end, columns):

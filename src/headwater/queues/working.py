@@ -79,6 +79,19 @@ class Worker:
         self._stopping.set()
         return self.wait(timeout)
 
+    def stop_soon(self) -> None:
+        """Take no more messages, and wait for nothing."""
+        self._stopping.set()
+
+    def end(self, timeout_s: float) -> None:
+        """Stop for good, whatever has become of it; a handler that takes longer is left to its thread."""
+        self.stop_soon()
+        until, mine = self._steady_s() + timeout_s, threading.current_thread()
+        keeper = [] if mine in self._threads else [self._keeper]  # which waits for this one
+        for thread in (*self._threads, *keeper):
+            if thread.ident is not None and thread is not mine:
+                thread.join(max(0.0, until - self._steady_s()))
+
     def wait(self, timeout: float | None = None) -> WorkReport:
         """Wait until the work is over: by `stop()`, by silence (`idle`), or because the queue cannot be worked on any more."""
         for thread in self._threads:

@@ -63,7 +63,7 @@ def relations(
             if names is None or is_named(beside, names):
                 found[beside.lower()] = Relation(beside, shown, _view_loader(store, manifest, beside))
     for name, topic in log.topics().items():
-        if names is None or name.lower() in names:
+        if names is None or is_named(name, names):
             schema = topic_schema(topic, hidden_among(names or ()))
             refusal = readable_versions(topic).refusal
             load = _topic_loader(log, store, manifest, topic, schema)

@@ -22,6 +22,7 @@ from headwater.catalog import TopicDefinition
 from headwater.clock import Microseconds
 from headwater.errors import BacklogError, BadRowError, HeadwaterError, UsageError
 from headwater.gathering import Gathering, Limits, Request
+from headwater.log.names import check_written
 from headwater.log.protocol import Append, Log
 from headwater.positions import Receipt
 from headwater.records import conform
@@ -317,6 +318,12 @@ def _conformed(
     decoded: Sequence[tuple[Post, Rows]], topic: TopicDefinition
 ) -> list[tuple[Post, pa.RecordBatch]]:
     """The rows of posts as batches that fit the topic; posts that do not fit are settled."""
+    try:
+        check_written(topic)
+    except UsageError as error:
+        for post, _ in decoded:
+            post.error = error
+        return []
     lists = [(post, rows) for post, rows in decoded if isinstance(rows, list)]
     if len(lists) > 1 and len(lists) == len(decoded):
         try:
