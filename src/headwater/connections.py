@@ -224,6 +224,14 @@ class SinkDefinition(_Connection):
     view: str
     key: tuple[str, ...] = field(default=(), compare=False)
     """What rows are replaced and deleted by, found out when it was made; () where they only come."""
+    private: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    """Of a sink into TOPIC: the columns that come from private ones, each with its subject's, found out when it was made."""
+
+    @classmethod
+    def from_document(cls, plain: Mapping[str, Any]) -> Self:
+        """What `to_document` wrote."""
+        made = super().from_document(plain)
+        return dataclasses.replace(made, private=tuple((column, by) for column, by in made.private))
 
     def to_sql(self) -> str:
         """The statement that makes it, without passwords."""

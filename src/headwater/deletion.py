@@ -41,6 +41,7 @@ from headwater.rules import DEAD
 from headwater.types import TIMESTAMP, quote
 
 if TYPE_CHECKING:
+    from headwater.connected.erasure import Asked
     from headwater.connected.outside import Outside
     from headwater.runtime.views import Views
 
@@ -80,7 +81,8 @@ class Place:
     """A place that held what was deleted: since when it does not, or what is still to happen to it."""
 
     kind: str
-    """'log', 'keys', 'queue', 'states', 'letters', 'view', 'ticks', 'sink', 'logs' or 'copies'."""
+    """'log', 'keys', 'queue', 'states', 'letters', 'view', 'ticks', 'sink', 'past' (what a sink's target itself keeps of it), 'logs'
+    or 'copies'."""
     name: str
     status: Status
     at: datetime | None
@@ -309,7 +311,12 @@ class Deletions:
     def all(self) -> list[Deletion]:
         """Every deletion, in the order in which they were begun."""
         entries = sorted(self._log.entries(DELETION).values(), key=lambda e: (e.document["at"], e.name))
-        return [self._report(entry) for entry in entries]
+        if not entries or not self._log.entries(SINK):
+            return [self._report(entry) for entry in entries]
+        from headwater.connected.erasure import Asked
+
+        with Asked(self._outside().sinks) as asked:
+            return [self._report(entry, asked) for entry in entries]
 
     def _put(self, name: str, said: Mapping[str, Any], topics: Mapping[str, int]) -> Entry:
         begun: dict[str, Any] = {"logged": True, "tick": None, "settled_at": None, "views": None}
@@ -330,7 +337,8 @@ class Deletions:
 
     # --- telling ---------------------------------------------------------------------------------------------------
 
-    def _report(self, entry: Entry) -> Deletion:
+    def _report(self, entry: Entry, asked: Asked | None = None) -> Deletion:
+        """What has become of a deletion; `asked` are followers that are asked about their past, None if all is yet to come."""
         said = entry.document
         return Deletion(
             name=entry.name,
@@ -345,7 +353,7 @@ class Deletions:
                 *self._in_log(entry),
                 *self._beside_log(entry),
                 *self._in_views(entry),
-                *self._in_sinks(entry),
+                *self._in_sinks(entry, asked),
                 *self._beyond(),
             ),
         )
@@ -404,15 +412,20 @@ class Deletions:
         logged = self._path is not None and (self._path / _LOGS).exists()
         return [*([Place("logs", _LOGS, "out of reach", None, quoted)] if logged else []), _COPIES]
 
-    def _in_sinks(self, entry: Entry) -> list[Place]:
+    def _in_sinks(self, entry: Entry, asked: Asked | None) -> list[Place]:
         if not self._log.entries(SINK):
             return []
         from headwater.connected.erasure import followed
 
         found = []
-        for one in followed(self._log, self._views().store.latest_whole(), self._outside().sinks, entry):
+        for one in followed(
+            self._log, self._views().store.latest_whole(), self._outside().sinks, entry, asked
+        ):
             status: Status = "done" if one.at is not None else "scheduled"
             found.append(Place("sink", one.sink, status, _moment(one.at), one.detail))
+            if one.past is not None:
+                status = "done" if one.past.gone_at is not None else "scheduled"
+                found.append(Place("past", one.sink, status, _moment(one.past.gone_at), one.past.detail))
             if one.beyond is not None:
                 found.append(Place("sink", one.sink, "out of reach", None, one.beyond))
         return found

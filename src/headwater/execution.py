@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from headwater.connections import ALERT, SINK, SOURCE
 from headwater.errors import (
     ConflictError,
     HeadwaterError,
+    StatementError,
     TopicExistsError,
     TopicNotFoundError,
     UsageError,
@@ -242,9 +243,9 @@ def _create_as(log: Log, statement: s.CreateTopicAs, views: Callable[[], Views])
     existing = log.topics().get(name)
     if existing is not None and unfinished is None and statement.if_not_exists:
         return
-    _refuse_plain_copy(log, statement)
+    private = _private_in_copy(log, statement, views)
     rows = views().rows(statement.query)
-    definition = statement.definition(rows.schema)
+    definition = statement.definition(rows.schema, private=private)
     changes = catalog.difference(existing, definition) if existing is not None else []
     if existing is not None and unfinished is None and not statement.or_replace:
         raise _exists(existing.name, changes, f"CREATE TOPIC IF NOT EXISTS {quote(name)} leaves it as it is")
@@ -267,18 +268,33 @@ def _create_as(log: Log, statement: s.CreateTopicAs, views: Callable[[], Views])
     _finish(log, name)
 
 
-def _refuse_plain_copy(log: Log, statement: s.CreateTopicAs) -> None:
-    """A copy of private values would be in plain, where forgetting does not reach it."""
+def _private_in_copy(log: Log, statement: s.CreateTopicAs, views: Callable[[], Views]) -> Mapping[str, str]:
+    """The columns of the copy that come from private ones, by the columns that say whose they are; UsageError if nothing does: such
+    a copy would be in plain, where forgetting does not reach it."""
     from headwater.runtime.dependencies import private_below
 
-    for name in {word.text for word in words_of(statement.query.text) if word.is_name}:
-        if (topic := private_below(log, name)) is not None:
-            raise UsageError(
-                f"topic {statement.name!r} would be a copy of {name} in plain: {topic} has private columns",
-                hint=f"CREATE TOPIC {quote(statement.name)} (...) with columns PRIVATE BY the subject, and append what "
-                "a query gives",
-                topic=statement.name,
-            )
+    words = sorted({word.text for word in words_of(statement.query.text) if word.is_name})
+    hides = next(((name, topic) for name in words if (topic := private_below(log, name)) is not None), None)
+    if hides is None:
+        return {}
+    from headwater.runtime.origins import copied_by_query
+
+    why, remedy = f"{hides[1]} has private columns", None
+    try:
+        copied = copied_by_query(log, views().tools().catalog, statement.query, statement.columns.key)
+    except StatementError:  # it may be fine to run once, and nothing is known of its columns
+        copied = None
+    if copied is not None:
+        told = [one for one in copied if one.by is None]
+        if not told:
+            return {one.column: one.by for one in copied if one.by is not None}
+        why, remedy = told[0].why, told[0].remedy
+    made = f"CREATE TOPIC {quote(statement.name)} (...) with columns PRIVATE BY the subject, and append what a query gives"
+    raise UsageError(
+        f"topic {statement.name!r} would be a copy of {hides[0]} in plain: {why}",
+        hint=made if remedy is None else f"{remedy}; or {made}",
+        topic=statement.name,
+    )
 
 
 def _fill(log: Log, topic: TopicDefinition, batches: Iterator[pa.RecordBatch]) -> None:

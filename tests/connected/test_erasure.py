@@ -10,6 +10,7 @@ import pytest
 import redis
 
 import headwater as hw
+from tests.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def test_no_follower_holds_what_was_forgotten(
-    tmp_path: Path, spark: SparkSession, postgres_url: str, redis_url: str
+    tmp_path: Path, spark: SparkSession, postgres_server: PostgresServer, postgres_url: str, redis_url: str
 ) -> None:
     from pyiceberg.catalog import load_catalog
 
@@ -51,7 +52,6 @@ def test_no_follower_holds_what_was_forgotten(
         assert "ip-2-secret" in held
         assert {"user": 1, "ip": None} in [{"user": row["user"], "ip": row["ip"]} for row in given]
         (told,) = ws.deletions()
-        assert told.done
         assert {p.name for p in told.places if p.kind == "sink" and p.status == "done"} == {
             "pg",
             "cache",
@@ -60,10 +60,36 @@ def test_no_follower_holds_what_was_forgotten(
             "called",
         }
         beyond = {p.name: p.detail for p in told.places if p.status == "out of reach"}
-        assert "vacuumed" in beyond["pg"]
-        assert "expired" in beyond["table_now"]
+        assert "backups" in beyond["pg"]
         assert "delivered" in beyond["called"]
         assert ws.verify().ok
+
+        left = {p.name: p.detail for p in told.places if p.status == "scheduled"}
+        assert not told.done
+        assert set(left) == {"pg", "table_now", "table_all"}
+        assert all(p.kind == "past" for p in told.places if p.status == "scheduled")
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute(left["pg"].partition("`")[2].rstrip("`"))
+        for name in ("table_now", "table_all"):
+            if "headwater rebuild" in left[name]:
+                ws.sink(name).rebuild()
+                ws.sink(name).drop_old()
+            ws.sql(f"ALTER SINK {name} SET (snapshots = 1)")
+        ws.topic("clicks").append([{"user": 9, "ip": "ip-9"}])
+        ws.run()
+        (told,) = ws.deletions()
+        assert told.done, [p for p in told.places if p.status == "scheduled"]
+        assert {p.name for p in told.places if p.kind == "past"} == set(left)
+
+        server = postgres_server
+        server.stop()
+        try:
+            (told,) = ws.deletions()
+            (pg,) = [p for p in told.places if (p.kind, p.name) == ("past", "pg")]
+            assert (pg.status, pg.at) == ("scheduled", None)
+            assert "could not be asked" in pg.detail
+        finally:
+            server.start()
 
 
 def everything(tmp_path: Path, postgres_url: str, redis_url: str, load_catalog: Any) -> str:

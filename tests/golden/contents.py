@@ -12,6 +12,8 @@ import headwater as hw
 
 VIEWS = ("spent", "by_country", "best", "listed", "urls", "per_minute", "steps", "noted", "noted.errors")
 """What views of the golden workspace give: their rows, and what one of them gives beside them."""
+PRIVATE_VIEWS = ("by_text", "mails", "urls")
+"""The views of the golden workspace with private columns."""
 
 
 def contents(ws: hw.Workspace) -> dict[str, Any]:
@@ -38,6 +40,7 @@ def _topic(topic: Any) -> dict[str, Any]:
     hidden = ["_partition", "_offset", "_appended_at", "_watermark", "_sequence"]
     hidden += ["_op"] if definition.keyed else []
     hidden += ["_version"] if definition.versioned_by else []
+    hidden += ["_forgotten"] if definition.private else []
     columns = [*definition.schema.names, *hidden]
     rows = [
         [_plain(row[name]) for name in columns]

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 
 from headwater.sinks import lake, lake_files
 from headwater.sinks.lake import STAND, LakeTarget
-from headwater.sinks.target import Change, Shape, SinkError, StandMovedError, Target
+from headwater.sinks.target import Change, Shape, Since, SinkError, StandMovedError, Target
 from headwater.testing.sinks import SinkContract
 from tests.sinks.changelogs import ChangelogContract
 from tests.sinks.killed import kill_and_compare
@@ -353,3 +353,47 @@ def test_a_catalog_of_ones_own_is_given_by_its_properties(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_kill_9_leaves_the_table_at_a_tick_and_writable(tmp_path: Path) -> None:
     kill_and_compare("lake", tmp_path, kills=2, seed=2)
+
+
+def test_its_past_is_gone_when_files_are_written_anew_and_older_snapshots_expired(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    rows = pa.RecordBatch.from_pylist([{"id": n, "text": f"secret {n}"} for n in range(100)], schema)
+    other = pa.RecordBatch.from_pylist([{"id": 7, "text": None}], schema)
+    since = Since(2, 0, 0)
+
+    def named(**options: Any) -> LakeTarget:
+        made = LakeTarget(tmp_path, "t", **options)
+        made.prepare(Shape("s", "v", schema, ("id",)))
+        return made
+
+    target = named()
+    target.apply(upsert(rows, ("id",)), None, stand_of(1, rows))
+    assert target.past(since).gone_at is None, "nothing is of that tick yet"
+    target.apply(upsert(other, ("id",)), stand_of(1, rows), stand_of(2, rows))
+    past = target.past(since)
+    assert past.gone_at is None
+    assert "marked as deleted in 1 data file" in past.detail
+    assert "`headwater rebuild s`" in past.detail
+
+    beside = target.versions().beside("new")
+    beside.prepare(Shape("s", "v", schema, ("id",)))
+    beside.apply(upsert(rows, ("id",)), None, stand_of(2, rows))
+    beside.close()
+    target.versions().switch("new", stand_of(2, rows))
+    target.versions().drop("old")
+    past = target.past(since)
+    assert past.gone_at is None
+    assert "`ALTER SINK s SET (snapshots = 1)`" in past.detail
+    assert "CALL system.expire_snapshots(table => 'headwater.t'" in past.detail
+    assert target.past(Since(1, 0, 0)).gone_at is not None, "all of it is later than that"
+    assert target.past(Since(1, 1 << 60, 0)).gone_at is None, (
+        "ticks may be counted again; the clock says otherwise"
+    )
+    target.close()
+
+    target = named(snapshots=1)
+    target.apply(upsert(other, ("id",)), stand_of(2, rows), stand_of(3, rows))
+    past = target.past(since)
+    assert past.gone_at is not None
+    assert past.detail == "no older snapshot of table headwater.t is left"
+    target.close()

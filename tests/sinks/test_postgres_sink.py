@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -10,12 +10,12 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from headwater.clock import ManualClock
+from headwater.clock import ManualClock, to_us
 from headwater.errors import UsageError
 from headwater.sinks.applying import Applier, refuse_occupied
 from headwater.sinks.checking import check
 from headwater.sinks.postgres import PostgresTarget
-from headwater.sinks.target import Shape, SinkError, Target, TargetDownError
+from headwater.sinks.target import Shape, Since, SinkError, Target, TargetDownError
 from headwater.testing.sinks import ScriptedFeed, SinkContract
 from headwater.types import parse_type
 from tests.postgres import PostgresServer
@@ -488,3 +488,24 @@ def test_a_table_that_is_written_meanwhile_is_compared_as_of_one_moment(follow: 
     found = check(follower.applier, follower.feed)
     assert (found.ok, found.tick, found.rows) == (True, 1, 50)
     other.close()
+
+
+def test_its_dead_tuples_are_gone_when_the_table_is_vacuumed(follow: Any) -> None:
+    follower = follow(K_V)
+    follower.tick([{"k": 1, "v": "secret"}])
+    follower.tick([{"k": 1, "v": None}])
+    ((now,),) = follower.do("SELECT clock_timestamp()")
+    since = Since(2, 0, to_us(now))
+    past = follower.target.past(since)
+    assert past.gone_at is None
+    statement = past.detail.partition("`")[2].rstrip("`")
+    assert statement == 'VACUUM "public"."t";'
+    follower.do(statement)
+    past = follower.target.past(since)
+    assert past.gone_at is not None
+    assert past.gone_at > to_us(now)
+    follower.do("ALTER TABLE t SET (autovacuum_enabled = off)")
+    assert follower.target.past(Since(2, 0, to_us(now + timedelta(hours=1)))).gone_at is None
+    long_ago = Since(2, 0, to_us(now - timedelta(minutes=5)))
+    follower.do("SELECT pg_stat_reset()")
+    assert follower.target.past(long_ago).gone_at is None, "a server that has lost its counts knows nothing"

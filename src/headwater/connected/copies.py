@@ -1,6 +1,8 @@
-"""Copies of private values that sinks and alerts would make in the log: refused where forgetting would not reach them."""
+"""Copies of private values that sinks and alerts would make in the log: as private as they are, or refused."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from headwater.connections import AlertDefinition, SinkDefinition
 from headwater.errors import StatementError
@@ -8,23 +10,42 @@ from headwater.log.protocol import Log
 from headwater.runtime.dependencies import private_below
 from headwater.sinks.kinds import wanted_of
 
+if TYPE_CHECKING:
+    from headwater.runtime.views import Views
 
-def refuse_plain_copies(log: Log, made: SinkDefinition, view: str) -> None:
-    """StatementError if a sink of this view would put private values into the log in plain."""
-    if (topic := private_below(log, view)) is None:
-        return
-    if wanted_of(made).on_error == "divert":
+
+def refuse_plain_letters(log: Log, made: SinkDefinition, view: str) -> None:
+    """StatementError if a sink of this view would put rows with private values on the topic of its errors."""
+    topic = private_below(log, view)
+    if topic is not None and wanted_of(made).on_error == "divert":
         raise StatementError(
             f"sink {made.name!r} cannot divert: view {view!r} reads {topic}, which has private columns, and rows that "
             "the target refuses would be kept in plain",
             hint="leave on_error out: the sink stops before such a row, and says why",
         )
-    target = log.topics().get(str(made.options.get("topic", ""))) if made.kind == "topic" else None
-    if made.kind == "topic" and (target is None or not target.private):
-        raise StatementError(
-            f"sink {made.name!r} would copy private values in plain: view {view!r} reads {topic}, which has private columns",
-            hint="CREATE TOPIC first, with the columns that come from private ones PRIVATE BY the subject",
-        )
+
+
+def private_in_copy(log: Log, views: Views, made: SinkDefinition, view: str) -> tuple[tuple[str, str], ...]:
+    """The columns of a sink's topic that are to be private, each with its subject's. StatementError if nothing says whose one is:
+    unless the topic is there, and the column private in it by what somebody else knows."""
+    if made.kind != "topic" or private_below(log, view) is None:
+        return ()
+    from headwater.runtime.origins import Copied, copied_by_view
+
+    described = views.describe(view)
+    if described.name == view:
+        found = copied_by_view(log, views.tools().catalog, described, made.key)
+    else:  # whole rows of topics, which it gives beside its own
+        found = [Copied(name, None, None) for name in views.columns(view).names]
+    target = log.topics().get(str(made.options.get("topic", "")))
+    there = {} if target is None else dict(target.private)
+    for one in found:
+        if one.by is None and one.column not in there:
+            raise StatementError(
+                f"sink {made.name!r} would copy private values in plain: {one.why} of view {view!r}",
+                hint=f"{one.remedy}; or CREATE TOPIC first, with {one.column} PRIVATE BY the subject",
+            )
+    return tuple((one.column, one.by) for one in found if one.by is not None)
 
 
 def refuse_plain_rows(log: Log, made: AlertDefinition, view: str) -> None:

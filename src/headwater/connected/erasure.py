@@ -2,8 +2,8 @@
 
 A target that holds rows by key is level with its view once it stands at the tick that made the view anew: rows that changed
 were replaced there. One that keeps what it was given (an index with deleted documents in it, files that are only added to) is
-filled anew beside and switched, and the old one dropped, as is a version that somebody had kept. What was sent on,
-and what the target itself keeps of its past, is out of reach, and is said so.
+filled anew beside and switched, and the old one dropped, as is a version that somebody had kept. What the target itself keeps of its
+past is asked for each time, where it can be; what was sent on is out of reach, and is said so.
 """
 
 from __future__ import annotations
@@ -22,21 +22,26 @@ from headwater.log.protocol import Entry, Log
 from headwater.runtime.erasing import views_of
 from headwater.runtime.units import view_of
 from headwater.sinks.kinds import is_readable, wanted_of
+from headwater.sinks.target import Past, Since, Target
 from headwater.state.manifest import Manifest
 
 if TYPE_CHECKING:
     from headwater.connected.sinks import Sinks
 
 BEYOND: Mapping[str, str] = {
-    "postgres": "dead tuples of the table, until it is vacuumed, and the server's own backups",
+    "postgres": "the server's own backups, and its log of changes where that is archived",
     "redis": "what the server has written to its append-only file or snapshots, until they are written anew",
-    "lake": "older snapshots of the table, until they are expired, and files that only these name",
-    "iceberg": "older snapshots of the table, until they are expired, and files that only these name",
+    "lake": "files that no snapshot names any more, until they are removed as orphans",
     "topic": "readers of the topic that have copied its records",
     "webhook": "what was delivered",
     "python": "what was delivered",
 }
 """By kind, what of a target's past no sink can reach."""
+KEEPING: Mapping[str, str] = {
+    "postgres": "dead tuples of the table, once it is level, until it is vacuumed",
+    "lake": "older snapshots of the table, once it is level, until they are expired",
+}
+"""By kind, what a target keeps of its past and can be asked about."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +53,49 @@ class Followed:
     at: int | None
     detail: str
     beyond: str | None
+    past: Past | None = None
+    """What the target itself keeps of its past, if it is of a kind that does."""
 
 
-def followed(log: Log, manifest: Manifest | None, sinks: Sinks, entry: Entry) -> list[Followed]:
-    """The sinks that follow what a deletion touches, as far as the newest tick says."""
+class Asked:
+    """Targets that are asked about their past, each connected to once, however many deletions there are to tell of."""
+
+    def __init__(self, sinks: Sinks) -> None:
+        self._sinks = sinks
+        self._targets: dict[str, Target | HeadwaterError] = {}
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for target in self._targets.values():
+            if not isinstance(target, HeadwaterError):
+                target.close()
+
+    def past(self, made: SinkDefinition, since: Since) -> Past:
+        """What a target says."""
+        try:
+            return self._target(made.name).past(since)  # type: ignore[attr-defined, no-any-return]
+        except HeadwaterError as error:
+            was = self._targets.get(made.name)
+            if was is not None and not isinstance(was, HeadwaterError):
+                was.close()
+            self._targets[made.name] = error
+            return Past(None, f"{KEEPING[made.kind]}: it could not be asked, {error.message}")
+
+    def _target(self, name: str) -> Target:
+        known = self._targets.get(name)
+        if known is None:
+            known = self._targets[name] = self._sinks.prepared(name)
+        if isinstance(known, HeadwaterError):
+            raise known
+        return known
+
+
+def followed(
+    log: Log, manifest: Manifest | None, sinks: Sinks, entry: Entry, asked: Asked | None = None
+) -> list[Followed]:
+    """The sinks that follow what a deletion touches, as far as the newest tick says; with `asked`, what they keep of their past."""
     views = {name.lower() for name in views_of(log, manifest, entry)}
     done: Mapping[str, Any] = entry.document["sinks"]
     found = []
@@ -61,7 +105,12 @@ def followed(log: Log, manifest: Manifest | None, sinks: Sinks, entry: Entry) ->
             detail = "to be filled anew" if _is_filled_anew(made) else "to be brought level"
             if at is not None:
                 detail = "filled anew" if _is_filled_anew(made) else "brought level"
-            found.append(Followed(name, made.kind, at, detail, BEYOND.get(made.kind)))
+            past = None
+            if asked is not None and made.kind in KEEPING:
+                past = Past(None, KEEPING[made.kind])
+                if at is not None:
+                    past = asked.past(made, Since(entry.document["tick"], entry.document["at"], at))
+            found.append(Followed(name, made.kind, at, detail, BEYOND.get(made.kind), past))
     return found
 
 

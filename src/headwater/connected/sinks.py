@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.clock import Clock
 from headwater.connected.bulletin import Board
-from headwater.connected.copies import refuse_plain_copies
+from headwater.connected.copies import private_in_copy, refuse_plain_letters
 from headwater.connected.declaring import Declared
 from headwater.connected.letters import (
     begin_anew,
@@ -38,7 +38,7 @@ from headwater.sinks.kinds import forget, is_readable, keeper_of, open_target, p
 from headwater.sinks.python import Function
 from headwater.sinks.rebuilding import Rebuilding, Step
 from headwater.sinks.running import SinkRunner
-from headwater.sinks.target import Shape, SinkError, Stand
+from headwater.sinks.target import Shape, SinkError, Stand, Target
 from headwater.sinks.topic_versions import Topics, topics_of
 from headwater.sinks.withheld import Withheld
 
@@ -99,7 +99,9 @@ class Sinks:
         made = statement.definition
         made = replace(made, key=self._key(made))
         self._refuse_circle(made)
-        refuse_plain_copies(self._log, made, self._views().spelled(made.view))
+        view = self._views().spelled(made.view)
+        refuse_plain_letters(self._log, made, view)
+        made = replace(made, private=private_in_copy(self._log, self._views(), made, view))
         shape = self._shape(made)
         target = open_target(made, self._root, self._log, self.functions)
         try:
@@ -123,7 +125,7 @@ class Sinks:
         made = altered(was, statement.options)
         if made == was:
             return
-        refuse_plain_copies(self._log, made, self._views().spelled(made.view))
+        refuse_plain_letters(self._log, made, self._views().spelled(made.view))
         wanted, shape = wanted_of(made), self._shape(made)
         if {"url", "catalog"} & set(statement.options):
             target = open_target(made, self._root, self._log, self.functions)
@@ -316,6 +318,17 @@ class Sinks:
     def shape(self, name: str) -> Shape:
         """What a sink follows, and how."""
         return self._shape(self.definitions()[self.spelled(name)])
+
+    def prepared(self, name: str) -> Target:
+        """The target of a sink, connected to beside whoever keeps it in step, for one who asks and closes it."""
+        made = self.definitions()[self.spelled(name)]
+        target = open_target(made, self._root, self._log, self.functions)
+        try:
+            target.prepare(self._shape(made))
+        except BaseException:
+            target.close()
+            raise
+        return target
 
     def is_kept_elsewhere(self, name: str) -> bool:
         """Whether another process keeps a sink in step."""

@@ -78,9 +78,18 @@ class CreateTopicAs:
     if_not_exists: bool = False
     or_replace: bool = False
 
-    def definition(self, schema: pa.Schema, environ: Mapping[str, str] = os.environ) -> TopicDefinition:
-        """The checked definition, with the columns that the query gives."""
-        given = CreateTopic(self.name, dataclasses.replace(self.columns, schema=schema), self.options)
+    def definition(
+        self,
+        schema: pa.Schema,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        private: Mapping[str, str] | None = None,
+    ) -> TopicDefinition:
+        """The checked definition, with the columns that the query gives; `private` are those that come from private ones."""
+        by = set((private or {}).values())
+        schema = pa.schema([f.with_nullable(f.nullable and f.name not in by) for f in schema])
+        columns = dataclasses.replace(self.columns, schema=schema, private=private or {})
+        given = CreateTopic(self.name, columns, self.options)
         return given.definition(environ)
 
 

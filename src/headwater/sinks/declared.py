@@ -43,9 +43,10 @@ def open_declared(
     place: Path,
     log: Log,
     function: Function | None = None,
+    private: Mapping[str, str] | None = None,
 ) -> Target:
     """The target of a sink, not connected yet. `place` is a folder for what has no other place; `function` is the user's, for
-    PYTHON."""
+    PYTHON; `private` are the columns that are so in a TOPIC, by their subject's."""
     match kind:
         case "search":
             from headwater.sinks.search import SearchTarget
@@ -72,7 +73,7 @@ def open_declared(
             made = {
                 name: options[name] for name in ("partitions", "durability", "cleanup") if name in options
             }
-            return TopicTarget(log, text(options.get("topic"), "topic"), options=made)
+            return TopicTarget(log, text(options.get("topic"), "topic"), options=made, private=private)
         case "webhook":
             from headwater.sinks.webhook import WebhookOptions, WebhookTarget
 

@@ -66,7 +66,10 @@ def open_target(made: SinkDefinition, root: Path, log: Log, functions: Mapping[s
             )
     function = _function(made, str(options["function"]), functions) if made.kind == "python" else None
     place = place_of(made, root)
-    return open_declared(made.kind, made.name, options, place=place, log=log, function=function)
+    private = dict(made.private)
+    return open_declared(
+        made.kind, made.name, options, place=place, log=log, function=function, private=private
+    )
 
 
 def is_readable(made: SinkDefinition) -> bool:

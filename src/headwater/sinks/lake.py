@@ -33,19 +33,22 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 from sqlalchemy.exc import SQLAlchemyError
 
 from headwater.errors import StorageError
 from headwater.records import adapt
 from headwater.sinks.lake_commit import Edit, Manifests, commit, head_of
 from headwater.sinks.lake_files import Files, LiveFile, Sought, SyncedFileIO
+from headwater.sinks.lake_past import past_of
 from headwater.sinks.lake_versions import OURS, LakeVersions, branch_of
 from headwater.sinks.target import (
     TICK,
     WEIGHT,
     Change,
+    Past,
     Shape,
+    Since,
     SinkError,
     Stand,
     StandMovedError,
@@ -154,6 +157,15 @@ class LakeTarget:
             snapshots=self._snapshots,
             version=version,
         )
+
+    def past(self, since: Since) -> Past:
+        """Older snapshots, and what files have beside the rows of the newest."""
+
+        def stand(snapshot: Snapshot) -> Stand | None:
+            said = None if snapshot.summary is None else snapshot.summary[STAND]
+            return None if said is None else Stand.parse(said)
+
+        return self._asked(lambda: past_of(self._fresh(), self._prepared().sink, since, stand))
 
     def close(self) -> None:
         """Let go of the catalog."""

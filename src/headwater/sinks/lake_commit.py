@@ -100,7 +100,7 @@ class Manifests:
                 if entry.data_file.content == DataFileContent.DATA:
                     data.append(entry)
                 else:
-                    deletes.setdefault(_referenced(entry.data_file), []).append(entry)
+                    deletes.setdefault(referenced(entry.data_file), []).append(entry)
         return [
             _live(entry, [*deletes.get(entry.data_file.file_path, ()), *deletes.get(None, ())])
             for entry in data
@@ -306,7 +306,7 @@ def _remove(table: Table, paths: Iterable[str]) -> None:
             table.io.delete(path)
 
 
-def _referenced(deletes: DataFile) -> str | None:
+def referenced(deletes: DataFile) -> str | None:
     """The data file that a delete file is of; None if it may be of several."""
     lower = (deletes.lower_bounds or {}).get(PATH_ID)
     upper = (deletes.upper_bounds or {}).get(PATH_ID)
@@ -317,5 +317,5 @@ def _live(data: ManifestEntry, deletes: Sequence[ManifestEntry]) -> LiveFile:
     """A data file with the delete files that are not older than it."""
     since = data.sequence_number or 0
     files = [entry.data_file for entry in deletes if (entry.sequence_number or 0) >= since]
-    own = tuple(file for file in files if _referenced(file) is not None)
-    return LiveFile(data.data_file, own, tuple(file for file in files if _referenced(file) is None))
+    own = tuple(file for file in files if referenced(file) is not None)
+    return LiveFile(data.data_file, own, tuple(file for file in files if referenced(file) is None))

@@ -22,6 +22,7 @@ import pyarrow as pa
 from psycopg import errors as pg
 from psycopg.pq import ExecStatus
 
+from headwater.clock import from_us, to_us
 from headwater.operators.delta import take_rows
 from headwater.sinks.postgres_tables import (
     Table,
@@ -38,9 +39,11 @@ from headwater.sinks.postgres_versions import PostgresVersions, create_like, suf
 from headwater.sinks.rendering import texts
 from headwater.sinks.target import (
     Change,
+    Past,
     Refused,
     RowsRefusedError,
     Shape,
+    Since,
     SinkError,
     Stand,
     StandMovedError,
@@ -76,6 +79,15 @@ _SESSION = (
     "SET statement_timeout = 0; SET lock_timeout = '30s'"
 )
 """Who holds a lock for longer is told of as what the sink waits for; a first level may take as long as it takes."""
+
+_DEAD = """
+SELECT CASE WHEN greatest(last_vacuum, last_autovacuum) > %(at)s THEN greatest(last_vacuum, last_autovacuum) END,
+  CASE WHEN n_dead_tup = 0 AND now() > %(at)s + interval '1 minute'
+    AND coalesce((SELECT stats_reset FROM pg_stat_database WHERE datname = current_database()), '-infinity') < %(at)s
+  THEN %(at)s::timestamptz END
+FROM pg_stat_user_tables WHERE relid = %(table)s::regclass
+"""
+"""Sessions tell the server within seconds what they have done; after a crash it has counted nothing."""
 
 Act = Callable[[psycopg.Connection[Any], pa.RecordBatch], None]
 
@@ -274,6 +286,16 @@ class PostgresTarget:
             lambda version: PostgresTarget(self._url, self._given, version=version),
             self._stored,
         )
+
+    def past(self, since: Since) -> Past:
+        """Dead tuples: gone once the table is vacuumed after it was brought level, or if the server has counted none since."""
+        place = self._known.place
+        with self._talking() as connection:
+            row = connection.execute(_DEAD, {"table": place, "at": from_us(since.level_at)}).fetchone()
+        vacuumed, counted = (None, None) if row is None else row
+        if (at := vacuumed or counted) is None:
+            return Past(None, f"dead tuples of table {place}: until it is vacuumed, `VACUUM {place};`")
+        return Past(to_us(at), f"{'vacuumed' if vacuumed else 'no dead tuples'}: table {place}")
 
     def close(self) -> None:
         """End the session."""

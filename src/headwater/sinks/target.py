@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import orjson
 import pyarrow as pa
 
+from headwater.clock import Microseconds
 from headwater.errors import RowsRefusedError as RowsRefusedError
 from headwater.errors import SinkError as SinkError
 from headwater.errors import StandMovedError as StandMovedError
@@ -138,6 +139,25 @@ class Refused:
     reason: str
 
 
+@dataclass(frozen=True)
+class Since:
+    """A deletion: the tick from which on a view has nothing of what was deleted, when that was asked for, and when the target was
+    brought level."""
+
+    tick: int
+    deleted_at: Microseconds
+    level_at: Microseconds
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a target itself keeps of its past: since when nothing, None while something is left. `detail` says what, and the statement
+    that removes it."""
+
+    gone_at: Microseconds | None
+    detail: str
+
+
 class Target(Protocol):
     """One follower's place outside.
 
@@ -149,7 +169,8 @@ class Target(Protocol):
     too, a text that tells the place and the form of its rows from others: a sink that is made anew with another one does
     not go on from where the old one was. One that can read its stand and its contents as of one moment, while others
     write, has a context manager `frozen` in which it does. One that another version can be built beside has a method
-    `versions` (`headwater.sinks.versions`).
+    `versions` (`headwater.sinks.versions`). One that keeps something of what it has replaced, and can be asked about it, has a
+    method `past`, which is given a `Since` and answers with a `Past`.
     """
 
     guarantee: ClassVar[str]

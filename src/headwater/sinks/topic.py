@@ -60,12 +60,15 @@ class TopicTarget:
         options: Mapping[str, Any] | None = None,
         version: Version | None = None,
         like: TopicDefinition | None = None,
+        private: Mapping[str, str] | None = None,
     ) -> None:
+        """`private`: columns that come from private ones, by the columns that say whose they are; they are as private here."""
         self._given = topic
         self._like = like
         self._version = version
         self._log = log
         self._options = dict(options or {})
+        self._private = dict(private or {})
         self._shape: Shape | None = None
 
     @property
@@ -90,7 +93,11 @@ class TopicTarget:
         if self.topic not in self._log.topics():
             compact = {"cleanup": "compact"} if shape.key else {}
             made = define_topic(
-                self.topic, self._columns(), key=shape.key, options={**compact, **self._options}
+                self.topic,
+                self._columns(),
+                key=shape.key,
+                options={**compact, **self._options},
+                private=self._private,
             )
             if self._like is not None and self._like.private:
                 made = replace(self._like, name=self.topic)  # a copy of private columns is as private
@@ -160,7 +167,10 @@ class TopicTarget:
         shape = self._prepared()
 
         def make(topic: str, version: Version) -> TopicTarget:
-            return TopicTarget(self._log, topic, options=self._options, version=version, like=self._topic())
+            like, private = self._topic(), self._private
+            return TopicTarget(
+                self._log, topic, options=self._options, version=version, like=like, private=private
+            )
 
         def stand(topic: str) -> Stand | None:
             target = make(topic, "old")  # any but the one in force, which moves
@@ -247,7 +257,10 @@ class TopicTarget:
     def _columns(self) -> pa.Schema:
         shape = self._prepared()
         more = [WEIGHT, TICK] if shape.mode == "changelog" else []
-        return pa.schema([*(pa.field(f.name, f.type) for f in shape.schema), *more])
+        subjects = set(self._private.values())
+        return pa.schema(
+            [*(pa.field(f.name, f.type, nullable=f.name not in subjects) for f in shape.schema), *more]
+        )
 
     def _check(self, shape: Shape, topic: TopicDefinition) -> None:
         expected = {f.name: f.type for f in self._columns()}
@@ -261,6 +274,9 @@ class TopicTarget:
             wrong = f"its key is ({', '.join(topic.key)}), that of the sink ({', '.join(shape.key)})"
         elif found != expected:
             wrong = f"it has the columns {_shown(found)}, the sink writes {_shown(expected)}"
+        elif plain := set(self._private.items()) - set(topic.private):
+            column, by = min(plain)
+            wrong = f"its column {column} is not PRIVATE BY ({by}), as what is copied there is"
         elif topic.retention_us is not None or topic.retention_bytes is not None:
             wrong = "it has a retention, which removes records that the view still has"
         if wrong is not None:
