@@ -11,6 +11,7 @@ import json
 import shutil
 import sys
 import uuid
+from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -134,6 +135,16 @@ def second_half(ws: hw.Workspace, clock: ManualClock) -> None:
     member.commit()
 
 
+def finish(home: Path, found: Mapping[str, Any]) -> None:
+    """Leave what must be found in a golden workspace, and no locks."""
+    for lock in (home / "workspace").glob("*.lock"):
+        lock.unlink()
+    text = json.dumps(found, indent=1, ensure_ascii=False)
+    (home / "expected.json").write_text(text + "\n", encoding="utf-8")
+    files = [path for path in home.rglob("*") if path.is_file()]
+    print(f"{home.relative_to(ROOT)}: {len(files)} files, {sum(f.stat().st_size for f in files):,} bytes")
+
+
 def main() -> None:
     """Make it anew."""
     shutil.rmtree(HOME, ignore_errors=True)
@@ -151,13 +162,7 @@ def main() -> None:
         found = {"made_at_us": clock.now_us(), **contents(ws)}
         if not (verified := ws.verify()).ok:
             sys.exit(f"the workspace just made fails its verification: {verified.differences}")
-    for lock in folder.glob("*.lock"):
-        lock.unlink()
-    (HOME / "expected.json").write_text(
-        json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    print(f"{HOME.relative_to(ROOT)}: {len(files)} files, {sum(f.stat().st_size for f in files):,} bytes")
+    finish(HOME, found)
 
 
 if __name__ == "__main__":

@@ -7,27 +7,23 @@ format of keys or of private values is being made; once it is released it is nev
 
 from __future__ import annotations
 
-import itertools
-import json
 import shutil
 import sys
 import tempfile
-import uuid
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from make_golden import Elsewhere  # noqa: E402
+from make_golden import Elsewhere, finish  # noqa: E402
+from make_golden_state import alike  # noqa: E402
 
 import headwater as hw  # noqa: E402
 from headwater.clock import ManualClock, from_us  # noqa: E402
 from headwater.log.embedded import EmbeddedLog  # noqa: E402
-from headwater.log.embedded.maintenance import Maintenance  # noqa: E402
 from headwater.settings import LogSettings  # noqa: E402
 from tests.golden.contents import PRIVATE_VIEWS, contents, view_rows  # noqa: E402
 from tests.spark import make_session  # noqa: E402
@@ -98,19 +94,12 @@ def main() -> None:
     shutil.rmtree(HOME, ignore_errors=True)
     folder = HOME / "workspace"
     folder.mkdir(parents=True)
-    spark, clock, attempts = make_session(), ManualClock(), itertools.count(1)
-    Maintenance._next_number = lambda self: f"{self._core.state.seq}s{next(attempts)}"  # type: ignore[method-assign]
-    with (
-        mock.patch("uuid.uuid4", side_effect=(uuid.UUID(int=n << 80) for n in itertools.count(1))),
-        mock.patch("platform.node", return_value="golden"),
-        mock.patch("os.getpid", return_value=1),
-    ):
+    spark, clock = make_session(), ManualClock()
+    with alike():
         log = EmbeddedLog.open(folder, settings=SETTINGS, clock=clock, storage=Elsewhere(folder))
         with hw.Workspace(log, clock, folder, spark) as ws:
             make(ws, clock)
             found = {"made_at_us": clock.now_us(), **contents(ws)}
-    for lock in folder.glob("*.lock"):
-        lock.unlink()
     with tempfile.TemporaryDirectory() as place:
         shutil.copytree(HOME, place, dirs_exist_ok=True)
         with hw.open(Path(place) / "workspace", spark=spark, settings=SETTINGS, clock=clock) as ws:
@@ -119,11 +108,7 @@ def main() -> None:
             if not (verified := ws.verify()).ok:
                 sys.exit(f"the workspace just made fails its verification: {verified.differences}")
     spark.stop()
-    (HOME / "expected.json").write_text(
-        json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    files = [path for path in HOME.rglob("*") if path.is_file()]
-    print(f"{HOME.relative_to(ROOT)}: {len(files)} files, {sum(f.stat().st_size for f in files):,} bytes")
+    finish(HOME, found)
 
 
 if __name__ == "__main__":

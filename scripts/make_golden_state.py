@@ -8,10 +8,11 @@ and a new format gets a new folder. How views are planned is a part of it: `fing
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +21,7 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from make_golden import Elsewhere  # noqa: E402
+from make_golden import Elsewhere, finish  # noqa: E402
 
 import headwater as hw  # noqa: E402
 from headwater.clock import ManualClock, from_us  # noqa: E402
@@ -101,33 +102,33 @@ def make(ws: hw.Workspace, clock: ManualClock) -> dict[str, dict[str, list[str]]
     return served
 
 
-def main() -> None:
-    """Make it anew."""
-    shutil.rmtree(HOME, ignore_errors=True)
-    folder = HOME / "workspace"
-    folder.mkdir(parents=True)
-    spark, clock, attempts = make_session(), ManualClock(), itertools.count(1)
+@contextmanager
+def alike() -> Iterator[None]:
+    """Names and numbers are the same each time the workspace is made."""
+    attempts = itertools.count(1)
     Maintenance._next_number = lambda self: f"{self._core.state.seq}s{next(attempts)}"  # type: ignore[method-assign]
     with (
         mock.patch("uuid.uuid4", side_effect=(uuid.UUID(int=n << 80) for n in itertools.count(1))),
         mock.patch("platform.node", return_value="golden"),
         mock.patch("os.getpid", return_value=1),
-        mock.patch.object(engine, "COLLECT_EVERY_TICKS", 1),
     ):
+        yield
+
+
+def main() -> None:
+    """Make it anew."""
+    shutil.rmtree(HOME, ignore_errors=True)
+    folder = HOME / "workspace"
+    folder.mkdir(parents=True)
+    spark, clock = make_session(), ManualClock()
+    with alike(), mock.patch.object(engine, "COLLECT_EVERY_TICKS", 1):
         log = EmbeddedLog.open(folder, settings=SETTINGS, clock=clock, storage=Elsewhere(folder))
         with hw.Workspace(log, clock, folder, spark, TICKS_KEPT) as ws:
             served = make(ws, clock)
             if not (verified := ws.verify()).ok:
                 sys.exit(f"the workspace just made fails its verification: {verified.differences}")
     spark.stop()
-    for lock in folder.glob("*.lock"):
-        lock.unlink()
-    found = {"made_at_us": clock.now_us(), "ticks": served}
-    (HOME / "expected.json").write_text(
-        json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    print(f"{HOME.relative_to(ROOT)}: {len(files)} files, {sum(f.stat().st_size for f in files):,} bytes")
+    finish(HOME, {"made_at_us": clock.now_us(), "ticks": served})
 
 
 if __name__ == "__main__":
