@@ -91,6 +91,7 @@ def _execute(
         case s.DropTopic():
             _drop(log, statement, views)
         case s.CreateView():
+            _refuse_plain_replacement(log, statement, views)
             views().create(statement)
         case s.DropView():
             _drop_followers(log, statement, outside)
@@ -266,6 +267,13 @@ def _create_as(log: Log, statement: s.CreateTopicAs, views: Callable[[], Views])
         _finish(log, name)
         raise
     _finish(log, name)
+
+
+def _refuse_plain_replacement(log: Log, statement: s.CreateView, views: Callable[[], Views]) -> None:
+    if statement.or_replace and log.entries(SINK) and statement.name in log.entries("view"):
+        from headwater.connected.copies import refuse_plain_replacement
+
+        refuse_plain_replacement(log, views(), views().define(statement))
 
 
 def _private_in_copy(log: Log, statement: s.CreateTopicAs, views: Callable[[], Views]) -> Mapping[str, str]:

@@ -69,6 +69,11 @@ def test_a_sink_makes_its_topic_private_and_forgetting_reaches_it(ws: hw.Workspa
     assert ws.deletions()[0].done
     ws.sink("copy").rebuild()
     assert ws.topic("copied_2").definition.private == (("address", "who"),)
+    done = ws.excise("clicks", "url = '/5'")
+    beyond = {p.name: p.detail for p in done.places if p.status == "out of reach"}
+    assert "`headwater excise told --where ...`" in beyond["story"], (
+        "a copy in the log is not excised by itself"
+    )
 
 
 def test_a_topic_that_is_there_must_be_as_private(ws: hw.Workspace) -> None:
@@ -90,6 +95,26 @@ def test_a_topic_that_is_dropped_is_made_again_as_private(ws: hw.Workspace) -> N
     fill(ws)
     ws.run()
     assert ws.topic("copied").definition.private == (("email", "id"),)
+
+
+def test_a_view_is_not_replaced_by_one_whose_private_values_would_be_copied_in_plain(
+    ws: hw.Workspace,
+) -> None:
+    ws.sql(
+        "CREATE MATERIALIZED VIEW v AS SELECT user, max(url) AS x FROM clicks GROUP BY user;"
+        "CREATE MATERIALIZED VIEW higher AS SELECT user, x FROM v;"
+        "CREATE SINK copy FROM higher INTO TOPIC WITH (topic = 'copied', key = 'user')"
+    )
+    replacing = "CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT user, {} AS x FROM clicks GROUP BY user"
+    with pytest.raises(
+        hw.StatementError, match="that sink 'copy' copies in plain: column 'x' of view 'higher'"
+    ):
+        ws.sql(replacing.format("max(ip)"))
+    ws.sql(replacing.format("min(url)"))
+    ws.sql("DROP SINK copy; DROP TOPIC copied")
+    ws.sql(replacing.format("max(ip)"))
+    ws.sql("CREATE SINK copy FROM higher INTO TOPIC WITH (topic = 'copied', key = 'user')")
+    ws.sql(replacing.format("min(ip)"))
 
 
 def test_columns_that_are_not_made_of_private_ones_are_copied_in_plain(ws: hw.Workspace) -> None:

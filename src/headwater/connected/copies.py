@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headwater.connections import AlertDefinition, SinkDefinition
+from headwater.catalog import ViewDefinition
+from headwater.connections import SINK, AlertDefinition, SinkDefinition
 from headwater.errors import StatementError
 from headwater.log.protocol import Log
-from headwater.runtime.dependencies import private_below
+from headwater.runtime.catalog import definitions
+from headwater.runtime.dependencies import above, private_below
+from headwater.runtime.units import view_of
 from headwater.sinks.kinds import wanted_of
+from headwater.sinks.topic_versions import topics_of
 
 if TYPE_CHECKING:
     from headwater.runtime.views import Views
@@ -46,6 +50,30 @@ def private_in_copy(log: Log, views: Views, made: SinkDefinition, view: str) -> 
                 hint=f"{one.remedy}; or CREATE TOPIC first, with {one.column} PRIVATE BY the subject",
             )
     return tuple((one.column, one.by) for one in found if one.by is not None)
+
+
+def refuse_plain_replacement(log: Log, views: Views, made: ViewDefinition) -> None:
+    """StatementError if a view that takes the place of another would have private values where sinks copy them in plain."""
+    if not any(topic.private for topic in log.topics().values()):
+        return
+    from headwater.runtime.origins import copied_by_view
+
+    touched, known = above(log, made.name), definitions(log)
+    for sink in map(SinkDefinition.from_document, (e.document for e in log.entries(SINK).values())):
+        name = next((v for v in touched if v.lower() == view_of(sink.view).lower()), None)
+        if sink.kind != "topic" or name is None:
+            continue
+        view = made if name == made.name else known[name]
+        found = copied_by_view(log, views.tools().catalog, view, sink.key, instead=made)
+        target = log.topics().get(topics_of(log, sink.name, str(sink.options["topic"])).in_force)
+        there = dict(sink.private) if target is None else dict(target.private)
+        for one in found:
+            if one.column not in there or one.by not in (None, there[one.column]):
+                raise StatementError(
+                    f"view {made.name!r} would have private values that sink {sink.name!r} copies in plain: column "
+                    f"{one.column!r} of view {name!r}",
+                    hint=f"DROP SINK {sink.name} first, and make it again afterwards with another topic",
+                )
 
 
 def refuse_plain_rows(log: Log, made: AlertDefinition, view: str) -> None:

@@ -110,8 +110,16 @@ def followed(
                 past = Past(None, KEEPING[made.kind])
                 if at is not None:
                     past = asked.past(made, Since(entry.document["tick"], entry.document["at"], at))
-            found.append(Followed(name, made.kind, at, detail, BEYOND.get(made.kind), past))
+            beyond = BEYOND.get(made.kind)
+            if made.kind == "topic" and entry.document["what"] == "excise":
+                beyond = _older_records(str(made.options["topic"]))
+            found.append(Followed(name, made.kind, at, detail, beyond, past))
     return found
+
+
+def _older_records(topic: str) -> str:
+    """What an excision leaves in a copy: other than a forgetting, it does not reach records that were copied in plain."""
+    return f"records of topic {topic} from before are as they were: `headwater excise {topic} --where ...` removes them too"
 
 
 def _is_filled_anew(made: SinkDefinition) -> bool:

@@ -41,9 +41,17 @@ class Copied:
         return f"add {self.subject} to the SELECT as it is (and to its GROUP BY), or leave {self.column} out"
 
 
-def copied_by_view(log: Log, catalog: Catalog, view: ViewDefinition, key: Sequence[str] = ()) -> list[Copied]:
-    """The columns of a view that are made of private values. `key` are those that rather say whose, of several that do."""
-    return _copied(_of_view(log, catalog, view), view.columns.names, key)
+def copied_by_view(
+    log: Log,
+    catalog: Catalog,
+    view: ViewDefinition,
+    key: Sequence[str] = (),
+    *,
+    instead: ViewDefinition | None = None,
+) -> list[Copied]:
+    """The columns of a view that are made of private values. `key` are those that rather say whose, of several that do; `instead` is
+    a view that is about to take the place of the one of its name."""
+    return _copied(_of_view(log, catalog, view, instead), view.columns.names, key)
 
 
 def copied_by_query(log: Log, catalog: Catalog, query: Query, key: Sequence[str] = ()) -> list[Copied]:
@@ -63,13 +71,17 @@ def _copied(origins: Origins, names: Sequence[str], key: Sequence[str]) -> list[
     return found
 
 
-def _of_view(log: Log, catalog: Catalog, view: ViewDefinition) -> Origins:
+def _of_view(
+    log: Log, catalog: Catalog, view: ViewDefinition, instead: ViewDefinition | None = None
+) -> Origins:
     plan = catalog.plan(Query(view.query), view.inputs, Policy.of(view))
-    return _tracer(log, catalog).origins(plan.root)
+    return _tracer(log, catalog, instead).origins(plan.root)
 
 
-def _tracer(log: Log, catalog: Catalog) -> Tracer:
-    topics, views = log.topics(), definitions(log)
+def _tracer(log: Log, catalog: Catalog, instead: ViewDefinition | None = None) -> Tracer:
+    topics, views = log.topics(), dict(definitions(log))
+    if instead is not None:
+        views[instead.name] = instead
 
     def of_source(source: g.Source) -> Origins:
         known: Origins | None = None
@@ -77,11 +89,11 @@ def _tracer(log: Log, catalog: Catalog) -> Tracer:
         if (topic := topics.get(table_topic(source.name))) is not None:
             known, names = _of_topic(topic), topic.schema.names
         elif (view := views.get(source.name)) is not None:
-            known, names = _of_view(log, catalog, view), view.columns.names
+            known, names = _of_view(log, catalog, view, instead), view.columns.names
         shown = source.schema.names[: len(source.columns)]
         if known is not None and shown == [names[c] for c in source.columns if c < len(names)]:
             return (*(known[c] for c in source.columns), *(PLAIN,) * len(source.hidden))
-        hides = private_below(log, table_topic(source.name)) is not None
+        hides = instead is not None or private_below(log, table_topic(source.name)) is not None
         return (Origin(frozenset({Subject()})) if hides else PLAIN,) * len(source.schema)
 
     return Tracer(of_source, columns_of)
