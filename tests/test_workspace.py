@@ -1,6 +1,8 @@
 """The workspace: topics by SQL and by call, appends over several topics, transactions, upkeep."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -367,3 +369,22 @@ def test_a_workspace_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
         ws.topic("a", "n INT").append([{"n": 1}])
     with hw.open(tmp_path / "w", create=False) as ws:
         assert numbers(ws, "a") == [1]
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_who_makes_a_workspace_at_the_same_time_as_others_makes_the_same_one(
+    tmp_path: Path, attempt: int
+) -> None:
+    """Keys to private columns are found by its id."""
+    together = threading.Barrier(8)
+
+    def make(number: int) -> str:
+        together.wait()
+        with hw.open(tmp_path / "ws", durability="os") as ws:
+            # as stores and engines make folders of their own there
+            (tmp_path / "ws" / f"own-{number}").mkdir()
+            return ws.log.identity
+
+    with ThreadPoolExecutor(8) as threads:
+        found = set(threads.map(make, range(8)))
+    assert len(found) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +35,7 @@ def read_about(storage: Storage) -> dict[str, Any]:
 
 
 def create_workspace(storage: Storage, settings: LogSettings, create: bool) -> None:
-    """Make the folder, if `create`. What a crash half-way left is completed."""
+    """Make the folder, if `create`. What a crash half-way left is completed; of several who make it at once one gives it its id."""
     if not create:
         raise WorkspaceMissingError(
             f"there is no workspace in {storage.root}",
@@ -47,6 +48,8 @@ def create_workspace(storage: Storage, settings: LogSettings, create: bool) -> N
     strangers = [
         n for n in storage.list(".") if n not in _OWN_NAMES and not n.startswith((".", WORKSPACE_FILE))
     ]
+    if storage.exists(WORKSPACE_FILE):  # somebody was faster
+        return
     if strangers:
         raise NotAWorkspaceError(
             f"{storage.root} is not a workspace: it holds {strangers[0]!r} and no {WORKSPACE_FILE}",
@@ -62,9 +65,13 @@ def create_workspace(storage: Storage, settings: LogSettings, create: bool) -> N
         file.write_at(0, journal.encode_record(begin))
         file.sync()
         storage.sync_dir(journal.FOLDER)
-    about = {"format": FORMAT, "id": uuid.uuid4().hex, "durability": settings.durability}
-    about["checksum"] = _checksum(about)
-    storage.write_atomic(WORKSPACE_FILE, orjson.dumps(about, option=orjson.OPT_INDENT_2))
+    with contextlib.closing(storage.open(journal.journal_name(1))) as file:
+        while not file.try_lock():
+            time.sleep(0.001)
+        if not storage.exists(WORKSPACE_FILE):
+            about = {"format": FORMAT, "id": uuid.uuid4().hex, "durability": settings.durability}
+            about["checksum"] = _checksum(about)
+            storage.write_atomic(WORKSPACE_FILE, orjson.dumps(about, option=orjson.OPT_INDENT_2))
 
 
 def _about(storage: Storage) -> dict[str, Any]:
