@@ -126,7 +126,9 @@ def change_prices(feed: Feed) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40) if LONG else range(1))
-@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize(
+    "late", [name if name != "drop" else pytest.param(name, marks=pytest.mark.long) for name in LATE]
+)  # what is dropped and what is diverted is decided alike
 def test_every_kind_of_window_and_join_holds_the_same_in_every_history(
     late: str, seed: int, tmp_path: Path, spark: SparkSession
 ) -> None:
