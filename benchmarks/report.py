@@ -87,9 +87,8 @@ at the end of a file and an `fsync`.
 Views read events of eight columns, about 75 bytes each, a million to a tick. Structured Streaming reads from each file the
 columns that the query needs, and keeps no log; Headwater first appends all eight to its log and syncs them, while its
 engine makes a tick of what was appended before. Reading the file and appending is two thirds of the time where a tick has
-little else to do (filter, group by 100 keys, tumbling window). Thirty views cost seven times one: a view that a change of
-100 rows touches takes about a millisecond, spread over a thousand small calls, where one view alone takes five with all
-that is done once for a tick.
+little else to do (filter, group by 100 keys, tumbling window). Thirty views cost about three times one: steps of one shape are
+taken together, and what they write is one stream; what is left is a third of a millisecond a view.
 
 Windows and joins in time drop late rows on both sides; sessions are shown when they are closed, because Spark does so
 alone. What a join as of a time and a join of two changing tables are beside is no stream: Spark has none for them, and
