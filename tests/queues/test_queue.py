@@ -327,6 +327,10 @@ def test_handlers_work_and_stop_gracefully(tmp_path: Path) -> None:
         assert (queue.standing().acknowledged, queue.standing().dead) == (39, 1)
         (letter,) = ws.dead().find("emails")
         assert letter.letter.error == "ValueError: no such address"
+        waits = 'headwater_dead_letters{kind="queue",owner="emails"}'
+        assert f"{waits} 1.0" in ws.metrics()
+        ws.dead().drop(letter.letter.id)
+        assert f"{waits} 0.0" in ws.metrics()
 
 
 def test_the_lease_is_extended_while_a_handler_runs(tmp_path: Path) -> None:

@@ -64,6 +64,13 @@ class QueueShelf:
         """All of them."""
         return Pile(self.letters(owner))
 
+    def waiting(self, owner: str, deeds: Deeds) -> int:
+        """How many messages wait for somebody; no letter is read."""
+        entry, ledger = entry_of(self._log, owner), self._ledgers().of(owner)
+        with ledger.locked():
+            dead = {(f"{entry.name}/{shown(place)}", entry.sequence) for place in ledger.look().dead}
+        return len(dead.difference(deeds.dropped.get(entry.name, ())))
+
     def _rows(self, queue: QueueDefinition) -> dict[int, dict[str, Any]]:
         """What was last said of each message that was ever given up."""
         found: dict[int, dict[str, Any]] = {}

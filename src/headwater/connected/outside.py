@@ -27,7 +27,6 @@ from headwater.errors import EngineRunningError, HeadwaterError, UsageError
 from headwater.log.protocol import Log
 from headwater.positions import Receipt
 from headwater.queries import statements as s
-from headwater.queues.definition import QUEUE
 from headwater.queues.ledger import Ledgers
 from headwater.runtime.deeds import Deeds, read_deeds
 from headwater.storage import Storage
@@ -168,11 +167,8 @@ class Outside:
         if self._log.entries(SINK):
             for sink, facts in self.sinks.facts().items():
                 waiting["sink", sink] = facts["status"]["withheld"] - facts.get("dropped", 0)
-        for queue in self._log.entries(QUEUE):
-            ledger = self.queues().of(queue)
-            with ledger.locked():
-                waiting["queue", queue] = len(ledger.look().dead)
-        return waiting
+        queues = QueueShelf(self._log, self.queues)
+        return waiting | {("queue", queue): queues.waiting(queue, deeds) for queue in queues.owners()}
 
     # --- positions of sources --------------------------------------------------------------------------------------
 
