@@ -605,7 +605,7 @@ def test_the_ready_made_alerts_are_on_metrics_that_there_are(tmp_path: Path) -> 
         rows = ws.sql("SHOW ALERTS").to_pylist()  # type: ignore[union-attr]
         assert {row["alert"] for row in rows} == {
             "follower_behind", "view_stopped", "late_rows_dropped", "view_dead_letters", "sink_dead_letters",
-            "wal_retained", "disk_nearly_full",
+            "queue_dead_letters", "wal_retained", "disk_nearly_full",
         }  # fmt: skip
         ws._outside.alerts.watch()
         assert not any(row["reason"] for row in ws.sql("SHOW ALERTS").to_pylist())  # type: ignore[union-attr]

@@ -124,6 +124,28 @@ def test_a_view_that_stops_and_letters_of_one_are_over_when_somebody_has_seen_to
     assert watched.told()[5:] == [("view_dead_letters", "over", letters)]
 
 
+def test_messages_that_a_queue_gave_up_are_over_when_somebody_has_seen_to_them(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with hw.open(tmp_path / "ws", durability="os", clock=clock) as ws:
+        watched, letters = Watched(ws, clock), '{"kind":"queue","owner":"emails"}'
+        ws.sql("CREATE TOPIC outbox (n BIGINT)")
+        ws.topic("outbox").append([{"n": 1}, {"n": 2}])
+        queue = ws.queue("emails", topic="outbox", deliveries=1)
+        watched.look()
+        assert watched.told() == []
+        for message in queue.receive(2):
+            message.nack(error="no such address")
+        watched.look()
+        assert watched.told() == [("queue_dead_letters", "fired", letters)]
+        first, second = (row["letter"] for row in ws.dead().list().to_pylist())
+        ws.dead().drop(first, by="me")
+        watched.look()
+        assert len(watched.told()) == 1, "the other still waits for somebody"
+        assert ws.dead().replay(second, by="me").ok
+        watched.look()
+        assert watched.told()[1:] == [("queue_dead_letters", "over", letters)]
+
+
 def test_a_follower_that_refuses_rows_or_falls_behind_is_over_when_it_does_not(watched: Watched) -> None:
     ws = watched.ws
     is_down = threading.Event()

@@ -18,6 +18,7 @@ DEFAULTS: tuple[tuple[str, str, Mapping[str, str], str, Microseconds], ...] = (
     ("late_rows_dropped", "headwater_view_recent_dropped_share", {}, "value > 0.01", 0),
     ("view_dead_letters", "headwater_dead_letters", {"kind": "view"}, "value > 0", 0),
     ("sink_dead_letters", "headwater_dead_letters", {"kind": "sink"}, "value > 0", 0),
+    ("queue_dead_letters", "headwater_dead_letters", {"kind": "queue"}, "value > 0", 0),
     ("wal_retained", "headwater_source_retained_wal_bytes", {}, "value > 10e9", 5 * _MINUTE),
     ("disk_nearly_full", "headwater_disk_free_bytes", {}, "value < 5e9", _MINUTE),
 )
