@@ -227,6 +227,7 @@ def clock() -> ManualClock:
 
 LONG = bool(os.environ.get("HEADWATER_LONG"))
 AT_ONCE = ("for_a_while", "diverted", "dropped_final") if LONG else ("diverted",)
+TICK_ROWS = (3, 1000, 2, 8) if LONG else (7, 1000, 4, 12)
 
 
 @pytest.mark.parametrize("seed", range(40) if LONG else [1])
@@ -248,7 +249,7 @@ def test_views_are_as_the_model_says_however_the_log_is_cut(
             if part == 2:
                 (ws if seed % 2 else ws.log).close()  # or leave it as a crash does
                 ws = opened(tmp_path / "w", spark, clock)
-            ws.run(tick_rows=[3, 1000, 2, 8][(part + seed) % 4])
+            ws.run(tick_rows=TICK_ROWS[(part + seed) % 4])
             for name, policy in CASES.items():
                 holds(ws, name, policy)
             holds(ws, "earlier", CASES["diverted_final"], 3)

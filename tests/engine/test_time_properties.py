@@ -56,7 +56,7 @@ def opened(path: Path, spark: SparkSession, clock: ManualClock) -> hw.Workspace:
 
 def sizes(chance: random.Random) -> Sizes:
     """Ticks of a few rows each."""
-    return lambda: chance.choice([1, 2, 3, 5, 12] if LONG else [3, 8, 16])
+    return lambda: chance.choice([1, 2, 3, 5, 12] if LONG else [5, 12, 20])
 
 
 def same(histories: Histories, chance: random.Random, crashes: int) -> Held:

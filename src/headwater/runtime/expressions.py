@@ -32,7 +32,6 @@ class Evaluator:
 
     def __init__(self, catalyst: Catalyst) -> None:
         self.catalyst = self._c = catalyst
-        assert catalyst.jvm is not None
         arrow = catalyst.jvm.org.apache.spark.sql.execution.arrow
         self._converters = module(arrow, "ArrowConverters")
         self._writer = arrow.ArrowBatchStreamWriter

@@ -20,7 +20,7 @@ from headwater.operators.delta import Delta, row_hashes, take_rows
 from headwater.operators.functions import Function
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator, conformed, evaluation_error
-from headwater.runtime.planning.catalyst import collected, identity, items, kind
+from headwater.runtime.planning.catalyst import collected, identity, items, kind, output_of
 from headwater.runtime.planning.handles import Evaluation
 
 
@@ -75,7 +75,7 @@ def _planned(node: g.Regroup, evaluator: Evaluator) -> Callable[[pa.RecordBatch]
             leaf = frame._jdf.queryExecution().analyzed()
             renamed = [
                 catalyst.alias(catalyst.cast(a, like.dataType()), like.name(), like=like)
-                for a, like in zip(items(leaf.output()), evaluation.attributes, strict=True)
+                for a, like in zip(output_of(leaf), evaluation.attributes, strict=True)
             ]
             below = catalyst.plans.Project(catalyst.seq(renamed), leaf)
             plan = evaluation.plan.withNewChildren(catalyst.seq([below]))

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.runtime.planning.catalyst import Jvm, identity, items, kind
+from headwater.runtime.planning.catalyst import Jvm, children_of, identity, kind
 
 Native = Callable[[pa.RecordBatch, int], pa.Array]
 
@@ -93,7 +93,7 @@ def may_fail(e: Jvm) -> bool:
         "TimestampAddInterval",
         "Sequence",
     )
-    return kind(e) in checked or any(may_fail(c) for c in items(e.children()))
+    return kind(e) in checked or any(may_fail(c) for c in children_of(e))
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +160,7 @@ class _Translation:
         if make is None:
             return None
         children: list[_Node] = []
-        for child in items(e.children()):
+        for child in children_of(e):
             made = self.node(child)
             if made is None:
                 return None
@@ -205,7 +205,7 @@ class _Translation:
         types = _types(e)
         if types[0] not in _COMPARABLE or len(set(types)) > 1:
             return None
-        literals = [_literal(c) if kind(c) == "Literal" else None for c in items(e.children())[1:]]
+        literals = [_literal(c) if kind(c) == "Literal" else None for c in children_of(e)[1:]]
         if any(scalar is None or not scalar.is_valid for scalar in literals):
             return None
         chosen = pa.array(literals)
@@ -227,7 +227,7 @@ class _Translation:
 
     def _remainder(self, e: Jvm, left: _Node, right: _Node) -> _Values | None:
         a, b = _types(e)
-        divisor = items(e.children())[1]
+        divisor = children_of(e)[1]
         if a != b or a not in _INTEGERS or kind(divisor) != "Literal" or not (divisor.value() or 0) > 0:
             return None
         by = divisor.value()
@@ -297,7 +297,7 @@ class _Translation:
 
     def _sequence(self, e: Jvm, first: _Node, last: _Node, *step: _Node) -> _Values | None:
         """Only one that ascends by a number which is written out."""
-        by = items(e.children())[-1]
+        by = children_of(e)[-1]
         if _types(e) != ["bigint"] * 3 or kind(by) != "Literal" or not (by.value() or 0) > 0:
             return None
 
@@ -317,7 +317,7 @@ class _Translation:
         return listed
 
     def _createnamedstruct(self, e: Jvm, *parts: _Node) -> _Values | None:
-        literals = items(e.children())[::2]
+        literals = children_of(e)[::2]
         if any(kind(c) != "Literal" for c in literals):
             return None
         names = [c.value().toString() for c in literals]
@@ -329,7 +329,7 @@ class _Translation:
 
     def _checkoverflowinsum(self, e: Jvm, child: _Node) -> _Values | None:
         # the kernel refuses sums that do not fit
-        return child.of if items(e.children())[0].dataType().equals(e.dataType()) else None
+        return child.of if children_of(e)[0].dataType().equals(e.dataType()) else None
 
     def _knownnotnull(self, e: Jvm, child: _Node) -> _Values:
         return child.of
@@ -367,7 +367,7 @@ class _Translation:
 
 
 def _types(e: Jvm) -> list[str]:
-    return [str(c.dataType().simpleString()) for c in items(e.children())]
+    return [str(c.dataType().simpleString()) for c in children_of(e)]
 
 
 def _mode(e: Jvm) -> str:

@@ -21,7 +21,7 @@ from headwater.operators.runs import Run
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator
 from headwater.runtime.linear import LinearStep, columns_of, compile_map, positional, schemas_of
-from headwater.runtime.planning.catalyst import items, kind
+from headwater.runtime.planning.catalyst import children_of, kind
 from headwater.runtime.planning.handles import Bound
 
 _NUMBER = pa.int64()
@@ -91,7 +91,7 @@ class Spread:
         """What the generator keeps of its rows, then the last and the first element of each."""
         shape = self._shape
         lists = shape.generator.argument.handle
-        first, last, _ = items(lists.expression.children())
+        first, last, _ = children_of(lists.expression)
         types = shape.types[:-1]
         columns = [g.Expression("", t, c, None) for t, c in zip(types, shape.generator.keep, strict=True)]
         columns += [g.Expression("", _NUMBER, None, Bound(e, lists.attributes)) for e in (last, first)]
@@ -180,7 +180,7 @@ def _step_of(generator: g.Generate) -> int | None:
         return None
     if kind(lists.expression) != "Sequence":
         return None
-    parts = items(lists.expression.children())
+    parts = children_of(lists.expression)
     if len(parts) != 3 or any(part.dataType().typeName() != "long" for part in parts):
         return None
     step = parts[-1].value() if kind(parts[-1]) == "Literal" else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from headwater.queries import graph as g
 from headwater.runtime.linear import columns_of
-from headwater.runtime.planning.catalyst import Jvm, conjuncts, identity, items, kind
+from headwater.runtime.planning.catalyst import Jvm, children_of, conjuncts, identity, items, kind
 from headwater.runtime.planning.handles import Bound
 
 
@@ -79,7 +79,7 @@ def _greatest(term: Jvm, rank: int) -> int:
     """The k of `rank <= k` or `rank < k + 1`; below all ranks if it is another condition."""
     if kind(term) not in ("LessThanOrEqual", "LessThan"):
         return -1
-    left, right = items(term.children())
+    left, right = children_of(term)
     if kind(left) != "AttributeReference" or identity(left) != rank or kind(right) != "Literal":
         return -1
     value = right.value()

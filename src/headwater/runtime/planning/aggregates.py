@@ -10,10 +10,12 @@ import pyarrow as pa
 from headwater.queries import graph as g
 from headwater.runtime.planning.catalyst import (
     Jvm,
+    children_of,
     items,
     kind,
     module,
     option,
+    output_of,
     readable,
 )
 from headwater.runtime.planning.handles import Evaluation, Lowered
@@ -77,7 +79,6 @@ class AggregateReader(SessionReader):
                 return None
             pivot = found.aggregateFunction()
             column, value = pivot.pivotColumn(), pivot.valueColumn()
-            assert c.jvm is not None
             sql = c.jvm.org.apache.spark.sql
             listed = sql.catalyst.util.GenericArrayData(pivot.pivotColumnValues())
             # as one literal: taken one by one, their types would not come back as they were
@@ -206,7 +207,7 @@ class AggregateReader(SessionReader):
 
     def _args(self, a: Jvm) -> list[Jvm]:
         function = a.aggregateFunction()
-        args = items(function.children())
+        args = children_of(function)
         if kind(function) == "Count":
             return [e for e in args if e.nullable()]  # what is never null is always counted
         if kind(function) in ("Sum", "Average", "First"):
@@ -242,7 +243,7 @@ class AggregateReader(SessionReader):
                 or pa.types.is_decimal(argument)
             )
         if name in ("Min", "Max", "MinBy", "MaxBy", "First"):
-            parts = by_parts(function) or items(function.children())
+            parts = by_parts(function) or children_of(function)
             return all(not pa.types.is_nested(self._c.arrow_type(e.dataType())) for e in parts)
         return True
 
@@ -291,7 +292,7 @@ class AggregateReader(SessionReader):
         """Any other aggregate: Spark computes it again for the groups that a change touches."""
         child = self._counted(child)
         below, key = self._keyed(child, [e.child() if kind(e) == "Alias" else e for e in grouping])
-        attributes = items(plan.output())
+        attributes = output_of(plan)
         node = g.Regroup(
             below.node,
             key,

@@ -1,7 +1,8 @@
 """Spark's plans and expressions, seen from Python: the few calls into Catalyst that planning and evaluation need.
 
 Everything here works on py4j handles to Scala objects (`Any` to the type checker) and keeps to Spark 4.3's names, so
-that a change of them in a later Spark has one place. A call costs about 0.2 ms, which suits planning and nothing else.
+that a change of them in a later Spark has one place. A call costs about 0.1 ms, and a plan takes thousands: what is asked of a
+node is kept with its handle.
 """
 
 from __future__ import annotations
@@ -23,14 +24,33 @@ _ID = re.compile(r"#\d+L?")
 _UTC = "UTC"
 
 
+class Classes:
+    """Packages, classes and static members of the JVM, each looked up once: to find one is a call for every part of its
+    name."""
+
+    def __init__(self, of: Jvm) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Jvm:
+        from py4j.java_gateway import JavaClass, JavaPackage
+
+        found = getattr(self._of, name)
+        if isinstance(found, JavaPackage | JavaClass):
+            found = Classes(found)
+        setattr(self, name, found)
+        return found
+
+    def __call__(self, *args: Jvm) -> Jvm:
+        return self._of(*args)
+
+
 class Catalyst:
     """One session's view of Catalyst."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self.jvm = spark._jvm
+        self.jvm = Classes(spark._jvm)
         self.session: Jvm = spark._jsparkSession
-        assert self.jvm is not None
         sql = self.jvm.org.apache.spark.sql
         self.expressions: Jvm = sql.catalyst.expressions
         self.plans: Jvm = sql.catalyst.plans.logical
@@ -40,7 +60,6 @@ class Catalyst:
 
     def seq(self, items: Iterable[Jvm]) -> Jvm:
         """A Scala Seq."""
-        assert self.jvm is not None
         values = self.jvm.java.util.ArrayList()
         for item in items:
             values.add(item)
@@ -48,12 +67,10 @@ class Catalyst:
 
     def none(self) -> Jvm:
         """Scala's None."""
-        assert self.jvm is not None
         return self.jvm.scala.Option.empty()
 
     def struct_type(self, schema_json: str) -> Jvm:
         """A StructType of its JSON form."""
-        assert self.jvm is not None
         return self.jvm.org.apache.spark.sql.types.DataType.fromJson(schema_json)
 
     def dataset(self, plan: Jvm) -> Jvm:
@@ -62,7 +79,6 @@ class Catalyst:
 
     def rule(self, name: str) -> Jvm:
         """An optimizer rule, by the name of its object."""
-        assert self.jvm is not None
         return module(self.jvm.org.apache.spark.sql.catalyst.optimizer, name)
 
     def arrow_type(self, data_type: Jvm) -> pa.DataType:
@@ -99,9 +115,9 @@ class Catalyst:
 
     def rewritten(self, node: Jvm, change: Callable[[Jvm], Jvm | None]) -> Jvm:
         """A tree with every node for which `change` gives another one replaced, from the leaves up."""
-        children = items(node.children())
-        changed = [self.rewritten(c, change) for c in children]
-        if any(a is not b for a, b in zip(children, changed, strict=True)):
+        below = children_of(node)
+        changed = [self.rewritten(c, change) for c in below]
+        if any(a is not b for a, b in zip(below, changed, strict=True)):
             node = node.withNewChildren(self.seq(changed))
         replacement = change(node)
         return node if replacement is None else replacement
@@ -117,13 +133,25 @@ def conjuncts(condition: Jvm) -> Iterator[Jvm]:
     if kind(condition) != "And":
         yield condition
         return
-    for child in items(condition.children()):
+    for child in children_of(condition):
         yield from conjuncts(child)
 
 
 def items(seq: Jvm) -> list[Jvm]:
     """The elements of a Scala Seq."""
     return [seq.apply(i) for i in range(seq.size())]
+
+
+def children_of(node: Jvm) -> list[Jvm]:
+    """The nodes right below one of a plan or an expression."""
+    found: list[Jvm] = _kept(node, "children", lambda: items(node.children()))
+    return [*found]
+
+
+def output_of(plan: Jvm) -> list[Jvm]:
+    """The columns of a plan."""
+    found: list[Jvm] = _kept(plan, "output", lambda: items(plan.output()))
+    return [*found]
 
 
 def option(value: Jvm) -> Jvm | None:
@@ -133,13 +161,13 @@ def option(value: Jvm) -> Jvm | None:
 
 def kind(node: Jvm) -> str:
     """The name of a node's class: `Project`, `EqualTo`."""
-    name: str = node.getClass().getSimpleName()
-    return name.rstrip("$")
+    name: str = _kept(node, "kind", lambda: node.getClass().getSimpleName().rstrip("$"))
+    return name
 
 
 def identity(attribute: Jvm) -> int:
     """The number that tells an attribute from all others of its name."""
-    number: int = attribute.exprId().id()
+    number: int = _kept(attribute, "identity", lambda: attribute.exprId().id())
     return number
 
 
@@ -152,10 +180,19 @@ def find(node: Jvm, found: Callable[[Jvm], bool]) -> Jvm:
     """The first node of an expression tree, from the top, for which `found` is true, or None."""
     if found(node):
         return node
-    for child in items(node.children()):
+    for child in children_of(node):
         if (hit := find(child, found)) is not None:
             return hit
     return None
+
+
+def _kept(handle: Jvm, fact: str, ask: Callable[[], Any]) -> Any:
+    """A fact of a node, asked once and kept with its handle: nodes never change."""
+    kept = handle.__dict__
+    name = "_headwater_" + fact
+    if name not in kept:
+        kept[name] = ask()
+    return kept[name]
 
 
 def collected(frame: DataFrame) -> pa.Table:

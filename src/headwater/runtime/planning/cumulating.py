@@ -20,7 +20,18 @@ from functools import partial
 from typing import Any
 
 from headwater.queries.orderings import Spelled, spelled
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, identity, items, kind, module, option
+from headwater.runtime.planning.catalyst import (
+    Catalyst,
+    Jvm,
+    children_of,
+    find,
+    identity,
+    items,
+    kind,
+    module,
+    option,
+    output_of,
+)
 from headwater.runtime.planning.determinism import Refuse
 
 TIME_WINDOW = "spark.timeWindow"
@@ -45,7 +56,6 @@ def with_own_functions(catalyst: Catalyst, plan: Jvm, text: str, refuse: Refuse)
     named = {name for name in named if not catalyst.session.catalog().functionExists(name)}
     if not named:
         return plan
-    assert catalyst.jvm is not None
     # the queries of WITH are no part of the tree before they are put in their places
     plan = module(catalyst.jvm.org.apache.spark.sql.catalyst.analysis, "CTESubstitution").apply(plan)
     return _rewritten(catalyst, plan, _Parsed(catalyst, named, text, refuse).changed)
@@ -77,11 +87,10 @@ def _ending_after(catalyst: Catalyst, plan: Jvm, columns: set[int], limit: Jvm) 
 
 def _rewritten(catalyst: Catalyst, plan: Jvm, change: Callable[[Jvm], Jvm]) -> Jvm:
     """A plan with its nodes changed from the leaves up, those of its subqueries too."""
-    children = items(plan.children())
+    children = children_of(plan)
     changed = [_rewritten(catalyst, child, change) for child in children]
     if any(a is not b for a, b in zip(children, changed, strict=True)):
         plan = plan.withNewChildren(catalyst.seq(changed))
-    assert catalyst.jvm is not None
     plans = catalyst.jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PLAN_EXPRESSION()
     holders = [e for e in items(plan.expressions()) if e.containsPattern(plans)]
     subqueries = [s for e in holders for s in _subqueries_of(e)]
@@ -95,7 +104,6 @@ def _exchanged(catalyst: Catalyst, plan: Jvm, pairs: list[tuple[Jvm, Jvm]]) -> J
     """A node of a plan with some of its expressions exchanged for others."""
     if not pairs:
         return plan
-    assert catalyst.jvm is not None
     changes = catalyst.jvm.java.util.HashMap()
     for old, new in pairs:
         changes.put(old, new)
@@ -109,14 +117,13 @@ def _subqueries_of(expression: Jvm) -> list[Jvm]:
     """The subqueries of an expression that stand in no other."""
     if kind(expression) in _SUBQUERIES:
         return [expression]
-    return [found for child in items(expression.children()) for found in _subqueries_of(child)]
+    return [found for child in children_of(expression) for found in _subqueries_of(child)]
 
 
 class _Parsed:
     """Writes the calls of a parsed plan with Spark's functions."""
 
     def __init__(self, catalyst: Catalyst, named: set[str], text: str, refuse: Refuse) -> None:
-        assert catalyst.jvm is not None
         self._c = catalyst
         self._origin = module(catalyst.jvm.org.apache.spark.sql.catalyst.trees, "CurrentOrigin")
         self._named = named
@@ -132,7 +139,7 @@ class _Parsed:
         return _exchanged(self._c, plan, pairs)
 
     def _pairs(self, expression: Jvm) -> list[tuple[Jvm, Jvm]]:
-        pairs = [pair for child in items(expression.children()) for pair in self._pairs(child)]
+        pairs = [pair for child in children_of(expression) for pair in self._pairs(child)]
         if self._is_call(expression):
             make = self._window if self._name(expression) == _CUMULATE else self._corrected
             pairs.append((expression, self._placed(expression, partial(make, expression))))
@@ -154,7 +161,6 @@ class _Parsed:
         """The window, or a part of it, as a column of that name."""
         first, *names = items(name.nameParts())
         value = self._window(call)
-        assert self._c.jvm is not None
         extract = self._c.jvm.org.apache.spark.sql.catalyst.analysis.UnresolvedExtractValue
         for part in names:
             value = extract(value, self._literal(part))
@@ -237,7 +243,7 @@ class _Parsed:
         """The columns in an expression that are named after the function, or are parts of one that is."""
         if kind(expression) == "UnresolvedAttribute":
             return [expression] if items(expression.nameParts())[0].lower() == _CUMULATE else []
-        return [name for child in items(expression.children()) for name in self._window_names(child)]
+        return [name for child in children_of(expression) for name in self._window_names(child)]
 
     def _name(self, call: Jvm) -> str:
         parts = items(call.nameParts())
@@ -262,7 +268,6 @@ class _Analysed:
     """Exchanges hopping windows for lists of ends, and those that stand for windows that grow for these."""
 
     def __init__(self, catalyst: Catalyst) -> None:
-        assert catalyst.jvm is not None
         self._c = catalyst
         self._long = module(catalyst.jvm.org.apache.spark.sql.types, "LongType")
         self._scala = catalyst.jvm.scala
@@ -308,7 +313,7 @@ class _Analysed:
     def _hops(self, window: Jvm) -> _Hops:
         """What a hopping window is made of, read off the newest one as Spark writes it."""
         rest = find(window, lambda e: kind(e) == "Remainder")  # (time - begin) % slide
-        end = items(window.children())[3].child().child()  # start + size
+        end = children_of(window)[3].child().child()  # start + size
         time = rest.left().left().child()
         is_marked = kind(time) == "KnownNullable"
         return _Hops(
@@ -328,7 +333,7 @@ class _Analysed:
         after = e.Add(e.Add(first, missed), step)
         begin = c.alias(e.If(e.GreaterThan(after, first), after, first), "first")
         child = exploded.child()
-        begun = c.plans.Project(c.seq([*items(child.output()), begin]), child)
+        begun = c.plans.Project(c.seq([*output_of(child), begin]), child)
         some = c.plans.Filter(e.LessThanOrEqual(begin.toAttribute(), last), begun)
         ends = e.Sequence(begin.toAttribute(), last, self._some(step), c.none())
         shown = exploded.generatorOutput()
@@ -372,7 +377,6 @@ def _microseconds(catalyst: Catalyst, expression: Jvm) -> int | None:
     if (name := expression.dataType().simpleString()) != "string":
         months = "month" in name or "year" in name
         return None if months or not name.startswith("interval ") else int(expression.value())
-    assert catalyst.jvm is not None
     intervals = module(catalyst.jvm.org.apache.spark.sql.catalyst.util, "IntervalUtils")
     try:
         interval = intervals.fromIntervalString(expression.value().toString())

@@ -11,7 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, identity, items, kind, module, option
+from headwater.runtime.planning.catalyst import (
+    Catalyst,
+    Jvm,
+    children_of,
+    find,
+    identity,
+    items,
+    kind,
+    module,
+    option,
+    output_of,
+)
 from headwater.runtime.planning.ties import with_ties_decided
 
 Refuse = Callable[..., NoReturn]
@@ -51,7 +62,7 @@ class Determinism:
 
     def _plan(self, plan: Jvm, wanted: set[int] | None) -> Jvm:
         """`wanted`: the attributes that those above read other than to sort them; None if it may be any."""
-        children = items(plan.children())
+        children = children_of(plan)
         changed = [self._plan(c, self._wanted_below(plan, wanted)) for c in children]
         if any(a is not b for a, b in zip(children, changed, strict=True)):
             plan = plan.withNewChildren(self._catalyst.seq(changed))
@@ -152,7 +163,7 @@ class Determinism:
             "AggregateExpression",
             "WindowExpression",
         )
-        children = items(expression.children())
+        children = children_of(expression)
         if not aggregate and not expression.deterministic() and all(c.deterministic() for c in children):
             self._refuse(
                 expression,
@@ -225,9 +236,7 @@ class Determinism:
         c = self._catalyst
         given = items(order)
         named = {identity(o.child()) for o in given if kind(o.child()) == "AttributeReference"}
-        rest = [
-            self._ascending(a) for a in items(child.output()) if identity(a) not in named and _orderable(a)
-        ]
+        rest = [self._ascending(a) for a in output_of(child) if identity(a) not in named and _orderable(a)]
         return c.seq([*given, *rest])
 
     def _limit_next_to_sort(self, plan: Jvm) -> Jvm:
@@ -281,7 +290,7 @@ class Determinism:
     def _presorted(self, e: Jvm) -> Jvm | None:
         """A list that a comparison of the user's sorts, which may find equal what is not: those stay in the order that
         they have, since the sort is stable, so they are given the order of their values before."""
-        listed, comparison = items(e.children())
+        listed, comparison = children_of(e)
         if kind(listed) != "AggregateExpression" or kind(listed.aggregateFunction()) != "CollectList":
             return None
         if not _orderable(listed.aggregateFunction()):
@@ -309,7 +318,7 @@ def _unsorted(expression: Jvm) -> set[int]:
         return {identity(expression)}
     if kind(expression) in ("SortArray", "ArraySort"):
         return set()
-    return set().union(*(_unsorted(c) for c in items(expression.children())), set())
+    return set().union(*(_unsorted(c) for c in children_of(expression)), set())
 
 
 def _is_subquery(expression: Jvm) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from headwater.operators.sessions import SessionSpec
 from headwater.queries import graph as g
-from headwater.runtime.planning.catalyst import Jvm, identity, items, kind
+from headwater.runtime.planning.catalyst import Jvm, identity, items, kind, output_of
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _is_of_one(node: g.Node) -> bool:
 
 def _side(node: g.Node, plan: Jvm, expiring: Mapping[int, Expiring]) -> tuple[int, Expiring] | None:
     """The column of one side of a join: what is computed for the join comes after the columns of its plan."""
-    for place, by in _known(items(plan.output()), expiring):
+    for place, by in _known(output_of(plan), expiring):
         if node.schema.field(place).name == plan.output().apply(place).name():
             return place, by
     return None

@@ -12,11 +12,13 @@ from headwater.runtime.planning.aggregates import AggregateReader
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
+    children_of,
     find,
     items,
     kind,
     module,
     option,
+    output_of,
     readable,
 )
 from headwater.runtime.planning.determinism import Refuse
@@ -45,12 +47,12 @@ class FunctionReader(SlideReader, LinearReader, AggregateReader):
         child = self.lower(plan.child())
         for call, attribute in zip(items(plan.udfs()), items(plan.resultAttrs()), strict=True):
             child = self._called(child, call, attribute)
-        return self._narrowed(child, items(plan.output()))
+        return self._narrowed(child, output_of(plan))
 
     def _called(self, child: Lowered, call: Jvm, attribute: Jvm) -> Lowered:
         """The input with one more column, the values of a call; the calls among its arguments come first."""
         arguments = []
-        for argument in items(call.children()):
+        for argument in children_of(call):
             if kind(argument) == "NamedArgumentExpression":
                 self._refuse(call, "users' functions take their arguments by position in views")
             while (inner := find(argument, lambda e: kind(e) == "PythonUDF")) is not None:

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headwater.runtime.hidden import hidden_among
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, items, kind
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, find, items, kind
 
 
 def with_named_columns(catalyst: Catalyst, plan: Jvm) -> Jvm:
     """A parsed plan in which hidden columns are named below such windows."""
-    assert catalyst.jvm is not None
     analysis = catalyst.jvm.org.apache.spark.sql.catalyst.analysis
 
     def change(node: Jvm) -> Jvm | None:
@@ -48,5 +47,5 @@ def _hidden(expression: Jvm) -> Iterator[Jvm]:
         if hidden_among([items(expression.nameParts())[-1].lower()]):
             yield expression
         return
-    for child in items(expression.children()):
+    for child in children_of(expression):
         yield from _hidden(child)

@@ -9,11 +9,13 @@ import pyarrow as pa
 from headwater.queries import graph as g
 from headwater.runtime.planning.catalyst import (
     Jvm,
+    children_of,
     identity,
     items,
     kind,
     module,
     option,
+    output_of,
 )
 from headwater.runtime.planning.handles import Bound, Lowered, NotIn
 from headwater.runtime.planning.ranges import RangeReader
@@ -90,7 +92,7 @@ class JoinReader(RangeReader):
             self._c.arrow_schema(sides),
             range=reach,
         )
-        return self._narrowed(Lowered(node, sides), items(plan.output()))
+        return self._narrowed(Lowered(node, sides), output_of(plan))
 
     def _one_sided(
         self, condition: Jvm, left: Lowered, right: Lowered
@@ -123,7 +125,7 @@ class JoinReader(RangeReader):
         )
 
     def _null_aware(self, plan: Jvm) -> tuple[Jvm, Jvm] | None:
-        anti = self._c.jvm.org.apache.spark.sql.catalyst.plans  # type: ignore[union-attr]
+        anti = self._c.jvm.org.apache.spark.sql.catalyst.plans
         plan = plan.copy(plan.left(), plan.right(), module(anti, "LeftAnti"), plan.condition(), plan.hint())
         found = option(self._planning("ExtractSingleColumnNullAwareAntiJoin").unapply(plan))
         if found is None:
@@ -169,7 +171,6 @@ class JoinReader(RangeReader):
         return g.Aggregate(side.node, 0, (count_all, count_filled), counts)
 
     def _long(self) -> Jvm:
-        assert self._c.jvm is not None
         return module(self._c.jvm.org.apache.spark.sql.types, "LongType")
 
     def _not_in(self, left: Lowered, right: Lowered, left_key: Jvm, right_key: Jvm) -> Lowered:
@@ -205,7 +206,7 @@ class JoinReader(RangeReader):
 
 def _never(condition: Jvm) -> bool:
     """Whether a condition is seen to be false or null whatever the rows."""
-    children = items(condition.children())
+    children = children_of(condition)
     match kind(condition):
         case "Literal":
             return condition.value() is not True

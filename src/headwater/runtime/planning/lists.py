@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headwater.queries.orderings import LISTS, Spelled, spelled
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, items, kind, module, option
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, find, items, kind, module, option
 from headwater.runtime.planning.determinism import Refuse
 
 _PLANS = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
@@ -27,7 +27,6 @@ def with_ordered_lists(catalyst: Catalyst, plan: Jvm, text: str, refuse: Refuse)
     read = spelled(text)
     if "within" not in read.text.lower():
         return plan
-    assert catalyst.jvm is not None
     sql = catalyst.jvm.org.apache.spark.sql.catalyst
     # the queries of WITH are no part of the tree before they are put in their places
     plan = module(sql.analysis, "CTESubstitution").apply(plan)
@@ -53,7 +52,7 @@ def with_ordered_lists(catalyst: Catalyst, plan: Jvm, text: str, refuse: Refuse)
 
 def _expressions(plan: Jvm) -> Iterator[Jvm]:
     """Every expression of a plan and of the subqueries in it, those above first."""
-    for child in items(plan.children()):
+    for child in children_of(plan):
         yield from _expressions(child)
     for expression in items(plan.expressions()):
         yield from _within(expression)
@@ -61,7 +60,7 @@ def _expressions(plan: Jvm) -> Iterator[Jvm]:
 
 def _within(expression: Jvm) -> Iterator[Jvm]:
     yield expression
-    for child in items(expression.children()):
+    for child in children_of(expression):
         yield from _within(child)
     if kind(expression) in _PLANS:
         yield from _expressions(expression.plan())
@@ -88,7 +87,6 @@ class _Lists:
     """Writes one list after the other. Every node that it makes has the place of the call that it is for."""
 
     def __init__(self, catalyst: Catalyst, refuse: Refuse) -> None:
-        assert catalyst.jvm is not None
         self._c = catalyst
         self._refuse = refuse
         self._analysis = catalyst.jvm.org.apache.spark.sql.catalyst.analysis

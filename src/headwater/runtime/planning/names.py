@@ -14,7 +14,16 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, items, kind, module, option
+from headwater.runtime.planning.catalyst import (
+    Catalyst,
+    Jvm,
+    children_of,
+    items,
+    kind,
+    module,
+    option,
+    output_of,
+)
 from headwater.runtime.planning.handles import RELATION_KEY
 
 _SUBQUERIES = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
@@ -47,7 +56,6 @@ class Names:
         """A parsed plan with these relations in it."""
         if not self._is_needed():
             return parsed
-        assert self._c.jvm is not None
         # names of WITH come first; what is left after this are relations
         substitution = module(self._c.jvm.org.apache.spark.sql.catalyst.analysis, "CTESubstitution")
         return self._plan(substitution.apply(parsed))
@@ -61,14 +69,13 @@ class Names:
         named = kind(plan) == "SubqueryAlias" and kind(plan.child()) == "UnresolvedRelation"
         if named and (mention := self._mention(plan.child(), plan.alias())) is not None:
             return mention
-        children = items(plan.children())
+        children = children_of(plan)
         changed = [self._plan(child) for child in children]
         if any(a is not b for a, b in zip(children, changed, strict=True)):
             plan = plan.withNewChildren(self._c.seq(changed))
         return self._subqueries(plan)
 
     def _subqueries(self, plan: Jvm) -> Jvm:
-        assert self._c.jvm is not None
         changes = self._c.jvm.java.util.HashMap()
         for expression in items(plan.expressions()):
             for subquery in _subqueries_of(expression):
@@ -86,7 +93,6 @@ class Names:
             return None
         name, opened = found
         self.met.add(name)
-        assert self._c.jvm is not None
         origin = module(self._c.jvm.org.apache.spark.sql.catalyst.trees, "CurrentOrigin")
         origin.set(relation.origin())  # what is refused of it is underlined where it is named
         try:
@@ -103,7 +109,7 @@ class Names:
     ) -> Jvm:
         """A relation at a place that names it; `where` makes a condition for its rows, of its columns."""
         c = self._c
-        attributes = items(opened.plan.output())
+        attributes = output_of(opened.plan)
         marks = [{_HIDDEN: a.name()} if i >= opened.visible else {} for i, a in enumerate(attributes)]
         marks[0][RELATION_KEY] = name
         named = [self._renewed(a, mark) for a, mark in zip(attributes, marks, strict=True)]
@@ -122,14 +128,12 @@ class Names:
         if name is None:
             return None
         c = self._c
-        assert c.jvm is not None
         found = relation.copy(c.seq([name]), relation.options(), relation.isStreaming())
         known_as = c.jvm.org.apache.spark.sql.catalyst.AliasIdentifier(parts[-1], c.seq(parts[:-1]))
         return c.plans.SubqueryAlias(known_as, found)
 
     def _renewed(self, attribute: Jvm, marks: Mapping[str, str]) -> Jvm:
         """The same column with an identity of its own, so that every place which names a relation has its columns."""
-        assert self._c.jvm is not None
         name, none = attribute.name(), self._c.seq([])
         metadata = self._c.none()
         if marks:
@@ -143,7 +147,7 @@ def _subqueries_of(expression: Jvm) -> list[Jvm]:
     """The subqueries of an expression that stand in no other."""
     if kind(expression) in _SUBQUERIES:
         return [expression]
-    return [found for child in items(expression.children()) for found in _subqueries_of(child)]
+    return [found for child in children_of(expression) for found in _subqueries_of(child)]
 
 
 def relation_of(plan: Jvm) -> str | None:

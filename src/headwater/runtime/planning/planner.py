@@ -37,9 +37,10 @@ from headwater.runtime.hidden import (
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
-    items,
+    children_of,
     kind,
     option,
+    output_of,
     readable,
     spark_schema_json,
 )
@@ -296,7 +297,7 @@ class Planner:
         return found
 
     def _schema(self, query: Query, pinned: Jvm, attributes: list[Jvm]) -> pa.Schema:
-        names = [a.name() for a in items(pinned.output())]
+        names = [a.name() for a in output_of(pinned)]
         seen: dict[str, str] = {}
         for name in names:
             if name.lower() in seen:
@@ -429,7 +430,7 @@ def _place(node: Jvm) -> tuple[int | None, int | None]:
     start, stop = origin.startIndex(), origin.stopIndex()
     if start.isDefined() and stop.isDefined():
         return start.get(), stop.get() + 1
-    for child in items(node.children()):
+    for child in children_of(node):
         place = _place(child)
         if place[0] is not None:
             return place

@@ -20,7 +20,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headwater.runtime.hidden import VERSIONED, table_topic
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, identity, items, kind, module, option
+from headwater.runtime.planning.catalyst import (
+    Catalyst,
+    Jvm,
+    children_of,
+    identity,
+    items,
+    kind,
+    module,
+    option,
+    output_of,
+)
 from headwater.runtime.planning.determinism import Refuse
 from headwater.runtime.planning.handles import Relation
 from headwater.runtime.planning.policy import Policy
@@ -88,9 +98,8 @@ class PunctualVersions(TimedPlans):
         table = self._relations[topic]
         assert self._changelog is not None
         assert table.versions is not None
-        assert c.jvm is not None
         records = self._changelog(topic)
-        columns = items(records.output())
+        columns = output_of(records)
         width, named = len(table.schema), {a.name(): a for a in columns}
         timestamp = module(c.jvm.org.apache.spark.sql.types, "TimestampType")
         times = [c.cast(named[name], timestamp) for name in table.versions.begins if name in named]
@@ -107,7 +116,7 @@ class PunctualVersions(TimedPlans):
         known = f"concat(_partition, ':', _offset) AS {_VERSION}"
         spans = c.dataset(admitted.plan).selectExpr(c.seq(["*", ends, known])).where("_op <> 'delete'")
         made = spans.queryExecution().analyzed()
-        found = {a.name(): a for a in items(made.output())}
+        found = {a.name(): a for a in output_of(made)}
         given = items(plan.projectList())
         shown = {e.child().name(): identity(e) for e in given}
         self._versions.append(_Mention(plan, relation.name, shown[_VALID_FROM], shown[_VALID_TO]))
@@ -121,8 +130,8 @@ class PunctualVersions(TimedPlans):
         for term, defined in terms(option(plan.condition()), {}):
             if kind(term) != "Or":
                 continue
-            end = next((e.child() for e in items(term.children()) if kind(e) == "IsNull"), None)
-            less = next((items(e.children()) for e in items(term.children()) if kind(e) == "LessThan"), None)
+            end = next((e.child() for e in children_of(term) if kind(e) == "IsNull"), None)
+            less = next((children_of(e) for e in children_of(term) if kind(e) == "LessThan"), None)
             if end is None or less is None or kind(end) != "AttributeReference":
                 continue
             point = moved(less[0], defined)
@@ -172,12 +181,12 @@ class PunctualVersions(TimedPlans):
 
 def _is_read(plan: Jvm, columns: set[int]) -> bool:
     """Whether a plan shows columns, or reads them anywhere but in one term of a join; also by other names."""
-    return _times_read(plan, columns) > 1 or any(identity(a) in columns for a in items(plan.output()))
+    return _times_read(plan, columns) > 1 or any(identity(a) in columns for a in output_of(plan))
 
 
 def _times_read(plan: Jvm, columns: set[int]) -> int:
     """How often columns are read; adds the other names that they get."""
-    count, name = sum(_times_read(child, columns) for child in items(plan.children())), kind(plan)
+    count, name = sum(_times_read(child, columns) for child in children_of(plan)), kind(plan)
     for expression in items(plan.expressions()):
         if name == "Project" and kind(expression) == "AttributeReference":
             continue

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from headwater.queries import graph as g
 from headwater.runtime.hidden import is_versions, table_topic
-from headwater.runtime.planning.catalyst import Jvm, conjuncts, identity, items, kind, module
+from headwater.runtime.planning.catalyst import Jvm, children_of, conjuncts, identity, items, kind, module
 from headwater.runtime.planning.handles import Lowered
 from headwater.runtime.planning.reader import Reader
 
@@ -109,7 +109,6 @@ class RangeReader(Reader):
         return x.Add(x.If(beyond, end, e), self._bigint_literal(by))
 
     def _bigint(self) -> Jvm:
-        assert self._c.jvm is not None
         return module(self._c.jvm.org.apache.spark.sql.types, "LongType")
 
     def _bigint_literal(self, value: int) -> Jvm:
@@ -129,7 +128,7 @@ class RangeReader(Reader):
         for term in terms:
             if kind(term) not in _COMPARISONS:
                 continue
-            one, other = items(term.children())
+            one, other = children_of(term)
             at = other if kind(term) == "LessThanOrEqual" else one
             since = one if at is other else other
             if kind(term) not in ("LessThanOrEqual", "GreaterThanOrEqual") or not _is_of(at, own):
@@ -167,12 +166,12 @@ def _bound(term: Jvm, left: set[int], right: set[int]) -> _Bound | None:
     if kind(term) not in _COMPARISONS:
         return None
     sign, strict = _COMPARISONS[kind(term)]
-    one, other = items(term.children())
+    one, other = children_of(term)
     if kind(one) in ("SubtractTimestamps", "Subtract") and (more := _constant(other)) is not None:
-        first, second = map(_moved, items(one.children()))
+        first, second = map(_moved, children_of(one))
         second = _Moved(second.base, second.by + more)
     elif kind(other) in ("SubtractTimestamps", "Subtract") and (more := _constant(one)) is not None:
-        second, first = map(_moved, items(other.children()))
+        second, first = map(_moved, children_of(other))
         first = _Moved(first.base, first.by + more)
     else:
         first, second = _moved(one), _moved(other)
@@ -190,7 +189,7 @@ def _bound(term: Jvm, left: set[int], right: set[int]) -> _Bound | None:
 
 
 def _moved(e: Jvm) -> _Moved:
-    name, children = kind(e), items(e.children())
+    name, children = kind(e), children_of(e)
     if name in ("TimestampAddInterval", "Add", "DateAdd") and (by := _constant(children[1])) is not None:
         below = _moved(children[0])
         return _Moved(below.base, below.by + by)
@@ -220,7 +219,7 @@ def _is_safe(e: Jvm) -> bool:
     """Whether it can be computed for every row, also for those that the join would never have looked at."""
     if kind(e) == "AttributeReference":
         return True
-    children = items(e.children())
+    children = children_of(e)
     if kind(e) == "Cast":
         given, made = children[0].dataType().simpleString(), e.dataType().simpleString()
         times = (*_TIMES, "date")
@@ -242,10 +241,10 @@ def _is_same(one: Jvm, other: Jvm) -> bool:
 
 def _is_open_or_after(term: Jvm, end: Jvm, at: Jvm) -> bool:
     """Whether a condition is `end IS NULL OR at < end`."""
-    children = items(term.children())
+    children = children_of(term)
     is_open = any(kind(c) == "IsNull" and _is_same(c.child(), end) for c in children)
-    less = (items(c.children()) for c in children if kind(c) == "LessThan")
-    more = (items(c.children())[::-1] for c in children if kind(c) == "GreaterThan")
+    less = (children_of(c) for c in children if kind(c) == "LessThan")
+    more = (children_of(c)[::-1] for c in children if kind(c) == "GreaterThan")
     return is_open and any(_is_same(a, at) and _is_same(b, end) for a, b in (*less, *more))
 
 

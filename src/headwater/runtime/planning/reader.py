@@ -31,7 +31,6 @@ class Reader:
         self._relations = with_versions(relations)
         self._refuse = refuse
         self._read: set[int] = set()
-        assert catalyst.jvm is not None
         patterns = catalyst.jvm.org.apache.spark.sql.catalyst.trees.TreePattern
         self._scalar: Jvm = patterns.SCALAR_SUBQUERY()
         self.origins: dict[int, tuple[g.Node, Jvm]] = {}
@@ -127,7 +126,6 @@ class Reader:
         return int(e.eval(None))
 
     def _planning(self, name: str) -> Jvm:
-        assert self._c.jvm is not None
         return module(self._c.jvm.org.apache.spark.sql.catalyst.planning, name)
 
     def _projected(self, child: Lowered, expressions: Sequence[Jvm]) -> Lowered:

@@ -18,7 +18,7 @@ from headwater.runtime.functions.definitions import FunctionDefinition
 from headwater.runtime.functions.folds import Fold, recomputed
 from headwater.runtime.functions.registry import Functions
 from headwater.runtime.functions.states import CollectedCalls
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, items, kind, module
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, find, items, kind, module
 from headwater.runtime.planning.determinism import Refuse
 from headwater.types import format_type
 
@@ -107,7 +107,7 @@ class SessionFunctions:
 
     def _refuse_correlated(self, plan: Jvm, refuse: Refuse) -> None:
         """Where no row matches, Spark would take NULL for the value of a user's aggregate, which may be another."""
-        for child in items(plan.children()):
+        for child in children_of(plan):
             self._refuse_correlated(child, refuse)
         for expression in items(plan.expressions()):
             found = find(expression, lambda e: kind(e) in _SUBQUERIES)
@@ -152,7 +152,7 @@ class SessionFunctions:
                 return None
             function = e.aggregateFunction()
             parts: list[Jvm] = []
-            for i, argument in enumerate(items(function.children())):
+            for i, argument in enumerate(children_of(function)):
                 parts += [module(c.expressions, "Literal").apply(f"argument {i + 1}"), argument]
             rows = c.expressions.aggregate.CollectList(c.expressions.CreateNamedStruct(c.seq(parts)))
             return self._scalar(function.name()).builder(c.seq([rows.toAggregateExpression()]))
@@ -163,7 +163,7 @@ class SessionFunctions:
     def _rewritten(self, plan: Jvm, change: Callable[[Jvm], Jvm]) -> Jvm:
         """A plan with its nodes changed, those of its subqueries too."""
         c = self._c
-        children = items(plan.children())
+        children = children_of(plan)
         changed = [self._rewritten(child, change) for child in children]
         if any(a is not b for a, b in zip(children, changed, strict=True)):
             plan = plan.withNewChildren(c.seq(changed))
@@ -196,7 +196,7 @@ class SessionFunctions:
 def _aggregates(plan: Jvm) -> bool:
     """Whether a plan calls a user's aggregate."""
     calls = (find(e, lambda e: kind(e) == "PythonUDAF") for e in items(plan.expressions()))
-    return any(c is not None for c in calls) or any(map(_aggregates, items(plan.children())))
+    return any(c is not None for c in calls) or any(map(_aggregates, children_of(plan)))
 
 
 class _Table:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headwater.queries import graph as g
-from headwater.runtime.planning.catalyst import Jvm, identity, items, kind
+from headwater.runtime.planning.catalyst import Jvm, identity, items, kind, output_of
 from headwater.runtime.planning.handles import Lowered
 from headwater.runtime.planning.reader import Reader
 
@@ -47,7 +47,6 @@ class SessionReader(Reader):
     def _unmarked(self, plan: Jvm, grouping: Sequence[Jvm], place: int) -> tuple[Jvm, list[Jvm]]:
         """An aggregate over rows that have their sessions, which are not to be made again, and its keys."""
         c = self._c
-        assert c.jvm is not None
         none = c.jvm.org.apache.spark.sql.types.Metadata.empty()
         keys = [e.withMetadata(none) if i == place else e for i, e in enumerate(grouping)]
         bare = [e.child() if kind(e) == "Alias" else e for e in keys]
@@ -65,7 +64,7 @@ def _always_there(plan: Jvm, attribute: Jvm) -> bool:
         case "Project":
             made = [e for e in items(plan.projectList()) if identity(e) == number]
         case "Expand":
-            place = [identity(a) for a in items(plan.output())].index(number)
+            place = [identity(a) for a in output_of(plan)].index(number)
             made = [items(projection)[place] for projection in items(plan.projections())]
         case _:
             return False

@@ -13,7 +13,17 @@ import pyarrow as pa
 
 from headwater.queries import graph as g
 from headwater.runtime.planning.aggregates import AggregateReader
-from headwater.runtime.planning.catalyst import Jvm, find, identity, items, kind, option, readable
+from headwater.runtime.planning.catalyst import (
+    Jvm,
+    children_of,
+    find,
+    identity,
+    items,
+    kind,
+    option,
+    output_of,
+    readable,
+)
 from headwater.runtime.planning.handles import Evaluation, Lowered
 from headwater.runtime.planning.windows import WindowReader
 
@@ -64,7 +74,7 @@ class SlideReader(WindowReader, AggregateReader):
             schema = self._c.arrow_schema(attributes)
             evaluation = Evaluation(plan, tuple(below.attributes))
             node = g.Slide(below.node, key, time, preceding, following, text, (), schema, evaluation)
-            return self._narrowed(Lowered(node, attributes), items(plan.output()))
+            return self._narrowed(Lowered(node, attributes), output_of(plan))
         framed, arguments = [], iter(rest)
         for a, (low, high) in zip(aggregates, frames, strict=True):
             args = [next(arguments) for _ in self._args(a)]
@@ -75,14 +85,14 @@ class SlideReader(WindowReader, AggregateReader):
         schema = self._c.arrow_schema(attributes)
         node = g.Slide(below.node, key, time, preceding, following, text, tuple(framed), schema)
         lowered = self._projected(Lowered(node, attributes), [*child.attributes, *finals])
-        return self._narrowed(lowered, items(plan.output()))
+        return self._narrowed(lowered, output_of(plan))
 
     def _kept(self, a: Jvm) -> bool:
         """Whether a function has a form over frames."""
         function = a.aggregateFunction()
         if kind(function) not in _KEPT or not self._mergeable(a):
             return False
-        arguments = [self._c.arrow_type(e.dataType()) for e in items(function.children())]
+        arguments = [self._c.arrow_type(e.dataType()) for e in children_of(function)]
         return not any(pa.types.is_null(argument) for argument in arguments)
 
     def _results(self, named: Sequence[Jvm], aggregates: Sequence[Jvm]) -> tuple[list[Jvm], list[Jvm]]:

@@ -9,10 +9,12 @@ import pyarrow as pa
 from headwater.queries import graph as g
 from headwater.runtime.planning.catalyst import (
     Jvm,
+    children_of,
     collected,
     identity,
     items,
     kind,
+    output_of,
     readable,
 )
 from headwater.runtime.planning.handles import COLUMN_KEY, SOURCE_KEY, Lowered
@@ -29,7 +31,7 @@ class LinearReader(Reader):
     # Sources
 
     def _logicalrdd(self, plan: Jvm) -> Lowered:
-        attributes = items(plan.output())
+        attributes = output_of(plan)
         metadata = attributes[0].metadata()
         if not metadata.contains(SOURCE_KEY):
             self._refuse(plan, "a view reads topics and views of its workspace, nothing else")
@@ -54,7 +56,7 @@ class LinearReader(Reader):
     def _constant(self, plan: Jvm) -> Lowered:
         from pyspark.sql.classic.dataframe import DataFrame
 
-        attributes = items(plan.output())
+        attributes = output_of(plan)
         if not attributes:  # Arrow counts no rows without a column
             one = self._c.alias(self._literal(1), "one")
             return self._narrowed(self._constant(self._c.plans.Project(self._c.seq([one]), plan)), [])
@@ -80,7 +82,7 @@ class LinearReader(Reader):
         step = g.Filter(self._expression(condition, child.attributes))
         lowered = self._mapped(child, step, child.attributes)
         there = {identity(a) for a in lowered.attributes}  # a source gives no hidden column that nobody reads
-        return self._narrowed(lowered, [a for a in items(plan.output()) if identity(a) in there])
+        return self._narrowed(lowered, [a for a in output_of(plan) if identity(a) in there])
 
     def filtered(self, plan: Jvm) -> Lowered:
         """What a filter filters."""
@@ -91,7 +93,7 @@ class LinearReader(Reader):
         child, changed = self._scalars(self.lower(plan.child()), [e for some in given for e in some])
         made = iter([self._expression(e, child.attributes) for e in changed])
         projections = tuple(tuple(islice(made, len(some))) for some in given)
-        return self._mapped(child, g.Expand(projections), items(plan.output()))
+        return self._mapped(child, g.Expand(projections), output_of(plan))
 
     def _generate(self, plan: Jvm) -> Lowered:
         child = self.lower(plan.child())
@@ -102,7 +104,7 @@ class LinearReader(Reader):
         kept = [child.attributes[i] for i in keep]
         outputs = items(plan.generatorOutput())
         if name == "ReplicateRows":
-            count, *columns = [self._expression(e, child.attributes) for e in items(generator.children())]
+            count, *columns = [self._expression(e, child.attributes) for e in children_of(generator)]
             everything = tuple(self._expression(a, child.attributes) for a in kept)
             return self._mapped(child, g.Replicate(count, everything + tuple(columns)), [*kept, *outputs])
         if name == "Stack":
@@ -122,7 +124,7 @@ class LinearReader(Reader):
         self, child: Lowered, generator: Jvm, keep: tuple[int, ...], attributes: list[Jvm]
     ) -> Lowered:
         """`stack(n, ...)`: every row n times, each time with the next of its values; null where they end."""
-        count, *values = items(generator.children())
+        count, *values = children_of(generator)
         outputs = attributes[len(keep) :]
         projections = []
         for row in range(int(count.eval(None))):
@@ -134,8 +136,8 @@ class LinearReader(Reader):
         return self._mapped(child, g.Expand(tuple(projections)), attributes)
 
     def _union(self, plan: Jvm) -> Lowered:
-        children = [self.lower(c) for c in items(plan.children())]
-        attributes = items(plan.output())
+        children = [self.lower(c) for c in children_of(plan)]
+        attributes = output_of(plan)
         schema = self._c.arrow_schema(attributes)
         return Lowered(g.Union(tuple(c.node for c in children), schema), attributes)
 
@@ -154,8 +156,8 @@ def places_read(plan: Jvm) -> dict[str, set[int]]:
     left = [plan]
     while left:
         node = left.pop()
-        left += [*items(node.children()), *items(node.subqueries())]
-        for attribute in items(node.output()) if kind(node) == "LogicalRDD" else ():
+        left += [*children_of(node), *items(node.subqueries())]
+        for attribute in output_of(node) if kind(node) == "LogicalRDD" else ():
             metadata = attribute.metadata()
             if identity(attribute) in read and metadata.contains(SOURCE_KEY):
                 found.setdefault(metadata.getString(SOURCE_KEY), set()).add(metadata.getLong(COLUMN_KEY))
@@ -164,19 +166,19 @@ def places_read(plan: Jvm) -> dict[str, set[int]]:
 
 def _given_attributes(plan: Jvm) -> set[int]:
     """The attributes that a plan gives, and those that a union of it takes by their places."""
-    given = {identity(a) for a in items(plan.output())}
+    given = {identity(a) for a in output_of(plan)}
     left = [plan]
     while left:
         node = left.pop()
-        below = items(node.children())
+        below = children_of(node)
         left += [*below, *items(node.subqueries())]
         if kind(node) == "Union":
-            given |= {identity(a) for child in below for a in items(child.output())}
+            given |= {identity(a) for child in below for a in output_of(child)}
     return given
 
 
 def _read_attributes(plan: Jvm) -> set[int]:
     """The attributes that any node of a plan reads, those in subqueries included."""
     read = {identity(a) for a in items(plan.references().toSeq())}
-    below = (_read_attributes(p) for p in (*items(plan.children()), *items(plan.subqueries())))
+    below = (_read_attributes(p) for p in (*children_of(plan), *items(plan.subqueries())))
     return read.union(*below)

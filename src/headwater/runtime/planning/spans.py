@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from headwater.queries import graph as g
 from headwater.runtime.hidden import is_changelog
-from headwater.runtime.planning.catalyst import Jvm, find, items, kind
+from headwater.runtime.planning.catalyst import Jvm, find, items, kind, output_of
 from headwater.runtime.planning.handles import SOURCE_KEY, Lowered
 from headwater.runtime.planning.windows import WindowReader
 
@@ -27,7 +27,7 @@ class SpanReader(WindowReader):
         attributes = [*below.attributes, plan.windowExpressions().head().toAttribute()]
         schema = self._c.arrow_schema(attributes)
         node = g.Versions(below.node, key, begin, offset, tombstone, schema)
-        return self._narrowed(Lowered(node, attributes), items(plan.output()))
+        return self._narrowed(Lowered(node, attributes), output_of(plan))
 
 
 def _is_of_records(plan: Jvm) -> bool:

@@ -7,7 +7,7 @@ same by themselves (`operators.extremes`), and so need no struct: `by_parts` giv
 
 from __future__ import annotations
 
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, items, kind, module
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, find, items, kind, module
 
 _PICKS = ("MinBy", "MaxBy")
 _FIELDS = ("_headwater_ordering", "_headwater_value")
@@ -16,14 +16,13 @@ _FIELDS = ("_headwater_ordering", "_headwater_value")
 
 def with_ties_decided(catalyst: Catalyst, plan: Jvm) -> Jvm:
     """An analysed aggregate or window with its choices made."""
-    assert catalyst.jvm is not None
     c, e = catalyst, catalyst.expressions
     is_ordered = module(catalyst.jvm.org.apache.spark.sql.catalyst.expressions, "RowOrdering").isOrderable
 
     def decided(pick: Jvm) -> Jvm | None:
         if kind(pick) not in _PICKS or by_parts(pick) is not None:
             return None
-        value, ordering = items(pick.children())
+        value, ordering = children_of(pick)
         if not is_ordered(c.seq([value])) or value.semanticEquals(ordering):
             return None
         names = [module(e, "Literal").apply(name) for name in _FIELDS]
@@ -46,9 +45,9 @@ def by_parts(function: Jvm) -> list[Jvm] | None:
     """The value and the ordering of a `min_by` or `max_by` whose choice is made; None for any other function."""
     if kind(function) not in _PICKS:
         return None
-    value, ordering = items(function.children())
+    value, ordering = children_of(function)
     both = find(ordering, lambda e: kind(e) == "CreateNamedStruct")
-    parts = [] if both is None else items(both.children())
+    parts = [] if both is None else children_of(both)
     if len(parts) != 4 or str(parts[0].value()) != _FIELDS[0] or not value.semanticEquals(parts[3]):
         return None
     return [value, parts[1]]

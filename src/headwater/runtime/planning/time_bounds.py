@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from headwater.runtime.planning.catalyst import Jvm, find, identity, items, kind
+from headwater.runtime.planning.catalyst import Jvm, children_of, find, identity, kind
 
 _COMPARISONS = {
     "GreaterThanOrEqual": (1, 0),
@@ -74,7 +74,7 @@ class TimeBounds:
         found = []
         for term, _ in terms(condition, {}):
             if kind(term) in ("EqualTo", "EqualNullSafe"):
-                sides = items(term.children())
+                sides = children_of(term)
                 if all(kind(side) == "AttributeReference" for side in sides):
                     found.append((identity(sides[0]), identity(sides[1])))
         return found
@@ -117,12 +117,12 @@ def terms(condition: Jvm, defined: Defined) -> Iterator[tuple[Jvm, Defined]]:
     """What all must hold, with what the names in it stand for."""
     name = kind(condition)
     if name == "And":
-        for child in items(condition.children()):
+        for child in children_of(condition):
             yield from terms(child, defined)
     elif name == "Between":
-        yield from terms(items(condition.children())[0], defined)
+        yield from terms(children_of(condition)[0], defined)
     elif name == "With":
-        child, *definitions = items(condition.children())
+        child, *definitions = children_of(condition)
         known = {d.id().toString(): d.child() for d in definitions}
         yield from terms(child, {**defined, **known})
     else:
@@ -132,10 +132,10 @@ def terms(condition: Jvm, defined: Defined) -> Iterator[tuple[Jvm, Defined]]:
 def _compared(term: Jvm, defined: Defined) -> tuple[tuple[Jvm, int], tuple[Jvm, int], int, int] | None:
     if kind(term) not in _COMPARISONS:
         return None
-    one, other = (_meant(side, defined) for side in items(term.children()))
+    one, other = (_meant(side, defined) for side in children_of(term))
     sign, strict = _COMPARISONS[kind(term)]
     if kind(one) == "SubtractTimestamps" and (span := _span(other)) is not None:
-        first, second = (moved(e, defined) for e in items(one.children()))
+        first, second = (moved(e, defined) for e in children_of(one))
         if first is None or second is None:
             return None
         return first, (second[0], second[1] + span), sign, strict
@@ -163,10 +163,10 @@ def moved(expression: Jvm, defined: Defined) -> tuple[Jvm, int] | None:
         found = defined.get(expression.id().toString())
         return None if found is None else moved(found, defined)
     if name in _WRAPPERS:
-        child = items(expression.children())[0]
+        child = children_of(expression)[0]
         return moved(child, defined) if child.dataType().typeName() == "timestamp" else None
     if name == "TimestampAddInterval":
-        start, interval = items(expression.children())
+        start, interval = children_of(expression)
         begun, span = moved(start, defined), _span(interval)
         return None if begun is None or span is None else (begun[0], begun[1] + span)
     return None
@@ -176,8 +176,8 @@ def windowed(expression: Jvm) -> Jvm | None:
     """What a window's start is made of, a column or not; None if it reads no time."""
     found = find(expression, _is_of_time)
     time = None if found is None else found.child()
-    while time is not None and kind(time) in _WRAPPERS and _is_time(items(time.children())[0]):
-        time = items(time.children())[0]
+    while time is not None and kind(time) in _WRAPPERS and _is_time(children_of(time)[0]):
+        time = children_of(time)[0]
     return time
 
 

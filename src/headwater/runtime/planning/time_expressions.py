@@ -12,7 +12,6 @@ class TimeExpressions:
         self._c = catalyst
 
     def _micros(self, time: Jvm) -> Jvm:
-        assert self._c.jvm is not None
         types = self._c.jvm.org.apache.spark.sql.types
         return self._c.expressions.PreciseTimestampConversion(
             time, module(types, "TimestampType"), module(types, "LongType")
@@ -33,11 +32,9 @@ class TimeExpressions:
         return module(self._c.expressions, "Literal").apply(value)
 
     def _long(self, value: int) -> Jvm:
-        assert self._c.jvm is not None
         kinds = self._c.jvm.org.apache.spark.sql.types
         return self._c.cast(self._number(value), module(kinds, "LongType"))
 
     def _no_time(self) -> Jvm:
-        assert self._c.jvm is not None
         kinds = self._c.jvm.org.apache.spark.sql.types
         return module(self._c.expressions, "Literal").create(None, module(kinds, "TimestampType"))

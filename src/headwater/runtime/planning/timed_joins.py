@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import reduce
 
-from headwater.runtime.planning.catalyst import Jvm, conjuncts, identity, items, kind, module, option
+from headwater.runtime.planning.catalyst import (
+    Jvm,
+    children_of,
+    conjuncts,
+    identity,
+    items,
+    kind,
+    module,
+    option,
+    output_of,
+)
 from headwater.runtime.planning.handles import Times
 from headwater.runtime.planning.names import relation_of
 from headwater.runtime.planning.punctual import PunctualVersions
@@ -55,11 +65,10 @@ class TimedJoins(PunctualVersions):
         if (own := option(join.condition())) is not None:
             conditions = [*conjuncts(own), *conditions]
         left = join.left()
-        known = {identity(a) for a in items(left.output())}
+        known = {identity(a) for a in output_of(left)}
         below = [c for c in conditions if {identity(a) for a in items(c.references().toSeq())} <= known]
         if below and (made := self._with_condition(left, below)) is not None:
             left, conditions = made, [c for c in conditions if c not in below]
-        assert self._c.jvm is not None
         some = module(self._c.jvm.scala, "Some")
         told = some.apply(reduce(self._c.expressions.And, conditions)) if conditions else self._c.none()
         inner = module(self._c.jvm.org.apache.spark.sql.catalyst.plans, "Inner")
@@ -136,7 +145,7 @@ class TimedJoins(PunctualVersions):
     def _there(self, seen: Seen) -> tuple[Jvm, Jvm]:
         """One side of an outer join, with a column that is NULL where it has no row."""
         there = self._c.alias(module(self._c.expressions, "Literal").apply(True), "_there")
-        made = self._c.plans.Project(self._c.seq([*items(seen.plan.output()), there]), seen.plan)
+        made = self._c.plans.Project(self._c.seq([*output_of(seen.plan), there]), seen.plan)
         return made, there.toAttribute()
 
     def _equal_windows(self, plan: Jvm, left: Seen, right: Seen) -> dict[int, Times]:
@@ -156,7 +165,7 @@ class TimedJoins(PunctualVersions):
         name = relation_of(plan) if kind(plan) == "Project" else None
         if name is not None:
             return self._relations[name].is_stream
-        return any(self._is_of_stream(child) for child in items(plan.children()))
+        return any(self._is_of_stream(child) for child in children_of(plan))
 
     def _always_there(self, plan: Jvm, left: Seen, right: Seen) -> set[int]:
         """The times of the sides of a join that are NULL in none of its rows."""

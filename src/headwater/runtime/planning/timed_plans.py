@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from headwater.runtime.hidden import table_topic
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, identity, items, module
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, identity, module, output_of
 from headwater.runtime.planning.cumulating import ending_after
 from headwater.runtime.planning.determinism import Refuse
 from headwater.runtime.planning.expiring import Expiring, Place
@@ -229,7 +229,7 @@ class TimedPlans(TimeExpressions):
     def _closed(self, seen: Seen, closes: tuple[Jvm, frozenset[str] | Jvm]) -> Seen:
         """The same rows, with when they are final."""
         carried = self._closing(closes)
-        made = self._c.plans.Project(self._c.seq([*items(seen.plan.output()), *carried]), seen.plan)
+        made = self._c.plans.Project(self._c.seq([*output_of(seen.plan), *carried]), seen.plan)
         return replace(seen, plan=made, carried=tuple(c.toAttribute() for c in carried), is_closing=True)
 
     def _domain(self, topics: frozenset[str]) -> int:
@@ -247,12 +247,12 @@ class TimedPlans(TimeExpressions):
         return plan.withNewChildren(self._c.seq(s.plan for s in seen))
 
     def _pairs(self, plan: Jvm, seen: Sequence[Seen]) -> list[tuple[Jvm, Seen]]:
-        return list(zip(items(plan.children()), seen, strict=True))
+        return list(zip(children_of(plan), seen, strict=True))
 
     def _narrowed(self, before: Jvm, seen: Seen) -> Jvm:
         """A plan with the columns that it had, for those who count on them."""
-        wanted = items(before.output())
-        if [identity(a) for a in items(seen.plan.output())] == [identity(a) for a in wanted]:
+        wanted = output_of(before)
+        if [identity(a) for a in output_of(seen.plan)] == [identity(a) for a in wanted]:
             return seen.plan
         return self._c.plans.Project(self._c.seq(wanted), seen.plan)
 

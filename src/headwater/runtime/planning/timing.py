@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from headwater.runtime.planning.catalyst import Jvm, find, identity, items, kind
+from headwater.runtime.planning.catalyst import Jvm, children_of, find, identity, items, kind, output_of
 from headwater.runtime.planning.cumulating import TIME_WINDOW
 from headwater.runtime.planning.handles import Relation, Times
 from headwater.runtime.planning.names import relation_of
@@ -36,7 +36,6 @@ class Timing(TimedJoins):
     def timed(self, plan: Jvm) -> TimedPlan:
         """The plan with the policy in it; refuses what it cannot be kept for."""
         if kind(plan) == "WithCTE":
-            assert self._c.jvm is not None
             plan = self._c.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(
                 plan
             )
@@ -46,7 +45,7 @@ class Timing(TimedJoins):
             self._refuse_never_late(plan)
             self._refuse_timeless(plan)
         self._settle(plan)
-        shown = items(plan.output())
+        shown = output_of(plan)
         columns = shown
         if self._policy.emits:
             windows = [a for a in shown if identity(a) in seen.times and seen.times[identity(a)].window]
@@ -62,7 +61,7 @@ class Timing(TimedJoins):
                 )
             columns = [*shown, *seen.carried]
         done = seen.plan
-        if [identity(a) for a in items(done.output())] != [identity(a) for a in columns]:
+        if [identity(a) for a in output_of(done)] != [identity(a) for a in columns]:
             done = self._c.plans.Project(self._c.seq(columns), done)
         times = {i: seen.times[identity(a)] for i, a in enumerate(shown) if identity(a) in seen.times}
         return TimedPlan(done, tuple(self._late), tuple(self._domains), times, self._expiring)
@@ -102,7 +101,7 @@ class Timing(TimedJoins):
         is_version = relation.is_versions
         if is_punctual := self._is_punctual(relation):
             plan = self._made_punctual(plan, relation)
-        attributes = items(plan.output())
+        attributes = output_of(plan)
         width = len(relation.schema)
         times = {
             identity(a): relation.times[a.name()] for a in attributes[:width] if a.name() in relation.times
@@ -134,7 +133,7 @@ class Timing(TimedJoins):
         )
 
     def _passed(self, plan: Jvm) -> Seen:
-        children = [self._visit(c) for c in items(plan.children())]
+        children = [self._visit(c) for c in children_of(plan)]
         if len(children) != 1:
             return self._other(plan, children)
         seen = children[0]
@@ -162,7 +161,7 @@ class Timing(TimedJoins):
 
     def _expand(self, plan: Jvm) -> Seen:
         below = self._visit(plan.child())
-        output, projections = items(plan.output()), [items(p) for p in items(plan.projections())]
+        output, projections = output_of(plan), [items(p) for p in items(plan.projections())]
         times = {}
         for place, attribute in enumerate(output):
             columns = [p[place] for p in projections]
@@ -256,7 +255,7 @@ class Timing(TimedJoins):
 
     def _distinct(self, plan: Jvm) -> Seen:
         below = self._visit(plan.child())
-        shown = items(plan.output())
+        shown = output_of(plan)
         windows = [a for a in shown if identity(a) in below.times and below.times[identity(a)].window]
         if below.stream is not None:
             if not windows:
@@ -274,13 +273,13 @@ class Timing(TimedJoins):
         return Seen(plan.withNewChildren(self._c.seq([narrow])), times, None, carried, bool(closing))
 
     def _union(self, plan: Jvm) -> Seen:
-        children = [self._visit(child) for child in items(plan.children())]
+        children = [self._visit(child) for child in children_of(plan)]
         if any(child.stream is not None for child in children):
             self._refuse_timeless(plan)
         made = plan.withNewChildren(self._c.seq(self._narrowed(p, s) for p, s in self._pairs(plan, children)))
-        outputs = [[identity(a) for a in items(child.output())] for child in items(plan.children())]
+        outputs = [[identity(a) for a in output_of(child)] for child in children_of(plan)]
         times = {}
-        for place, attribute in enumerate(items(plan.output())):
+        for place, attribute in enumerate(output_of(plan)):
             known = [seen.times.get(ids[place]) for seen, ids in zip(children, outputs, strict=True)]
             if all(k is not None and k.window == known[0].window for k in known):  # type: ignore[union-attr]
                 some = [k for k in known if k is not None]
@@ -292,7 +291,7 @@ class Timing(TimedJoins):
 
     def _other(self, plan: Jvm, seen: Sequence[Seen] | None = None) -> Seen:
         """A node that knows nothing of time."""
-        children = [self._visit(c) for c in items(plan.children())] if seen is None else seen
+        children = [self._visit(c) for c in children_of(plan)] if seen is None else seen
         if any(_has_subquery(e) for e in items(plan.expressions())) and self._policy.leaves_out:
             self._refuse_timeless(plan)
         if any(child.stream is not None for child in children):

@@ -123,7 +123,6 @@ class VersionedNames(Names):
             if found is None:
                 return plan.withNewChildren(c.seq([left, travel.plan.relation()]))
             right = self._shown(*found, [qualifier])
-            assert c.jvm is not None
             made = module(c.jvm.org.apache.spark.sql.catalyst.analysis, "UnresolvedAttribute")
             lanes = [made.apply(c.seq([qualifier, name])) for name in VERSIONED.names]
             mine = self._condition(travel, lanes, wanted)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from headwater.queries import graph as g
 from headwater.runtime.planning.catalyst import (
     Jvm,
+    children_of,
     find,
     identity,
     items,
     kind,
+    output_of,
     readable,
 )
 from headwater.runtime.planning.handles import Evaluation, Lowered
@@ -32,7 +34,7 @@ class WindowReader(Reader):
             Evaluation(plan, tuple(child.attributes)),
             self._c.arrow_schema(attributes),
         )
-        return self._narrowed(Lowered(node, attributes), items(plan.output()))
+        return self._narrowed(Lowered(node, attributes), output_of(plan))
 
     def _refuse_unordered(self, plan: Jvm) -> None:
         """A user's window of this kind was refused before: this one is what became of a correlated LIMIT."""
@@ -77,12 +79,12 @@ class WindowReader(Reader):
     def _limit_in(self, condition: Jvm, rank: Jvm) -> int | None:
         """The k of `rank <= k`, `rank < k` or `rank = k` among the terms of a condition."""
         if kind(condition) == "And":
-            found = [self._limit_in(c, rank) for c in items(condition.children())]
+            found = [self._limit_in(c, rank) for c in children_of(condition)]
             limits = [f for f in found if f is not None]
             return min(limits) if limits else None
         if kind(condition) not in ("LessThanOrEqual", "LessThan", "EqualTo"):
             return None
-        left, right = items(condition.children())
+        left, right = children_of(condition)
         if kind(left) != "AttributeReference" or identity(left) != identity(rank) or kind(right) != "Literal":
             return None
         value = right.value()
