@@ -32,8 +32,6 @@ from headwater.keys import Forgetting, subject_text
 from headwater.log.names import check_excision
 from headwater.log.protocol import Append, Entry, Log, Producer
 from headwater.queries.dialect import words_of
-from headwater.queries.parsing import parse
-from headwater.queries.statements import Query
 from headwater.queues.declaring import queues_on
 from headwater.queues.excision import excise_messages
 from headwater.records import conform
@@ -201,7 +199,9 @@ class Deletions:
             raise UsageError(
                 f"records of topic {made.name!r} say what was deleted, and stay", topic=made.name
             )
-        found = self._found(made, where)
+        from headwater.runtime.finding import found as found_by
+
+        found = found_by(self._log, made, where)
         records = sum(map(len, found.values()))
         if not records:
             raise UsageError(
@@ -220,37 +220,6 @@ class Deletions:
             except ConflictError:  # somebody else excises at the same time
                 continue
         return self._report(self._remove(entry))
-
-    def _found(self, topic: TopicDefinition, where: str) -> dict[int, list[int]]:
-        """The offsets of the records that a condition finds, by partition."""
-        from headwater.runtime.hidden import hidden_among, read_records, topic_schema
-        from headwater.runtime.reading import Relation, answer
-
-        text = f"SELECT _partition, _offset FROM {quote(topic.name)} WHERE ({where}\n)"
-        statements = list(parse(text))
-        if len(statements) != 1 or not isinstance(statements[0], Query):
-            raise UsageError(
-                f"{where!r} is not one condition", hint='what would stand behind WHERE: "user = 7"'
-            )
-        words = {word.text.lower() for word in words_of(where) if word.is_name}
-        hidden = ("_partition", "_offset", *hidden_among(words))
-        schema = topic_schema(topic, list(dict.fromkeys(hidden)))
-        named = [f.name for f in topic.schema if f.name.lower() in words]
-        columns = [*named, *(n for n in schema.names if n not in topic.schema.names)]
-        shown = pa.schema([schema.field(name) for name in columns])
-        batches = [
-            batch
-            for partition, info in self._log.partitions(topic.name).items()
-            for batch in read_records(self._log, topic.name, partition, (info.first, info.end), columns)
-        ]
-        table = pa.Table.from_batches(batches).cast(shown) if batches else shown.empty_table()
-        relation = Relation(topic.name, shown, lambda equal: table)
-        answered = answer(text, {topic.name.lower(): relation}, self._views().tools)
-        found: dict[int, list[int]] = {}
-        for partition in pc.unique(answered.column(0)).to_pylist():
-            mine = answered.filter(pc.equal(answered.column(0), partition))
-            found[partition] = sorted(mine.column(1).to_pylist())
-        return found
 
     def _refuse_based(self, topic: TopicDefinition, found: Mapping[int, list[int]]) -> None:
         """Refuse to remove records that a view has in its base: that cannot be made again without them."""
