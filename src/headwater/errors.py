@@ -3,6 +3,7 @@
 HeadwaterError
 ├── UsageError                 the call itself is wrong; nothing was tried
 │   └── StatementError         a SQL statement that cannot be read or is refused
+│       ├── QueryError         a standing query that cannot be read, with where the mistake is
 │       └── ColumnDroppedError a view reads a column that is no longer there where its topic is captured from
 ├── SchemaError                a schema, or a change of one, that is not possible
 ├── TopicNotFoundError         no topic of that name
@@ -111,12 +112,28 @@ def _rebuild(
     return kind(message, detail=detail, hint=hint, **facts)
 
 
+def underlined(text: str, start: int, end: int) -> tuple[str, int, int]:
+    """The line of a text with a part of it underlined, as a detail, and the line and column where it begins, from 1."""
+    line_start = text.rfind("\n", 0, start) + 1
+    line_end = text.find("\n", start)
+    line = text[line_start : line_end if line_end >= 0 else len(text)]
+    number = text.count("\n", 0, start) + 1
+    column = start - line_start
+    width = max(1, min(end, line_start + len(line)) - start)
+    pad = "".join("\t" if c == "\t" else " " for c in line[:column])
+    return f"line {number}, column {column + 1}\n    {line}\n    {pad}{'^' * width}", number, column + 1
+
+
 class UsageError(HeadwaterError):
     """The call itself is wrong; nothing was tried."""
 
 
 class StatementError(UsageError):
     """A SQL statement that cannot be read, or is refused."""
+
+
+class QueryError(StatementError):
+    """A standing query that cannot be read, or is refused; facts: start, end (characters of its text), line, column."""
 
 
 class ColumnDroppedError(StatementError):

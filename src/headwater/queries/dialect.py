@@ -13,7 +13,7 @@ from sqlglot import TokenType
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 
-from headwater.errors import StatementError
+from headwater.errors import StatementError, underlined
 
 WordKind = Literal["word", "quoted", "string", "number", "sign", "end"]
 
@@ -197,14 +197,7 @@ def pointing(
     text: str, start: int, end: int, reason: str, *, hint: str | None = None, because: str | None = None
 ) -> StatementError:
     """An error that shows the line with the offending part underlined, and below it why, if there is more to say."""
-    line_start = text.rfind("\n", 0, start) + 1
-    line_end = text.find("\n", start)
-    line = text[line_start : line_end if line_end >= 0 else len(text)]
-    number = text.count("\n", 0, start) + 1
-    column = start - line_start
-    width = max(1, min(end, line_start + len(line)) - start)
-    pad = "".join("\t" if c == "\t" else " " for c in line[:column])
-    detail = f"line {number}, column {column + 1}\n    {line}\n    {pad}{'^' * width}"
+    detail, number, column = underlined(text, start, end)
     if because:
         detail += f"\n    {because}"
-    return StatementError(reason, detail=detail, hint=hint, line=number, column=column + 1)
+    return StatementError(reason, detail=detail, hint=hint, line=number, column=column)

@@ -17,8 +17,9 @@ from typing import ClassVar
 import pyarrow as pa
 import tantivy
 
+from headwater.analysis import LANGUAGES
 from headwater.sinks.search_index import HIGHLIGHT, SCORE, SearchIndex
-from headwater.sinks.search_layout import HEAD, KEY, LANGUAGES, RESERVED, Layout
+from headwater.sinks.search_layout import HEAD, KEY, RESERVED, Layout
 from headwater.sinks.search_versions import SearchVersions, folder_of, held, of_versions
 from headwater.sinks.target import (
     Change,
@@ -227,7 +228,7 @@ class SearchTarget:
                     hint="choose another path for the sink, or empty the folder",
                 )
             index = tantivy.Index(layout.fields(), path=str(self.path))
-            layout.register(index)
+            layout.analysis.register(index)
             with index.writer(heap_size=_WRITER_BYTES, num_threads=1) as writer:
                 writer.add_document(layout.head(None))
         except (ValueError, OSError) as error:
@@ -249,7 +250,7 @@ class SearchTarget:
         if self._writer is None:
             try:
                 self._index = tantivy.Index.open(str(self.path))
-                self._prepared().register(self._index)
+                self._prepared().analysis.register(self._index)
                 self._writer = self._index.writer(heap_size=_WRITER_BYTES, num_threads=threads)
             except (ValueError, OSError) as error:
                 if "Lock" not in str(error):

@@ -174,7 +174,7 @@ def _open(path: str, seen: tuple[str, int, int]) -> _Commit:
     hits = searcher.search(tantivy.Query.term_query(index.schema, KEY, HEAD), 1, count=False).hits
     layout, stand = read_head(_sources(searcher, hits)[0]) if hits else (None, None)
     if layout is not None:
-        layout.register(index)
+        layout.analysis.register(index)
     return _Commit(seen, index, searcher, layout, stand)
 
 

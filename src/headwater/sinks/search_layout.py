@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tantivy
 
+from headwater.analysis import Analysis
 from headwater.hashing import hash_rows, null_mask, words_of
 from headwater.sinks.plain import from_plain, plain_values
 from headwater.sinks.target import SinkError, Stand
@@ -34,10 +35,6 @@ FORMAT = 1
 SLICES = 256
 """Into how many parts, by the hash of the key, an index can be read."""
 
-LANGUAGES = (
-    *("arabic", "danish", "dutch", "english", "finnish", "french", "german", "greek", "hungarian", "italian"),
-    *("norwegian", "portuguese", "romanian", "russian", "spanish", "swedish", "tamil", "turkish"),
-)
 _KEY_CHARACTERS = 1_000
 """Longer keys are a term by their digest: the index passes over terms that are too long."""
 _TEXT_BYTES, _TERM_BYTES = 16, 64
@@ -118,7 +115,7 @@ class Layout:
         builder.add_unsigned_field(NULL, indexed=True)
         for column in self.columns:
             if column.words is not None:
-                words = self.tokenizer if column.name in self.text else "raw"
+                words = self.analysis.name if column.name in self.text else "raw"
                 builder.add_text_field(column.words, tokenizer_name=words)
             if column.exact is None:
                 continue
@@ -133,17 +130,9 @@ class Layout:
         return builder.build()
 
     @property
-    def tokenizer(self) -> str:
-        """The name under which the index knows how text is taken apart."""
-        return "default" if self.language is None else f"stemmed_{self.language}"
-
-    def register(self, index: tantivy.Index) -> None:
-        """Tell an opened index how text is taken apart; it keeps the name alone."""
-        if self.language is not None:
-            filters = tantivy.Filter
-            words = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple()).filter(filters.remove_long(40))
-            words = words.filter(filters.lowercase()).filter(filters.stemmer(self.language))
-            index.register_tokenizer(self.tokenizer, words.build())
+    def analysis(self) -> Analysis:
+        """How text is taken apart."""
+        return Analysis(self.language)
 
     def keys(self, rows: pa.RecordBatch) -> list[str]:
         """The key term of each row; the rows have the key columns, maybe among others."""
