@@ -2,6 +2,7 @@
 
 HeadwaterError
 ├── UsageError                 the call itself is wrong; nothing was tried
+│   ├── CommandIdUsedError     a command id that stands for another command already
 │   └── StatementError         a SQL statement that cannot be read or is refused
 │       ├── QueryError         a standing query that cannot be read, with where the mistake is
 │       └── ColumnDroppedError a view reads a column that is no longer there where its topic is captured from
@@ -395,6 +396,10 @@ class CommandRefusedError(HeadwaterError):
 
 class ClaimTakenError(CommandRefusedError):
     """A name is held by another aggregate; facts: kind, name, holder."""
+
+
+class CommandIdUsedError(UsageError):
+    """A command id stands for another command of the same aggregate; facts: aggregate_id, command_id."""
 
 
 class AggregateNotFoundError(HeadwaterError):

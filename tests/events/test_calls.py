@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import headwater as hw
-from tests.events.accounts import accounts
+from headwater.clock import ManualClock
+from headwater.events import Call
+from tests.events.accounts import Deposit, accounts
 from tests.events.paying import Paid, Pay, serving
 
-ROOT = Path(__file__).resolve().parents[2]
+
+@dataclass(frozen=True)
+class Ask:
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number > 100:
+            raise ValueError("too large a number")
+
+
+@dataclass(frozen=True)
+class LooseAsk:
+    """What a caller with other code sends."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Told:
+    number: int
 
 
 def test_a_call_is_answered_and_asked_again_gets_the_same(ws: hw.Workspace) -> None:
@@ -74,51 +92,6 @@ def test_two_services_answer_each_call_once(tmp_path: Path) -> None:
         assert asking.log.partitions("pay_replies")[0].rows == 20
 
 
-SERVER = """
-import os, signal, sys
-import headwater as hw
-from tests.events.paying import serving
-
-folder, die_at = sys.argv[1], int(sys.argv[2])
-steps = 0
-with hw.open(folder) as ws:
-    append = ws.log.append
-
-    def dying(what):
-        global steps
-        for moment in ("before", "after"):
-            steps += 1
-            if steps == die_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if moment == "before":
-                receipt = append(what)
-        return receipt
-
-    service = serving(ws)
-    ws.log.append = dying
-    service.run()
-"""
-
-
-@pytest.mark.slow
-def test_a_service_that_is_killed_at_any_step_has_one_effect(tmp_path: Path) -> None:
-    with hw.open(tmp_path) as ws:
-        with pytest.raises(hw.LogTimeoutError):
-            ws.call("pay", Pay("a", 7), 0, call_id="1")
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    ended: list[int] = []
-    for die_at in range(1, 8):
-        command = [sys.executable, "-c", SERVER, str(tmp_path), str(die_at)]
-        ended.append(subprocess.run(command, env=environ, timeout=60).returncode)
-        if ended[-1] == 0:
-            break
-    assert ended[-1] == 0
-    assert ended[0] == -signal.SIGKILL
-    with hw.open(tmp_path) as ws:
-        assert ws.store(accounts).load("a").state.balance == 7
-        assert ws.call("pay", Pay("a", 7), 0, call_id="1", returns=Paid) == Paid(7, 1)
-
-
 def test_what_is_no_request_is_refused(ws: hw.Workspace) -> None:
     with pytest.raises(hw.UsageError, match="a request is a dataclass"):
         ws.call("pay", {"amount": 1})
@@ -129,3 +102,98 @@ def test_what_is_no_request_is_refused(ws: hw.Workspace) -> None:
         @ws.serve("pay")
         def untyped(request):  # type: ignore[no-untyped-def]
             return None
+
+
+def test_a_request_that_its_class_refuses_is_answered_and_holds_nobody_up(ws: hw.Workspace) -> None:
+    @ws.serve("ask")
+    def double(request: Ask) -> Told:
+        return Told(2 * request.number)
+
+    double.start()
+    with pytest.raises(hw.CallFailedError, match="the request is no Ask: ValueError: too large a number"):
+        ws.call("ask", LooseAsk(101), 20)
+    assert ws.call("ask", LooseAsk(21), 20, returns=Told) == Told(42)
+    double.stop()
+
+
+def test_a_reply_of_another_form_is_answered_as_a_failure(ws: hw.Workspace) -> None:
+    @ws.serve("ask")
+    def wrong(request: Ask) -> Told:
+        return {1: None, 2: Told("text")}[request.number]  # type: ignore[arg-type, return-value]
+
+    wrong.start()
+    for number in (1, 2):
+        with pytest.raises(hw.CallFailedError):
+            ws.call("ask", Ask(number), 20)
+    wrong.stop()
+
+
+def test_a_conflict_is_the_answer_of_a_service_that_named_a_version(ws: hw.Workspace) -> None:
+    store = ws.store(accounts)
+
+    @ws.serve("ask")
+    def at_version(request: Ask, call: Call) -> Told:
+        return Told(store.execute("a", Deposit(1), command_id=call.id, version=request.number).version)
+
+    at_version.start()
+    with pytest.raises(hw.CallFailedError, match="'a' is at version 0, not 3"):
+        ws.call("ask", Ask(3), 20)
+    assert ws.call("ask", Ask(0), 20, returns=Told) == Told(1)
+    at_version.stop()
+
+
+def test_a_slow_call_does_not_keep_the_replies_before_it(ws: hw.Workspace, clock: ManualClock) -> None:
+    for number in range(3):
+        with pytest.raises(hw.LogTimeoutError):
+            ws.call("ask", Ask(number), 0, call_id=str(number))
+    seen: list[int] = []
+
+    @ws.serve("ask")
+    def slowly(request: Ask) -> Told:
+        seen.append(ws.log.partitions("ask_replies")[0].rows)
+        clock.advance("50 ms")
+        return Told(request.number)
+
+    assert slowly.run() == 3
+    assert seen == [0, 1, 2], "each is written before the next is served"
+
+
+def test_what_may_pass_keeps_neither_the_replies_before_it_nor_the_call(ws: hw.Workspace) -> None:
+    for number in range(3):
+        with pytest.raises(hw.LogTimeoutError):
+            ws.call("ask", Ask(number), 0, call_id=str(number))
+    served: list[int] = []
+
+    @ws.serve("ask")
+    def at_times(request: Ask) -> Told:
+        served.append(request.number)
+        if request.number == 1 and served.count(1) < 3:
+            raise hw.DiskFullError("no space")
+        return Told(request.number)
+
+    at_times.start()
+    assert ws.call("ask", Ask(2), 20, call_id="2", returns=Told) == Told(2)
+    at_times.stop()
+    assert served == [0, 1, 1, 1, 2]
+
+
+def test_a_service_may_be_a_coroutine_function(ws: hw.Workspace) -> None:
+    loops = set()
+
+    @ws.serve("ask")
+    async def double(request: Ask) -> Told:
+        loops.add(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        return Told(2 * request.number)
+
+    async def main() -> None:
+        with pytest.raises(hw.LogTimeoutError):
+            await ws.call_async("ask", Ask(4), 0, call_id="1")
+        assert await double.run_async() == 1
+        assert await ws.call_async("ask", Ask(4), 0, call_id="1", returns=Told) == Told(8)
+
+    asyncio.run(main())
+    double.start()
+    assert ws.call("ask", Ask(5), 20, returns=Told) == Told(10)
+    double.stop()
+    assert len(loops) == 1

@@ -83,6 +83,19 @@ def test_what_is_there_is_what_an_oracle_in_memory_decides(tmp_path: Path, seed:
         assert {row["command_id"] for row in rows} == silent
 
 
+def test_the_same_ids_from_two_processes_at_once_have_one_effect_and_the_same_answers(tmp_path: Path) -> None:
+    twins = [started(tmp_path, 3, 0) for _ in range(2)]
+    with ThreadPoolExecutor() as readers:
+        first, second = readers.map(acknowledged, twins, [None, None])
+    assert sorted(first) == sorted(second)
+    told: dict[str, set[Any]] = {name: {said} for name, said in first}
+    assert len(told) == THREADS * COMMANDS
+    with hw.open(tmp_path) as ws:
+        store = ws.store(accounts, partitions=2)
+        for one in AGGREGATES:
+            _replayed(store, one, 3, told)
+
+
 def _replayed(store: Any, aggregate_id: str, seed: int, told: dict[str, set[Any]]) -> dict[int, Account]:
     """The states of an aggregate by version, decided and folded in memory from the commands that its events name."""
     states, state, done = {0: Account()}, Account(), set()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import headwater as hw
 from headwater.clock import ManualClock, from_us
 from headwater.events import Changed, Recorded, Send
-from headwater.events.reactions import EventFeed
+from headwater.events.reactions import EventFeed, Reacted, ViewFeed
 from tests.events.accounts import Deposit, Deposited, Open, Opened, Withdraw, accounts
 
 if TYPE_CHECKING:
@@ -76,8 +78,132 @@ def test_what_is_done_again_after_a_crash_has_no_second_effect(
     with pytest.raises(hw.StorageError):
         give.run()
     monkeypatch.setattr(EventFeed, "done", done)
-    assert give.run().issued == 3
+    assert give.run() == Reacted(handled=3, issued=3, refused=0, repeated=3)
     assert [store.load(one).state.balance for one in "abc"] == [1, 1, 1]
+
+
+def test_other_code_after_a_crash_has_no_second_effect_and_goes_on(
+    ws: hw.Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ws.store(accounts)
+    store.execute("a", Open("ada"))
+    with monkeypatch.context() as crash:
+        crash.setattr(EventFeed, "done", lambda *_: (_ for _ in ()).throw(hw.StorageError("gone")))
+        with pytest.raises(hw.StorageError):
+            bonus(ws).run()
+
+    @ws.reaction("bonus", store)
+    def give_more(event: Opened, recorded: Recorded[Opened]) -> Send[Any]:
+        return store.send(recorded.aggregate_id, Deposit(2))
+
+    store.execute("b", Open("bob"))
+    assert give_more.run() == Reacted(handled=2, issued=2, refused=0, repeated=1)
+    assert [store.load(one).state.balance for one in "ab"] == [1, 2]
+
+
+def test_an_id_of_its_own_that_is_another_commands_stops_it(ws: hw.Workspace) -> None:
+    store = ws.store(accounts)
+    store.execute("a", Open("ada"), command_id="mine")
+
+    @ws.reaction("again", store)
+    def again(event: Opened) -> Send[Any]:
+        return store.send("a", Deposit(1), command_id="mine")
+
+    with pytest.raises(hw.CommandIdUsedError, match="'mine' was used for another command of 'a'"):
+        again.run()
+
+
+def test_names_as_long_as_they_may_be_are_reacted_to(ws: hw.Workspace) -> None:
+    store, name = ws.store(accounts), "a" * 500
+    give = bonus(ws, name="b" * 200)
+    store.execute(name, Open("ada"))
+    assert give.run().issued == 1
+    assert store.load(name).state.balance == 1
+
+
+def test_in_the_background_what_may_pass_is_tried_again_and_what_does_not_is_told(
+    ws: hw.Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, tried = ws.store(accounts), threading.Semaphore(0)
+    failing: list[Exception] = [hw.DiskFullError("no space")] * 2
+    done = EventFeed.done
+
+    def at_times(feed: EventFeed, position: Any) -> None:
+        tried.release()
+        if failing:
+            raise failing.pop()
+        done(feed, position)
+
+    monkeypatch.setattr(EventFeed, "done", at_times)
+    give = bonus(ws)
+    give.start()
+    store.execute("a", Open("ada"))
+    for _ in range(3):
+        assert tried.acquire(timeout=20)
+    give.stop()
+    assert store.load("a").state.balance == 1
+    failing.append(RuntimeError("a fault of the program"))
+    give.start()
+    store.execute("b", Open("bob"))
+    assert tried.acquire(timeout=20)
+    while give.failure is None:
+        threading.Event().wait(0.01)
+    with pytest.raises(RuntimeError, match="a fault of the program"):
+        give.stop()
+    give.start()  # it goes on where it was left
+    assert tried.acquire(timeout=20)
+    give.stop()
+    assert store.load("b").state.balance == 1
+
+
+def test_a_reaction_may_be_a_coroutine_function(ws: hw.Workspace) -> None:
+    store = ws.store(accounts)
+
+    @ws.reaction("give", store)
+    async def give(event: Opened, recorded: Recorded[Opened]) -> Send[Any]:
+        await asyncio.sleep(0)
+        return store.send(recorded.aggregate_id, Deposit(1))
+
+    async def main() -> None:
+        await store.execute_async("a", Open("ada"))
+        assert (await give.run_async()).issued == 1
+        given = await store.execute_all_async([store.send("a", Deposit(2)), store.send("a", Withdraw(9))])
+        assert [type(one).__name__ for one in given] == ["Outcome", "CommandRefusedError"]
+        assert [one.event for one in await store.events_async("a")] == store_events(store)
+
+    asyncio.run(main())
+    assert give.run().issued == 0
+
+
+def store_events(store: Any) -> list[Any]:
+    return [one.event for one in store.events("a")]
+
+
+class FakeView:
+    """A view of two rows that are equal."""
+
+    name = "doubles"
+
+    def read(self, *, as_of: int) -> pa.Table:
+        return pa.table({"id": ["a", "a"]})
+
+    def changes(self, since: int, *, follow: bool, timeout: float) -> Iterator[pa.Table]:
+        yield pa.table({"id": ["a", "b", "b"], "_weight": [-1, 1, -1], "_tick": [since + 1] * 3})
+
+
+def test_rows_of_a_view_that_are_equal_are_one_cause_and_two_processes_may_react(ws: hw.Workspace) -> None:
+    seen: list[list[tuple[str, int]]] = []
+    one, other = (ViewFeed(ws.log, FakeView(), "doubles", "beginning", lambda: 4) for _ in range(2))
+    at_first, at_second = one.batches(0), other.batches(0)
+    for _ in range(2):
+        (causes, position), (same, _) = next(at_first), next(at_second)
+        assert [cause.id for cause in causes] == [cause.id for cause in same]
+        seen.append([(cause.arguments[0].row["id"], cause.arguments[0].weight) for cause in causes])
+        one.done(position)
+        other.done(position)  # the slower one
+    assert seen == [[("a", 2)], [("a", -1)]]
+    one.done(4)
+    assert ws.log.entries("reaction")["doubles"].document["tick"] == 5, "never back"
 
 
 def test_a_refused_command_is_counted_and_an_error_stops_it(ws: hw.Workspace) -> None:

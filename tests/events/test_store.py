@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -342,3 +342,56 @@ def test_a_text_that_no_column_holds_is_told_to_its_command_alone(store: Account
     assert isinstance(bad, hw.BadRowError)
     assert isinstance(refused, hw.UsageError | hw.CommandRefusedError)
     assert store.load("a").version == 1
+
+
+@dataclass
+class Basket:
+    """A state that can be changed in place."""
+
+    items: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Put:
+    item: str
+
+
+def put(basket: Basket, command: Put) -> Put:
+    basket.items.append("of decide alone")
+    if command.item in basket.items:
+        raise hw.CommandRefusedError("it is there")
+    return command
+
+
+def grown(basket: Basket, event: Put) -> Basket:
+    basket.items.append(event.item)
+    return basket
+
+
+def test_a_fold_that_changes_its_state_in_place_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    baskets = hw.Aggregate("basket", put, grown)
+    with hw.open(tmp_path) as ws, hw.open(tmp_path) as elsewhere:
+        store, other = ws.store(baskets), elsewhere.store(baskets)
+        store.execute("a", Put("pen"))
+        moment = store.load("a").at
+        other.execute("a", Put("ink"))
+        store.execute("a", Put("cap"))
+        store.execute("b", Put("cup"))
+        loaded = store.load("a")
+        loaded.state.items.clear()
+        assert store.load("a").state == other.load("a").state == Basket(["pen", "ink", "cap"])
+        assert store.load("b").state == Basket(["cup"])
+        assert [step.state.items for step in store.history("a")] == [
+            ["pen"],
+            ["pen", "ink"],
+            ["pen", "ink", "cap"],
+        ]
+        assert store.at("a", moment).state.items[:1] == ["pen"]
+        assert baskets.initial == Basket()
+        with monkeypatch.context() as lost:
+            lost.setattr(ws.log, "append", lambda *_: (_ for _ in ()).throw(hw.StorageError("gone")))
+            with pytest.raises(hw.StorageError):
+                store.execute("a", Put("nib"))
+        assert store.load("a").state == Basket(["pen", "ink", "cap"]), "what was not written has not happened"

@@ -6,9 +6,14 @@ an event. Which commands, events and states there are is read from their annotat
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import enum
 import types
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
+from decimal import Decimal
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 
 from headwater.errors import CommandRefusedError, EventCodeError, HeadwaterError, SchemaError, UsageError
@@ -61,6 +66,7 @@ class Aggregate(Generic[S, C, E]):
         self.events = {kind.__name__: kind for kind in _classes(fold, 1, "events", events)}
         self.state_type = _state_type(fold, initial)
         self.initial: S = _initial(name, self.state_type, initial)
+        self._changeable = _changeable(type(self.initial))
         self.version = version
         self.private = _private(name, self.events, private)
         self.steps: dict[Shape, tuple[Shape, Step]] = {}
@@ -103,9 +109,14 @@ class Aggregate(Generic[S, C, E]):
         except Exception as error:
             raise _failed(self.fold_function, self.name, f"event {_shown(event)}", error) from error
 
+    def own(self, state: S) -> S:
+        """A state for fold to begin with. Fold is pure, but one that changes its state in place and returns it is easily written: where
+        that is possible it is given a copy, so that nothing which others hold changes under them."""
+        return copy.deepcopy(state) if self._changeable else state
+
     def replay(self, events: Iterable[E], state: S | None = None) -> S:
         """The state after events, from the beginning or from a state."""
-        at = self.initial if state is None else state
+        at = self.own(self.initial if state is None else state)
         for event in events:
             at = self.fold(at, event)
         return at
@@ -208,6 +219,16 @@ def _initial(name: str, kind: Any, initial: Any) -> Any:
             f"the state of {name!r} before any event is not known",
             hint=f'Aggregate("{name}", decide, fold, initial=...), or give every field of its state a default',
         ) from None
+
+
+def _changeable(kind: type) -> bool:
+    """Whether a state may be changed in place."""
+    if dataclasses.is_dataclass(kind):
+        return not kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    return not issubclass(kind, _FIXED)
+
+
+_FIXED = (str, bytes, int, float, complex, tuple, frozenset, enum.Enum, date, Decimal, uuid.UUID, type(None))
 
 
 SUBJECT = "aggregate_id"

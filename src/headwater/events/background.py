@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import abc
+import asyncio
+import functools
+import inspect
+import logging
 import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
 
 from headwater.errors import HeadwaterError, UsageError
 
 LOOK_S = 0.5
 """How long it waits in silence before it looks whether it is to stop."""
+RETRY_S = 0.2
+"""How long it rests after an error that may pass, such as a full disk; twice as long after each."""
+RETRY_MAX_S = 10.0
+
+_log = logging.getLogger("headwater")
 
 
 class Background(abc.ABC):
@@ -20,16 +32,23 @@ class Background(abc.ABC):
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
+        self._loop: asyncio.Runner | None = None
 
     @abc.abstractmethod
     def _step(self, timeout_s: float) -> None:
         """Do what there is to do, and wait so long for more."""
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What has stopped it; None while nothing has."""
+        return self._failure
+
     def start(self) -> None:
         """Do what is there and what comes, in a thread, until `stop()`."""
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             raise UsageError(f"{self.name!r} runs already")
         self._stopping.clear()
+        self._failure = None
         self._thread = threading.Thread(target=self._keep_going, name=self.name, daemon=True)
         self._thread.start()
 
@@ -56,8 +75,31 @@ class Background(abc.ABC):
             raise failure
 
     def _keep_going(self) -> None:
-        try:
-            while not self._stopping.is_set():
+        pause_s = RETRY_S
+        while not self._stopping.is_set():
+            try:
                 self._step(LOOK_S)
-        except HeadwaterError as error:
-            self._failure = error
+                pause_s = RETRY_S
+            except Exception as error:  # noqa: BLE001 - `stop` raises it; a thread has nobody else to tell
+                if not (isinstance(error, HeadwaterError) and error.retryable):
+                    self._failure = error
+                    _log.error("%s has stopped: %s", self.name, error)
+                    return
+                _log.warning("%s tries again in %.1f s: %s", self.name, pause_s, error)
+                self._stopping.wait(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+    def _plain(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function as it is, and a coroutine function as one that returns when it is done. All calls share one event loop, so
+        that what is bound to it, such as connections, lives on from call to call."""
+        if not inspect.iscoroutinefunction(function):
+            return function
+
+        @functools.wraps(function)
+        def awaited(*arguments: Any) -> Any:
+            if self._loop is None:
+                self._loop = asyncio.Runner()
+                weakref.finalize(self, self._loop.close)
+            return self._loop.run(function(*arguments))
+
+        return awaited

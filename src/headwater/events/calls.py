@@ -7,6 +7,7 @@ reply is written once, in the commit that moves the service's position. What a s
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 import threading
@@ -39,6 +40,8 @@ from headwater.records import conform
 REPLIES = "_replies"
 BATCH_CALLS = 200
 """Calls that are answered in one commit."""
+BATCH_MS = 20.0
+"""What was answered is written after so long, whatever waits behind it."""
 ATTEMPTS_MAX = 20
 CONFLICT_WAIT_MS = 20.0
 REQUEST = (pa.field("call_id", pa.string(), nullable=False),)
@@ -131,7 +134,7 @@ class Calls:
 class Service(Background):
     """A function that answers calls: `run()` answers those that are there, `start()` keeps at it in the background."""
 
-    def __init__(self, log: Log, topic: str, function: Callable[..., Any]) -> None:
+    def __init__(self, log: Log, clock: Clock, topic: str, function: Callable[..., Any]) -> None:
         super().__init__()
         request: Any = parameter_hint(function, 0)
         reply: Any = hints_of(function).get("return")
@@ -141,7 +144,9 @@ class Service(Background):
                 hint="def quote(request: Request, call: Call) -> Reply: with dataclasses for both",
             )
         self._log = log
+        self._clock = clock
         self._function = function
+        self._called = self._plain(function)
         self._request = Columns(request, reserved=_names(REQUEST))
         self._answer = Columns(reply, reserved=_names(REPLY))
         self.topic = ensure_columns(log, topic, REQUEST, self._request.fields_of_topic, OPTIONS)
@@ -160,47 +165,71 @@ class Service(Background):
     def run(self) -> int:
         """Answer every call that is there; says how many."""
         answered = 0
-        while count := self._answer_some():
+        while (count := self._answer_some()) is not None:
             answered += count
         return answered
 
+    async def run_async(self) -> int:
+        """`run` for an event loop."""
+        return await asyncio.to_thread(self.run)
+
     def _step(self, timeout_s: float) -> None:
         ends = self._log.ends([self.topic.name])[self.topic.name]
-        if not self._answer_some():
+        if self._answer_some() is None:
             self._log.wait(self.topic.name, ends, timeout_s * 1e3)
 
-    def _answer_some(self) -> int:
-        """Answer some calls in one commit; how many were taken up."""
+    def _answer_some(self) -> int | None:
+        """Answer some calls in one commit; how many were taken up, None if there are no more."""
         stored = self._log.cursor(self.topic.name, self._cursor)
         start = stored.positions.get(0, 0) if stored is not None else 0
         end = min(self._log.ends([self.topic.name])[self.topic.name][0], start + BATCH_CALLS)
         if start >= end:
-            return 0
-        names = self._log.topic(self.topic.name).schema.names
-        calls = [
+            return None
+        names = [*self._log.topic(self.topic.name).schema.names, "_offset"]
+        there = [
             row
             for batch in self._log.read(self.topic.name, 0, start, end, names)
             for row in batch.to_pylist()
         ]
-        replies: dict[str, dict[str, Any]] = {}
+        replies = self._replies_to(there)
+        calls = [row for row in there if row["call_id"] in replies]
+        if len(calls) < len(there):
+            end = there[len(calls)]["_offset"]
         move = CursorMove(self.topic.name, self._cursor, {0: end})
         for _ in range(ATTEMPTS_MAX):
             seen = self._log.sequence()
-            self._places.refresh()
-            open_ = [row for row in calls if not len(self._places.offsets(0, (row["call_id"],)))]
-            for row in open_:
-                if row["call_id"] not in replies:
-                    replies[row["call_id"]] = self._served(row)
             try:
-                self._commit([replies[row["call_id"]] for row in open_], move)
+                self._commit([reply for reply in replies.values() if reply is not None], move)
             except ConflictError:  # another service was first with one of them
                 self._log.wait_commit(seen, CONFLICT_WAIT_MS)
+                self._places.refresh()
+                replies = {name: None if self._answered(name) else reply for name, reply in replies.items()}
                 continue
             return len(calls)
         raise ConflictError(
             f"replies of {self.topic.name!r} were written by others each time",
             hint="one service is enough for a topic",
         )
+
+    def _replies_to(self, calls: list[dict[str, Any]]) -> dict[str, dict[str, Any] | None]:
+        """The replies to the first of these calls, as many as there is time for; None to one that was answered before."""
+        replies: dict[str, dict[str, Any] | None] = {}
+        began = self._clock.steady_ms()
+        self._places.refresh()
+        for row in calls:
+            name = row["call_id"]
+            try:
+                replies[name] = None if self._answered(name) else self._served(row)
+            except HeadwaterError:
+                if not replies:
+                    raise
+                break  # those before it are answered first
+            if self._clock.steady_ms() - began > BATCH_MS:
+                break
+        return replies
+
+    def _answered(self, name: str) -> bool:
+        return bool(len(self._places.offsets(0, (name,))))
 
     def _commit(self, rows: list[dict[str, Any]], move: CursorMove) -> None:
         batches = {self._replies.name: [conform(rows, self._replies)]} if rows else {}
@@ -211,18 +240,25 @@ class Service(Background):
     def _served(self, row: dict[str, Any]) -> dict[str, Any]:
         name = row["call_id"]
         try:
-            arguments = (self._request.from_row(row), Call(name, self.topic.name))
-            count = len(inspect.signature(self._function).parameters)
-            reply = raising(self._function, arguments[:count], self.topic.name, f"call {name!r}")
-            answer = {"call_id": name, **self._answer.to_row(reply)}
-            conform([answer], self._replies)
+            request = self._request.from_row(row)
         except KeyError as missing:
             return self._failed(row, f"field {missing} of the request has no value")
+        except Exception as error:  # noqa: BLE001 - a class may refuse its fields with any error
+            kind = self._request.kind.__name__
+            return self._failed(row, f"the request is no {kind}: {type(error).__name__}: {error}")
+        try:
+            arguments = (request, Call(name, self.topic.name))
+            count = len(inspect.signature(self._function).parameters)
+            reply = raising(self._called, arguments[:count], self.topic.name, f"call {name!r}")
+            answer = {"call_id": name, **self._answer.to_row(reply)}
+            conform([answer], self._replies)
+        except ConflictError as error:  # a version that the service named: that is its answer
+            return self._failed(row, error.message)
         except HeadwaterError as error:
             if error.retryable or isinstance(error, StorageError):
                 raise  # not the call's fault: it is taken up again
             return self._failed(row, error.message)
-        except AttributeError as error:
+        except (AttributeError, TypeError, ValueError) as error:
             return self._failed(row, f"the reply is not a {self._answer.kind.__name__}: {error}")
         return answer
 

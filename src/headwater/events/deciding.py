@@ -19,6 +19,7 @@ import xxhash
 from headwater.clock import Clock
 from headwater.errors import (
     BadRowError,
+    CommandIdUsedError,
     CommandRefusedError,
     ConflictError,
     EventCodeError,
@@ -215,7 +216,7 @@ class Deciding(Generic[S]):
             self._answer(ask, state, group, refusal)
 
     def _accept(self, ask: Ask, known: Known[S], group: _Group[S]) -> None:
-        decision = self._aggregate.decide(known.state, ask.command)
+        decision = self._aggregate.decide(self._aggregate.own(known.state), ask.command)
         held: dict[str, Held] = {}
         claim_rows: list[dict[str, Any]] = []
         if decision.claims:
@@ -423,9 +424,11 @@ def _meta(ask: Ask) -> dict[str, Any]:
 
 def _check_same(ask: Ask, known: int) -> None:
     if known != command_hash(ask.command):
-        raise UsageError(
+        raise CommandIdUsedError(
             f"command id {ask.command_id!r} was used for another command of {ask.aggregate_id!r}",
             hint="an id stands for one command: take a new one, or send the same again",
+            aggregate_id=ask.aggregate_id,
+            command_id=ask.command_id,
         )
 
 

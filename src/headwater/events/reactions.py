@@ -1,12 +1,13 @@
 """Reactions: a function of events, or of a view's changes, that issues commands, with an effect once whatever crashes.
 
 The position is kept by the log. Commands have ids that follow from what they react to, so what is done again after a crash, before
-the position had moved, has no second effect. A command that is refused is counted, and the reaction goes on; an error of
-another kind stops it where it is.
+the position had moved, has no second effect: also where the function, after the crash, is another and would issue another command. A
+command that is refused is counted, and the reaction goes on; an error of another kind stops it where it is.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +21,10 @@ import xxhash
 
 from headwater.arguments import label
 from headwater.clock import to_us
-from headwater.errors import CommandRefusedError, HeadwaterError, UsageError
+from headwater.errors import CommandIdUsedError, CommandRefusedError, ConflictError, UsageError
 from headwater.events.aggregate import classes_of, parameter_hint, raising
 from headwater.events.background import Background
-from headwater.events.recorded import Context, Recorded
+from headwater.events.recorded import Context, Outcome, Recorded
 from headwater.events.store import Send, Store
 from headwater.log.protocol import CursorMove, Log
 
@@ -31,15 +32,20 @@ Since = Literal["beginning", "now"] | datetime
 """What a reaction that is new begins with."""
 ENTRY = "reaction"
 BATCH_EVENTS = 1_000
+ATTEMPTS_MAX = 20
+"""How often a position is written again because another process has just moved it."""
+CAUSE_CHARACTERS_MAX = 280
+"""What is reacted to stands in command ids, which have 500 characters at most."""
 
 
 @dataclass(frozen=True)
 class Reacted:
-    """What a run of a reaction did."""
+    """What a run of a reaction did: `repeated` of the commands it issued had had their effect before, as after a crash."""
 
     handled: int
     issued: int
     refused: int
+    repeated: int = 0
 
 
 @dataclass(frozen=True)
@@ -147,21 +153,35 @@ class ViewFeed:
             yield self._causes(table, tick), tick
 
     def done(self, position: Any) -> None:
-        """See `Feed`."""
-        known = self._log.entries(ENTRY)[self._name]
-        document = {**known.document, "tick": position, "begun": True}
-        self._log.put_entry(ENTRY, self._name, document, expect=known.sequence)
+        """See `Feed`. If another process reacts to the same, the one that is further has the word."""
+        for attempt in range(ATTEMPTS_MAX):
+            known = self._log.entries(ENTRY)[self._name]
+            if known.document["begun"] and known.document["tick"] >= position:
+                return
+            document = {**known.document, "tick": position, "begun": True}
+            try:
+                self._log.put_entry(ENTRY, self._name, document, expect=known.sequence)
+                return
+            except ConflictError:
+                if attempt + 1 == ATTEMPTS_MAX:
+                    raise
 
     def _causes(self, table: pa.Table, tick: int) -> list[Cause]:
+        """A cause for each row, however often it came or went: rows that are equal cannot be told apart later either."""
         weights = (
             table.column("_weight").to_pylist() if "_weight" in table.column_names else [1] * table.num_rows
         )
         own = [name for name in table.column_names if name not in ("_weight", "_tick")]
-        causes = []
+        found: dict[bytes, tuple[dict[str, Any], int]] = {}
         for row, weight in zip(table.select(own).to_pylist(), weights, strict=True):
+            plain = orjson.dumps(row, default=str, option=orjson.OPT_SORT_KEYS)
+            found[plain] = row, weight + (found[plain][1] if plain in found else 0)
+        causes = []
+        for row, weight in found.values():
             plain = orjson.dumps([row, weight], default=str, option=orjson.OPT_SORT_KEYS)
             name = f"{self._view.name}@{tick}/{xxhash.xxh3_64_hexdigest(plain)}"
-            causes.append(Cause((Changed(row, weight, tick, self._view.name),), name, None))
+            if weight:
+                causes.append(Cause((Changed(row, weight, tick, self._view.name),), name, None))
         return causes
 
 
@@ -172,6 +192,7 @@ class Reaction(Background):
         super().__init__()
         self.name = label(name, "reaction")
         self._function = function
+        self._called = self._plain(function)
         self._feed = feed
 
     def __call__(self, *arguments: Any) -> Any:
@@ -185,30 +206,43 @@ class Reaction(Background):
         """React to everything that is there now."""
         return self._go(None)
 
+    async def run_async(self) -> Reacted:
+        """`run` for an event loop."""
+        return await asyncio.to_thread(self.run)
+
     def _step(self, timeout_s: float) -> None:
         self._go(timeout_s)
 
     def _go(self, timeout_s: float | None) -> Reacted:
-        handled = issued = refused = 0
+        handled = issued = refused = repeated = 0
         for causes, position in self._feed.batches(timeout_s):
             sends = [send for cause in causes for send in self._sends(cause)]
             for store, some in groupby(sends, key=lambda send: send.store):
                 for came in store.execute_all(some):
                     issued += 1
-                    if isinstance(came, CommandRefusedError):
+                    if isinstance(came, Outcome):
+                        repeated += came.repeated
+                    elif isinstance(came, CommandRefusedError):
                         refused += 1
-                    elif isinstance(came, HeadwaterError):
+                    elif isinstance(came, CommandIdUsedError) and came.command_id.startswith(self._own):
+                        repeated += 1  # it was reacted to before a crash, by a function that was another
+                    else:
                         raise came
             self._feed.done(position)
             handled += len(causes)
             if self._stopping.is_set():
                 break
-        return Reacted(handled, issued, refused)
+        return Reacted(handled, issued, refused, repeated)
+
+    @property
+    def _own(self) -> str:
+        """What the command ids begin with that follow from what is reacted to."""
+        return f"{self.name}:"
 
     def _sends(self, cause: Cause) -> list[Send[Any]]:
         """The commands that something leads to, with the ids that follow from it."""
         count = len(inspect.signature(self._function).parameters)
-        given = raising(self._function, cause.arguments[:count], f"reaction {self.name}", cause.id)
+        given = raising(self._called, cause.arguments[:count], f"reaction {self.name}", cause.id)
         made = (
             [given]
             if isinstance(given, Send)
@@ -225,9 +259,16 @@ class Reaction(Background):
             context = Context(
                 said.actor or f"reaction {self.name}", said.reason, cause.correlation_id, cause.id
             )
-            command_id = send.command_id or f"{self.name}:{cause.id}:{number}"
+            command_id = send.command_id or f"{self._own}{_short(cause.id)}:{number}"
             named.append(replace(send, command_id=command_id, context=context))
         return named
+
+
+def _short(name: str) -> str:
+    """The name of what is reacted to, or what stands for it where it is too long for a part of a command id."""
+    if len(name) <= CAUSE_CHARACTERS_MAX:
+        return name
+    return f"{name[: CAUSE_CHARACTERS_MAX // 2]}#{xxhash.xxh3_128_hexdigest(name.encode())}"
 
 
 def event_kinds(function: Callable[..., Any], store: Store[Any, Any, Any]) -> tuple[type, ...]:

@@ -86,7 +86,7 @@ class EventSourcing(abc.ABC):
         from headwater.events.calls import Service
 
         def declare(function: Callable[..., Any]) -> Service:
-            made = Service(self.log, topic, function)
+            made = Service(self.log, self._clock, topic, function)
             self._in_background.add(made)
             return made
 

@@ -124,7 +124,7 @@ class States(Generic[S]):
         offsets = self._offsets(aggregate_id, -1)
         base = self._from_snapshot(aggregate_id, offsets)
         if base is None or base.at is None or base.at > moment:
-            base = Known(self._aggregate.initial)
+            base = Known(self._aggregate.own(self._aggregate.initial))
         for placed in self._placed(aggregate_id, offsets[offsets > base.offset]):
             if placed.at > moment:
                 break
@@ -150,6 +150,7 @@ class States(Generic[S]):
         return Known(found.state, found.version, found.offset, found.at, found.version)
 
     def _folded(self, aggregate_id: str, known: Known[S], offsets: npt.NDArray[np.int64]) -> Known[S]:
+        known = replace(known, state=self._aggregate.own(known.state))
         for placed in self._placed(aggregate_id, offsets):
             known = self._next(known, placed)
         return known

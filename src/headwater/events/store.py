@@ -154,6 +154,10 @@ class Store(Generic[S, C, E]):
         self._gathering.submit_all(asks)
         return [ask.error if isinstance(ask.error, HeadwaterError) else _outcome(ask) for ask in asks]
 
+    async def execute_all_async(self, sends: Iterable[Send[C]]) -> list[Outcome[E] | HeadwaterError]:
+        """`execute_all` for an event loop."""
+        return await asyncio.to_thread(self.execute_all, list(sends))
+
     def _ask(self, send: Send[Any]) -> Ask:
         _check_id(send.aggregate_id, "an aggregate id")
         if not isinstance(send.command, self.aggregate.commands):
@@ -210,6 +214,10 @@ class Store(Generic[S, C, E]):
             self._deciding.refresh()
             return list(self._states.events(aggregate_id))
 
+    async def events_async(self, aggregate_id: str) -> list[Recorded[E]]:
+        """`events` for an event loop."""
+        return await asyncio.to_thread(self.events, aggregate_id)
+
     def recorded(self, partition: int, start: int, end: int) -> list[Recorded[E]]:
         """The events of all aggregates in a range of offsets, in order."""
         topic = self._states.topic
@@ -221,7 +229,7 @@ class Store(Generic[S, C, E]):
         steps: list[Step[S, E]] = []
         state = self.aggregate.initial
         for recorded in self.events(aggregate_id):
-            state = self.aggregate.fold(state, recorded.event)
+            state = self.aggregate.fold(self.aggregate.own(state), recorded.event)
             steps.append(Step(recorded, state))
         if not steps:
             raise self._unknown(aggregate_id)
@@ -247,7 +255,7 @@ class Store(Generic[S, C, E]):
         if not known.version:
             raise self._unknown(aggregate_id, when)
         at = from_us(self._states.moment(aggregate_id, known))
-        return Loaded(aggregate_id, known.version, known.state, at)
+        return Loaded(aggregate_id, known.version, self.aggregate.own(known.state), at)
 
     def _unknown(self, aggregate_id: str, when: str = "") -> AggregateNotFoundError:
         return AggregateNotFoundError(
