@@ -1,0 +1,110 @@
+"""The whole of MATCH_RECOGNIZE over rows that are all there: sorted, matched, measured, shown.
+
+What changes when rows do is in `step`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.hashing import Indices
+from headwater.operators.delta import empty_rows
+from headwater.operators.lanes import nulls
+from headwater.operators.patterns.automaton import compile_pattern
+from headwater.operators.patterns.found import Found
+from headwater.operators.patterns.matching import Ground, match_symbols, rows_ahead
+from headwater.operators.patterns.measures import Measuring, Points
+from headwater.operators.patterns.partitions import Partitions, partitions_of, symbols
+from headwater.operators.patterns.spec import NEVER, Evaluate, MatchSpec
+from headwater.operators.sums import Ints
+
+
+def match_rows(spec: MatchSpec, rows: pa.RecordBatch, evaluate: Evaluate) -> pa.RecordBatch:
+    """The output for rows of any number of partitions, in any order; a row that is there twice counts as two."""
+    if not rows.num_rows:
+        return empty_rows(spec.output)
+    return match_partitions(spec, partitions_of(spec, rows), evaluate)
+
+
+def match_partitions(spec: MatchSpec, partitions: Partitions, evaluate: Evaluate) -> pa.RecordBatch:
+    """The output for sorted rows."""
+    if not all(spec.is_symbol(name, e) for name in spec.variables for e in spec.conditions.get(name, ())):
+        raise NotImplementedError("conditions that look at the rows matched so far")
+    automaton = compile_pattern(spec.pattern, spec.text)
+    ground = Ground.of(spec, automaton, partitions, symbols(spec, partitions, evaluate))
+    found, decided = match_symbols(ground)
+    return _output(spec, partitions, found, decided, evaluate)
+
+
+def _output(
+    spec: MatchSpec, partitions: Partitions, found: Found, decided: Ints, evaluate: Evaluate
+) -> pa.RecordBatch:
+    points, rows = _points(spec, found)
+    measuring = Measuring(spec, partitions, found, evaluate)
+    alone = _unmatched(spec, partitions, found)
+    measures = [
+        _column(measuring.column(expression, points), len(alone), spec.expressions[expression].type)
+        for expression in spec.measures
+    ]
+    places = np.concatenate((rows, alone))
+    columns = []
+    for shown in spec.shown:
+        match shown.what:
+            case "column":
+                columns.append(partitions.column_at(shown.number, places))
+            case "measure":
+                columns.append(measures[shown.number])
+            case "timed out":
+                flags = np.concatenate(
+                    (found.timed_out[points.matches], np.zeros(len(alone), dtype=np.bool_))
+                )
+                columns.append(pa.array(flags))
+    if spec.closing:
+        closes = _after_measures(spec, partitions, found)[points.matches]
+        columns.append(pa.array(np.concatenate((closes, decided[alone]))))
+    return pa.RecordBatch.from_arrays(columns, schema=spec.output)
+
+
+def _column(values: pa.Array | pa.ChunkedArray, missing: int, kind: pa.DataType) -> pa.Array:
+    """A measure, and NULL for rows that belong to no match."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    return pa.concat_arrays([values, nulls(missing, kind)]) if missing else values
+
+
+def _points(spec: MatchSpec, found: Found) -> tuple[Points, Indices]:
+    """Where measures are evaluated, and the rows whose columns are shown beside them."""
+    every = np.arange(len(found))
+    if spec.rows == "one":
+        return Points(every, found.lengths), found.starts
+    rows = np.flatnonzero(found.shown)
+    owners = found.owners[rows]
+    empty = every[:0] if spec.rows == "all, omit empty" else np.flatnonzero(found.lengths == 0)
+    upto = np.concatenate((rows - found.offsets[owners] + 1, np.zeros(len(empty), dtype=np.int64)))
+    return Points(np.concatenate((owners, empty)), upto), np.concatenate(
+        (found.rows[rows], found.starts[empty])
+    )
+
+
+def _unmatched(spec: MatchSpec, partitions: Partitions, found: Found) -> Indices:
+    """Rows that are shown although they belong to no match, and no empty one starts there."""
+    if spec.rows != "all, with unmatched":
+        return np.zeros(0, dtype=np.int64)
+    alone = np.ones(partitions.rows.num_rows, dtype=np.bool_)
+    real = ~found.timed_out
+    alone[found.rows[real[found.owners]]] = False
+    alone[found.starts[real]] = False
+    return np.flatnonzero(alone)
+
+
+def _after_measures(spec: MatchSpec, partitions: Partitions, found: Found) -> Ints:
+    """When each match is final, and the rows after it that its measures look at."""
+    ahead = rows_ahead(spec, spec.measures)
+    if not ahead or not len(found):
+        return found.closes
+    assert spec.time is not None
+    times = partitions.times(spec.time)
+    last = found.starts + np.maximum(found.lengths, 1) - 1 + ahead
+    beyond = last >= partitions.ends[found.partitions]
+    return np.maximum(found.closes, np.where(beyond, NEVER, times[np.where(beyond, 0, last)] + 1))

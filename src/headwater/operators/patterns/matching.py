@@ -1,0 +1,281 @@
+"""Finds the matches in sorted rows: from the left, at each row the most preferred, then on from where the rule says.
+
+What can come of each row is known beforehand (see `reach`), so that a match is walked straight to its end: of the places
+that may come next it takes the first that leads to a match in time. If conditions look at the rows matched so far, this
+only says where there is none, and the others are searched for (see `searching`).
+
+A match is *final* at a time if rows from then on cannot change it: all decisions up to it in its partition were made
+looking at rows before that time, or ran out of time before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from headwater.errors import EvaluationError
+from headwater.hashing import Indices
+from headwater.operators.patterns.automaton import ACCEPT, Automaton, Options
+from headwater.operators.patterns.found import Finding, Found, all_limits
+from headwater.operators.patterns.partitions import Masks, Partitions
+from headwater.operators.patterns.reach import NOWHERE, OPEN, Boundaries, Reach, reach
+from headwater.operators.patterns.spec import NEVER, MatchSpec, Navigate
+from headwater.operators.sums import Bools, Ints
+
+Attempt = Callable[[int, int, int], tuple[Sequence[int] | None, int]]
+"""A match that starts at a row of a partition, by places, and how far rows were looked at; of: partition, row, number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """What is known of all rows before matches are looked for."""
+
+    spec: MatchSpec
+    automaton: Automaton
+    partitions: Partitions
+    masks: Masks
+    limits: Indices
+    reach: Reach
+
+    @staticmethod
+    def of(spec: MatchSpec, automaton: Automaton, partitions: Partitions, masks: Masks) -> Ground:
+        """How far each place of the pattern can get from each row."""
+        wanted = spec.closing or spec.timeouts
+        found = reach(automaton, masks, partitions.starts, partitions.ends, looked=wanted)
+        return Ground(spec, automaton, partitions, masks, all_limits(spec, partitions), found)
+
+    @cached_property
+    def cells(self) -> Indices:
+        """Of each row."""
+        numbers = self.partitions.numbers
+        from_end = self.partitions.ends[numbers] - 1 - np.arange(len(numbers))
+        return self.reach.cells(numbers, from_end)
+
+    def begins(self, row: int, start: int) -> Options:
+        """What may come first in a match that starts at a row, given where its partition does."""
+        return self.automaton.first[row == start][False]
+
+    @cached_property
+    def startable(self) -> Bools:
+        """At which rows a match can start, as far as symbols say."""
+        ends = self._over_first(self.reach.ends, np.minimum, NOWHERE)
+        inner, outer = (bool(options and options[-1] == ACCEPT) for options in self._first)
+        found: Bools = ends <= self.limits
+        if inner:
+            found[:] = True
+        if outer:
+            found[self.partitions.starts] = True
+        return found
+
+    @cached_property
+    def looked(self) -> Boundaries:
+        """How far one must look to see that no match starts at a row."""
+        assert self.reach.looked is not None
+        rows = np.arange(1, len(self.cells) + 1, dtype=np.int32)
+        return np.maximum(self._over_first(self.reach.looked, np.maximum, 0), rows)
+
+    @property
+    def _first(self) -> tuple[Options, Options]:
+        return self.automaton.first[False][False], self.automaton.first[True][False]
+
+    def _over_first(self, lanes: Boundaries, merge: np.ufunc, nothing: int) -> Boundaries:
+        """The least or greatest boundary over what may begin a match, at each row."""
+        inner, outer = self._first
+
+        def over(options: Options, cells: Indices) -> Boundaries:
+            found = np.full(len(cells), nothing, dtype=np.int32)
+            for option in options:
+                if option != ACCEPT:
+                    found = merge(found, lanes[option, cells])
+            return found
+
+        made = over(inner, self.cells)
+        if outer != inner and len(self.partitions):
+            made[self.partitions.starts] = over(outer, self.cells[self.partitions.starts])
+        return made
+
+    def walk(self, partition: int, row: int, number: int) -> tuple[Sequence[int] | None, int]:
+        """The match that starts at a row where one does."""
+        del number
+        return _walk(
+            self, partition, row, lambda place, cell, limit: self.reach.ends.item(place, cell) <= limit
+        )
+
+    def walk_open(self, partition: int, row: int) -> Sequence[int]:
+        """The most preferred beginning of a match that takes all rows until its time is over."""
+        looked = self.reach.looked
+        assert looked is not None
+        path, _ = _walk(self, partition, row, lambda place, cell, limit: looked.item(place, cell) > limit)
+        return path
+
+
+def _walk(
+    ground: Ground, partition: int, row: int, leads: Callable[[int, int, int], bool]
+) -> tuple[list[int], int]:
+    start, end = int(ground.partitions.starts[partition]), int(ground.partitions.ends[partition])
+    limit = int(ground.limits[row])
+    offsets, lane = ground.reach.offsets, int(ground.reach.lanes[partition])
+    looked, follow = ground.reach.looked, ground.automaton.follow
+    options = ground.begins(row, start)
+    path: list[int] = []
+    at, seen = row, row + 1
+    while at < end:
+        cell = offsets.item(end - 1 - at) + lane
+        for option in options:
+            if option == ACCEPT:
+                return path, seen
+            if leads(option, cell, limit):
+                break
+            if looked is not None:
+                seen = max(seen, looked.item(option, cell))
+        else:
+            return path, seen
+        path.append(option)
+        at += 1
+        seen = max(seen, at)
+        options = follow[option][at == end]
+    # a row that is not there yet might have been taken instead
+    return path, seen if not options or options[0] == ACCEPT else OPEN
+
+
+def match_symbols(ground: Ground) -> tuple[Found, Ints]:
+    """All matches, where conditions are symbols."""
+    finding = Finding(ground.automaton)
+    cursors = _Cursors(ground)
+    for partition in cursors.partitions:
+        cursors.run(partition, ground.walk, finding)
+    return finished(ground, finding, cursors.skipped)
+
+
+class _Cursors:
+    """Goes through partitions from match to match."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        startable = ground.startable
+        count = len(startable)
+        places = np.where(startable, np.arange(count), count)
+        self._next = np.minimum.accumulate(places[::-1])[::-1]
+        firsts = ground.partitions.starts
+        self.partitions: list[int] = np.flatnonzero(
+            self._next[firsts] < ground.partitions.ends if count else np.zeros(0, dtype=np.bool_)
+        ).tolist()
+        self.skipped = np.zeros(count, dtype=np.bool_)
+        """Rows at which no match was looked for, because one before them has gone on beyond them."""
+
+    def run(self, partition: int, attempt: Attempt, finding: Finding) -> None:
+        ground = self._ground
+        row, end = int(ground.partitions.starts[partition]), int(ground.partitions.ends[partition])
+        number = 1
+        while row < end:
+            row = self._next.item(row)
+            if row >= end:
+                return
+            path, seen = attempt(partition, row, number)
+            if path is None:
+                row += 1
+                continue
+            finding.add(partition, row, path, number, seen)
+            number += 1
+            after = next_start(ground, row, path)
+            if after > row + 1:
+                self.skipped[row + 1 : after] = True
+            row = after
+
+
+def next_start(ground: Ground, row: int, path: Sequence[int]) -> int:
+    """Where the search goes on after a match."""
+    skip = ground.spec.skip
+    if not path or skip.kind == "to next row":
+        return row + 1
+    if skip.kind == "past last row":
+        return row + len(path)
+    names, labels = ground.spec.variables, ground.automaton.labels
+    wanted = skip.variables
+    mapped = [i for i, place in enumerate(path) if wanted is None or names[labels[place]] in wanted]
+    target = " or ".join(sorted(wanted or ()))
+    side = "FIRST" if skip.kind == "to first" else "LAST"
+    if not mapped:
+        raise EvaluationError(
+            f"AFTER MATCH SKIP TO {side} {target} has no row to skip to",
+            detail=f"a match of {ground.spec.text} has no row that is mapped to it",
+            hint="skip to a variable that every match has, or PAST LAST ROW",
+        )
+    if (after := mapped[0] if skip.kind == "to first" else mapped[-1]) == 0:
+        raise EvaluationError(
+            f"AFTER MATCH SKIP TO {side} {target} would find the same match again",
+            detail=f"the first row of a match of {ground.spec.text} is mapped to it",
+            hint="skip to a variable that no match begins with, or TO NEXT ROW",
+        )
+    return row + after
+
+
+def finished(ground: Ground, finding: Finding, skipped: Bools) -> tuple[Found, Ints]:
+    """Matches with the times at which they are final, and those beside them that ran out of time.
+
+    And, for each row, when it is final what becomes of it and of all rows before it.
+    """
+    count = len(skipped)
+    if not (ground.spec.closing or ground.spec.timeouts):
+        return finding.found(np.zeros(len(finding.seen), dtype=np.int64)), np.zeros(count, dtype=np.int64)
+    seen = ground.looked.astype(np.int64)
+    matched = finding.starts
+    seen[matched] = np.array(finding.seen, dtype=np.int64)
+    failed = ~skipped
+    failed[matched] = False
+    if ground.spec.timeouts:
+        began = np.zeros(count + 1, dtype=np.int64)
+        began[matched + 1] = 1
+        began = np.cumsum(began)
+        for row in np.flatnonzero(failed & (ground.looked > ground.limits)).tolist():
+            partition = int(ground.partitions.numbers[row])
+            before = began.item(row) - began.item(ground.partitions.starts.item(partition))
+            finding.add(partition, row, ground.walk_open(partition, row), before + 1, 0, timed_out=True)
+    decided = closing_times(ground, seen, ~skipped)
+    return finding.found(decided[finding.starts]), decided
+
+
+def closing_times(ground: Ground, seen: Indices, visited: Bools) -> Ints:
+    """When what is decided at each row is final, and all that is decided before it in its partition.
+
+    `seen` says up to which boundary rows were looked at; rows that are not `visited` decide nothing.
+    """
+    spec, partitions = ground.spec, ground.partitions
+    count = len(seen)
+    assert spec.time is not None
+    times = partitions.times(spec.time)
+    if ground.automaton.has_end:
+        return np.full(count, NEVER, dtype=np.int64)
+    far = seen >= OPEN
+    closes = np.where(far, NEVER, times[np.where(far, 1, seen) - 1] + 1) if count else times
+    if spec.within is not None:
+        closes = np.minimum(closes, times + spec.within)
+    ahead = rows_ahead(spec, [e for name in spec.variables for e in spec.conditions.get(name, ())])
+    if ahead:
+        last = np.minimum(seen, ground.limits) - 1 + ahead
+        beyond = last >= partitions.ends[partitions.numbers]
+        closes = np.maximum(closes, np.where(beyond, NEVER, times[np.where(beyond, 0, last)] + 1))
+    closes = np.where(visited, closes, np.iinfo(np.int64).min)
+    return running_max(closes, partitions)
+
+
+def rows_ahead(spec: MatchSpec, expressions: Sequence[int]) -> int:
+    """How many rows ahead some expressions look at most."""
+    inputs = [each for number in expressions for each in spec.expressions[number].inputs]
+    return max((each.offset for each in inputs if isinstance(each, Navigate)), default=0)
+
+
+def running_max(values: Ints, partitions: Partitions) -> Ints:
+    """The greatest of each partition so far."""
+    found = values.copy()
+    since = np.arange(len(values)) - partitions.starts[partitions.numbers] if len(values) else values
+    longest = int(since.max(initial=0))
+    shift = 1
+    while shift <= longest:
+        late = np.flatnonzero(since >= shift)
+        found[late] = np.maximum(found[late], found[late - shift])
+        shift *= 2
+    return found
