@@ -1,6 +1,7 @@
 """`headwater queue`, and queues in other listings."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,17 @@ def test_messages_are_taken_and_settled_from_a_shell(folder: Path) -> None:
     assert "worker 'shell' has it now" in said
     assert "is not the token" in run(folder, "queue", "ack", "emails", "soon", status=2)
     assert "there is no queue 'letters'" in run(folder, "queue", "show", "letters", status=1)
+    run(folder, "queue", "extend", "emails", three["token"])
+    until = rows(folder, "queue", "show", "emails")["leases"][0]["until"]
+    assert datetime.fromisoformat(until) < datetime.now(UTC) + timedelta(minutes=5), (
+        "as leases of the queue are"
+    )
     run(folder, "queue", "ack", "emails", three["token"])
+    (four,) = rows(folder, "queue", "receive", "emails")
+    run(folder, "queue", "release", "emails", four["token"])
+    (four,) = rows(folder, "queue", "receive", "emails")
+    assert four["deliveries"] == 1
+    run(folder, "queue", "nack", "emails", four["token"], "--delay", "0 seconds")
     run(folder, "queue", "receive", "emails")
     run(folder, "queue", "receive", "emails", status=1)
     run(folder, "queue", "drop", "emails")

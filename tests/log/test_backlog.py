@@ -1,6 +1,9 @@
 """Backpressure: what becomes of an append when a cursor marked hold is too far behind, by the topic's own choice."""
 
+import itertools
+import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,7 @@ import pytest
 
 import headwater as hw
 from headwater.clock import ManualClock
+from headwater.settings import LogSettings
 
 
 @pytest.fixture(params=["memory", "folder"])
@@ -117,6 +121,49 @@ def test_a_topic_may_drop_its_oldest_unless_somebody_holds_it(tmp_path: Path) ->
         before = count(clicks)
         ws.maintain()
         assert count(clicks) == before
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_drops_its_oldest_has_the_newest_and_little_more(
+    tmp_path: Path, partitions: int, seed: int
+) -> None:
+    """After upkeep each partition has its share of `backlog_rows`, and at most an eighth and an append more."""
+    chance, backlog = random.Random(seed), 240
+    with hw.open(tmp_path / "ws", durability="os", clock=ManualClock()) as ws:
+        clicks = ws.topic(
+            "clicks", "id BIGINT", backlog_rows=backlog, when_behind="drop_oldest", partitions=partitions
+        )
+        ids = itertools.count()
+        kept, largest, written = backlog // partitions, 0, [0] * partitions
+        for _ in range(40):
+            size = chance.choice([1, 3, 20, 20, 150])
+            receipt = clicks.append([{"id": next(ids)} for _ in range(size)])
+            spans = receipt.positions["clicks"]
+            for number, (first, end) in spans.items():
+                largest, written[number] = max(largest, end - first), end
+            if chance.random() < 0.3:
+                ws.maintain()
+                for number, info in ws.log.partitions("clicks").items():
+                    there = [
+                        offset
+                        for batch in ws.log.read("clicks", number, info.first, info.end, ["_offset"])
+                        for offset in batch["_offset"].to_pylist()
+                    ]
+                    assert there == list(range(info.first, written[number])), "the newest, without a gap"
+                    assert min(kept, written[number]) <= len(there) <= kept + kept // 8 + largest
+
+
+def test_its_oldest_are_dropped_without_anybody_asking(tmp_path: Path) -> None:
+    often = LogSettings(durability="os", maintenance_every_ms=20)
+    with hw.open(tmp_path / "ws", settings=often) as ws:
+        clicks = ws.topic("clicks", "id BIGINT", backlog_rows=80, when_behind="drop_oldest")
+        for first in range(0, 400, 10):
+            clicks.append(rows(10, first))
+        until = time.monotonic() + 20
+        while count(clicks) > 100:
+            assert time.monotonic() < until
+            ws.log.wait_commit(ws.log.sequence(), 20)
 
 
 def test_the_memory_log_drops_its_oldest_too() -> None:

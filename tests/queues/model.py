@@ -61,6 +61,10 @@ class Model:
     def nack(self, number: int, due: int) -> None:
         self._again(self.items[number], due)
 
+    def release(self, number: int, now: int) -> None:
+        item = self.items[number]
+        item.at, item.time, item.deliveries = "waiting", now, item.deliveries - 1
+
     def extend(self, number: int, until: int) -> None:
         self.items[number].time = until
 

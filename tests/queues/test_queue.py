@@ -310,6 +310,82 @@ def test_a_with_block_acknowledges_or_gives_back(ws: hw.Workspace) -> None:
     assert (again.row["id"], again.error) == (1, "ValueError: broken")
 
 
+def test_an_error_in_a_with_block_is_heard_of_though_the_lease_is_lost(
+    ws: hw.Workspace, clock: ManualClock
+) -> None:
+    outbox(ws, 1)
+    queue = ws.queue("emails", topic="outbox", lease="10 seconds")
+    (message,) = queue.receive(1)
+    clock.advance("11 seconds")
+    with pytest.raises(ValueError, match="broken"), message:
+        raise ValueError("broken")
+
+
+def test_what_was_not_begun_is_given_back_as_if_it_had_not_been_handed_out(
+    ws: hw.Workspace, clock: ManualClock
+) -> None:
+    outbox(ws, 4)
+    queue = ws.queue("emails", topic="outbox", lease="10 seconds", deliveries=1)
+    first, *others = queue.receive(4)
+    queue.release(others)
+    assert queue.standing().dead == 0
+    again = ws.queue("emails").receive(4)
+    assert ([message.deliveries for message in again], ids(again)) == ([1, 1, 1], [1, 2, 3])
+    with pytest.raises(hw.LeaseLostError):
+        others[0].release()
+    ws.queue("emails", worker=again.queue.worker).settle([again[0].token], "release")
+    clock.advance("11 seconds")
+    with pytest.raises(hw.LeaseLostError):
+        queue.receive(5, ack=first)  # what it was handed out nobody has seen: that is no delivery either
+    assert (ids(queue.receive(5)), queue.standing().dead) == ([1], 3)
+
+
+def test_stopping_hands_back_what_no_handler_has_seen(tmp_path: Path) -> None:
+    with hw.open(tmp_path / "ws") as ws:
+        outbox(ws, 6)
+        queue = ws.queue("emails", topic="outbox", deliveries=1)
+        begun, may_end = threading.Event(), threading.Event()
+
+        def handle(message: Message) -> None:
+            begun.set()
+            may_end.wait()
+
+        worker = queue.work(handle, max=6)
+        begun.wait()
+        worker.stop_soon()
+        may_end.set()
+        assert worker.wait().handled == 1
+        assert (queue.standing().waiting, queue.standing().dead) == (5, 0)
+        assert [message.deliveries for message in queue.receive(6)] == [1] * 5
+
+
+def test_a_fault_of_the_program_ends_the_work_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hw.open(tmp_path / "ws") as ws:
+        queue = outbox(ws).queue("emails", topic="outbox")
+        monkeypatch.setattr(queue, "receive", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            queue.work(print).wait(20)
+
+
+def test_a_call_that_is_cancelled_leaves_its_messages_to_others(tmp_path: Path) -> None:
+    async def main(queue: Any) -> None:
+        call = asyncio.ensure_future(queue.aio.receive(5, wait=5))
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        while queue.standing().delivered < 5 or queue.standing().leased:
+            await asyncio.sleep(0.01)
+        (message,) = await queue.aio.receive(1)
+        await queue.aio.release(message)
+
+    with hw.open(tmp_path / "ws") as ws:
+        queue = outbox(ws).queue("emails", topic="outbox", deliveries=1)
+        asyncio.run(main(queue))
+        assert (queue.standing().waiting, queue.standing().dead) == (5, 0)
+
+
 def test_handlers_work_and_stop_gracefully(tmp_path: Path) -> None:
     with hw.open(tmp_path / "ws") as ws:
         outbox(ws, 40)

@@ -120,6 +120,9 @@ class Play:
     def nack(self, worker: str, number: int) -> None:
         self._settle("nack", worker, number, delay=f"{number} seconds", error="not yet")
 
+    def release(self, worker: str, number: int) -> None:
+        self._settle("release", worker, number)
+
     def extend(self, worker: str, number: int) -> None:
         self._settle("extend", worker, number)
 
@@ -150,6 +153,8 @@ class Play:
             self.model.ack(message.offset)
         elif what == "nack":
             self.model.nack(message.offset, self.now + number * 1_000_000)
+        elif what == "release":
+            self.model.release(message.offset, self.now)
         else:
             self.model.extend(message.offset, self.now + LEASE_US)
         if what != "extend":
@@ -166,7 +171,8 @@ class Play:
             )
             if held
         }
-        waiting = dict(zip(state.waiting.places.tolist(), state.waiting.due.tolist(), strict=True))
+        again = (state.waiting.due.tolist(), state.waiting.deliveries.tolist())
+        waiting = dict(zip(state.waiting.places.tolist(), zip(*again, strict=True), strict=True))
         for number, item in self.model.items.items():
             if number in leased:
                 worker, item.time, times = leased[number]
@@ -174,7 +180,7 @@ class Play:
                 assert times - item.deliveries in (0, 1)
                 item.at, item.worker, item.deliveries = "leased", worker, times
             elif item.at == "leased":
-                item.time = waiting.get(number, item.time)
+                item.time, item.deliveries = waiting.get(number, (item.time, item.deliveries))
                 item.at = "waiting" if number in waiting else "done"
                 if number in state.dying or number in state.dead:
                     item.at = "dead"
@@ -189,7 +195,19 @@ class Play:
 
 STEPS = st.tuples(
     st.sampled_from(
-        ["append", "receive", "receive", "ack", "ack", "nack", "extend", "pass_time", "steal", "excise"]
+        [
+            "append",
+            "receive",
+            "receive",
+            "ack",
+            "ack",
+            "nack",
+            "release",
+            "extend",
+            "pass_time",
+            "steal",
+            "excise",
+        ]
     ),
     st.sampled_from(WORKERS),
     st.integers(1, 6),

@@ -17,6 +17,7 @@ from headwater.clock import ManualClock
 from headwater.errors import SignatureError
 from headwater.signatures import check, secret_bytes
 from headwater.sinks.circuit import CircuitOptions
+from headwater.sinks.hook import Hook
 from headwater.sinks.target import RowsRefusedError, Shape, SinkError, Target, TargetDownError
 from headwater.sinks.webhook import WebhookOptions, WebhookTarget, signature
 from tests.sinks.keeping import AtLeastOnceContract, Kept, Receiver
@@ -368,6 +369,27 @@ def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token: str) ->
     with pytest.raises(SinkError, match="characters in it that a header cannot have") as caught:
         WebhookTarget("http://host/", Kept(), WebhookOptions(token=token))
     assert "nobody" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["secret", "previous_secret", "token"])
+def test_a_secret_that_is_no_text_is_refused_and_not_shown(name: str) -> None:
+    wrong: dict[str, Any] = {name: 20260131}
+    with pytest.raises(SinkError, match=f"the {name} of the sink is a text, not a int") as caught:
+        WebhookTarget("http://host/", Kept(), WebhookOptions(**wrong))
+    assert "20260131" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://hooks.example/services/T0/B0/secret", "https://hooks.example/..."),
+        ("https://hooks.example:8443/?key=secret", "https://hooks.example:8443/..."),
+        ("http://[::1]:80/", "http://[::1]:80"),
+        ("http://who:secret@hooks.example", "http://hooks.example"),
+    ],
+)
+def test_errors_speak_of_a_receiver_without_what_its_address_may_keep_secret(url: str, shown: str) -> None:
+    assert Hook(url).shown == shown
 
 
 @pytest.mark.parametrize(

@@ -325,6 +325,15 @@ def test_a_key_is_of_one_topic_and_one_body(client: AppClient) -> None:
     assert keyed(client, "a", {"user": 1}, "parted").status_code == 200
 
 
+def test_a_topic_that_is_made_anew_knows_no_keys(ws: hw.Workspace, client: AppClient) -> None:
+    ws.sql("CREATE TOPIC brief (n BIGINT)")
+    keyed(client, "a", {"n": 1}, "brief")
+    ws.sql("DROP TOPIC brief; CREATE TOPIC brief (n BIGINT)")
+    assert "idempotency-replayed" not in keyed(client, "a", {"n": 1}, "brief").headers
+    assert keyed(client, "a", {"n": 1}, "brief").headers["idempotency-replayed"] == "true"
+    assert len(rows(ws, "brief")) == 1
+
+
 def test_what_was_refused_is_not_remembered(client: AppClient) -> None:
     assert keyed(client, "a", {"user": "x"}).status_code == 422
     assert keyed(client, "a", {"user": 1}).status_code == 200

@@ -218,11 +218,17 @@ def nack(
 
 @queue.command()
 @_settling
-@click.option(
-    "--lease", metavar="SPAN", default="30 seconds", show_default=True, help="For so long from now on."
-)
 @pass_session
-def extend(session: Session, name: str, tokens: Sequence[str], worker: str, lease: str) -> None:
+def release(session: Session, name: str, tokens: Sequence[str], worker: str) -> None:
+    """Give messages of QUEUE back that were not begun: this delivery does not count."""
+    _settle(session, name, worker, lambda found: found.settle(tokens, "release"))
+
+
+@queue.command()
+@_settling
+@click.option("--lease", metavar="SPAN", help="For so long from now on. Default: the queue's lease.")
+@pass_session
+def extend(session: Session, name: str, tokens: Sequence[str], worker: str, lease: str | None) -> None:
     """Hold messages of QUEUE for longer."""
     _settle(session, name, worker, lambda found: found.settle(tokens, "extend", delay=lease))
 

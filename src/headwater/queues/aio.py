@@ -15,7 +15,7 @@ PIECE_S = 0.5
 
 
 class AsyncQueue:
-    """`async for message in queue`, and `await queue.aio.receive(...)`, `ack`, `nack`, `extend`."""
+    """`async for message in queue`, and `await queue.aio.receive(...)`, `ack`, `nack`, `release`, `extend`."""
 
     def __init__(self, queue: Receiving) -> None:
         self.queue = queue
@@ -44,6 +44,10 @@ class AsyncQueue:
     async def nack(self, messages: Any, *, delay: Span | None = None, error: str | None = None) -> None:
         """As `Queue.nack`."""
         await asyncio.to_thread(partial(self.queue.nack, messages, delay=delay, error=error))
+
+    async def release(self, messages: Any) -> None:
+        """As `Queue.release`."""
+        await asyncio.to_thread(self.queue.release, messages)
 
     async def extend(self, messages: Any, lease: Span | None = None) -> None:
         """As `Queue.extend`."""
@@ -90,4 +94,4 @@ class AsyncQueue:
 
     def _give_back(self, call: asyncio.Future[Messages]) -> None:
         if not call.cancelled() and call.exception() is None and call.result():
-            self.queue.nack(call.result())
+            self.queue.release(call.result())

@@ -166,7 +166,7 @@ class Ledger:
     def _checked(self, ask: Ask, now: Microseconds) -> Iterator[Op]:
         """The operations of which something can come; what cannot be is not written at all."""
         for op in ask.ops:
-            if op.kind not in ("ack", "nack", "extend") or op.lease is None:
+            if op.kind not in ("ack", "nack", "release", "extend") or op.lease is None:
                 yield op
                 continue
             held = self._state.held(op.lease, op.worker, op.places, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Protocol, overload
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.clock import Clock, from_us
-from headwater.errors import UsageError
+from headwater.errors import LeaseLostError, UsageError
 from headwater.queues.burying import own_columns
 from headwater.queues.definition import QueueDefinition
 from headwater.queues.ledger import Ask
@@ -29,6 +30,7 @@ class Settling(Protocol):
 
     def ack(self, messages: Any) -> None: ...
     def nack(self, messages: Any, *, delay: Span | None = None, error: str | None = None) -> None: ...
+    def release(self, messages: Any) -> None: ...
     def extend(self, messages: Any, lease: Span | None = None) -> None: ...
 
 
@@ -197,6 +199,10 @@ class Message:
         """It is not done: another worker gets it, after a delay if one is given."""
         self._batch.queue.nack(self, delay=delay, error=error)
 
+    def release(self) -> None:
+        """It was not begun: another worker gets it at once, and this delivery does not count."""
+        self._batch.queue.release(self)
+
     def extend(self, lease: Span | None = None) -> None:
         """Hold it for longer: so long from now on, by default as long as leases of the queue are."""
         self._batch.queue.extend(self, lease)
@@ -218,7 +224,8 @@ class Message:
         if error is None:
             self.ack()
         else:
-            self.nack(error=said(error))
+            with suppress(LeaseLostError):  # what is to be heard of is the error that left the block
+                self.nack(error=said(error))
 
 
 def said(error: BaseException) -> str:

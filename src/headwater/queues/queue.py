@@ -88,7 +88,7 @@ class Queue:
             got = Messages(self, ask.granted, ask)
             if ack is not None:
                 if ask.lost and got:
-                    self.nack(got)  # the caller hears of what was lost, and gets nothing
+                    self.release(got)  # the caller hears of what was lost, and gets nothing
                 self._settle(ack, ask, "acknowledged")
                 ops, ack = [], None
             if got:
@@ -134,6 +134,10 @@ class Queue:
         ops = self._ops("nack", messages, span_us=delay_of(delay), error=error)
         self._settle(messages, self._submit(Ask(ops)), "given back")
 
+    def release(self, messages: Message | Messages | Iterable[Message]) -> None:
+        """These were not begun: others get them at once, and this delivery does not count."""
+        self._settle(messages, self._submit(Ask(self._ops("release", messages))), "given back")
+
     def extend(self, messages: Message | Messages | Iterable[Message], lease: Span | None = None) -> None:
         """Hold these for so long from now on, by default for as long as leases of the queue are."""
         span = self.definition.lease_us if lease is None else lease_of(lease)
@@ -149,8 +153,10 @@ class Queue:
     def settle(
         self, tokens: Sequence[str], kind: Kind, *, delay: Span | None = None, error: str | None = None
     ) -> None:
-        """What `ack`, `nack` and `extend` do, for messages that are known by their tokens."""
-        span = {"ack": 0, "nack": delay_of(delay), "extend": lease_of(delay or "30 seconds")}.get(kind, 0)
+        """What `ack`, `nack`, `release` and `extend` do, for messages that are known by their tokens."""
+        span = delay_of(delay) if kind == "nack" else 0
+        if kind == "extend":
+            span = self.definition.lease_us if delay is None else lease_of(delay)
         ops = []
         for place, lease in map(parse_token, tokens):
             self._refuse_unknown(place)

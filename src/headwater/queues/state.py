@@ -192,7 +192,7 @@ class QueueState:
         match op.kind:
             case "claim":
                 return self._claim(op, number, at)
-            case "ack" | "nack" | "extend":
+            case "ack" | "nack" | "release" | "extend":
                 return self._settle(op, at)
             case "skip":
                 for first, end in op.ranges:
@@ -299,6 +299,11 @@ class QueueState:
             for place in grant.places[rows].tolist() if op.error else ():
                 self.errors[place] = op.error or ""
             self._return(grant, rows, np.full(len(rows), at + (op.span_us or 0)))
+        elif op.kind == "release":
+            self.totals.returned += len(rows)
+            grant.deliveries[rows] -= 1
+            self._again(grant, rows, np.full(len(rows), at))
+            self._release(grant, rows)
         else:
             grant.until[rows] = at + (op.span_us or 0)
             heapq.heappush(self._lapses, (grant.earliest(), grant.lease))
@@ -310,11 +315,13 @@ class QueueState:
         self.dying.update(
             zip(grant.places[rows[worn]].tolist(), grant.deliveries[rows[worn]].tolist(), strict=True)
         )
-        again = rows[~worn]
-        if len(again):
-            keys = None if grant.keys is None else grant.keys[again]
-            self.waiting.add(grant.places[again], due[~worn], grant.deliveries[again], keys)
+        self._again(grant, rows[~worn], due[~worn])
         self._release(grant, rows)
+
+    def _again(self, grant: Grant, rows: Counts, due: Counts) -> None:
+        if len(rows):
+            keys = None if grant.keys is None else grant.keys[rows]
+            self.waiting.add(grant.places[rows], due, grant.deliveries[rows], keys)
 
     def _release(self, grant: Grant, rows: Counts) -> None:
         grant.open[rows] = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -128,8 +129,8 @@ class Worker:
             except LeaseLostError:  # it comes again elsewhere, which is why handlers can be called twice
                 done = []
                 continue
-            except HeadwaterError as error:
-                if not error.retryable:
+            except Exception as error:  # noqa: BLE001 - `wait` raises it; a thread has nobody else to tell
+                if not (isinstance(error, HeadwaterError) and error.retryable):
                     self._error = error
                     self._stopping.set()
                     break
@@ -161,7 +162,7 @@ class Worker:
         try:
             for number, group in enumerate(groups):
                 if self._stopping.is_set() and number:
-                    self._give_back([m for rest in groups[number:] for m in rest], None)
+                    self._release([m for rest in groups[number:] for m in rest])
                     break
                 try:
                     self._handler(messages if self._batch else group[0])
@@ -176,20 +177,21 @@ class Worker:
                 self._held.pop(mine, None)
         return done
 
-    def _give_back(self, messages: list[Message], error: BaseException | None) -> None:
+    def _release(self, messages: list[Message]) -> None:
+        """Let others have what no handler has seen."""
+        with suppress(LeaseLostError):
+            self._queue.release([message for message in messages if not message.settled])
+
+    def _give_back(self, messages: list[Message], error: BaseException) -> None:
         left = [message for message in messages if not message.settled]
         with self._guard:
-            self._failed += 0 if error is None else len(messages)
+            self._failed += len(messages)
         if not left:
             return
         times = max(message.deliveries for message in left) - 1
         delay_us = min(self._delay_us << min(times, 32), max(BACK_OFF_MAX_US, self._delay_us))
         try:
-            self._queue.nack(
-                left,
-                delay=None if error is None else timedelta(microseconds=delay_us),
-                error=None if error is None else said(error),
-            )
+            self._queue.nack(left, delay=timedelta(microseconds=delay_us), error=said(error))
         except LeaseLostError:
             pass
 

@@ -70,8 +70,9 @@ class Hook:
     ) -> None:
         """`circuit`: one that outlives this object; `chance` decides how much shorter pauses are."""
         self._url = parts = _address(url, whose)
-        self.shown = f"{parts.scheme}://{parts.hostname}{parts.path}"
+        self.shown = _shown(parts)
         self._options = options or WebhookOptions()
+        _check_texts(self._options, whose)
         _check_token(self._options.token, whose)
         self._clock = clock or SystemClock()
         self._wait = wait or _pause
@@ -174,6 +175,24 @@ def _address(url: str, whose: str) -> SplitResult:
             hint="url = 'https://host/path', with %20 in place of a space",
         )
     return parts
+
+
+def _shown(parts: SplitResult) -> str:
+    """Whom errors speak of: without the path, which often is all that somebody needs to know to post there."""
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    port = "" if parts.port is None else f":{parts.port}"
+    return f"{parts.scheme}://{host}{port}{'/...' if parts.path.strip('/') or parts.query else ''}"
+
+
+def _check_texts(options: WebhookOptions, whose: str) -> None:
+    """SinkError if a secret or a token is something else, such as a number that somebody wrote without quotes. It is not shown."""
+    for name in ("secret", "previous_secret", "token"):
+        given = getattr(options, name)
+        if given is not None and not isinstance(given, str):
+            raise SinkError(
+                f"the {name} of {whose} is a text, not a {type(given).__name__}",
+                hint=f"{name} = env('NAME') names an environment variable that has it",
+            )
 
 
 def _check_token(token: str | None, whose: str) -> None:

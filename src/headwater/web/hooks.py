@@ -32,9 +32,9 @@ async def take(request: Request) -> Response:
     """POST: one delivery, checked, written once, and answered with its receipt."""
     here = served(request)
     hooks = here.outside.sources.hooks
-    source, incarnation = await _found(here, hooks, request.path_params["hook"])
+    source = await _found(here, hooks, request.path_params["hook"])
     try:
-        answer = await _take(request, here, source, incarnation)
+        answer = await _take(request, here, source)
     except ClientDisconnect:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, it is counted, and answered as a problem
@@ -49,19 +49,10 @@ async def take(request: Request) -> Response:
     return answer
 
 
-async def _found(here: Served, hooks: Hooks, name: str) -> tuple[WebhookSource, int]:
-    """The hook of a name, and which of the topics that had its topic's name this one is. Nothing is said of which others there are:
-    whoever asks may be anybody."""
-
-    def look() -> tuple[WebhookSource, int] | None:
-        source = hooks.find(name)
-        if source is None:
-            return None
-        topic = here.log.topics().get(source.topic.name)
-        return source, -1 if topic is None else topic.incarnation
-
+async def _found(here: Served, hooks: Hooks, name: str) -> WebhookSource:
+    """The hook of a name. Nothing is said of which others there are: whoever asks may be anybody."""
     try:
-        found = await here.run(look)
+        found = await here.run(hooks.find, name)
     except HeadwaterError:  # a secret that stands in no environment here; `headwater status` says which
         raise Problem(
             503, "hook-not-ready", f"hook {name!r} cannot be checked by this server", retry_after_s=60
@@ -76,7 +67,7 @@ async def _found(here: Served, hooks: Hooks, name: str) -> tuple[WebhookSource, 
     return found
 
 
-async def _take(request: Request, here: Served, source: WebhookSource, incarnation: int) -> Response:
+async def _take(request: Request, here: Served, source: WebhookSource) -> Response:
     most = min(source.options.body_bytes_max, here.settings.body_bytes_max)
     media = media_of(request.headers.get("content-type"), request.headers.get("content-encoding"))
     if media is not Media.JSON:
@@ -91,8 +82,8 @@ async def _take(request: Request, here: Served, source: WebhookSource, incarnati
             delivery: Delivery = source.delivered(headers, body)
         else:
             delivery = await here.run(source.delivered, headers, body)
-        # known by its id alone: a delivery that is made again may be written otherwise; but a topic that was made anew knows none
-        key = key_of(delivery.id, f"hook:{source.name}:{incarnation}", source.topic.name, "", b"")
+        # known by its id alone: a delivery that is made again may be written otherwise
+        key = key_of(delivery.id, f"hook:{source.name}", source.topic.name, "", b"")
         origin = Origin(source.name, delivery.row, delivery.sent_us)
         done = await here.ingest.append(source.topic.name, body, media, key, origin)
     except AlreadyWrittenError:  # its row is gone by now: no other answer would have its sender rest

@@ -202,6 +202,7 @@ class _Writing:
         reader = BodyReader(topic, self._body_bytes_max)
         decoded: list[tuple[Post, Rows]] = []
         for post in group:
+            post.key = None if post.key is None else post.key.of(topic)
             if post.origin is not None:
                 continue
             try:

@@ -50,6 +50,11 @@ class Key:
     name: bytes
     body: bytes
 
+    def of(self, topic: TopicDefinition) -> Key:
+        """The same for one topic among those that have had its name: one that is made anew knows none of the keys before it."""
+        said = hashlib.sha256(self.name + topic.incarnation.to_bytes(8, "little", signed=True))
+        return Key(said.digest()[:_DIGEST_BYTES], self.body)
+
 
 @dataclass(frozen=True)
 class _Known:
