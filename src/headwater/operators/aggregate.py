@@ -8,6 +8,8 @@ once: the old output row goes, the new one comes, and nothing is said of groups 
 With no function this is DISTINCT. With no key there is one group, which is there even without rows: `initial` is its
 row over empty input, to be emitted once, and `step` replaces it from then on.
 
+Sketches (`sketches.py`) are kept as the values that are picked are: cells of columns that are not numbers.
+
 Minima and maxima whose input can be taken back have, beside that, an ordered multiset of their values
 (`AggregateSpec.arrangements`), which is read only where a value was taken back.
 
@@ -37,6 +39,7 @@ from headwater.operators.grouping import Groups, group
 from headwater.operators.latest import Found, find
 from headwater.operators.ordered import arrange_ordered, first_rows
 from headwater.operators.runs import Run, key_hashes
+from headwater.operators.sketches import Sketched
 from headwater.operators.sums import Bools, Ints
 from headwater.parallel import side_by_side
 
@@ -45,7 +48,7 @@ PIECE_ROWS = 1 << 18
 the number of cores."""
 _ROWS = Count((), None)
 _Picks = list[list[pa.Array]]
-"""By extreme: the values that were picked, and what they were picked by."""
+"""By extreme: the values that were picked, and what they were picked by; by sketch: its columns."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +116,8 @@ class AggregateSpec:
         found: list[tuple[Function, pa.DataType | None, int, int]] = []
         for function in self.functions:
             kind = self.schema.field(function.args[0]).type if function.args else None
-            if function.extreme:
-                place = self.extremes.index(Extreme.of(function))
+            if not function.adds_up:
+                place = self.held.index(_held(function))
                 found.append((function, kind, place, place))
                 continue
             needed = functions.accumulators(function, self.schema)
@@ -123,9 +126,14 @@ class AggregateSpec:
         return tuple(found)
 
     @cached_property
+    def held(self) -> tuple[Extreme | Sketched, ...]:
+        """What is held of each group beside numbers: the values that are picked, and sketches."""
+        return tuple(dict.fromkeys(_held(function) for function in self.functions if not function.adds_up))
+
+    @property
     def extremes(self) -> tuple[Extreme, ...]:
         """The values that are picked for each group."""
-        return tuple(dict.fromkeys(Extreme.of(function) for function in self.functions if function.extreme))
+        return tuple(each for each in self.held if isinstance(each, Extreme))
 
     @cached_property
     def arrangements(self) -> tuple[Arrangement, ...]:
@@ -165,9 +173,9 @@ class AggregateSpec:
 
     @cached_property
     def state(self) -> pa.Schema:
-        """The key, then the lanes of the accumulators, then the values that are picked, then custom states."""
+        """The key, then the lanes of the accumulators, then the values that are picked and sketches, then custom states."""
         kinds = [kind for accumulator in self.accumulators for kind in accumulator.kinds]
-        kinds += [self.schema.field(i).type for extreme in self.extremes for i in extreme.columns]
+        kinds += [kind for each in self.held for kind in each.kinds(self.schema)]
         kinds += [custom.state for custom in self.customs]
         fields = [self.schema.field(i) for i in range(self.width)]
         return pa.schema([*fields, *(pa.field(f"lane_{i}", kind) for i, kind in enumerate(kinds))])
@@ -331,7 +339,7 @@ def finished(spec: AggregateSpec, kept: Sequence[pa.Array], keys: pa.RecordBatch
     """
     columns = iter(kept)
     numbers = [[_number(next(columns)) for _ in dtypes] for dtypes in spec.dtypes]
-    picks = [[next(columns) for _ in extreme.columns] for extreme in spec.extremes]
+    picks = [[next(columns) for _ in each.kinds(spec.schema)] for each in spec.held]
     there = np.ones(len(kept[0]), dtype=np.bool_)
     return _finish(spec, Kept(numbers, picks, []), keys, there)
 
@@ -344,17 +352,17 @@ def _merged(spec: AggregateSpec, kept: Sequence[pa.Array], order: Ints, starts: 
         column += len(dtypes)
         sums.append(accumulator.merge([_number(part)[order] for part in parts], starts))
     picks: _Picks = []
-    for extreme in spec.extremes:
-        parts = kept[column : column + len(extreme.columns)]
-        column += len(extreme.columns)
-        picks.append(extreme.pick(parts, order, starts, sizes))
+    for each in spec.held:
+        parts = kept[column : column + len(each.kinds(spec.schema))]
+        column += len(parts)
+        picks.append(each.pick(parts, order, starts, sizes))
     return Kept(sums, picks, [])
 
 
 def collect(spec: AggregateSpec, batch: Batch) -> Kept:
     """What a delta brings to each of its groups."""
     sums = [accumulator.collect(batch) for accumulator in spec.accumulators]
-    return Kept(sums, [extreme.collect(batch) for extreme in spec.extremes], [])
+    return Kept(sums, [each.collect(batch) for each in spec.held], [])
 
 
 def look_up(spec: AggregateSpec, state: Sequence[Run], groups: Groups) -> Found:
@@ -386,7 +394,7 @@ def apply(
     if found.parts:
         old = _read(spec, found)
         sums = [a.add(*both) for a, *both in zip(spec.accumulators, old.lanes, fresh.lanes, strict=True)]
-        picks = [e.better(*both) for e, *both in zip(spec.extremes, old.picks, fresh.picks, strict=True)]
+        picks = [e.better(*both) for e, *both in zip(spec.held, old.picks, fresh.picks, strict=True)]
         new = Kept(sums, picks, [])
     elif not spec.width:
         old = _read(spec, found)
@@ -415,9 +423,10 @@ def _read(spec: AggregateSpec, found: Found) -> Kept:
         numbers.append([found.lane(column + i, dtype) for i, dtype in enumerate(dtypes)])
         column += len(dtypes)
     picks: _Picks = []
-    for extreme in spec.extremes:
-        picks.append([found.column(column + i) for i in range(len(extreme.columns))])
-        column += len(extreme.columns)
+    for each in spec.held:
+        kinds = each.kinds(spec.schema)
+        picks.append([found.column(column + i) for i in range(len(kinds))])
+        column += len(kinds)
     customs = []
     for place, custom in enumerate(spec.customs, start=column):
         states = custom.zeros(found.count)
@@ -448,7 +457,9 @@ def _finish(spec: AggregateSpec, kept: Kept, keys: pa.RecordBatch | None, there:
 
     columns: list[pa.Array] = []
     for function, kind, first, second in spec.finishers:
-        if function.extreme:
+        if function.sketch is not None:
+            columns.append(function.sketch.finish(kept.picks[first]))
+        elif function.extreme:
             columns.append(kept.picks[first][0])
         else:
             columns += functions.finish(function, kind, kept.lanes[first][0], kept.lanes[second], overflow)
@@ -516,7 +527,9 @@ def _pick_again(
     """The picks, with those of groups from which something was taken back read anew from the ordered multisets."""
     made = list(picks)
     groups = batch.groups
-    for place, (extreme, columns) in enumerate(zip(spec.extremes, picks, strict=True)):
+    for place, (extreme, columns) in enumerate(zip(spec.held, picks, strict=True)):
+        if isinstance(extreme, Sketched):
+            continue
         weights = batch.weights((extreme.decisive,), extreme.filter)
         if not extreme.retractable or weights is None:
             continue
@@ -542,6 +555,12 @@ def _pick_again(
             pa.concat_arrays(both).take(pa.array(places)) for both in zip(columns, again, strict=True)
         ]
     return made
+
+
+def _held(function: Function) -> Extreme | Sketched:
+    if function.sketch is None:
+        return Extreme.of(function)
+    return Sketched(function.sketch, function.args[0], function.filter)
 
 
 def _number(column: pa.Array) -> npt.NDArray[Any]:

@@ -51,6 +51,10 @@ class Extreme:
         """The columns of the input that it keeps for each group: the value and, if there is one, the ordering."""
         return (self.value,) if self.ordering is None else (self.value, self.ordering)
 
+    def kinds(self, schema: pa.Schema) -> tuple[pa.DataType, ...]:
+        """The types of what it keeps."""
+        return tuple(schema.field(i).type for i in self.columns)
+
     @property
     def decisive(self) -> int:
         """The column that must not be NULL."""

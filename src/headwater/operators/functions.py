@@ -15,6 +15,7 @@ expression from them; so the type of a quotient, rounding and overflow of a resu
 | `corr` | 2 | float64: the same, then m2 of x and of y |
 | `min`, `max` | 1 | the value, NULL without values |
 | `min_by`, `max_by` | value, ordering | the value |
+| `sketch` | 1 | the answer itself, of the sketch's type |
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ import pyarrow as pa
 
 from headwater.operators import lanes, sums
 from headwater.operators.accumulators import Accumulator, Compensated, Count, Exact, Lanes, Powers
+from headwater.operators.sketches import Sketch
 from headwater.operators.sums import SCALE, Bools, Floats, Ints, Pair
 
-Kind = Literal["count", "sum", "avg", "moments", "covar", "corr", "min", "max", "min_by", "max_by"]
+Kind = Literal["count", "sum", "avg", "moments", "covar", "corr", "min", "max", "min_by", "max_by", "sketch"]
 Overflow = Callable[["Function", Bools], None]
 """Called with the groups whose value fits; raises if there are others."""
 
@@ -43,7 +45,8 @@ class Function:
     """An aggregate function over columns of the input.
 
     `filter` is a boolean column; rows where it is false or NULL do not take part. `append_only` promises that no row of
-    the input is ever taken back, which spares minima and maxima their ordered state. `order` is that of `moments`.
+    the input is ever taken back, which spares minima and maxima their ordered state. `order` is that of `moments`, and
+    `sketch` what a function of that kind keeps of its argument.
     """
 
     kind: Kind
@@ -51,6 +54,7 @@ class Function:
     filter: int | None = None
     append_only: bool = False
     order: int = 2
+    sketch: Sketch | None = None
 
     def __post_init__(self) -> None:
         wanted = {"count": len(self.args), "covar": 2, "corr": 2, "min_by": 2, "max_by": 2}.get(self.kind, 1)
@@ -58,11 +62,18 @@ class Function:
             raise ValueError(f"{self.kind} takes {wanted} arguments, not {len(self.args)}")
         if self.order not in (2, 3, 4):
             raise ValueError(f"there are no moments of order {self.order} here")
+        if (self.sketch is None) != (self.kind != "sketch"):
+            raise ValueError("a sketch has its kind")
 
     @property
     def extreme(self) -> bool:
         """Whether it picks a value, instead of adding values up."""
         return self.kind in ("min", "max", "min_by", "max_by")
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether it is made of accumulators."""
+        return not self.extreme and self.sketch is None
 
 
 def accumulators(function: Function, schema: pa.Schema) -> tuple[Accumulator, ...]:
@@ -99,6 +110,8 @@ def fields(function: Function, schema: pa.Schema) -> list[pa.DataType]:
             return [number] * 4
         case "corr":
             return [number] * 6
+    if function.sketch is not None:
+        return [function.sketch.result]
     return [schema.field(function.args[0]).type]
 
 

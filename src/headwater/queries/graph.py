@@ -106,6 +106,8 @@ class Function:
     filter: int | None
     ordered: bool
     """Whether it needs its group's values in order (min and max under retraction), not only a running value."""
+    sketch: Any = field(default=None, repr=False)
+    """What it keeps instead of the values, if it is of the kind `sketch`; told by its text."""
 
 
 @dataclass(frozen=True)

@@ -88,9 +88,14 @@ def _planned(node: g.Regroup, evaluator: Evaluator) -> Callable[[pa.RecordBatch]
     return evaluate
 
 
+def kernel_function(function: g.Function, *, append_only: bool) -> Function:
+    """An aggregate function of a graph, as the kernels have it."""
+    return Function(function.kind, function.args, function.filter, append_only, sketch=function.sketch)  # type: ignore[arg-type]
+
+
 def _aggregated(node: g.Aggregate) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """Users' aggregates that cannot take rows back: the aggregation kernel, from nothing."""
-    functions = tuple(Function(f.kind, f.args, f.filter, append_only=True) for f in node.functions)  # type: ignore[arg-type]
+    functions = tuple(kernel_function(f, append_only=True) for f in node.functions)
     customs = tuple(c.handle for c in node.customs)
     spec = aggregate.AggregateSpec(node.input.schema, node.keys, functions, customs)
 

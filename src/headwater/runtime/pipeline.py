@@ -36,7 +36,7 @@ from headwater.operators.runs import Run, arrange, contents
 from headwater.operators.stacking import Small
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator
-from headwater.runtime.groups import compile_groups, shown_columns
+from headwater.runtime.groups import compile_groups, kernel_function, shown_columns
 from headwater.runtime.linear import compile_condition, compile_map, renamed
 from headwater.runtime.native import may_fail, native
 from headwater.runtime.placement import Parts, Place, Placement
@@ -407,7 +407,7 @@ class _Union(Operator):
 
 class _Aggregate(Operator):
     def __init__(self, node: g.Aggregate, name: str) -> None:
-        functions = tuple(Function(f.kind, f.args, f.filter, not f.ordered) for f in node.functions)  # type: ignore[arg-type]
+        functions = tuple(kernel_function(f, append_only=not f.ordered) for f in node.functions)
         customs = tuple(c.handle for c in node.customs)
         self.node = node
         self.spec = aggregate.AggregateSpec(
@@ -561,7 +561,7 @@ class _Sessions(Operator):
 
 class _SessionAggregate(Operator):
     def __init__(self, node: g.SessionAggregate, name: str) -> None:
-        functions = tuple(Function(f.kind, f.args, f.filter, append_only=True) for f in node.functions)  # type: ignore[arg-type]
+        functions = tuple(kernel_function(f, append_only=True) for f in node.functions)
         whole = aggregate.AggregateSpec(node.input.schema, node.keys, functions)
         spec = session_aggregate.SessionAggregateSpec(whole, node.column)
         self.kernel: Kernel = SessionAggregateKernel(spec)

@@ -386,8 +386,8 @@ def _counted_on(root: g.Node) -> dict[str, None]:
             case g.SessionAggregate():
                 keeps_little = True
             case g.Aggregate(input=below) if below.append_only:
-                extremes = (f.kind in ("min", "max", "min_by", "max_by") for f in node.functions)
-                keeps_little = bool(node.customs) or any(extremes)
+                one_way = ("min", "max", "min_by", "max_by", "sketch")
+                keeps_little = bool(node.customs) or any(f.kind in one_way for f in node.functions)
             case _:
                 keeps_little = False
         if keeps_little:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from headwater.runtime.planning.catalyst import (
 )
 from headwater.runtime.planning.handles import Evaluation, Lowered
 from headwater.runtime.planning.sessions import SessionReader
+from headwater.runtime.planning.sketching import SKETCHED, sketch_of, sketched_argument
 from headwater.runtime.planning.ties import by_parts
 
 _MOMENTS = {"StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"}
@@ -33,6 +35,7 @@ _FUNCTIONS = {
     "MinBy": "min_by",
     "MaxBy": "max_by",
     **dict.fromkeys(_MOMENTS, "moments"),
+    **dict.fromkeys(SKETCHED, "sketch"),
 }
 
 
@@ -53,7 +56,7 @@ class AggregateReader(SessionReader):
         if session is not None:
             child = self._with_sessions(child, grouping, session)
             plan, grouping = self._unmarked(plan, grouping, session)
-        if not all(self._mergeable(a) for a in aggregates):
+        if not all(self._mergeable(a, child) for a in aggregates):
             if any(e.containsPattern(self._scalar) for e in items(plan.expressions())):
                 return self._regrouped_with_scalars(plan, child, grouping, aggregates, results)
             return self._regrouped(plan, child, grouping)
@@ -182,6 +185,7 @@ class AggregateReader(SessionReader):
                 tuple(starts[number] + i for i in arguments),
                 total + number,
                 ordered=self._kind_of(a) in ("min", "max", "min_by", "max_by"),
+                sketch=self._sketch(a),
             )
             for a, number, arguments in members
         )
@@ -192,7 +196,7 @@ class AggregateReader(SessionReader):
     def _in_branch(self, function: g.Function, tag: int) -> g.Function:
         """A function of the branch of all rows. One with a filter of its own is false elsewhere: it is null there."""
         chosen = function.filter if function.filter is not None else tag
-        return g.Function(function.kind, function.text, function.args, chosen, function.ordered)
+        return replace(function, filter=chosen)
 
     def _function(self, a: Jvm, args: list[int], place: Any, append_only: bool) -> g.Function:
         chosen = option(a.filter())
@@ -203,7 +207,12 @@ class AggregateReader(SessionReader):
             tuple(args),
             None if chosen is None else place(chosen),
             ordered=name in ("min", "max", "min_by", "max_by") and not append_only,
+            sketch=self._sketch(a),
         )
+
+    def _sketch(self, a: Jvm) -> Any:
+        function = a.aggregateFunction()
+        return sketch_of(self._c, function) if kind(function) in SKETCHED else None
 
     def _args(self, a: Jvm) -> list[Jvm]:
         function = a.aggregateFunction()
@@ -212,11 +221,14 @@ class AggregateReader(SessionReader):
             return [e for e in args if e.nullable()]  # what is never null is always counted
         if kind(function) in ("Sum", "Average", "First"):
             return args[:1]
+        if kind(function) in SKETCHED:
+            return [sketched_argument(self._c, function)]
         return by_parts(function) or args
 
     def _text(self, a: Jvm) -> str:
         if (parts := by_parts(a.aggregateFunction())) is None:
-            return readable(a)
+            text = readable(a)
+            return f"{text.replace(', 0, 0)', ')')} in a sketch" if self._kind_of(a) == "sketch" else text
         as_written = a.aggregateFunction().withNewChildren(self._c.seq(parts))
         text = readable(a.copy(as_written, a.mode(), a.isDistinct(), a.filter(), a.resultId()))
         return f"{text}, of equal ones the greatest" if self._kind_of(a) == "max_by" else text
@@ -226,11 +238,16 @@ class AggregateReader(SessionReader):
 
     def _all_combine(self, aggregates: Sequence[Jvm]) -> bool:
         """Whether what each keeps of two groups of rows can be put together."""
-        return all(self._mergeable(a) and not a.isDistinct() for a in aggregates)
+        return all(
+            (self._mergeable(a) or self._sketch(a) is not None) and not a.isDistinct() for a in aggregates
+        )
 
-    def _mergeable(self, a: Jvm) -> bool:
+    def _mergeable(self, a: Jvm, over: Lowered | None = None) -> bool:
+        """Whether a function is kept by what can be merged; some only `over` an input that takes nothing back."""
         function = a.aggregateFunction()
         name = kind(function)
+        if name in SKETCHED:
+            return over is not None and over.node.append_only and self._sketch(a) is not None
         if name not in _FUNCTIONS:
             return False
         if a.isDistinct() and name not in ("Count", "Sum", "Average", "Min", "Max"):
@@ -266,6 +283,10 @@ class AggregateReader(SessionReader):
         finals: list[Jvm] = []
         for a in aggregates:
             function = a.aggregateFunction()
+            if kind(function) in SKETCHED:  # the kernel answers itself
+                buffers.append(a.resultAttribute())
+                finals.append(a.resultAttribute())
+                continue
             own = items(function.aggBufferAttributes())
             if kind(function) in ("MinBy", "MaxBy", "First"):
                 own = own[:1]

@@ -1,0 +1,55 @@
+"""Approximate aggregate functions of a plan, as sketches that the kernels keep."""
+
+from __future__ import annotations
+
+import math
+
+from headwater.operators.distinct_count import DistinctCount
+from headwater.operators.sketches import Sketch
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, module
+
+SKETCHED = frozenset({"HyperLogLogPlusPlus"})
+"""Functions of which groups keep a sketch, if their input takes nothing back."""
+_PRECISIONS = range(4, 25)
+_SEED = 42
+
+
+def sketch_of(catalyst: Catalyst, function: Jvm) -> Sketch | None:
+    """What a group keeps for an approximate function; None if it has no such form here."""
+    precision = math.ceil(2.0 * math.log2(1.106 / function.relativeSD()))
+    if precision not in _PRECISIONS or _holds_maps(children_of(function)[0]):
+        return None
+    return DistinctCount(precision, *_corrections(catalyst, precision))
+
+
+def sketched_argument(catalyst: Catalyst, function: Jvm) -> Jvm:
+    """The expression that a sketch is of: of values to be told apart Spark's own hash."""
+    e, optimizer = catalyst.expressions, catalyst.jvm.org.apache.spark.sql.catalyst.optimizer
+    value = children_of(function)[0]
+    told_apart = value
+    if value.dataType().typeName() in ("float", "double"):
+        told_apart = optimizer.NormalizeNaNAndZero(value)
+    hashed = e.XxHash64(catalyst.seq([told_apart]), _SEED)
+    nothing = module(e, "Literal").create(None, hashed.dataType())
+    return e.If(e.IsNull(value), nothing, hashed)
+
+
+def _holds_maps(expression: Jvm) -> bool:
+    return "map<" in expression.dataType().simpleString()
+
+
+def _corrections(catalyst: Catalyst, precision: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
+    """The threshold, the raw estimates and their biases, as Spark has them; it has none above a precision of 18."""
+    if precision > 18:
+        return 0.0, (), ()
+    if precision not in _CORRECTIONS:
+        helper = module(catalyst.jvm.org.apache.spark.sql.catalyst.util, "HyperLogLogPlusPlusHelper")
+        arrays = catalyst.jvm.java.util.Arrays
+        place = precision - 4
+        rows = helper.THRESHOLDS(), helper.RAW_ESTIMATE_DATA()[place], helper.BIAS_DATA()[place]
+        told = [tuple(map(float, arrays.toString(row).strip("[]").split(", "))) for row in rows]
+        _CORRECTIONS[precision] = told[0][place], told[1], told[2]
+    return _CORRECTIONS[precision]
+
+
+_CORRECTIONS: dict[int, tuple[float, tuple[float, ...], tuple[float, ...]]] = {}
