@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import tantivy
 
 from headwater.errors import UsageError
@@ -95,3 +97,47 @@ class Analysis:
 @lru_cache(maxsize=64)
 def _analyzer(analysis: Analysis, stems: bool, whole: bool) -> tantivy.TextAnalyzer:
     return analysis.analyzer(stems=stems, whole=whole)
+
+
+@lru_cache(maxsize=1)
+def letters() -> npt.NDArray[np.bool_]:
+    """Of every code point whether it is part of a word: the letters and digits of tantivy, asked once.
+
+    Beyond the fourth plane there are none, and surrogates are no characters.
+    """
+    points = np.arange(0x40000, dtype=np.uint32)
+    points = points[(points < 0xD800) | (points > 0xDFFF)]
+    spaced = np.full(2 * len(points), ord(" "), dtype=np.uint32)
+    spaced[::2] = points
+    simple = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple()).build()
+    found = "".join(simple.analyze(spaced.tobytes().decode("utf-32-le")))
+    table = np.zeros(0x110000, dtype=np.bool_)
+    table[np.frombuffer(found.encode("utf-32-le"), dtype=np.uint32)] = True
+    return table
+
+
+class Lexicon:
+    """Words as they are written, each with its normal form and its term; those seen before are not analysed again."""
+
+    def __init__(self, analysis: Analysis, most: int = 500_000) -> None:
+        self._analysis = analysis
+        self._most = most
+        self._known: dict[str, tuple[str, str]] = {}
+
+    def look_up(self, written: list[str]) -> list[tuple[str, str]]:
+        """The normal form and the term of each word; the words are letters and digits, and not too long."""
+        known = self._known
+        missing = [word for word in written if word not in known]
+        if missing:
+            if len(known) + len(missing) > self._most:
+                known.clear()
+                missing = written
+            text = " ".join(missing)
+            terms = _analyzer(self._analysis, True, False).analyze(text)
+            words = (
+                terms
+                if self._analysis.language is None
+                else _analyzer(self._analysis, False, False).analyze(text)
+            )
+            known.update(zip(missing, zip(words, terms, strict=True), strict=True))
+        return [known[word] for word in written]

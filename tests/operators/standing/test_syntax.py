@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headwater.analysis import Analysis
 from headwater.errors import QueryError
@@ -244,3 +246,12 @@ def test_queries_are_bounded() -> None:
     parse(" ".join(["a"] * 1024), FIELDS)
     with pytest.raises(QueryError, match="more than 1024 terms"):
         parse(" ".join(["a"] * 1025), FIELDS)
+
+
+@given(st.text(alphabet='ab n:*?~^()[]{}"\\\\+-!&|/<>=TO AND OR NOT 12', max_size=24))
+def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
+    try:
+        parse(text, FIELDS)
+    except QueryError as refused:
+        start, end = refused.facts["start"], refused.facts["end"]
+        assert 0 <= start <= end <= max(len(text), 1)

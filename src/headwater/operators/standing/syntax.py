@@ -38,6 +38,8 @@ DEPTH_MAX = 100
 LEAVES_MAX = 1024
 """How many terms, phrases, patterns and ranges a query may have, counted once per field."""
 FUZZY_MAX = 2
+FUZZY_CHARACTERS = 50
+"""How long a fuzzy word may be: what is left of it after two deletions is looked up."""
 SLOP_MAX = 1_000
 _ENDS = frozenset(' \t\r\n\u3000()[]{}"^~:')
 _SPACE = frozenset(" \t\r\n\u3000")
@@ -352,6 +354,10 @@ class _Reader:
             if word.wild:
                 self._refuse("a pattern cannot be fuzzy too", word.start, self._at + 1)
             distance = self._number("~", "the distance of a fuzzy word", FUZZY_MAX, default=FUZZY_MAX)
+            if len(word.plain) > FUZZY_CHARACTERS:
+                self._refuse(
+                    f"a fuzzy word has no more than {FUZZY_CHARACTERS} characters", word.start, word.end
+                )
         nodes = []
         for name in where:
             field = self._fields.named[name]
@@ -562,6 +568,7 @@ class _Reader:
         self._refuse("the query ends where a clause should be", max(0, len(self._text) - 1), len(self._text))
 
     def _refuse(self, reason: str, start: int, end: int, *, hint: str | None = None) -> NoReturn:
+        start, end = min(start, len(self._text)), min(end, len(self._text))
         detail, line, column = underlined(self._text, start, end)
         raise QueryError(reason, detail=detail, hint=hint, start=start, end=end, line=line, column=column)
 

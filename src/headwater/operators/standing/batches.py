@@ -1,0 +1,182 @@
+"""A batch of documents as queries see it: which atoms each has, where, and the values to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.analysis import Lexicon
+from headwater.operators.standing.atoms import EVERYTHING, PATTERN, PHRASE, PRESENT, RANGE, TERM, Atoms
+from headwater.operators.standing.phrases import occurrences
+from headwater.operators.standing.tokens import Tokens, spread, tokens_of
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+class Batch:
+    """Documents, taken apart. A hit is a word of a document that an atom means; hits lie by atom and document."""
+
+    def __init__(self, atoms: Atoms, lexicon: Lexicon, documents: pa.Table) -> None:
+        self.atoms = atoms
+        self.size = documents.num_rows
+        fields = atoms.fields.columns
+        self.values = np.zeros((len(fields), self.size), dtype=np.int64)
+        self.there = np.zeros((len(fields), self.size), dtype=np.bool_)
+        found: list[tuple[Ints, Tokens, Ints]] = []
+        kept = 0
+        tokens: list[Tokens] = []
+        for place, field in enumerate(fields):
+            column = documents.column(field.name).combine_chunks()
+            if isinstance(column, pa.ChunkedArray):
+                column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], field.type)
+            self.there[place] = np.asarray(column.is_valid())
+            if field.ordered:
+                self.values[place] = field.order(column)[0]
+            elif atoms.terms[place] or atoms.by_pattern[place]:
+                its = tokens_of(field, column, lexicon)
+                found += self._hits(place, its, kept)
+                tokens.append(its)
+                kept += len(its.row)
+        self._lay(found, tokens)
+        self._phrases: dict[tuple[int, int], tuple[int, list[int]]] = {}
+
+    def _hits(self, place: int, its: Tokens, kept: int) -> list[tuple[Ints, Tokens, Ints]]:
+        """The atoms of words and of patterns, each with the numbers of its words."""
+        terms = self.atoms.terms[place]
+        atom_of = np.array([terms.get(term, -1) for term in its.terms], dtype=np.int64)
+        hits = []
+        if len(atom_of):
+            atom = atom_of[its.code]
+            places = np.flatnonzero(atom >= 0)
+            hits.append((atom[places], its, places + kept))
+        by_pattern = self.atoms.by_pattern[place]
+        if by_pattern and its.words:
+            fitting = self.atoms.patterns.fitting(its.words)
+            pairs = [
+                (code, by_pattern[number])
+                for code, numbers in enumerate(fitting)
+                if numbers
+                for number in numbers
+                if number in by_pattern
+            ]
+            if pairs:
+                code, atom = np.array(pairs, dtype=np.int64).T
+                by_code = np.argsort(its.code, kind="stable")
+                sorted_codes = its.code[by_code]
+                first = np.searchsorted(sorted_codes, code, side="left")
+                count = np.searchsorted(sorted_codes, code, side="right") - first
+                hits.append((np.repeat(atom, count), its, by_code[spread(first, count)] + kept))
+        return hits
+
+    def _lay(self, found: list[tuple[Ints, Tokens, Ints]], tokens: list[Tokens]) -> None:
+        """Sort the hits by atom and document."""
+        self.token_row = _joined([its.row for its in tokens])
+        self.token_item = _joined([its.item for its in tokens])
+        self.token_position = _joined([its.position for its in tokens])
+        self.token_start = _joined([its.start for its in tokens])
+        self.token_end = _joined([its.end for its in tokens])
+        atom = _joined([atom for atom, _, _ in found])
+        token = _joined([token for _, _, token in found])
+        size = max(self.size, 1)
+        keys = atom * size + self.token_row[token]
+        order = np.argsort(keys, kind="stable")
+        self.hit_token = token[order]
+        self.pairs, starts = np.unique(keys[order], return_index=True)
+        """An atom and a document, as one number; `hit_at` says where the hits of the pair lie."""
+        self.hit_at = np.append(starts, len(order)).astype(np.int64)
+        pair_atom = self.pairs // size
+        self.pair_row = self.pairs - pair_atom * size
+        self.active, self.active_at = np.unique(pair_atom, return_index=True)
+        """The atoms that are there, in order, and where the pairs of each begin."""
+        self.active_at = np.append(self.active_at, len(self.pairs)).astype(np.int64)
+        self.line = np.zeros(len(self.atoms), dtype=np.int32)
+        """Of each atom its line in `has`; 0 if no document has it."""
+        self.line[self.active] = np.arange(1, len(self.active) + 1)
+        self.has = np.zeros((len(self.active) + 1, size), dtype=np.bool_)
+        self.has[self.line[pair_atom], self.pair_row] = True
+
+    def met(self, atom: npt.NDArray[np.integer], row: Ints) -> Bools:
+        """Whether each document has each atom."""
+        kind = self.atoms.kind[atom]
+        held: Bools = self.has[self.line[atom], row]
+        ranges = np.flatnonzero(kind == RANGE)
+        if len(ranges):
+            which, rows = atom[ranges], row[ranges]
+            place = self.atoms.field[which]
+            value = self.values[place, rows]
+            within = (self.atoms.low[which] <= value) & (value <= self.atoms.high[which])
+            held[ranges] = within & self.there[place, rows]
+        present = np.flatnonzero(kind == PRESENT)
+        if len(present):
+            held[present] = self.there[self.atoms.field[atom[present]], row[present]]
+        held[kind == EVERYTHING] = True
+        phrases = np.flatnonzero(kind == PHRASE)
+        if len(phrases):
+            held[phrases] = self._phrases_met(atom[phrases].astype(np.int64), row[phrases])
+        return held
+
+    def _phrases_met(self, atom: Ints, row: Ints) -> Bools:
+        """Whether documents have phrases: first that they have the terms, then where."""
+        size = max(self.size, 1)
+        keys, back = np.unique(atom * size + row, return_inverse=True)
+        held = np.zeros(len(keys), dtype=np.bool_)
+        which, rows = keys // size, keys % size
+        _, starts = np.unique(which, return_index=True)
+        for first, last in zip(starts.tolist(), [*starts[1:].tolist(), len(keys)], strict=True):
+            phrase = int(which[first])
+            terms, places, slop = self.atoms.phrases[phrase]
+            lines = self.line[list(dict.fromkeys(terms))]
+            candidates = np.flatnonzero(self.has[lines][:, rows[first:last]].all(axis=0)) + first
+            for candidate, document in zip(candidates.tolist(), rows[candidates].tolist(), strict=True):
+                found = self._phrases.get((phrase, document))
+                if found is None:
+                    words = {term: self.hits(term, document) for term in set(terms)}
+                    where = [
+                        list(zip(self.token_position[words[t]].tolist(), words[t].tolist(), strict=True))
+                        for t in terms
+                    ]
+                    found = self._phrases[phrase, document] = occurrences(where, terms, places, slop)
+                held[candidate] = found[0] > 0
+        return held[back]
+
+    @property
+    def spans(self) -> tuple[Ints, Ints, Ints]:
+        """Where each word stands: in which value, from which character, and before which."""
+        return self.token_item, self.token_start, self.token_end
+
+    def hits(self, atom: int, row: int) -> Ints:
+        """The words of a document that an atom means."""
+        pair = int(np.searchsorted(self.pairs, atom * self.size + row))
+        return self.hit_token[self.hit_at[pair] : self.hit_at[pair + 1]]
+
+    def times(self, atom: Ints, row: Ints) -> Ints:
+        """How often documents have words; 1 for patterns and what is not counted, as one time scores."""
+        kind = self.atoms.kind[atom]
+        counts = np.ones(len(atom), dtype=np.int64)
+        words = np.flatnonzero(kind == TERM)
+        pair = np.searchsorted(self.pairs, atom[words] * self.size + row[words])
+        counts[words] = self.hit_at[pair + 1] - self.hit_at[pair]
+        for at in np.flatnonzero(kind == PHRASE).tolist():
+            counts[at] = self._phrases[int(atom[at]), int(row[at])][0]
+        return counts
+
+    def marks(self, atom: Ints, row: Ints) -> tuple[Ints, Ints]:
+        """The words that each atom is found in in each document: which of the pairs, and the word."""
+        kind = self.atoms.kind[atom]
+        words = np.flatnonzero((kind == TERM) | (kind == PATTERN))
+        pair = np.searchsorted(self.pairs, atom[words] * self.size + row[words])
+        count = self.hit_at[pair + 1] - self.hit_at[pair]
+        owners, tokens = [np.repeat(words, count)], [self.hit_token[spread(self.hit_at[pair], count)]]
+        for at in np.flatnonzero(kind == PHRASE).tolist():
+            its = self._phrases[int(atom[at]), int(row[at])][1]
+            owners.append(np.full(len(its), at, dtype=np.int64))
+            tokens.append(np.array(its, dtype=np.int64))
+        return _joined(owners), _joined(tokens)
+
+
+def _joined(parts: Sequence[Ints]) -> Ints:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

@@ -1,0 +1,66 @@
+"""Phrases in one document: at which positions their terms stand close enough."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+
+def occurrences(
+    where: Sequence[Sequence[tuple[int, int]]], terms: Sequence[int], places: Sequence[int], slop: int
+) -> tuple[int, list[int]]:
+    """How often a phrase is found, and the words that take part. `where` has of each term the positions and the words.
+
+    A choice of a word per term is an occurrence if the distances of the positions to `places` differ by no more than
+    `slop` and no word is taken twice. All that matters of a choice is a window of distances that it fits in, which begins
+    at one of them.
+    """
+    away = [
+        sorted((position - place, word) for position, word in its)
+        for its, place in zip(where, places, strict=True)
+    ]
+    firsts: set[int] = set()
+    taking_part: set[int] = set()
+    repeated = [i for i, term in enumerate(terms) if terms.count(term) > 1]
+    for begin in sorted({distance for its in away for distance, _ in its}):
+        inside = []
+        for its in away:
+            low, high = bisect_left(its, (begin, -1)), bisect_right(its, (begin + slop, 1 << 62))
+            inside.append([word for _, word in its[low:high]])
+            if low == high:
+                break
+        if len(inside) < len(away) or not inside[-1]:
+            continue
+        if repeated:
+            inside = _each_its_own(inside, repeated)
+        firsts |= set(inside[0])
+        taking_part |= {word for its in inside for word in its}
+    return len(firsts), sorted(taking_part)
+
+
+def _each_its_own(inside: list[list[int]], repeated: Sequence[int]) -> list[list[int]]:
+    """Of the words of each term those that can be taken when no word is taken twice; nothing if there is no such choice."""
+    kept = []
+    for term, words in enumerate(inside):
+        if term not in repeated:
+            kept.append(words)
+            continue
+        others = [inside[other] for other in repeated if other != term]
+        kept.append([word for word in words if _assigned([[w for w in its if w != word] for its in others])])
+    return kept if all(kept) else [[] for _ in inside]
+
+
+def _assigned(wanted: list[list[int]]) -> bool:
+    """Whether each can have a word of its own: augmenting paths, as for any matching of two sides."""
+    owner: dict[int, int] = {}
+
+    def given(one: int, tried: set[int]) -> bool:
+        for word in wanted[one]:
+            if word not in tried:
+                tried.add(word)
+                if word not in owner or given(owner[word], tried):
+                    owner[word] = one
+                    return True
+        return False
+
+    return all(given(one, set()) for one in range(len(wanted)))

@@ -1,0 +1,187 @@
+"""Segments: queries as columns of numbers, never changed but merged, and the way from an atom to the queries it can be of.
+
+A query is found by one of its sets of atoms, the one that the fewest documents are expected to have. Which that is
+changes with the documents that pass: `derive` chooses anew, over all queries of a segment at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headwater.operators.standing.atoms import PATTERN, RANGE, TERM, Atoms
+from headwater.operators.standing.programs import Program
+from headwater.operators.standing.tokens import spread
+
+Ints = npt.NDArray[np.int64]
+NONE = -1
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Queries by slot. `x_at` says where the rows of each slot lie in the columns `x_*`, with the end of the last."""
+
+    numbers: npt.NDArray[np.int32]
+    """The number of each query in the index."""
+    leaf_at: Ints
+    leaf_atom: npt.NDArray[np.int32]
+    leaf_parent: npt.NDArray[np.int16]
+    leaf_weight: npt.NDArray[np.int32]
+    leaf_boost: npt.NDArray[np.float64]
+    node_at: Ints
+    node_parent: npt.NDArray[np.int16]
+    node_weight: npt.NDArray[np.int32]
+    node_least: npt.NDArray[np.int32]
+    node_depth: npt.NDArray[np.int8]
+    choice_at: Ints
+    """The sets of each query; none if it scans."""
+    pick_at: Ints
+    """The atoms of each set."""
+    pick_atom: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory its columns take."""
+        return sum(getattr(self, name).nbytes for name in self.__dataclass_fields__)
+
+    @staticmethod
+    def of(numbers: Sequence[int], programs: Sequence[Program]) -> Segment:
+        """The segment of new queries."""
+
+        def flat(name: str, kind: Any) -> npt.NDArray[Any]:
+            return np.fromiter(chain.from_iterable(getattr(p, name) for p in programs), dtype=kind)
+
+        def ends(name: str) -> Ints:
+            return _ends([len(getattr(program, name) or ()) for program in programs])
+
+        sets = [choice for program in programs for choice in program.choices or ()]
+        return Segment(
+            np.array(numbers, dtype=np.int32),
+            ends("leaf_atom"),
+            flat("leaf_atom", np.int32),
+            flat("leaf_parent", np.int16),
+            flat("leaf_weight", np.int32),
+            flat("leaf_boost", np.float64),
+            ends("node_parent"),
+            flat("node_parent", np.int16),
+            flat("node_weight", np.int32),
+            flat("node_least", np.int32),
+            flat("node_depth", np.int8),
+            ends("choices"),
+            _ends([len(choice) for choice in sets]),
+            np.fromiter(chain.from_iterable(sets), dtype=np.int32),
+        )
+
+    def only(self, slots: Ints) -> Segment:
+        """The segment of some of the slots."""
+        leaf_at, leaves = _rows(self.leaf_at, slots)
+        node_at, nodes = _rows(self.node_at, slots)
+        choice_at, choices = _rows(self.choice_at, slots)
+        pick_at, picks = _rows(self.pick_at, choices)
+        rows = {"leaf": leaves, "node": nodes, "pick": picks}
+        made: dict[str, Any] = {
+            "leaf_at": leaf_at,
+            "node_at": node_at,
+            "choice_at": choice_at,
+            "pick_at": pick_at,
+        }
+        for name in self.__dataclass_fields__.keys() - made.keys():
+            made[name] = getattr(self, name)[rows.get(name.partition("_")[0], slots)]
+        return Segment(**made)
+
+    def and_then(self, other: Segment) -> Segment:
+        """Both, one after the other."""
+        made = []
+        for name in self.__dataclass_fields__:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            made.append(
+                np.append(mine, theirs[1:] + mine[-1]) if name.endswith("_at") else np.append(mine, theirs)
+            )
+        return Segment(*made)
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """By which atoms the queries of a segment are found."""
+
+    atoms: Ints
+    """The atoms, in order."""
+    at: Ints
+    """Where the slots of each atom lie."""
+    slots: npt.NDArray[np.int32]
+    also: npt.NDArray[np.int32]
+    """Of each slot another atom that a document must have, a word or a pattern; NONE if there is none."""
+    scanning: npt.NDArray[np.int32]
+    """The slots that no atom leads to."""
+    range_atoms: Ints
+    """Those of the atoms that are ranges of more than one value."""
+    documents: int
+    """How many documents had been seen when it was made."""
+
+
+def derive(segment: Segment, atoms: Atoms) -> Anchors:
+    """Choose the set of each query that the fewest documents are expected to have."""
+    costs = atoms.costs()
+    sizes = np.diff(segment.pick_at)
+    sums = np.append(0.0, np.cumsum(costs[segment.pick_atom]))
+    cost = sums[segment.pick_at[1:]] - sums[segment.pick_at[:-1]]
+    counts = np.diff(segment.choice_at)
+    owner = np.repeat(np.arange(len(segment), dtype=np.int64), counts)
+    order = np.lexsort((np.arange(len(cost)), cost, owner))
+    firsts = segment.choice_at[:-1][counts > 0]
+    best = order[firsts]
+    at, picks = _rows(segment.pick_at, best)
+    found = segment.pick_atom[picks].astype(np.int64)
+    slots = np.repeat(owner[best], np.diff(at))
+    by_atom = np.lexsort((slots, found))
+    found, slots = found[by_atom], slots[by_atom]
+    unique, starts = np.unique(found, return_index=True)
+    kinds = atoms.kind[unique]
+    wide = (kinds == RANGE) & (atoms.low[unique] != atoms.high[unique])
+    return Anchors(
+        unique,
+        np.append(starts, len(found)).astype(np.int64),
+        slots.astype(np.int32),
+        _also(segment, atoms, order, firsts, sizes, owner),
+        np.flatnonzero(counts == 0).astype(np.int32),
+        unique[wide],
+        atoms.documents,
+    )
+
+
+def _also(
+    segment: Segment, atoms: Atoms, order: Ints, firsts: Ints, sizes: Ints, owner: Ints
+) -> npt.NDArray[np.int32]:
+    """The next best set of each slot that is one word or pattern."""
+    rank = np.ones(len(order), dtype=np.bool_)
+    rank[firsts] = False  # the best one is what the slot is found by
+    rest = order[rank]
+    rest = rest[sizes[rest] == 1]
+    one = segment.pick_atom[segment.pick_at[rest]]
+    words = (atoms.kind[one] == TERM) | (atoms.kind[one] == PATTERN)
+    rest, one = rest[words], one[words]
+    also = np.full(len(segment), NONE, dtype=np.int32)
+    also[owner[rest][::-1]] = one[::-1]  # in the order of cost, the first is written last
+    return also
+
+
+def _ends(counts: Sequence[int]) -> Ints:
+    at = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=at[1:])
+    return at
+
+
+def _rows(at: Ints, chosen: npt.NDArray[Any]) -> tuple[Ints, Ints]:
+    """Where the rows of the chosen slots will lie, and where they lie now."""
+    counts = at[chosen + 1] - at[chosen]
+    ends = np.zeros(len(chosen) + 1, dtype=np.int64)
+    np.cumsum(counts, out=ends[1:])
+    return ends, spread(at[chosen], counts)
