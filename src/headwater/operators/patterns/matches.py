@@ -16,6 +16,7 @@ from headwater.operators.patterns.found import Found
 from headwater.operators.patterns.matching import Ground, match_symbols, rows_ahead
 from headwater.operators.patterns.measures import Measuring, Points
 from headwater.operators.patterns.partitions import Partitions, partitions_of, symbols
+from headwater.operators.patterns.searching import needs_search, search
 from headwater.operators.patterns.spec import NEVER, Evaluate, MatchSpec
 from headwater.operators.sums import Ints
 
@@ -29,11 +30,9 @@ def match_rows(spec: MatchSpec, rows: pa.RecordBatch, evaluate: Evaluate) -> pa.
 
 def match_partitions(spec: MatchSpec, partitions: Partitions, evaluate: Evaluate) -> pa.RecordBatch:
     """The output for sorted rows."""
-    if not all(spec.is_symbol(name, e) for name in spec.variables for e in spec.conditions.get(name, ())):
-        raise NotImplementedError("conditions that look at the rows matched so far")
     automaton = compile_pattern(spec.pattern, spec.text)
     ground = Ground.of(spec, automaton, partitions, symbols(spec, partitions, evaluate))
-    found, decided = match_symbols(ground)
+    found, decided = search(ground, evaluate) if needs_search(ground) else match_symbols(ground)
     return _output(spec, partitions, found, decided, evaluate)
 
 

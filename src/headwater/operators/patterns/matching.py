@@ -10,7 +10,7 @@ looking at rows before that time, or ran out of time before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,6 +27,16 @@ from headwater.operators.sums import Bools, Ints
 
 Attempt = Callable[[int, int, int], tuple[Sequence[int] | None, int]]
 """A match that starts at a row of a partition, by places, and how far rows were looked at; of: partition, row, number."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A row from which a match was searched for and not found, how far rows were looked at, and the most preferred path
+    that would have gone on when its time was over, if there is one."""
+
+    row: int
+    seen: int
+    open: Sequence[int] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +157,7 @@ def match_symbols(ground: Ground) -> tuple[Found, Ints]:
     cursors = _Cursors(ground)
     for partition in cursors.partitions:
         cursors.run(partition, ground.walk, finding)
-    return finished(ground, finding, cursors.skipped)
+    return finished(ground, finding, cursors.skipped, None)
 
 
 class _Cursors:
@@ -213,10 +223,13 @@ def next_start(ground: Ground, row: int, path: Sequence[int]) -> int:
     return row + after
 
 
-def finished(ground: Ground, finding: Finding, skipped: Bools) -> tuple[Found, Ints]:
+def finished(
+    ground: Ground, finding: Finding, skipped: Bools, failures: Sequence[Failure] | None
+) -> tuple[Found, Ints]:
     """Matches with the times at which they are final, and those beside them that ran out of time.
 
-    And, for each row, when it is final what becomes of it and of all rows before it.
+    And, for each row, when it is final what becomes of it and of all rows before it. `failures` are the searches in vain,
+    if it took searches.
     """
     count = len(skipped)
     if not (ground.spec.closing or ground.spec.timeouts):
@@ -224,18 +237,31 @@ def finished(ground: Ground, finding: Finding, skipped: Bools) -> tuple[Found, I
     seen = ground.looked.astype(np.int64)
     matched = finding.starts
     seen[matched] = np.array(finding.seen, dtype=np.int64)
-    failed = ~skipped
-    failed[matched] = False
+    for failure in failures or ():
+        seen[failure.row] = failure.seen
     if ground.spec.timeouts:
-        began = np.zeros(count + 1, dtype=np.int64)
-        began[matched + 1] = 1
-        began = np.cumsum(began)
-        for row in np.flatnonzero(failed & (ground.looked > ground.limits)).tolist():
-            partition = int(ground.partitions.numbers[row])
-            before = began.item(row) - began.item(ground.partitions.starts.item(partition))
-            finding.add(partition, row, ground.walk_open(partition, row), before + 1, 0, timed_out=True)
+        for partition, row, path, number in list(_timeouts(ground, matched, skipped, failures)):
+            finding.add(partition, row, path, number, 0, timed_out=True)
     decided = closing_times(ground, seen, ~skipped)
     return finding.found(decided[finding.starts]), decided
+
+
+def _timeouts(
+    ground: Ground, matched: Indices, skipped: Bools, failures: Sequence[Failure] | None
+) -> Iterator[tuple[int, int, Sequence[int], int]]:
+    """Matches that had begun when their time was over: partition, row, path, and the number they would have had."""
+    partitions = ground.partitions
+    began = np.zeros(len(skipped) + 1, dtype=np.int64)
+    began[matched + 1] = 1
+    began = np.cumsum(began)
+    paths = {failure.row: failure.open for failure in failures or ()}
+    failed = ~skipped & (ground.looked > ground.limits)
+    failed[matched] = False
+    for row in np.flatnonzero(failed).tolist():
+        partition = partitions.numbers.item(row)
+        path = ground.walk_open(partition, row) if failures is None else paths[row]
+        if path is not None:
+            yield partition, row, path, began.item(row) - began.item(partitions.starts.item(partition)) + 1
 
 
 def closing_times(ground: Ground, seen: Indices, visited: Bools) -> Ints:

@@ -46,6 +46,7 @@ class Measuring:
         self._evaluate = evaluate
         self._selections: dict[Variables, Selection] = {}
         self._weighted: dict[tuple[Variables, int], Weighted] = {}
+        self._frames: list[Frames] = []
 
     def column(self, expression: int, points: Points) -> pa.Array:
         """An expression at some points."""
@@ -112,7 +113,9 @@ class Measuring:
         if held not in self._weighted:
             rows = take_rows(self._partitions.rows, self._found.rows[selection.places])
             self._weighted[held] = weighted(self._spec, each.argument, rows, self._evaluate)
-        return aggregated(each, self._weighted[held], Frames(low, high), self._spec)
+        frames = Frames(low, high)
+        self._frames.append(frames)  # the values know frames by their identity
+        return aggregated(each, self._weighted[held], frames, self._spec)
 
 
 def weighted(spec: MatchSpec, argument: int, rows: pa.RecordBatch, evaluate: Evaluate) -> Weighted:

@@ -1,0 +1,150 @@
+"""Conditions that look at the rows matched so far: the same matches as the oracle's, at a bounded cost."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwater.errors import EvaluationError
+from headwater.operators.patterns.automaton import compile_pattern
+from headwater.operators.patterns.matches import match_rows
+from headwater.operators.patterns.pattern import Alternate, Concat, Pattern, Quantified, Variable
+from headwater.operators.patterns.spec import Aggregate, Classify, Input, MatchNumber, Navigate, Skip
+from tests.conftest import LONG
+from tests.operators.patterns.kit import BITS, NAMES, Asked, X, asked, batch, concat, patterns, rows
+from tests.operators.patterns.oracle import Row
+
+Condition = tuple[tuple[Input, ...], Callable[..., Any]]
+
+some = st.one_of(st.none(), st.sets(st.sampled_from(NAMES), min_size=1, max_size=2).map(frozenset))
+sides = st.sampled_from(["first", "last"])
+navigations = st.builds(
+    Navigate, st.just(X), some, sides, st.integers(0, 1), st.sampled_from([-1, 0, 0, 0, 1])
+)
+aggregates = st.one_of(
+    st.builds(Aggregate, st.just("count"), some),
+    st.builds(Aggregate, st.sampled_from(["count", "sum", "min", "max"]), some, st.just(0)),
+)
+
+
+def _is_less(*values: int | None) -> bool | None:
+    left, right = values[:2]
+    return None if left is None or right is None else left < right
+
+
+def _is_at_least_2(*values: int | None) -> bool | None:
+    return None if values[0] is None else values[0] >= 2
+
+
+def _is_b(*values: Any) -> bool:
+    return values[0] == "B"
+
+
+def _is_odd(*values: Any) -> bool:
+    return bool(values[0] % 2)
+
+
+def conditions() -> st.SearchStrategy[Condition]:
+    """Of inputs of all kinds."""
+    return st.one_of(
+        st.tuples(st.tuples(navigations, navigations), st.just(_is_less)),
+        st.tuples(st.tuples(st.just(Navigate(X)), navigations), st.just(_is_less)),
+        st.tuples(st.tuples(aggregates), st.just(_is_at_least_2)),
+        st.tuples(st.tuples(st.builds(Classify, some, sides, st.integers(0, 1))), st.just(_is_b)),
+        st.tuples(st.tuples(st.just(MatchNumber())), st.just(_is_odd)),
+        st.tuples(st.tuples(st.just(Navigate(BITS))), st.just(_is_odd)),
+    )
+
+
+some_conditions = st.dictionaries(st.sampled_from(NAMES), st.lists(conditions(), max_size=2))
+
+
+@settings(max_examples=3_000 if LONG else 150, deadline=None)
+@given(
+    patterns(),
+    some_conditions,
+    rows(size=14),
+    st.sampled_from(["one", "all, with unmatched"]),
+    st.sampled_from([Skip("past last row"), Skip("to next row")]),
+    st.sampled_from([None, 4]),
+)
+def test_matches_are_those_of_the_oracle(
+    pattern: Pattern,
+    own: dict[str, list[Condition]],
+    given_rows: list[Row],
+    shown: Any,
+    skip: Skip,
+    within: int | None,
+) -> None:
+    question = asked(
+        pattern,
+        conditions=own,
+        arguments=[lambda x: x],
+        rows=shown,
+        skip=skip,
+        within=within,
+        timeouts=within is not None and not compile_pattern(pattern, "").has_end,
+    )
+    assert question.matched(given_rows) == question.expected(given_rows)
+
+
+def _counting(question: Asked) -> tuple[Callable[..., pa.Array], list[int]]:
+    calls: list[int] = []
+
+    def evaluate(expression: int, inputs: pa.RecordBatch, count: int) -> pa.Array:
+        calls.append(count)
+        return question.evaluate(expression, inputs, count)
+
+    return evaluate, calls
+
+
+def rising(pattern: Pattern, last: Input) -> Asked:
+    """B is greater than some row before it."""
+    more: Sequence[Condition] = [((last, Navigate(X)), _is_less)]
+    return asked(pattern, conditions={"A": [], "B": more})
+
+
+@pytest.mark.parametrize(
+    "last",
+    [Navigate(X, frozenset("A")), Navigate(X, None, "last", 1), Aggregate("min", frozenset("B"), 0)],
+    ids=["a fixed row", "the row before", "an aggregate"],
+)
+def test_a_loop_asks_in_bulk(last: Input) -> None:
+    condition: Sequence[Condition] = [((last, Navigate(X)), lambda a, b: a is None or a <= b)]
+    question = asked(concat("A B+"), conditions={"A": [], "B": condition}, arguments=[lambda x: x])
+    evaluate, calls = _counting(question)
+    given_rows = [(0, i, 0, i) for i in range(3_000)]
+    (row,) = match_rows(question.spec, batch(given_rows), evaluate).to_pylist()
+    assert row["m0"] == "B"
+    assert len(calls) < 40
+
+
+def test_partitions_are_asked_for_at_once() -> None:
+    question = rising(concat("A B C"), Navigate(X, frozenset("A")))
+    evaluate, calls = _counting(question)
+    given_rows = [(key, i, 7, i) for key in range(500) for i in range(6)]
+    assert match_rows(question.spec, batch(given_rows), evaluate).num_rows == 1_000
+    assert len(calls) < 20
+
+
+def test_a_pattern_that_needs_too_many_steps_is_refused_by_its_name() -> None:
+    choice = Quantified(Alternate((Variable("A"), Variable("B"))), 0, None)
+    total = (Aggregate("sum", frozenset("A"), 0),)
+    question = asked(
+        Concat((choice, Variable("C"))),
+        conditions={
+            "A": [(total, lambda t: t < 99)],
+            "B": [],
+            "C": [(total, lambda t: t is not None and t > 99)],
+        },
+        arguments=[lambda x: x],
+        work_max=20_000,
+    )
+    with pytest.raises(
+        EvaluationError, match=r"matching the pattern \(pattern\) takes too many steps"
+    ) as caught:
+        question.matched([(7, i, 0, i) for i in range(30)])
+    assert "key = 7" in str(caught.value)
