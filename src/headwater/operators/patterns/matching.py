@@ -110,45 +110,40 @@ class Ground:
     def walk(self, partition: int, row: int, number: int) -> tuple[Sequence[int] | None, int]:
         """The match that starts at a row where one does."""
         del number
-        return _walk(
-            self, partition, row, lambda place, cell, limit: self.reach.ends.item(place, cell) <= limit
-        )
+        start, end = self.partitions.starts.item(partition), self.partitions.ends.item(partition)
+        limit, lane = self.limits.item(row), self.reach.lanes.item(partition)
+        offsets, ends, looked = self.reach.offsets, self.reach.ends, self.reach.looked
+        options, path = self.begins(row, start), list[int]()
+        at, seen = row, row + 1
+        while at < end:
+            cell = offsets.item(end - 1 - at) + lane
+            for option in options:
+                if option == ACCEPT:
+                    return path, seen
+                if ends.item(option, cell) <= limit:
+                    break
+                if looked is not None:
+                    seen = max(seen, looked.item(option, cell))
+            path.append(option)
+            at += 1
+            seen = max(seen, at)
+            options = self.automaton.follow[option][at == end]
+        # a row that is not there yet might have been taken instead
+        return path, seen if options[0] == ACCEPT else OPEN
 
     def walk_open(self, partition: int, row: int) -> Sequence[int]:
         """The most preferred beginning of a match that takes all rows until its time is over."""
-        looked = self.reach.looked
+        start, end = self.partitions.starts.item(partition), self.partitions.ends.item(partition)
+        limit, lane = self.limits.item(row), self.reach.lanes.item(partition)
+        offsets, looked = self.reach.offsets, self.reach.looked
         assert looked is not None
-        path, _ = _walk(self, partition, row, lambda place, cell, limit: looked.item(place, cell) > limit)
+        options, path = self.begins(row, start), list[int]()
+        for at in range(row, limit):
+            cell = offsets.item(end - 1 - at) + lane
+            place = next(o for o in options if o != ACCEPT and looked.item(o, cell) > limit)
+            path.append(place)
+            options = self.automaton.follow[place][False]
         return path
-
-
-def _walk(
-    ground: Ground, partition: int, row: int, leads: Callable[[int, int, int], bool]
-) -> tuple[list[int], int]:
-    start, end = int(ground.partitions.starts[partition]), int(ground.partitions.ends[partition])
-    limit = int(ground.limits[row])
-    offsets, lane = ground.reach.offsets, int(ground.reach.lanes[partition])
-    looked, follow = ground.reach.looked, ground.automaton.follow
-    options = ground.begins(row, start)
-    path: list[int] = []
-    at, seen = row, row + 1
-    while at < end:
-        cell = offsets.item(end - 1 - at) + lane
-        for option in options:
-            if option == ACCEPT:
-                return path, seen
-            if leads(option, cell, limit):
-                break
-            if looked is not None:
-                seen = max(seen, looked.item(option, cell))
-        else:
-            return path, seen
-        path.append(option)
-        at += 1
-        seen = max(seen, at)
-        options = follow[option][at == end]
-    # a row that is not there yet might have been taken instead
-    return path, seen if not options or options[0] == ACCEPT else OPEN
 
 
 def match_symbols(ground: Ground) -> tuple[Found, Ints]:
