@@ -29,7 +29,7 @@ from headwater.clock import ManualClock
 from headwater.errors import SparkJobError, UsageError
 from headwater.operators.delta import Delta
 from headwater.operators.runs import Key, Run, key_hashes
-from headwater.runtime.compaction import compacted, merged_run
+from headwater.runtime.compaction import Compaction, Due, merged_run
 from headwater.runtime.pipeline import Slot
 from headwater.runtime.placement import Parts, Placement, divided, ranges
 from headwater.runtime.session import configuration
@@ -215,10 +215,10 @@ def test_a_run_in_parts_is_merged_as_one(tmp_path: Path) -> None:
             batch = pa.RecordBatch.from_arrays([pa.array(at + tick * 10**6)], names=["k"])
             runs.append(Run(hashes[at], batch, np.ones(len(at), dtype=np.int64)))
             refs.append(writer.add(runs[-1], ticks=(tick, tick)))
-    assert list(compacted(slot, refs, runs, writer, store).refs) == refs
+    assert list(Compaction(writer, store).done(Due(slot, tuple(refs), runs, 0, None)).refs) == refs
     half = Run(runs[0].hashes[:5_000], runs[0].rows.slice(0, 5_000), runs[0].weights[:5_000])
     refs.append(writer.add(half, ticks=(3, 3)))
-    done = compacted(slot, refs, [*runs, half], writer, store)
+    done = Compaction(writer, store).done(Due(slot, tuple(refs), [*runs, half], 0, None))
     assert [ref.ticks for ref in done.refs] == [(1, 1)] * 8 + [(2, 3)]
     assert len(done.runs[-1]) == 13_000
 

@@ -11,6 +11,8 @@ import pytest
 
 import headwater as hw
 from headwater import Workspace
+from headwater.errors import StorageError
+from headwater.runtime.compaction import Compaction
 from headwater.settings import LogSettings
 
 pytestmark = pytest.mark.slow
@@ -27,6 +29,7 @@ CREATE MATERIALIZED VIEW stocked AS SELECT shop, count(*) AS n, sum(amount) AS t
 CREATE MATERIALIZED VIEW sizes AS SELECT n, count(*) AS shops, sum(total) AS total FROM by_shop GROUP BY n;
 CREATE MATERIALIZED VIEW weights AS SELECT shop, avg(weight) AS mean FROM sales GROUP BY shop;
 """
+LATER = "SELECT shop, count(*) AS n, sum(item) AS total FROM sales GROUP BY shop"
 
 
 @pytest.fixture
@@ -81,6 +84,57 @@ def test_each_view_is_what_it_would_be_alone(ws: Workspace, tmp_path: Path, spar
             sell(again, rng)
             again.run()
         assert again.verify().ok
+
+
+def test_merges_that_are_made_as_one_survive_a_crash_and_leave_what_is_kept(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Views come and go between merges, and the engine crashes in each tick that has one; every tick that is kept reads as
+    it did."""
+    rng, honest = random.Random(5), Compaction._stacked
+    stacked = 0
+
+    def crashing(self: Compaction, dues: Any, stack: Any) -> Any:
+        nonlocal stacked
+        honest(self, dues, stack)
+        stacked += 1
+        raise StorageError("the engine is gone")
+
+    def opened() -> Workspace:
+        return hw.open(tmp_path / "shops", spark=spark, settings=SETTINGS, keep_ticks=6)
+
+    seen: dict[tuple[str, int], list[str]] = {}
+    ws, names = opened(), {"by_shop", "by_item", "large", "stocked", "sizes", "weights"}
+    ws.sql(DECLARED)
+    for turn in range(26):
+        if turn == 9:
+            ws.sql("DROP VIEW large")
+            ws.sql(f"CREATE MATERIALIZED VIEW later AS {LATER}")
+            names = {*names, "later"} - {"large"}
+        if turn == 14:
+            ws.sql("DROP VIEW by_item")
+            names.remove("by_item")
+        sell(ws, rng)
+        monkeypatch.setattr(Compaction, "_stacked", crashing)
+        try:
+            tick = ws.run().tick
+        except StorageError:
+            ws.close()
+            ws = opened()
+            monkeypatch.setattr(Compaction, "_stacked", honest)
+            tick = ws.run().tick
+        seen |= {(name, tick): rows_at(ws, name, tick) for name in names}
+        kept = ws._views.store.ticks()
+        for name, then in seen:
+            if name in names and then in kept:
+                assert rows_at(ws, name, then) == seen[name, then]
+    assert stacked >= 3
+    assert ws.verify().ok
+    ws.close()
+
+
+def rows_at(ws: Workspace, view: str, tick: int) -> list[str]:
+    return sorted(map(repr, ws.view(view).read(as_of=tick).to_pylist()))
 
 
 def test_one_that_fails_stops_alone_and_is_named(ws: Workspace) -> None:

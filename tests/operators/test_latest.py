@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headwater.operators import aggregate
 from headwater.operators.delta import Delta, consolidate
-from headwater.operators.latest import find
+from headwater.operators.latest import find, find_stacked
 from headwater.operators.runs import Run, key_hashes, lookup, sorted_run
 from tests.operators.zsets import KEYS, batch, counted, hashing, identity, rows_of, schema_of
 
@@ -46,6 +46,47 @@ def test_what_is_found_is_the_latest_row_of_each_key(hashing: str, case: Any) ->
     assert found.known.tolist() == [value is not None for value in wanted]
     assert found.column(LANE).to_pylist() == wanted
     assert found.lane(LANE, np.int64).tolist() == [value or 0 for value in wanted]
+
+
+def rewritten(run: Run, deleted: bool) -> Run:
+    """Another run of the same keys: the very same array of hashes, and other numbers; the first key deleted, or not."""
+    columns = [
+        *run.rows.columns[:LANE],
+        pa.array([-n for n in run.rows.column(LANE).to_pylist()], pa.int64()),
+    ]
+    weights = run.weights.copy()
+    weights[:1] = not deleted
+    return Run(run.hashes, pa.RecordBatch.from_arrays(columns, schema=run.rows.schema), weights)
+
+
+@settings(shared_fixture, max_examples=50)
+@given(maps(), st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), min_size=1, max_size=4))
+def test_what_several_find_is_what_each_finds(hashing: str, case: Any, others: Any) -> None:
+    """Maps that have so many oldest runs of keys of their own, and then the keys of the first, and are asked for the same."""
+    kinds, histories, probes = case
+    schema = schema_of(kinds)
+
+    def map_of(changes: Any) -> Run:
+        rows = batch([row for row, _ in changes], kinds)
+        weights = np.array([weight for _, weight in changes], dtype=np.int64)
+        return sorted_run(rows, weights, key_hashes(rows, KEY))
+
+    runs = [map_of(changes) for changes in histories]
+    keys = batch(probes, kinds[:2])
+    hashes = key_hashes(keys, (0, 1))
+    states, sought = [runs], [hashes]
+    for own, deleted, asks_by_itself in others:
+        older = [map_of(changes) for changes in histories[:own]]
+        states.append([*older, *[rewritten(run, deleted) for run in runs[own:]]])
+        sought.append(hashes.copy() if asks_by_itself else hashes)
+    stacked = pa.concat_batches([keys] * len(states))
+    firsts = np.arange(len(states) + 1) * len(probes)
+    found = find_stacked(states, KEY, stacked, sought, firsts, schema)
+    each = [find(state, KEY, keys, hashes, schema) for state in states]
+    assert found.known.tolist() == [known for one in each for known in one.known.tolist()]
+    assert found.column(LANE).to_pylist() == [n for one in each for n in one.column(LANE).to_pylist()]
+    lanes = [one.lane(LANE, np.int64) for one in each]
+    assert found.lane(LANE, np.int64).tolist() == np.concatenate(lanes).tolist()
 
 
 def test_a_key_that_was_deleted_hides_the_older_row() -> None:

@@ -104,6 +104,83 @@ def test_of_equal_keys_the_newest_wins(hashing: str, history: Any, data: st.Data
         assert identity(stored[index] if index >= 0 else None) == identity(expected)
 
 
+@st.composite
+def stacks(draw: st.DrawFn) -> tuple[list[pa.DataType], list[list[list[tuple[Row, int]]]], list[int]]:
+    """Types of two key columns and a value, for each stack the changes of its runs, and how many others have the keys of
+    each stack."""
+    kinds = [draw(st.sampled_from(KEYS)), draw(st.sampled_from(KEYS)), VALUE]
+    runs = st.lists(changes_of(kinds, max_size=4), min_size=1, max_size=4)
+    made = draw(st.lists(runs, min_size=1, max_size=3))
+    return kinds, made, [draw(st.integers(0, 2)) for _ in made]
+
+
+def negated(run: r.Run) -> r.Run:
+    """Another run of the same keys: the very same array of hashes, and other weights."""
+    return r.Run(run.hashes, run.rows, -run.weights)
+
+
+def absent(run: r.Run) -> r.Run:
+    """A run of a map in which every key is deleted."""
+    return r.Run(run.hashes, run.rows, np.zeros(len(run), dtype=np.int64))
+
+
+def assert_same(made: list[r.Run], expected: list[r.Run]) -> None:
+    assert len(made) == len(expected)
+    for one, other in zip(made, expected, strict=True):
+        assert one.hashes.tolist() == other.hashes.tolist()
+        assert one.weights.tolist() == other.weights.tolist()
+        assert list(map(identity, tuples(one.rows))) == list(map(identity, tuples(other.rows)))
+        assert one.rows.schema == other.rows.schema
+
+
+@settings(shared_fixture, max_examples=50)
+@given(stacks())
+def test_multisets_that_are_merged_as_one_are_merged_each_by_itself(hashing: str, case: Any) -> None:
+    kinds, histories, twins = case
+    every = []
+    for batches, more in zip(histories, twins, strict=True):
+        runs = [r.arrange(delta(changes, kinds), KEY) for changes in batches]
+        every += [runs, *[[negated(run) for run in runs]] * more]
+    assert_same(r.merge_stacked(every, KEY), [r.merge(runs, KEY) for runs in every])
+
+
+@settings(shared_fixture, max_examples=50)
+@given(stacks(), st.booleans())
+def test_maps_that_are_merged_as_one_are_merged_each_by_itself(hashing: str, case: Any, bottom: bool) -> None:
+    kinds, histories, twins = case
+    every = []
+    for batches, more in zip(histories, twins, strict=True):
+        runs = []
+        for changes in batches:
+            newest = {key_identity(row[:2]): (row, weight) for row, weight in changes}
+            rows = batch([row for row, _ in newest.values()], kinds)
+            present = np.array([weight > 0 for _, weight in newest.values()], dtype=np.int64)
+            runs.append(r.sorted_run(rows, present, r.key_hashes(rows, KEY)))
+        every += [runs, *[[*runs[:-1], absent(runs[-1])]] * more]
+    expected = [r.merge_latest(runs, KEY, bottom) for runs in every]
+    assert_same(r.merge_latest_stacked(every, KEY, bottom), expected)
+
+
+def test_equal_rows_of_two_stacks_stay_apart() -> None:
+    run = r.arrange(delta([((1, 1.0), 1), ((2, 1.0), 3)], [pa.int64(), VALUE]), (0,))
+    gone, twice = r.merge_stacked([[run, negated(run)], [run, run]], (0,))
+    assert len(gone) == 0
+    assert twice.weights.tolist() == [2 * weight for weight in run.weights.tolist()]
+
+
+def test_a_run_takes_the_hashes_of_one_that_has_the_same() -> None:
+    known: dict[tuple[object, ...], Any] = {}
+    run = r.arrange(delta([((key, 1.0), 1) for key in range(5)], [pa.int64(), VALUE]), (0,))
+    copy = r.Run(run.hashes.copy(), run.rows, run.weights)
+    other = r.Run(run.hashes + np.array([0, 1, 0, 0, 0], dtype=np.uint64), run.rows, run.weights)
+    assert r.same_hashes(run, known) is run
+    assert r.same_hashes(copy, known).hashes is run.hashes
+    assert r.same_hashes(copy, known, "elsewhere") is copy
+    assert r.same_hashes(other, known) is other  # but for one hash, none of those that are looked at first
+    none = r.Run(run.hashes[:0], run.rows.slice(0, 0), run.weights[:0])
+    assert r.same_hashes(none, known) is none
+
+
 @given(changes_of([pa.int64(), VALUE], max_size=20), st.lists(st.integers(0, 2**64), max_size=4))
 @example([((1, 1.0), 1)], [0, 2**64])
 def test_the_parts_of_a_run_are_the_run(changes: list[Any], cuts: list[int]) -> None:

@@ -161,9 +161,9 @@ def test_a_file_that_ends_early_is_noticed(size: int, tmp_path: Path) -> None:
 
 
 def together(runs: list[Run]) -> tuple[pa.Buffer, list[RunRef]]:
-    segment = encode_together(runs, (3, 5))
+    segment = encode_together(runs, [(3, 5)] * len(runs))
     data = b"".join(bytes(part) for part in segment.parts)
-    return pa.py_buffer(data + bytes(segment.padding)), segment.parts_at(FILE, 0, runs)
+    return pa.py_buffer(data + bytes(segment.padding)), segment.parts_at(FILE, 0, runs, [(3, 5)] * len(runs))
 
 
 @given(st.lists(st.integers(2, 9), min_size=2, max_size=5))
@@ -177,7 +177,7 @@ def test_runs_that_share_a_stream_come_back_each_by_itself(sizes: list[int]) -> 
         assert RunRef.from_json(orjson.loads(ref.json)) == ref
     assert len({(ref.offset, ref.length, ref.checksum) for ref in refs}) == 1
     assert sum(ref.size for ref in refs) <= refs[0].length
-    assert sum(ref.bytes for ref in refs) <= encode_together(runs, (3, 5)).bytes
+    assert sum(ref.bytes for ref in refs) <= encode_together(runs, [(3, 5)] * len(runs)).bytes
 
 
 def test_a_shared_stream_with_other_rows_than_it_should_have_is_damage() -> None:

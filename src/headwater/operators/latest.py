@@ -7,7 +7,7 @@ together; if any two keys share a hash, which hardly ever happens, `runs.lookup`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -23,6 +23,7 @@ from headwater.operators.runs import Key, Run, lookup
 
 Lane = npt.NDArray[Any]
 _INTEGER = pa.int64()
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 class _Part(NamedTuple):
@@ -74,7 +75,8 @@ class Found:
 def find(runs: Sequence[Run], key: Key, keys: pa.RecordBatch, hashes: Hashes, schema: pa.Schema) -> Found:
     """The latest row of each probe key in runs with the columns of `schema`. `keys` has the values of the key, in the
     order of `key`, and `hashes` their hashes; fast if they ascend."""
-    met, parts = _met(runs, hashes, 0)
+    met = _met([runs], [hashes], [0])
+    parts = _there(met)
     if met and not _are_those(met, key, keys):
         found, rows = lookup(runs, key, keys, hashes, schema=schema)
         probes = np.flatnonzero(found >= 0)
@@ -88,58 +90,92 @@ def find_stacked(
     states: Sequence[Sequence[Run]],
     key: Key,
     keys: pa.RecordBatch,
-    hashes: Hashes,
+    hashes: Sequence[Hashes],
     firsts: Indices,
     schema: pa.Schema,
 ) -> Found:
     """The same for several lists of keys that follow each other, each of which is looked for in runs of its own; `firsts`
     says where each begins, and where the last ends."""
-    met: list[_Part] = []
-    parts: list[_Part] = []
-    spans = list(pairwise(firsts.tolist()))
-    for runs, (first, end) in zip(states, spans, strict=True):
-        own_met, own_parts = _met(runs, hashes[first:end], first)
-        met += own_met
-        parts += own_parts
+    starts: list[int] = firsts.tolist()
+    met = _met(states, hashes, starts)
+    parts = _there(met)
     if met and not _are_those(met, key, keys):
+        spans = list(pairwise(starts))
         each = [
-            find(runs, key, keys.slice(first, end - first), hashes[first:end], schema)
-            for runs, (first, end) in zip(states, spans, strict=True)
+            find(runs, key, keys.slice(first, end - first), sought, schema)
+            for runs, sought, (first, end) in zip(states, hashes, spans, strict=True)
         ]
         parts = [
             _Part(part.run, part.probes + first, part.places)
             for found, (first, _) in zip(each, spans, strict=True)
             for part in found.parts
         ]
-    return Found(len(hashes), schema, [part for part in parts if len(part.probes)])
+    return Found(starts[-1], schema, [part for part in parts if len(part.probes)])
 
 
-def _met(runs: Sequence[Run], hashes: Hashes, first: int) -> tuple[list[_Part], list[_Part]]:
-    """By hash alone, the newest row of each probe, deleted or not, and those that are there; probes count from `first`."""
+def _met(states: Sequence[Sequence[Run]], hashes: Sequence[Hashes], starts: Sequence[int]) -> list[_Part]:
+    """By hash alone, the newest row of each probe, deleted or not. The probes of a state are counted from its start.
+
+    Who looks for the same in runs of the same keys finds it at the same places, and so it is looked for once. Both are
+    known by their arrays of hashes, which are then the same ones.
+    """
     met: list[_Part] = []
+    searches: list[tuple[list[int], int, Indices | None, Hashes]] = []
+    """By whom, in which run counted from the newest, which probes are left (None if all), and their hashes."""
+    for places in _alike(dict(enumerate(hashes))):
+        searches.append((places, 1, None, hashes[places[0]]))
+    while searches:
+        by, depth, left, sought = searches.pop()
+        runs = {place: states[place][-depth] for place in by if depth <= len(states[place])}
+        for places in _alike({place: run.hashes for place, run in runs.items()}):
+            found, at, missed = _hits(runs[places[0]].hashes, sought)
+            if not found.size:
+                searches.append((places, depth + 1, left, sought))
+                continue
+            probes = found if left is None else left[found]
+            for place in places:
+                own = probes + starts[place] if starts[place] else probes
+                met.append(_Part(runs[place], own, at))
+            if missed.size:
+                rest = missed if left is None else left[missed]
+                searches.append((places, depth + 1, rest, sought[missed]))
+    return met
+
+
+def _alike(hashes: Mapping[int, Hashes]) -> list[list[int]]:
+    """The places that have the same array, together."""
+    if len(hashes) == 1:
+        return [list(hashes)]
+    found: dict[int, list[int]] = {}
+    for place, each in hashes.items():
+        found.setdefault(id(each), []).append(place)
+    return list(found.values())
+
+
+def _hits(held: Hashes, sought: Hashes) -> tuple[Indices, Indices, Indices]:
+    """Which hashes are there, where each of these is first, and which are not."""
+    if not held.size:
+        return _NONE, _NONE, _NONE
+    at = held.searchsorted(sought)
+    np.minimum(at, held.size - 1, out=at)
+    hit = held[at] == sought
+    found = hit.nonzero()[0]
+    if not found.size or found.size == sought.size:
+        return found, at, _NONE
+    return found, at[found], (~hit).nonzero()[0]
+
+
+def _there(met: Sequence[_Part]) -> list[_Part]:
+    """Those that were not deleted."""
     parts: list[_Part] = []
-    left, sought = None, hashes
-    for run in reversed(runs):
-        held = run.hashes
-        if not held.size:
-            continue
-        starts = held.searchsorted(sought)
-        np.minimum(starts, held.size - 1, out=starts)
-        hit = held[starts] == sought
-        hits = hit.nonzero()[0]
-        if not hits.size:
-            continue
-        probes = hits if left is None else left[hits]
-        part = _Part(run, probes + first if first else probes, starts[hits])
-        met.append(part)
-        there = run.weights[part.places] != 0
-        parts.append(part if there.all() else _Part(run, part.probes[there], part.places[there]))
-        if hits.size == sought.size:
-            break
-        missed = (~hit).nonzero()[0]
-        left = missed if left is None else left[missed]
-        sought = sought[missed]
-    return met, parts
+    for part in met:
+        weights = part.run.weights[part.places]
+        if weights.all():
+            parts.append(part)
+        else:
+            there = weights.nonzero()[0]
+            parts.append(_Part(part.run, part.probes[there], part.places[there]))
+    return parts
 
 
 def _are_those(parts: Sequence[_Part], key: Key, keys: pa.RecordBatch) -> bool:

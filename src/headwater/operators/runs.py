@@ -13,9 +13,10 @@ search; keys are compared by value (-0.0 = 0.0, NaN = NaN, NULL = NULL). Runs or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -219,17 +220,14 @@ def merge(runs: Sequence[Run], key: Key) -> Run:
     del key  # equal rows have equal hashes, so that rows are all that need comparing
     if (joined := _joined(runs)) is None:
         return _first_filled(runs)
-    shared = joined.shared()
-    rows = joined.at(shared)
-    if len(shared) and (groups := groups_of(*identities(rows.columns, len(shared), exact=True))):
-        places, firsts = shared[groups.order], shared[groups.firsts]
-        sums = np.add.reduceat(joined.weights[places], groups.starts)
-        joined.weights[firsts] = sums
-        kept = np.ones(len(joined.order), dtype=np.bool_)
-        kept[places] = False
-        kept[firsts] = sums != 0
-        return joined.run(kept)
-    return joined.run(None)
+    return joined.run(_summed(joined))
+
+
+def merge_stacked(stacks: Sequence[Sequence[Run]], key: Key) -> list[Run]:
+    """What `merge` makes of the runs of each stack; the runs of all have the same columns."""
+    del key
+    joined = _joined_stacked(stacks)
+    return joined.runs(_summed(joined.whole))
 
 
 def merge_latest(runs: Sequence[Run], key: Key, bottom: bool) -> Run:
@@ -243,16 +241,57 @@ def merge_latest(runs: Sequence[Run], key: Key, bottom: bool) -> Run:
             return run
         present = np.flatnonzero(run.weights)
         return Run(run.hashes[present], take_rows(run.rows, present), run.weights[present])
+    return joined.run(_newest(joined, key, bottom))
+
+
+def merge_latest_stacked(stacks: Sequence[Sequence[Run]], key: Key, bottom: bool) -> list[Run]:
+    """What `merge_latest` makes of the runs of each stack; the runs of all have the same columns."""
+    joined = _joined_stacked([runs[::-1] for runs in stacks])
+    return joined.runs(_newest(joined.whole, key, bottom))
+
+
+def _summed(joined: _Joined) -> Mask | None:
+    """Add up the weights of equal rows at the first of them; which are to be kept, None if all."""
+    shared = joined.shared()
+    if not len(shared):
+        return None
+    groups = groups_of(*joined.identities(joined.at(shared).columns, shared, exact=True))
+    if groups is None:
+        return None
+    places, firsts = shared[groups.order], shared[groups.firsts]
+    sums = np.add.reduceat(joined.weights[places], groups.starts)
+    joined.weights[firsts] = sums
+    kept = np.ones(len(joined.order), dtype=np.bool_)
+    kept[places] = False
+    kept[firsts] = sums != 0
+    return kept
+
+
+def _newest(joined: _Joined, key: Key, bottom: bool) -> Mask:
+    """Which rows are the first of their key, and not deleted if nothing lies below."""
     kept = np.ones(len(joined.order), dtype=np.bool_)
     shared = joined.shared()
     if len(shared):
         rows = take_rows(joined.rows.select(list(key)), joined.order[shared])
-        if groups := groups_of(*identities(rows.columns, len(shared), exact=False)):
+        if groups := groups_of(*joined.identities(rows.columns, shared, exact=False)):
             kept[shared] = False
             kept[shared[groups.firsts]] = True
     if bottom:
         kept &= joined.weights != 0
-    return joined.run(kept)
+    return kept
+
+
+def same_hashes(run: Run, known: MutableMapping[tuple[object, ...], Hashes], of: str = "") -> Run:
+    """The run, with the array of hashes of one before it, which `known` has, if that has the same: who looks into both
+    then sees that they have the same keys, without a look at them. Only those of the same `of` are compared."""
+    if not len(run):
+        return run
+    hashes = run.hashes
+    told = of, len(run), int(hashes[0]), int(hashes[len(run) // 2]), int(hashes[-1])
+    found = known.setdefault(told, hashes)
+    if found is run.hashes or not np.array_equal(found, run.hashes):
+        return run
+    return Run(found, run.rows, run.weights)
 
 
 def contents(runs: Sequence[Run], schema: pa.Schema) -> Delta:
@@ -318,6 +357,15 @@ class _Joined:
     order: Indices
     hashes: Hashes
     weights: Weights
+    stacks: Hashes | None = None
+    """Which stack of runs each row of the order comes from, if there are several: equal rows of two are not the same."""
+
+    def identities(
+        self, columns: Sequence[pa.Array], places: Indices, *, exact: bool
+    ) -> tuple[Hashes, Hashes]:
+        """128 bits that stand for what the columns have at these places of the order, and for the stack that it is of."""
+        high, low = identities(columns, len(places), exact=exact)
+        return high, low if self.stacks is None else low + self.stacks[places]
 
     def shared(self) -> Indices:
         """The places in the order whose hash is found in more than one run, and perhaps others; ascending."""
@@ -366,6 +414,58 @@ def _joined(runs: Sequence[Run]) -> _Joined | None:
         order,
         hashes[order],
         weights[order],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Stacked:
+    """The runs of several stacks laid end to end, stack by stack, each in the order that sorts it."""
+
+    whole: _Joined
+    bounds: Indices
+    """Where in the order each stack begins, and where the last ends."""
+
+    def runs(self, kept: Mask | None) -> list[Run]:
+        """The runs that the stacks have become: parts of one."""
+        run = self.whole.run(kept)
+        bounds = self.bounds
+        if len(run) < bounds[-1]:
+            assert kept is not None
+            bounds = np.concatenate(([0], np.cumsum(kept)))[bounds]
+        return [
+            Run(run.hashes[start:stop], run.rows.slice(start, stop - start), run.weights[start:stop])
+            for start, stop in pairwise(bounds.tolist())
+        ]
+
+
+def _joined_stacked(stacks: Sequence[Sequence[Run]]) -> _Stacked:
+    known: dict[tuple[int, ...], tuple[Indices, Hashes]] = {}
+    orders: list[Indices] = []
+    hashes: list[Hashes] = []
+    start = 0
+    for stack in stacks:
+        same = tuple([id(run.hashes) for run in stack])  # those who have the same arrays are sorted alike
+        if same not in known:
+            own = np.concatenate([run.hashes for run in stack])
+            order = np.argsort(own, kind="stable")
+            known[same] = order, own[order]
+        order, ascending = known[same]
+        orders.append(order + start)
+        hashes.append(ascending)
+        start += len(order)
+    every = [run for stack in stacks for run in stack]
+    whole = np.concatenate(orders)
+    sizes = [len(order) for order in orders]
+    return _Stacked(
+        _Joined(
+            np.repeat(np.arange(len(every), dtype=np.int32), [len(run) for run in every])[whole],
+            concat_rows([run.rows for run in every], every[0].rows.schema),
+            whole,
+            np.concatenate(hashes),
+            np.concatenate([run.weights for run in every])[whole],
+            np.repeat(np.arange(len(stacks), dtype=np.uint64), sizes),
+        ),
+        np.cumsum([0, *sizes]),
     )
 
 

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from headwater.hashing import Hashes
 from headwater.operators import aggregate
 from headwater.operators.accumulators import Batch
 from headwater.operators.aggregate import AggregateSpec, Step
 from headwater.operators.delta import Delta, concat_rows
 from headwater.operators.grouping import Groups, group
 from headwater.operators.latest import find_stacked
-from headwater.operators.runs import Run
+from headwater.operators.runs import Run, same_hashes
 from headwater.operators.sums import Ints
 
 ROWS_MAX = 2_048
@@ -58,15 +59,19 @@ def step_stacked(steps: Sequence[Small]) -> list[Step]:
         np.concatenate([step.delta.weights for step in steps]),
         whole,
     )
-    states = [step.state for step in steps]
-    found = find_stacked(states, range(spec.width), whole.keys, whole.hashes, firsts, spec.state)
+    states, sought = [step.state for step in steps], [each.hashes for each in groups]
+    found = find_stacked(states, range(spec.width), whole.keys, sought, firsts, spec.state)
     done = aggregate.apply(spec, found, whole, aggregate.collect(spec, batch), aggregate.as_they_are, batch)
     outputs = _bounds(done.owners, firsts)
     runs = firsts.tolist() if done.places is None else _bounds(done.places, firsts)
-    return [
-        Step(_part(done.output, *outputs[i : i + 2]), _run(done.state, step.spec, *runs[i : i + 2]), ())
-        for i, step in enumerate(steps)
-    ]
+    made: list[Step] = []
+    known: dict[tuple[object, ...], Hashes] = {}
+    for i, step in enumerate(steps):
+        run = _run(done.state, step.spec, *runs[i : i + 2])
+        if done.places is None:
+            run = Run(sought[i], run.rows, run.weights)
+        made.append(Step(_part(done.output, *outputs[i : i + 2]), same_hashes(run, known), ()))
+    return made
 
 
 def _stacked(groups: Sequence[Groups], rows: Ints, spec: AggregateSpec) -> Groups:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headwater.operators.runs import Run
 from headwater.runtime import phases
 from headwater.runtime.background import Merging
-from headwater.runtime.compaction import compacted, is_settled
+from headwater.runtime.compaction import Compaction, Due, is_settled
 from headwater.runtime.phases import Phases
 from headwater.runtime.pipeline import Slot
 from headwater.runtime.placement import Parts
@@ -52,6 +52,7 @@ class Arrangements:
         self._tick = tick
         self._ticks = (tick, tick)
         self._merging = merging
+        self._compaction = Compaction(writer, store, large=merging is None)
         self._later: dict[str, tuple[Slot, tuple[RunRef, ...], bool, int | None]] = {}
         self._watermarks: dict[str, Mapping[str, int]] = {}
         self._exchanges = 0
@@ -131,25 +132,36 @@ class Arrangements:
         with self._phases(phases.WRITE):
             for some in alike.values():
                 runs = [each.run for each in some]
-                for each, ref in zip(some, self._writer.add_together(runs, ticks=self._ticks), strict=True):
+                ticks = [self._ticks] * len(runs)
+                for each, ref in zip(some, self._writer.add_together(runs, ticks=ticks), strict=True):
                     self._store.remember(ref, each.run)
                     each.added.ref = ref
+        due: dict[str, Due] = {}
         for each in waiting:
             assert each.added.ref is not None
-            self._take(each, each.added.ref)
+            name = arrangement_id(each.unit, each.slot)
+            if (found := self._named(each, each.added.ref)) is not None:
+                due[name] = found
+        self._compact(due)
 
     def _take(self, waiting: _Waiting, ref: RunRef) -> None:
         """Name a run that was written, and merge what is due."""
+        if (due := self._named(waiting, ref)) is not None:
+            self._compact({arrangement_id(waiting.unit, waiting.slot): due})
+
+    def _named(self, waiting: _Waiting, ref: RunRef) -> Due | None:
+        """Name a run that was written; the arrangement, if a merge is due in it then."""
         unit, slot = waiting.unit, waiting.slot
         waiting.added.ref = ref
         name = arrangement_id(unit, slot)
         refs = (*self.refs.get(name, ()), ref)
-        if is_settled(refs, self._busy(name, refs)):
+        leave = self._busy(name, refs)
+        if is_settled(refs, leave):
             self.refs[name] = refs
-            return
+            return None
         if name not in self._runs:
             self._runs[name] = [*self.opened(refs[:-1]), waiting.run]
-        self._compact(unit, slot, refs, self._runs[name])
+        return Due(slot, refs, self._runs[name], leave, self._level(unit, slot))
 
     def add_parts(self, unit: Unit, slot: Slot, parts: Parts) -> None:
         """Add a run that tasks have written, and merge what is due."""
@@ -157,18 +169,19 @@ class Arrangements:
         if name in self._waiting:
             self.settle()
         refs = (*self.refs.get(name, ()), *parts.refs)
-        self._compact(unit, slot, refs, [*self.runs(unit, slot), *self.opened(parts.refs)])
+        runs = [*self.runs(unit, slot), *self.opened(parts.refs)]
+        self._compact({name: Due(slot, refs, runs, self._busy(name, refs), self._level(unit, slot))})
 
-    def _compact(self, unit: Unit, slot: Slot, refs: tuple[RunRef, ...], runs: list[Run]) -> None:
-        name = arrangement_id(unit, slot)
-        leave, large, level = self._busy(name, refs), self._merging is None, self._level(unit, slot)
+    def _compact(self, due: Mapping[str, Due]) -> None:
+        """Merge what is due in arrangements."""
+        if not due:
+            return
         with self._phases(phases.MERGE):
-            done = compacted(
-                slot, refs, runs, self._writer, self._store, leave=leave, large=large, level=level
-            )
-        self.refs[name], self._runs[name] = done.refs, done.runs
-        if done.later is not None:
-            self._later[name] = (slot, done.refs[done.later], done.later.start == 0, level)
+            made = self._compaction.all_done(list(due.values()))
+        for (name, each), done in zip(due.items(), made, strict=True):
+            self.refs[name], self._runs[name] = done.refs, done.runs
+            if done.later is not None:
+                self._later[name] = (each.slot, done.refs[done.later], done.later.start == 0, each.level)
 
     def _level(self, unit: Unit, slot: Slot) -> int | None:
         """The watermark by which rows of an arrangement expire, if there is one."""

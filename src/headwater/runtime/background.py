@@ -50,7 +50,7 @@ class Merging:
         tick: int,
         level: int | None = None,
     ) -> None:
-        """Have these runs merged, unless another merge of the arrangement is under way; see `compacted`."""
+        """Have these runs merged, unless another merge of the arrangement is under way; see `Compaction`."""
         with self._guard:
             if name in self._tasks:
                 return

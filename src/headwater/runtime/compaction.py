@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.hashing import Hashes
 from headwater.operators.delta import take_rows
 from headwater.operators.ordered import merge_ordered
-from headwater.operators.runs import Run, evolved, joined, merge, merge_latest, split
+from headwater.operators.runs import (
+    Run,
+    evolved,
+    joined,
+    merge,
+    merge_latest,
+    merge_latest_stacked,
+    merge_stacked,
+    same_hashes,
+    split,
+)
 from headwater.operators.versions import standing
 from headwater.parallel import LARGE_BYTES, side_by_side
 from headwater.runtime.pipeline import Slot
 from headwater.state.cache import CHECK_BYTES_MAX
-from headwater.state.merging import to_merge
+from headwater.state.merging import Merge, to_merge
 from headwater.state.refs import RunRef
 from headwater.state.store import StateStore
 from headwater.state.writer import Writer
+
+STACKED_ROWS_MAX = 16_384
+"""A merge of more rows takes longer for them than for being one more."""
+_STACK_ROWS_MAX = 1 << 17
+"""Of all merges that are done as one: what they make shares a stream, which stays as long as any of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Due:
+    """An arrangement with more runs than it should have, oldest first."""
+
+    slot: Slot
+    refs: tuple[RunRef, ...]
+    runs: list[Run]
+    leave: int
+    """So many of the oldest are left alone."""
+    level: int | None
+    """The watermark by which rows expire."""
 
 
 @dataclass(frozen=True)
@@ -32,38 +61,116 @@ class Compacted:
     """Large runs whose merge was left to the background."""
 
 
-def compacted(
-    slot: Slot,
-    refs: Sequence[RunRef],
-    runs: Sequence[Run],
-    writer: Writer,
-    store: StateStore,
-    *,
-    leave: int = 0,
-    large: bool = True,
-    level: int | None = None,
-) -> Compacted:
-    """Do the merges that are due, and write what they make. The oldest `leave` runs are left alone; so are the `large`
-    ones, if that is not asked for. `level` is the watermark by which rows expire."""
-    kept_refs, kept_runs = list(refs), list(runs)
-    wholes = [slice(leave + w.start, leave + w.stop) for w in _wholes(kept_refs[leave:])]
-    later: slice | None = None
-    for due in reversed(to_merge(_sizes(refs, wholes))):
-        part = slice(wholes[due.start].start, wholes[due.stop - 1].stop)
-        if not (due.now or large):
-            later = part
-            continue
-        check_parts(store, kept_refs[part], writer)
-        chosen = kept_runs[part]
-        merged = _merged_by_all_cores(slot, chosen, bottom=part.start == 0)
-        if part.start == 0:
-            merged = unexpired(slot, merged, level)
-        ticks = (kept_refs[part][0].ticks[0], kept_refs[part][-1].ticks[1])
-        ref = writer.add(merged, ticks=ticks)
-        store.remember(ref, merged)
-        kept_refs[part] = [ref]
-        kept_runs[part] = [merged]
-    return Compacted(tuple(kept_refs), kept_runs, later)
+class Compaction:
+    """The merges of a tick."""
+
+    def __init__(self, writer: Writer, store: StateStore, *, large: bool = True) -> None:
+        """`large`: also those of large runs, which are left to the background if that is not asked for."""
+        self._writer = writer
+        self._store = store
+        self._large = large
+        self._hashes: dict[tuple[object, ...], Hashes] = {}
+
+    def done(self, due: Due) -> Compacted:
+        """Do the merges that are due, and write what they make."""
+        slot, kept_refs, kept_runs = due.slot, list(due.refs), list(due.runs)
+        wholes, merges = _merges(due)
+        later: slice | None = None
+        for each in reversed(merges):
+            part = slice(wholes[each.start].start, wholes[each.stop - 1].stop)
+            if not (each.now or self._large):
+                later = part
+                continue
+            check_parts(self._store, kept_refs[part], self._writer)
+            merged = _merged_by_all_cores(slot, kept_runs[part], bottom=part.start == 0)
+            if part.start == 0:
+                merged = unexpired(slot, merged, due.level)
+            if slot.discipline == "latest":
+                merged = same_hashes(merged, self._hashes)
+            ref = self._writer.add(merged, ticks=_ticks(kept_refs[part]))
+            self._store.remember(ref, merged)
+            kept_refs[part] = [ref]
+            kept_runs[part] = [merged]
+        return Compacted(tuple(kept_refs), kept_runs, later)
+
+    def all_done(self, dues: Sequence[Due]) -> list[Compacted]:
+        """The same for several. Where arrangements of one kind have small merges due, these are done as one."""
+        alike: dict[tuple[object, ...], list[tuple[int, slice]]] = {}
+        for place, due in enumerate(dues):
+            if (part := _small(due)) is not None:
+                slot = due.slot
+                kind = slot.discipline, slot.key, slot.layout, part.start == 0
+                alike.setdefault(kind, []).append((place, part))
+        done: dict[int, Compacted] = {}
+        for some in alike.values():
+            for stack in _stacks(dues, some):
+                done |= self._stacked(dues, stack)
+        return [done.get(place) or self.done(due) for place, due in enumerate(dues)]
+
+    def _stacked(self, dues: Sequence[Due], stack: Sequence[tuple[int, slice]]) -> dict[int, Compacted]:
+        """What comes of arrangements, by their places, each of which has one merge due."""
+        slot, bottom = dues[stack[0][0]].slot, stack[0][1].start == 0
+        streams = {(ref.file, ref.offset): ref for place, part in stack for ref in dues[place].refs[part]}
+        check_parts(self._store, list(streams.values()), self._writer)
+        runs = [dues[place].runs[part] for place, part in stack]
+        if slot.discipline == "latest":
+            merged = [same_hashes(run, self._hashes) for run in merge_latest_stacked(runs, slot.key, bottom)]
+        else:
+            merged = merge_stacked(runs, slot.key)
+        ticks = [_ticks(dues[place].refs[part]) for place, part in stack]
+        done: dict[int, Compacted] = {}
+        for (place, part), run, ref in zip(stack, merged, self._written(merged, ticks), strict=True):
+            self._store.remember(ref, run)
+            refs, left = list(dues[place].refs), list(dues[place].runs)
+            refs[part], left[part] = [ref], [run]
+            done[place] = Compacted(tuple(refs), left, None)
+        return done
+
+    def _written(self, runs: Sequence[Run], ticks: Sequence[tuple[int, int]]) -> list[RunRef]:
+        if all(map(len, runs)):
+            return self._writer.add_together(runs, ticks=ticks)
+        return [self._writer.add(run, ticks=own) for run, own in zip(runs, ticks, strict=True)]
+
+
+def _merges(due: Due) -> tuple[list[slice], list[Merge]]:
+    """The runs, with those taken together that are parts of one, and which of these are to be merged."""
+    wholes = [slice(due.leave + w.start, due.leave + w.stop) for w in _wholes(due.refs[due.leave :])]
+    return wholes, to_merge(_sizes(due.refs, wholes))
+
+
+def _small(due: Due) -> slice | None:
+    """The runs whose merge may be done together with those of others, if that is all that is due."""
+    slot = due.slot
+    wholes, merges = _merges(due)
+    if slot.discipline == "ordered" or len(merges) != 1:
+        return None
+    if merges[0].rows > STACKED_ROWS_MAX or not merges[0].now:
+        return None
+    part = slice(wholes[merges[0].start].start, wholes[merges[0].stop - 1].stop)
+    if not len(slot.schema) or (part.start == 0 and slot.expires is not None and due.level is not None):
+        return None
+    is_as_told = all(run.rows.schema.equals(slot.schema, check_metadata=True) for run in due.runs[part])
+    return part if is_as_told else None
+
+
+def _stacks(dues: Sequence[Due], some: Sequence[tuple[int, slice]]) -> Iterator[list[tuple[int, slice]]]:
+    """As many together as are of some size; none is by itself."""
+    stack: list[tuple[int, slice]] = []
+    rows = 0
+    for place, part in some:
+        own = sum(ref.rows for ref in dues[place].refs[part])
+        if rows + own > _STACK_ROWS_MAX and len(stack) > 1:
+            yield stack
+            stack, rows = [], 0
+        stack.append((place, part))
+        rows += own
+    if len(stack) > 1:
+        yield stack
+
+
+def _ticks(refs: Sequence[RunRef]) -> tuple[int, int]:
+    """The first and the last tick whose changes neighbouring runs have."""
+    return refs[0].ticks[0], refs[-1].ticks[1]
 
 
 def is_settled(refs: Sequence[RunRef], leave: int = 0) -> bool:

@@ -9,10 +9,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from headwater.operators.runs import Run
+from headwater.hashing import Hashes
+from headwater.operators.runs import Run, same_hashes
 from headwater.state.layout import RUNS
 from headwater.state.refs import RunRef
 from headwater.state.segments import check, decode
@@ -22,6 +24,8 @@ CHECK_BYTES_MAX = 1 << 20
 """Runs below this size are checked in full when they are first opened; of larger ones a probe reads few pages."""
 FILES_MAX = 1_024
 RUNS_MAX = 8_192
+SAME_ROWS_MAX = 1 << 17
+"""Runs of more rows are not compared with others when they are opened, to see whether they have the same keys."""
 HELD_BYTES_MAX = 256 << 20
 """Memory for runs that were just written and are kept as they are; beyond it they are mapped like others."""
 
@@ -45,6 +49,8 @@ class RunCache:
         self._guard = threading.Lock()
         self._maps: OrderedDict[str, pa.Buffer] = OrderedDict()
         self._runs: OrderedDict[_Key, Run] = OrderedDict()
+        self._hashes: WeakValueDictionary[tuple[object, ...], Hashes] = WeakValueDictionary()
+        """Of runs that were opened, by file: no run holds the hashes of one whose file may go before its own."""
         self._held: OrderedDict[_Key, None] = OrderedDict()
         self._held_bytes = 0
         self._streams: dict[tuple[str, int], _Stream] = {}
@@ -62,6 +68,8 @@ class RunCache:
             check(mapped, ref)
         run = decode(mapped, ref)
         with self._guard:
+            if ref.rows <= SAME_ROWS_MAX:
+                run = same_hashes(run, self._hashes, ref.file)
             self._runs[key] = run
             self._shrink()
         return run

@@ -71,10 +71,12 @@ class Segment:
             self.bytes,
         )
 
-    def parts_at(self, file: str, start: int, runs: Sequence[Run]) -> list[RunRef]:
-        """The references to the runs that share it, in their order."""
+    def parts_at(
+        self, file: str, start: int, runs: Sequence[Run], ticks: Sequence[tuple[int, int]]
+    ) -> list[RunRef]:
+        """The references to the runs that share it, in their order; `ticks` are those of each."""
         found, first = [], 0
-        for run in runs:
+        for run, own in zip(runs, ticks, strict=True):
             low, high = _bounds(run)
             found.append(
                 RunRef(
@@ -84,7 +86,7 @@ class Segment:
                     len(run),
                     low,
                     high,
-                    self.ticks,
+                    own,
                     self.checksum,
                     self.bytes * len(run) // self.rows,
                     first,
@@ -95,15 +97,16 @@ class Segment:
         return found
 
 
-def encode_together(runs: Sequence[Run], ticks: tuple[int, int]) -> Segment:
-    """The bytes that several runs share. They have the same columns, and none is empty."""
+def encode_together(runs: Sequence[Run], ticks: Sequence[tuple[int, int]]) -> Segment:
+    """The bytes that several runs share. They have the same columns, and none is empty; `ticks` are those of each."""
     whole = Run(
         np.concatenate([run.hashes for run in runs]),
         concat_rows([run.rows for run in runs], runs[0].rows.schema),
         np.concatenate([run.weights for run in runs]),
     )
     bounds = [_bounds(run) for run in runs]
-    return _encoded(whole, ticks, min(low for low, _ in bounds), max(high for _, high in bounds))
+    every = min(first for first, _ in ticks), max(last for _, last in ticks)
+    return _encoded(whole, every, min(low for low, _ in bounds), max(high for _, high in bounds))
 
 
 def encode(run: Run, ticks: tuple[int, int]) -> Segment:

@@ -54,15 +54,16 @@ class Writer:
             self._guarded(self._shared.write)
         return ref
 
-    def add_together(self, runs: Sequence[Run], *, ticks: tuple[int, int]) -> list[RunRef]:
-        """The same for several small runs of the same columns, none of which is empty: in the file they are one."""
+    def add_together(self, runs: Sequence[Run], *, ticks: Sequence[tuple[int, int]]) -> list[RunRef]:
+        """The same for several small runs of the same columns, none of which is empty: in the file they are one. `ticks`
+        are those of each."""
         if len(runs) == 1:
-            return [self.add(runs[0], ticks=ticks)]
+            return [self.add(runs[0], ticks=ticks[0])]
         self._refuse_after_failure()
         segment = encode_together(runs, ticks)
         if self._shared is None:
             self._shared = self._grow()
-        refs = self._shared.add_together(segment, runs)
+        refs = self._shared.add_together(segment, runs, ticks)
         if self._shared.pending_bytes > PENDING_BYTES_MAX:
             self._guarded(self._shared.write)
         return refs
@@ -120,8 +121,10 @@ class _Growing:
     def add(self, segment: Segment) -> RunRef:
         return segment.at(self.name, self._place(segment))
 
-    def add_together(self, segment: Segment, runs: Sequence[Run]) -> list[RunRef]:
-        return segment.parts_at(self.name, self._place(segment), runs)
+    def add_together(
+        self, segment: Segment, runs: Sequence[Run], ticks: Sequence[tuple[int, int]]
+    ) -> list[RunRef]:
+        return segment.parts_at(self.name, self._place(segment), runs, ticks)
 
     def _place(self, segment: Segment) -> int:
         """Where in the file it begins."""
