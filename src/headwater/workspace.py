@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headwater.connected.dead import Dead
     from headwater.connected.handles import SinkHandle, SourceHandle
     from headwater.connected.outside import Outside
+    from headwater.connected.posting import Poster
     from headwater.deletion import Deletion, Deletions
     from headwater.keys import Wrapping
     from headwater.log.cursor import Consumer
@@ -167,6 +168,16 @@ class Workspace(EventSourcing, Sharing):
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._made: Views | None = None
         self._connected: Outside | None = None
+
+    def post(self, queue: str, url: str, **options: Any) -> Poster:
+        """Have the messages of a queue posted to a web server, in threads of this process, until `stop()`: signed with `secret`, each
+        acknowledged when it is answered with 2xx, else again later, and dead after the queue's `deliveries`. See `Poster`, and
+        `PostOptions` for the options."""
+        from headwater.connected.posting import Poster, PostOptions
+
+        made = Poster(self.queue(queue), url, PostOptions.given(options))
+        self._queues.workers.add(made)
+        return made
 
     @property
     def _views(self) -> Views:

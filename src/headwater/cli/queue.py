@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 SHELL = "shell"
 """The worker that receives and acknowledges from a shell, unless another name is given."""
+LOOK_S = 0.2
 _LISTED = ("queue", "topic", "waiting", "leased", "delayed", "dead", "oldest_seconds")
 
 
@@ -231,6 +233,59 @@ def release(session: Session, name: str, tokens: Sequence[str], worker: str) -> 
 def extend(session: Session, name: str, tokens: Sequence[str], worker: str, lease: str | None) -> None:
     """Hold messages of QUEUE for longer."""
     _settle(session, name, worker, lambda found: found.settle(tokens, "extend", delay=lease))
+
+
+@queue.command()
+@_queue_argument
+@click.argument("url")
+@click.option(
+    "--secret", metavar="VARIABLE", help="The environment variable with the secret that signs requests."
+)
+@click.option("--previous-secret", metavar="VARIABLE", help="With the one before it, while it is rotated.")
+@click.option("--token", metavar="VARIABLE", help="With the bearer token that is sent.")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, metavar="N")
+@click.option("--timeout", metavar="SPAN", help="For the whole answer to a request. Default: 10 seconds.")
+@click.option("--idle", type=float, metavar="SECONDS", help="End once nothing has come for so long.")
+@pass_session
+def post(
+    session: Session,
+    name: str,
+    url: str,
+    secret: str | None,
+    previous_secret: str | None,
+    token: str | None,
+    threads: int,
+    timeout: str | None,
+    idle: float | None,
+) -> None:
+    """Post the messages of QUEUE to URL, until Ctrl-C.
+
+    A message that is answered with 2xx is done; another one comes again later, and is dead after as many deliveries as the
+    queue allows.
+    """
+    from headwater.cli.watching import asked_to_stop
+
+    named = {"secret": secret, "previous_secret": previous_secret, "token": token}
+    options: dict[str, Any] = {k: _environment(v) for k, v in named.items() if v is not None}
+    options |= {} if timeout is None else {"timeout": timeout}
+    with session.open() as ws, asked_to_stop() as asked:
+        poster = ws.post(name, url, threads=threads, idle=idle, **options)
+        click.echo(f"posting queue {name}; Ctrl-C ends it", err=True)
+        while poster.working and not asked.wait(LOOK_S):
+            pass
+        done = poster.stop()
+    click.echo(f"{done.handled} messages were taken, {done.failed} were not")
+
+
+def _environment(variable: str) -> str:
+    """What an environment variable says, which no listing of processes shows."""
+    found = os.environ.get(variable)
+    if found is None:
+        raise hw.UsageError(
+            f"there is no environment variable {variable!r}",
+            hint="it is named here, and not the secret itself",
+        )
+    return found
 
 
 @queue.command()

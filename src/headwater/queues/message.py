@@ -82,6 +82,15 @@ class Messages(Sequence["Message"]):
                 self._plain[int(np.searchsorted(self.places, place))] = body.to_pylist()[0]
         return self._plain[number]
 
+    def table(self, number: int) -> pa.Table:
+        """One of them as a table of one row, as `row` has it."""
+        body = self._bodies.get(int(self.places[number]))
+        return self.rows.slice(number, 1) if body is None else own_columns(body)
+
+    def edited(self, number: int) -> bool:
+        """Whether somebody has edited one of them when it was dead."""
+        return int(self.places[number]) in self._bodies
+
     def op(self, number: int) -> str | None:
         """On a topic with a primary key what the record does; else None."""
         return self._table["_op"][number].as_py() if "_op" in self._table.column_names else None
@@ -125,6 +134,16 @@ class Message:
     def row(self) -> dict[str, Any]:
         """The record's columns."""
         return self._batch.row(self._number)
+
+    @property
+    def table(self) -> pa.Table:
+        """The same as a pyarrow Table of one row."""
+        return self._batch.table(self._number)
+
+    @property
+    def edited(self) -> bool:
+        """Whether somebody has edited it when it was dead: the record in the topic is another then."""
+        return self._batch.edited(self._number)
 
     @property
     def op(self) -> str | None:

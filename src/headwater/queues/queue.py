@@ -56,6 +56,8 @@ class Queue:
         self._known, self._pid = ledgers.of(name), os.getpid()
         self.definition: QueueDefinition = self._known.queue
         self.name = self.definition.name
+        self.sequence = self._known.sequence
+        """Tells it from queues that have had its name before."""
         self.worker = f"{os.getpid()}-{uuid.uuid4().hex[:8]}" if worker is None else label(worker, "worker")
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from headwater.arguments import whole_number
-from headwater.clock import parse_span_us, to_us
+from headwater.clock import Microseconds, parse_span_us, to_us
 from headwater.errors import HeadwaterError, LeaseLostError
 from headwater.queues.definition import delay_of
 from headwater.queues.message import Message, Messages, Receiving, Span, said
@@ -74,6 +74,11 @@ class Worker:
         self._keeper = threading.Thread(target=self._keep, name=f"queue {queue.name} leases", daemon=True)
         for thread in [*self._threads, *([self._keeper] if extend else [])]:
             thread.start()
+
+    @property
+    def working(self) -> bool:
+        """Whether a thread of it is alive."""
+        return any(thread.is_alive() for thread in self._threads)
 
     def stop(self, timeout: float | None = None) -> WorkReport:
         """Take no more messages, wait for those that are being handled, and say what was done."""
@@ -188,12 +193,19 @@ class Worker:
             self._failed += len(messages)
         if not left:
             return
-        times = max(message.deliveries for message in left) - 1
-        delay_us = min(self._delay_us << min(times, 32), max(BACK_OFF_MAX_US, self._delay_us))
+        delay = timedelta(microseconds=self._pause_us(max(message.deliveries for message in left)))
         try:
-            self._queue.nack(left, delay=timedelta(microseconds=delay_us), error=said(error))
+            self._queue.nack(left, delay=delay, error=self._said(error))
         except LeaseLostError:
             pass
+
+    def _pause_us(self, deliveries: int) -> Microseconds:
+        """How long a message stays away that was handed out so often."""
+        return min(self._delay_us << min(deliveries - 1, 32), max(BACK_OFF_MAX_US, self._delay_us))
+
+    def _said(self, error: BaseException) -> str:
+        """What is kept of an error with the message that it is of."""
+        return said(error)
 
     def _keep(self) -> None:
         """Extend the leases of what is being handled, well before they run out."""

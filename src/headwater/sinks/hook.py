@@ -26,6 +26,8 @@ from headwater.sinks.circuit import Circuit, CircuitOptions, jittered
 
 KEY_HEADER = "Idempotency-Key"
 SIGNATURE_HEADER = "Headwater-Signature"
+REFUSED = (400, 409, 413, 422)
+"""Answers that are about what is in a request, and not about all requests."""
 _AGAIN = (408, 425, 429)
 _REASON_CHARACTERS = 500
 _RETRY_AFTER_MAX_S = 5.0

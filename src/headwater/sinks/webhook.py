@@ -29,13 +29,11 @@ import pyarrow as pa
 from headwater.clock import Clock
 from headwater.sinks.circuit import Circuit
 from headwater.sinks.deliveries import Deliveries, Piece, StandKeeper
-from headwater.sinks.hook import KEY_HEADER, SIGNATURE_HEADER, Hook, WebhookOptions, signature
+from headwater.sinks.hook import KEY_HEADER, REFUSED, SIGNATURE_HEADER, Hook, WebhookOptions, signature
 from headwater.sinks.plain import plain_values
 from headwater.sinks.target import Change, Refused, Shape, SinkError, Stand
 
 __all__ = ["KEY_HEADER", "SIGNATURE_HEADER", "WebhookOptions", "WebhookTarget", "signature"]
-
-_REFUSED = (400, 409, 413, 422)
 
 
 class WebhookTarget:
@@ -103,7 +101,7 @@ class WebhookTarget:
         status, said = self._hook.post(body, key)
         if 200 <= status < 300:
             return []
-        if status not in _REFUSED:
+        if status not in REFUSED:
             raise SinkError(
                 f"{self._hook.shown} answers {status} {http.client.responses.get(status, '')}".rstrip(),
                 detail=said or None,
