@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from headwater.operators.patterns.spec import MatchSpec
+
 JoinKind = Literal["inner", "left", "right", "full", "semi", "anti", "existence"]
 RankFunction = Literal["row_number", "rank", "dense_rank"]
 
@@ -271,6 +273,26 @@ class Regroup:
     def inputs(self) -> tuple[Node, ...]:
         """What it reads."""
         return (self.input,)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Rows are shown once the least watermark of some topics has reached their time and the slack."""
+
+    topics: tuple[str, ...]
+    slack_us: int
+
+
+@dataclass(frozen=True)
+class Matching:
+    """What a Regroup finds in its groups: matches of a row pattern. Expressions are over inputs that `spec` tells."""
+
+    spec: MatchSpec = field(compare=False, repr=False)
+    expressions: tuple[Expression, ...]
+    text: str
+    """The clause, as it was written."""
+    waits: Waits | None = None
+    """If matches that ran out of time are shown beside others, which are shown at once: when."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Spark reads an order after the call alone: `array_agg(x) WITHIN GROUP (ORDER BY y)`. Nothing but insertions turns the one
 into the other, so every place of the text that Spark reads is a place of the text that was written. The same goes for
-what else Spark does not read as it is written: see `as_of`.
+what else Spark does not read as it is written: see `as_of` and `match_places`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from headwater.queries.as_of import Clause, quotes
 from headwater.queries.dialect import words_of
+from headwater.queries.match_places import blanked, insertions, match_places
 
 LISTS = ("array_agg", "collect_list")
 """Functions that make a list of a group's values."""
@@ -30,6 +31,10 @@ class Spelled:
     quoted: tuple[Clause, ...] = ()
     """The expressions, in `text`, that stand in quotes there: those of AS OF."""
 
+    def now(self, at: int) -> int:
+        """The place in `text` of a place in what was written."""
+        return at + sum(width for place, width in self.inserted if place <= at)
+
     def original(self, at: int) -> int:
         """The place in what was written of a place in `text`."""
         for place, width in self.inserted:
@@ -40,9 +45,12 @@ class Spelled:
 
 
 def spelled(text: str) -> Spelled:
-    """A query with every order inside a call of a list function moved behind the call, and what AS OF is of in quotes."""
+    """A query with every order inside a call of a list function moved behind the call, what AS OF is of in quotes, and
+    without MATCH_RECOGNIZE."""
+    matches = match_places(text)
+    text = blanked(text, matches)
     quoted = list(quotes(text))
-    added = sorted([*quoted, *((place, _BETWEEN) for place in _orders(text))])
+    added = sorted([*quoted, *((place, _BETWEEN) for place in _orders(text)), *insertions(matches)])
     if not added:
         return Spelled(text)
     places = [place for place, _ in added]

@@ -24,7 +24,7 @@ from headwater.positions import Ends
 from headwater.queries import statements as s
 from headwater.queries.as_of import may_read_versions
 from headwater.queries.orderings import spelled
-from headwater.runtime.expressions import conformed, evaluation_error
+from headwater.runtime.expressions import Evaluator, conformed, evaluation_error
 from headwater.runtime.functions.calls import worker_failure
 from headwater.runtime.functions.folds import parse_fold
 from headwater.runtime.functions.registry import Functions
@@ -39,8 +39,11 @@ from headwater.runtime.hidden import (
     versions_of,
     visible,
 )
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, collected, plain_type
+from headwater.runtime.matching import matches_at
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, collected, output_of, plain_type
+from headwater.runtime.planning.cumulating import rewritten_plan
 from headwater.runtime.planning.handles import Relation, with_versions
+from headwater.runtime.planning.matches import columns_matched, is_match, matched_by
 from headwater.runtime.planning.names import Opened
 from headwater.runtime.planning.planner import analyse, pin, refuser
 from headwater.runtime.planning.policy import Policy
@@ -82,6 +85,8 @@ class Batch:
         """Why what is known by a name has no versions."""
         self._every: dict[str, Opened] = {}
         self._changelogs: dict[str, Jvm] = {}
+        self._evaluator: Evaluator | None = None
+        self._watermarks: Mapping[str, int] = {}
 
     def close(self) -> None:
         """Remove what was written for Spark to read."""
@@ -112,6 +117,7 @@ class Batch:
             self._catalyst, with_versions(relations), refuser(query), policy, self._changelogs.__getitem__
         )
         timed = timing.timed(plan)
+        self._watermarks = watermarks
         frame = self._apart(definition, self._planned(timed.plan))
         if policy.emits:
             levels = [min(watermarks.get(topic, EARLIEST) for topic in topics) for topics in timed.domains]
@@ -145,7 +151,30 @@ class Batch:
         from pyspark.sql.classic.dataframe import DataFrame as Classic
 
         known = self._functions
-        return Classic(self._catalyst.dataset(plan if known is None else known.collected(plan)), self._spark)
+        plan = plan if known is None else known.collected(plan)
+        if self._catalyst.matches:
+            plan = rewritten_plan(self._catalyst, plan, self._with_matches)
+        return Classic(self._catalyst.dataset(plan), self._spark)
+
+    def _with_matches(self, plan: Jvm) -> Jvm:
+        """A node of a plan; in place of MATCH_RECOGNIZE the matches in all rows of the relation, found now."""
+        if not is_match(plan):
+            return plan
+        c = self._catalyst
+        if self._evaluator is None:
+            self._evaluator = Evaluator(c)
+        matching = matched_by(plan, c)
+        rows = self._planned(c.plans.Project(c.seq(columns_matched(plan)), plan.child()))
+        given = as_table(rows, matching.spec.schema).combine_chunks()
+        made = matches_at(
+            matching, self._evaluator, concat_rows(given.to_batches(), given.schema), self._watermarks
+        )
+        found = self._frame(pa.Table.from_batches([made]))._jdf.queryExecution().analyzed()
+        named = [
+            c.alias(c.cast(own, like.dataType()), like.name(), like=like)
+            for own, like in zip(output_of(found), output_of(plan), strict=True)
+        ]
+        return c.plans.Project(c.seq(named), found)
 
     def query(self, text: str, *, pinned: bool = True) -> DataFrame:
         """A query over what is there; `pinned`: with the choices that Spark leaves open made as in views."""

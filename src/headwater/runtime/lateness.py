@@ -136,7 +136,8 @@ def tells(late: str, correct_for_us: int | None) -> bool:
 
 def domains_of(root: g.Node) -> tuple[tuple[str, ...], ...]:
     """The topics whose watermarks a graph waits for."""
-    return root.domains if isinstance(root, g.Close) else ()
+    closes = (node for node in g.walk(root) if isinstance(node, g.Close))
+    return tuple(dict.fromkeys(domain for node in closes for domain in node.domains))
 
 
 def watermarks_at(log: Log, topics: Iterable[str], at: Ends) -> dict[str, int]:

@@ -32,7 +32,7 @@ def compile_map(node: g.Map, evaluator: Evaluator) -> LinearStep:
     steps = compile_steps(node, evaluator)
     for place, (step, after) in enumerate(pairwise(node.steps)):
         if isinstance(step, g.Filter) and isinstance(after, g.Project):
-            steps[place] = _filter(_values([step.condition], evaluator), columns_of(after.expressions))
+            steps[place] = _filter(compile_values([step.condition], evaluator), columns_of(after.expressions))
 
     def run(delta: Delta) -> Delta:
         for step in steps:
@@ -56,7 +56,7 @@ def compile_steps(node: g.Map, evaluator: Evaluator) -> list[LinearStep]:
 
 def compile_condition(condition: g.Expression, evaluator: Evaluator) -> Callable[[pa.RecordBatch], Mask]:
     """A condition as a mask over rows; NULL is false."""
-    compiled = _values([condition], evaluator)
+    compiled = compile_values([condition], evaluator)
 
     def mask(rows: pa.RecordBatch) -> Mask:
         return as_mask(compiled(rows, rows.num_rows)[0])
@@ -80,9 +80,10 @@ def as_mask(values: pa.Array) -> Mask:
 
 
 Values = Callable[[pa.RecordBatch, int], list[pa.Array]]
+"""Values of expressions, over so many rows."""
 
 
-def _values(expressions: Sequence[g.Expression], evaluator: Evaluator) -> Values:
+def compile_values(expressions: Sequence[g.Expression], evaluator: Evaluator) -> Values:
     """Several expressions over the same rows: columns and native ones in Arrow, the rest in one trip to the JVM."""
     natives: dict[int, Native] = {}
     handles: list[tuple[int, Any]] = []
@@ -143,18 +144,18 @@ def _not_in(handle: NotIn) -> Native:
 def _step(step: g.Step, schema: pa.Schema, evaluator: Evaluator) -> LinearStep:
     match step:
         case g.Filter(condition):
-            return _filter(_values([condition], evaluator))
+            return _filter(compile_values([condition], evaluator))
         case g.Project(expressions):
-            return _select(expressions) or _project(_values(expressions, evaluator), schema)
+            return _select(expressions) or _project(compile_values(expressions, evaluator), schema)
         case g.Expand(projections):
-            made = [_project(_values(p, evaluator), schema) for p in projections]
+            made = [_project(compile_values(p, evaluator), schema) for p in projections]
             return lambda delta: concat([project(delta) for project in made], schema)
         case g.Replicate(count, keep):
-            return _replicate(_values([count, *keep], evaluator), schema)
+            return _replicate(compile_values([count, *keep], evaluator), schema)
         case g.Generate(_, kind, argument, outer, keep):
-            return _generate(kind, _values([argument], evaluator), outer, keep, schema)
+            return _generate(kind, compile_values([argument], evaluator), outer, keep, schema)
         case g.Call():
-            return _call(step, _values(step.args, evaluator), schema)
+            return _call(step, compile_values(step.args, evaluator), schema)
 
 
 def _filter(values: Values, wanted: frozenset[int] | None = None) -> LinearStep:

@@ -200,10 +200,11 @@ class MatchSpec:
 
     def is_symbol(self, variable: str, expression: int) -> bool:
         """Whether a condition of a variable depends on the row, and rows at a fixed distance, alone."""
-        return all(_is_fixed(each, variable) for each in self.expressions[expression].inputs)
+        return all(is_fixed(each, variable) for each in self.expressions[expression].inputs)
 
 
-def _is_fixed(each: Input, variable: str) -> bool:
+def is_fixed(each: Input, variable: str) -> bool:
+    """Whether an input of a condition of a variable is the row itself, or lies at a fixed distance from it."""
     if not isinstance(each, Navigate):
         return False
     mine = each.variables is None or variable in each.variables

@@ -57,6 +57,8 @@ class Catalyst:
         self._datasets = module(sql.classic, "Dataset")
         self._data_types = module(sql.types, "DataType")
         self._types: dict[str, pa.DataType] = {}
+        self.matches: dict[int, Any] = {}
+        """What MATCH_RECOGNIZE of plans look for, by the numbers that these have for them; see `matches`."""
 
     def seq(self, items: Iterable[Jvm]) -> Jvm:
         """A Scala Seq."""

@@ -58,12 +58,12 @@ def with_own_functions(catalyst: Catalyst, plan: Jvm, text: str, refuse: Refuse)
         return plan
     # the queries of WITH are no part of the tree before they are put in their places
     plan = module(catalyst.jvm.org.apache.spark.sql.catalyst.analysis, "CTESubstitution").apply(plan)
-    return _rewritten(catalyst, plan, _Parsed(catalyst, named, text, refuse).changed)
+    return rewritten_plan(catalyst, plan, _Parsed(catalyst, named, text, refuse).changed)
 
 
 def cumulated(catalyst: Catalyst, plan: Jvm, text: str) -> Jvm:
     """An analysed plan in which windows that overlap, hopping or cumulative, are made of a list of their ends."""
-    return _rewritten(catalyst, plan, _Analysed(catalyst).changed) if "window" in text.lower() else plan
+    return rewritten_plan(catalyst, plan, _Analysed(catalyst).changed) if "window" in text.lower() else plan
 
 
 def ending_after(catalyst: Catalyst, plan: Jvm, window: Jvm, limit: Jvm) -> Jvm | None:
@@ -85,19 +85,21 @@ def _ending_after(catalyst: Catalyst, plan: Jvm, columns: set[int], limit: Jvm) 
     return None if below is None else plan.withNewChildren(catalyst.seq([below]))
 
 
-def _rewritten(catalyst: Catalyst, plan: Jvm, change: Callable[[Jvm], Jvm]) -> Jvm:
+def rewritten_plan(catalyst: Catalyst, plan: Jvm, change: Callable[[Jvm], Jvm]) -> Jvm:
     """A plan with its nodes changed from the leaves up, those of its subqueries too."""
     children = children_of(plan)
-    changed = [_rewritten(catalyst, child, change) for child in children]
+    changed = [rewritten_plan(catalyst, child, change) for child in children]
     if any(a is not b for a, b in zip(children, changed, strict=True)):
         plan = plan.withNewChildren(catalyst.seq(changed))
+    return change(exchanged_subqueries(catalyst, plan, lambda below: rewritten_plan(catalyst, below, change)))
+
+
+def exchanged_subqueries(catalyst: Catalyst, plan: Jvm, change: Callable[[Jvm], Jvm]) -> Jvm:
+    """A node of a plan with the plans of its subqueries changed."""
     plans = catalyst.jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PLAN_EXPRESSION()
     holders = [e for e in items(plan.expressions()) if e.containsPattern(plans)]
     subqueries = [s for e in holders for s in _subqueries_of(e)]
-    plan = _exchanged(
-        catalyst, plan, [(s, s.withNewPlan(_rewritten(catalyst, s.plan(), change))) for s in subqueries]
-    )
-    return change(plan)
+    return _exchanged(catalyst, plan, [(s, s.withNewPlan(change(s.plan()))) for s in subqueries])
 
 
 def _exchanged(catalyst: Catalyst, plan: Jvm, pairs: list[tuple[Jvm, Jvm]]) -> Jvm:

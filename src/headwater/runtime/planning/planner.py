@@ -21,6 +21,7 @@ from headwater.errors import HeadwaterError, StatementError
 from headwater.queries import graph as g
 from headwater.queries.as_of import may_read_versions
 from headwater.queries.dialect import pointing, words_of
+from headwater.queries.match_places import has_timeouts
 from headwater.queries.orderings import spelled
 from headwater.queries.statements import Query
 from headwater.runtime.functions.folds import Fold, graph, parse_fold
@@ -58,6 +59,7 @@ from headwater.runtime.planning.handles import (
 from headwater.runtime.planning.hidden_windows import with_named_columns
 from headwater.runtime.planning.lists import with_ordered_lists
 from headwater.runtime.planning.lowering import Lowering
+from headwater.runtime.planning.matches import with_matches, with_relations_named
 from headwater.runtime.planning.names import Names, Opened
 from headwater.runtime.planning.policy import NEEDED, Policy
 from headwater.runtime.planning.registration import SessionFunctions
@@ -156,8 +158,9 @@ class Planner:
         """The operator graph of a query; StatementError, underlining, if it cannot be read or kept."""
         if (fold := parse_fold(query.text)) is not None and self._functions is not None:
             return _fold_plan(fold, query, relations, self._functions)
+        policy = replace(policy or Policy(), times_out=has_timeouts(query.text))
         with self._guard:  # the names that are known belong to one plan at a time
-            return self._plan(query, relations, policy or Policy())
+            return self._plan(query, relations, policy)
 
     def times(self, query: Query, relations: Mapping[str, Relation]) -> Mapping[int, Times]:
         """The columns of a query that have event times, or windows of them, by their places."""
@@ -212,6 +215,7 @@ class Planner:
         self, query: Query, relations: Mapping[str, Relation], policy: Policy, *, is_timed: bool
     ) -> tuple[Jvm, TimedPlan, Names]:
         """A query as Spark understands it; `is_timed`: with the policy in it."""
+        self.catalyst.matches.clear()  # graphs have what they need of them
         self._register(relations)
         words = {word.text.lower() for word in words_of(query.text) if word.is_name}
         dotted = [name for name in relations if "." in name and name.lower().rpartition(".")[2] in words]
@@ -363,11 +367,13 @@ def analyse(
         functions.prepare(query.text)
     try:
         parsed = catalyst.session.sessionState().sqlParser().parsePlan(spelled(query.text).text)
+        parsed = with_relations_named(catalyst, parsed, query.text)
         parsed = parsed if names is None else names.resolved(parsed)
         parsed = with_own_functions(catalyst, parsed, query.text, refuser(query))
         if hidden_in(query.text):
             parsed = with_named_columns(catalyst, parsed)
-        dataset = catalyst.dataset(with_ordered_lists(catalyst, parsed, query.text, refuser(query)))
+        parsed = with_ordered_lists(catalyst, parsed, query.text, refuser(query))
+        dataset = catalyst.dataset(with_matches(catalyst, parsed, query, refuser(query)))
         plan = dataset.queryExecution().analyzed()
         changed = cumulated(catalyst, plan, query.text)
         if functions is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headwater.catalog import ViewDefinition, ViewOptions
+from headwater.queries.match_places import has_timeouts
 
 WATERMARK = "_watermark"
 POSITION = ("_partition", "_offset")
@@ -25,11 +26,13 @@ class Policy:
     emits: bool = False
     replayed: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Late rows that were given back: see `ViewDefinition.replayed`."""
+    times_out: bool = False
+    """Whether its query shows matches that ran out of time, which watermarks decide."""
 
     @staticmethod
     def of(view: ViewDefinition) -> Policy:
         """That of a view."""
-        return Policy(view.options, view.emit_on_close, view.replayed)
+        return Policy(view.options, view.emit_on_close, view.replayed, has_timeouts(view.query))
 
     @property
     def leaves_out(self) -> bool:
@@ -39,7 +42,7 @@ class Policy:
     @property
     def is_plain(self) -> bool:
         """Whether it is as if there were none."""
-        return not self.leaves_out and not self.emits
+        return not self.leaves_out and not self.emits and not self.times_out
 
     @property
     def told(self) -> str:

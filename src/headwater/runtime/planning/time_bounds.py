@@ -87,7 +87,7 @@ class TimeBounds:
         lower = frame.lower()
         if kind(lower) == "CurrentRow":
             return 0
-        span = None if kind(lower) == "UnboundedPreceding" else _span(lower)
+        span = None if kind(lower) == "UnboundedPreceding" else span_of(lower)
         return None if span is None else max(-span, 0)
 
     def ahead(self, named: Jvm) -> int | None:
@@ -102,7 +102,7 @@ class TimeBounds:
             return None
         if kind(frame.frameType()) == "RowFrame":
             return 0 if int(upper.eval(None)) <= 0 else None
-        return _span(upper)
+        return span_of(upper)
 
 
 def _frame(named: Jvm) -> Jvm | None:
@@ -134,7 +134,7 @@ def _compared(term: Jvm, defined: Defined) -> tuple[tuple[Jvm, int], tuple[Jvm, 
         return None
     one, other = (_meant(side, defined) for side in children_of(term))
     sign, strict = _COMPARISONS[kind(term)]
-    if kind(one) == "SubtractTimestamps" and (span := _span(other)) is not None:
+    if kind(one) == "SubtractTimestamps" and (span := span_of(other)) is not None:
         first, second = (moved(e, defined) for e in children_of(one))
         if first is None or second is None:
             return None
@@ -167,7 +167,7 @@ def moved(expression: Jvm, defined: Defined) -> tuple[Jvm, int] | None:
         return moved(child, defined) if child.dataType().typeName() == "timestamp" else None
     if name == "TimestampAddInterval":
         start, interval = children_of(expression)
-        begun, span = moved(start, defined), _span(interval)
+        begun, span = moved(start, defined), span_of(interval)
         return None if begun is None or span is None else (begun[0], begun[1] + span)
     return None
 
@@ -189,7 +189,7 @@ def _is_time(expression: Jvm) -> bool:
     return bool(expression.dataType().typeName() == "timestamp")
 
 
-def _span(expression: Jvm) -> int | None:
+def span_of(expression: Jvm) -> int | None:
     """A constant interval of days, hours, minutes and seconds, in microseconds; None if it is none."""
     name = expression.dataType().typeName()
     if not name.startswith("interval") or not expression.foldable():

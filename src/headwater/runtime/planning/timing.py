@@ -16,7 +16,7 @@ from headwater.runtime.planning.cumulating import TIME_WINDOW
 from headwater.runtime.planning.handles import Relation, Times
 from headwater.runtime.planning.names import relation_of
 from headwater.runtime.planning.time_bounds import windowed
-from headwater.runtime.planning.timed_joins import TimedJoins
+from headwater.runtime.planning.timed_matches import TimedMatches
 from headwater.runtime.planning.timed_plans import (
     ARRIVAL,
     NO_TIME,
@@ -30,7 +30,7 @@ from headwater.runtime.planning.timed_plans import (
 _TRANSPARENT = ("SubqueryAlias", "View", "Filter", "Sort")
 
 
-class Timing(TimedJoins):
+class Timing(TimedMatches):
     """Puts a policy into analysed plans."""
 
     def timed(self, plan: Jvm) -> TimedPlan:
@@ -252,6 +252,9 @@ class Timing(TimedJoins):
 
     def _join(self, plan: Jvm) -> Seen:
         return self._joined(plan, self._visit(plan.left()), self._visit(plan.right()))
+
+    def _flatmapgroupsinarrow(self, plan: Jvm) -> Seen:
+        return self._matched(plan, self._visit(plan.child()))
 
     def _distinct(self, plan: Jvm) -> Seen:
         below = self._visit(plan.child())

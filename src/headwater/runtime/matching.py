@@ -1,0 +1,54 @@
+"""Matches of row patterns, with Spark's expressions: the kernels of `operators.patterns` made ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.operators.closing import EARLIEST, levels
+from headwater.operators.patterns.matches import match_rows
+from headwater.operators.patterns.spec import Evaluate
+from headwater.queries import graph as g
+from headwater.runtime.expressions import Evaluator
+from headwater.runtime.linear import Values, compile_values, renamed
+
+
+def compile_match(matching: g.Matching, evaluator: Evaluator) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """The matches in all rows of many partitions at once."""
+    spec, evaluate = matching.spec, _evaluate(matching, evaluator)
+    return lambda rows: match_rows(spec, renamed(rows, spec.schema), evaluate)
+
+
+def matches_at(
+    matching: g.Matching, evaluator: Evaluator, rows: pa.RecordBatch, watermarks: Mapping[str, int]
+) -> pa.RecordBatch:
+    """The matches in all rows that there are, with those that have run out of time, if they are asked for: by the watermarks
+    of topics, or where nothing is said of these, by the latest time of the rows."""
+    spec = matching.spec
+    if not spec.timeouts or (spec.closing and matching.waits is None):
+        return compile_match(matching, evaluator)(rows)
+    found = compile_match(replace(matching, spec=replace(spec, closing=True)), evaluator)(rows)
+    if matching.waits is not None:
+        (level,) = levels([matching.waits.topics], watermarks)
+        level -= matching.waits.slack_us if level > EARLIEST else 0
+    else:
+        latest = pc.max(rows.column(spec.time)).cast(pa.int64()).as_py()
+        level = EARLIEST if latest is None else latest
+    is_over = found.column([s.what for s in spec.shown].index("timed out"))
+    shown = pc.or_(pc.invert(is_over), pc.less_equal(found.column(found.num_columns - 1), level))
+    return found.filter(shown).select(range(found.num_columns - 1))
+
+
+def _evaluate(matching: g.Matching, evaluator: Evaluator) -> Evaluate:
+    """Spark's expressions by number, each compiled when it is first asked for."""
+    compiled: dict[int, Values] = {}
+
+    def evaluate(number: int, inputs: pa.RecordBatch, count: int) -> pa.Array:
+        if number not in compiled:
+            compiled[number] = compile_values([matching.expressions[number]], evaluator)
+        return compiled[number](inputs, count)[0]
+
+    return evaluate

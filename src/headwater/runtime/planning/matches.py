@@ -1,0 +1,492 @@
+"""MATCH_RECOGNIZE in a parsed plan: the clause becomes a node that Spark passes on as it is, over the rows that are matched.
+
+The node is Spark's own for functions of whole groups, whose function is no function here but names the columns that are
+matched, and by a number what is looked for in them (`Catalyst.matches`). Below it stands a projection of the relation: the
+columns of PARTITION BY and ORDER BY, and everything that expressions look at. Types of measures are found by Spark over a
+relation of their inputs; see `match_expressions`. Lowering makes a graph's node of it, and batch runs it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from headwater.operators.collation import Order
+from headwater.operators.patterns import spec as k
+from headwater.queries import graph as g
+from headwater.queries.dialect import words_of
+from headwater.queries.match_places import HINT, match_places
+from headwater.queries.matches import MatchClause, Part, pointed, read_match
+from headwater.queries.orderings import Spelled, spelled
+from headwater.queries.statements import Query
+from headwater.runtime.planning.catalyst import (
+    Catalyst,
+    Jvm,
+    children_of,
+    conjuncts,
+    find,
+    identity,
+    items,
+    kind,
+    module,
+    output_of,
+    readable,
+)
+from headwater.runtime.planning.cumulating import exchanged_subqueries, rewritten_plan
+from headwater.runtime.planning.determinism import Determinism, Refuse
+from headwater.runtime.planning.handles import Bound
+from headwater.runtime.planning.match_expressions import ExpressionReader, Read, RowColumns
+from headwater.runtime.planning.time_bounds import span_of
+
+NODE = "FlatMapGroupsInArrow"
+TIMED_OUT = "timed_out"
+"""The column, behind the measures, that EMIT TIMEOUTS adds."""
+_MARK = "headwater.match"
+_NOT_A_NEWLINE = re.compile(r"[^\n]")
+_NEVER_FAIL = (
+    "AttributeReference",
+    "Literal",
+    "EqualTo",
+    "EqualNullSafe",
+    "LessThan",
+    "LessThanOrEqual",
+    "GreaterThan",
+    "GreaterThanOrEqual",
+    "And",
+    "Or",
+    "Not",
+    "In",
+    "InSet",
+    "IsNull",
+    "IsNotNull",
+)
+
+
+def matched_by(plan: Jvm, catalyst: Catalyst) -> g.Matching:
+    """What a node of a plan looks for."""
+    found: g.Matching = catalyst.matches[children_of(plan.functionExpr())[1].value()]
+    return found
+
+
+def numbered_anew(
+    catalyst: Catalyst, plan: Jvm, matching: g.Matching, output: Sequence[Jvm], child: Jvm
+) -> Jvm:
+    """A node that looks for something else in the rows of another plan, of the same columns."""
+    number = len(catalyst.matches)
+    catalyst.matches[number] = matching
+    parts = children_of(plan.functionExpr())
+    literal = module(catalyst.expressions, "Literal").apply(number)
+    function = plan.functionExpr().withNewChildren(catalyst.seq([parts[0], literal, *parts[2:]]))
+    return plan.copy(plan.groupingAttributes(), function, catalyst.seq(output), child)
+
+
+def is_match(plan: Jvm) -> bool:
+    """Whether a node of a plan is a match."""
+    return kind(plan) == NODE
+
+
+def columns_matched(plan: Jvm) -> list[Jvm]:
+    """The attributes of a node's input that are the columns of the rows that are matched."""
+    return children_of(plan.functionExpr())[3::2]
+
+
+def with_relations_named(catalyst: Catalyst, parsed: Jvm, text: str) -> Jvm:
+    """A parsed plan whose WITH is put in its places, so that a relation which is matched can be analysed alone."""
+    return _inlined(catalyst, parsed, {}) if match_places(text) else parsed
+
+
+def with_matches(catalyst: Catalyst, parsed: Jvm, query: Query, refuse: Refuse) -> Jvm:
+    """A parsed plan with a node for each MATCH_RECOGNIZE of a query."""
+    places = match_places(query.text)
+    if not places:
+        return parsed
+    clauses = [read_match(query, place) for place in places]
+    read = spelled(query.text)
+
+    def change(plan: Jvm) -> Jvm:
+        if kind(plan) != "UnresolvedHint" or plan.name() != HINT:
+            return plan
+        clause = clauses[items(plan.parameters())[0].value()]
+        return _Match(catalyst, query, clause, read, refuse).node(plan)
+
+    return rewritten_plan(catalyst, parsed, change)
+
+
+def _inlined(catalyst: Catalyst, plan: Jvm, known: dict[str, Jvm]) -> Jvm:
+    if kind(plan) == "UnresolvedWith" and not plan.allowRecursion():
+        for named in items(plan.cteRelations()):
+            known = {**known, named._1().lower(): _inlined(catalyst, named._2(), known)}
+        return _inlined(catalyst, plan.child(), known)
+    if kind(plan) == "UnresolvedRelation":
+        parts = items(plan.multipartIdentifier())
+        return known.get(parts[0].lower(), plan) if len(parts) == 1 else plan
+    children = children_of(plan)
+    changed = [_inlined(catalyst, child, known) for child in children]
+    if any(a is not b for a, b in zip(children, changed, strict=True)):
+        plan = plan.withNewChildren(catalyst.seq(changed))
+    return exchanged_subqueries(catalyst, plan, lambda below: _inlined(catalyst, below, known))
+
+
+class _Match:
+    """Makes the node of one clause."""
+
+    def __init__(
+        self, catalyst: Catalyst, query: Query, clause: MatchClause, read: Spelled, refuse: Refuse
+    ) -> None:
+        self._c = catalyst
+        self._query = query
+        self._clause = clause
+        self._read = read
+        self._refuse = refuse
+        self._origin = module(catalyst.jvm.org.apache.spark.sql.catalyst.trees, "CurrentOrigin")
+
+    def node(self, hint: Jvm) -> Jvm:
+        """The node in the place of a hint, which is over a query of all columns of the relation."""
+        c, clause = self._c, self._clause
+        relation = hint.child().child()
+        shown = [a.name() for a in output_of(self._analysed(hint.child()))]
+        columns = RowColumns(shown)
+        partition = [columns.place(self._plain(part)) for part in clause.partition]
+        order = [columns.place(self._parsed(part.expression)) for part in clause.order]
+        prefixes = {self._read.now(p.call): p.is_final for p in clause.prefixes}
+        reader = ExpressionReader(c, clause, columns, prefixes, self._refuse)
+        conditions = {
+            clause.pattern.variables[name]: reader.read(self._parsed(part), is_condition=True)
+            for name, part in clause.conditions.items()
+        }
+        measures = [
+            (name, reader.read(self._parsed(part), is_condition=False)) for name, part in clause.measures
+        ]
+        if clause.rows != "one":
+            for name in shown:
+                columns.place(self._attribute(name))
+        rows = self._rows(columns, relation)
+        made = _Expressions(c, rows, reader, self._refuse)
+        numbered = {variable: made.condition(read, variable) for variable, read in conditions.items()}
+        measured = [made.measure(read) for _, read in measures]
+        order_keys = tuple(
+            Order(place, part.descending, part.nulls_first)
+            for place, part in zip(order, clause.order, strict=True)
+        )
+        within = None if clause.within is None else self._span(clause.within)
+        time = order[0] if self._is_time(rows, clause, order) else None
+        if within is not None and time is None:
+            part = clause.order[0].expression
+            raise pointed(
+                self._query,
+                part.start,
+                part.end,
+                "WITHIN is a time between rows, and they are not in the order of one",
+                "ORDER BY a column of type TIMESTAMP first, ascending",
+            )
+        attributes, told = self._shown(rows, partition, order, shown, measures, made, measured)
+        spec = k.MatchSpec(
+            schema=c.arrow_schema(output_of(rows)),
+            partition=tuple(dict.fromkeys(partition)),
+            order=order_keys,
+            pattern=clause.pattern.tree,
+            text=clause.pattern_text,
+            expressions=tuple(made.specs),
+            conditions=numbered,
+            measures=tuple(measured),
+            shown=told,
+            rows=clause.rows,
+            skip=k.Skip(clause.skip, None if clause.skip_to is None else clause.variables(clause.skip_to)),
+            within=within,
+            time=time,
+            timeouts=clause.timeouts,
+        )
+        number = len(c.matches)
+        c.matches[number] = g.Matching(spec, tuple(made.expressions), self._text())
+        return self._made(hint, rows, number, spec, attributes)
+
+    def _made(self, hint: Jvm, rows: Jvm, number: int, spec: k.MatchSpec, attributes: Sequence[Jvm]) -> Jvm:
+        c = self._c
+        literal = module(c.expressions, "Literal")
+        given = output_of(rows)
+        fields = [literal.apply(_MARK), literal.apply(number)]
+        for place, attribute in enumerate(given):
+            fields += [literal.apply(f"c{place}"), attribute]
+        self._origin.set(hint.origin())
+        try:
+            function = c.expressions.CreateNamedStruct(c.seq(fields))
+            groups = c.seq([given[place] for place in spec.partition])
+            return c.plans.FlatMapGroupsInArrow(groups, function, c.seq(attributes), rows)
+        finally:
+            self._origin.reset()
+
+    # --- rows ------------------------------------------------------------------------------------------------------
+
+    def _rows(self, columns: RowColumns, relation: Jvm) -> Jvm:
+        """The relation, with the columns that are matched and no others."""
+        c = self._c
+        named = []
+        for place, expression in enumerate(columns.expressions):
+            is_plain = kind(expression) == "UnresolvedAttribute"
+            name = items(expression.nameParts())[-1] if is_plain else f"column {place}"
+            named.append(c.alias(expression, name))
+        return self._analysed(c.plans.Project(c.seq(named), relation))
+
+    def _is_time(self, rows: Jvm, clause: MatchClause, order: Sequence[int]) -> bool:
+        first = output_of(rows)[order[0]]
+        return first.dataType().typeName() == "timestamp" and not clause.order[0].descending
+
+    def _shown(
+        self,
+        rows: Jvm,
+        partition: Sequence[int],
+        order: Sequence[int],
+        names: Sequence[str],
+        measures: Sequence[tuple[str, Read]],
+        made: _Expressions,
+        measured: Sequence[int],
+    ) -> tuple[list[Jvm], tuple[k.Shown, ...]]:
+        """The output: attributes, and where each comes from."""
+        c, clause = self._c, self._clause
+        given = output_of(rows)
+        first = list(dict.fromkeys(partition))
+        rest: list[int] = []
+        if clause.rows != "one":
+            own = [next(i for i, a in enumerate(given) if a.name().lower() == name.lower()) for name in names]
+            first += [place for place in dict.fromkeys(order) if place in own and place not in first]
+            rest = [place for place in own if place not in first]
+        told = [k.Shown(given[place].name(), "column", place) for place in first]
+        attributes = [given[place].newInstance() for place in first]
+        for number, ((name, _), expression) in enumerate(zip(measures, measured, strict=True)):
+            told.append(k.Shown(name, "measure", number))
+            attributes.append(c.alias(made.typed[expression], name).toAttribute())
+        told += [k.Shown(given[place].name(), "column", place) for place in rest]
+        attributes += [given[place].newInstance() for place in rest]
+        if clause.timeouts:
+            told.append(k.Shown(TIMED_OUT, "timed out"))
+            attributes.append(c.alias(module(c.expressions, "Literal").apply(False), TIMED_OUT).toAttribute())
+        seen: set[str] = set()
+        for each in told:
+            if each.name.lower() in seen:
+                raise pointed(
+                    self._query,
+                    clause.place.start,
+                    clause.place.end,
+                    f"the matches would have two columns named {each.name!r}",
+                    "give the measure another name",
+                )
+            seen.add(each.name.lower())
+        return [a.withNullability(True) for a in attributes], tuple(told)
+
+    # --- texts -----------------------------------------------------------------------------------------------------
+
+    def _parsed(self, part: Part) -> Jvm:
+        """An expression of the clause; Spark points to places in the whole."""
+        text = self._query.text
+        own = text[part.start : part.end]
+        for prefix in self._clause.prefixes:
+            if part.start <= prefix.start < part.end:
+                blank = " " * (prefix.end - prefix.start)
+                own = own[: prefix.start - part.start] + blank + own[prefix.end - part.start :]
+        before = self._read.text[: self._read.now(part.start)]
+        padded = _NOT_A_NEWLINE.sub(" ", before) + own
+        return self._c.session.sessionState().sqlParser().parseExpression(padded)
+
+    def _plain(self, part: Part) -> Jvm:
+        parsed = self._parsed(part)
+        if kind(parsed) != "UnresolvedAttribute":
+            raise pointed(
+                self._query,
+                part.start,
+                part.end,
+                "PARTITION BY is of columns",
+                "compute it before: FROM (SELECT *, ... AS k FROM t) MATCH_RECOGNIZE (PARTITION BY k ...",
+            )
+        return parsed
+
+    def _span(self, part: Part) -> int:
+        c = self._c
+        alias = c.alias(self._parsed(part), "within")
+        one = c.plans.OneRowRelation()
+        plan = self._analysed(c.plans.Project(c.seq([alias]), one))
+        span = span_of(items(plan.projectList())[0].child())
+        if span is None or span <= 0:
+            raise pointed(
+                self._query,
+                part.start,
+                part.end,
+                "WITHIN is a constant interval of days, hours, minutes and seconds",
+                "WITHIN INTERVAL 30 MINUTES",
+            )
+        return span
+
+    def _text(self) -> str:
+        place = self._clause.place
+        whole = self._query.text[place.start : place.end]
+        return " ".join(whole[w.start : w.end] for w in words_of(whole))
+
+    def _attribute(self, name: str) -> Jvm:
+        analysis = self._c.jvm.org.apache.spark.sql.catalyst.analysis
+        return module(analysis, "UnresolvedAttribute").apply(self._c.seq([name]))
+
+    def _analysed(self, plan: Jvm) -> Jvm:
+        return self._c.dataset(plan).queryExecution().analyzed()
+
+
+class _Expressions:
+    """The expressions of a clause, typed by Spark and numbered."""
+
+    def __init__(self, catalyst: Catalyst, rows: Jvm, reader: ExpressionReader, refuse: Refuse) -> None:
+        self._c = catalyst
+        self._refuse = refuse
+        self._reader = reader
+        self._columns = output_of(rows)
+        self.specs: list[k.Expression] = []
+        self.expressions: list[g.Expression] = []
+        self.typed: dict[int, Jvm] = {}
+        """Spark's, by number."""
+        for column in reader.arguments:
+            attribute = self._columns[column]
+            self._add(attribute, (k.Navigate(column),), (attribute,))
+        self._finals: dict[int, Jvm] = {}
+        self._buffers: dict[int, list[Jvm]] = self._aggregated(rows)
+        self._leaf = self._inputs()
+
+    def condition(self, read: Read, variable: str) -> tuple[int, ...]:
+        """The numbers of the expressions that a condition is made of."""
+        whole = self._typed(read)
+        if whole.dataType().typeName() != "boolean":
+            self._refuse(
+                read.expression, f"a condition is true or false, and this is a {whole.dataType().sql()}"
+            )
+        parts = list(conjuncts(whole))
+        early = [self._is_symbol(part, variable) for part in parts]
+        guard = early.index(False) if False in early else len(parts)
+        chosen = [
+            is_symbol and (place < guard or _never_fails(part))
+            for place, (part, is_symbol) in enumerate(zip(parts, early, strict=True))
+        ]
+        groups = [[p for p, c in zip(parts, chosen, strict=True) if c is wanted] for wanted in (True, False)]
+        return tuple(self._numbered(self._joined(some)) for some in groups if some)
+
+    def measure(self, read: Read) -> int:
+        """The number of a measure."""
+        return self._numbered(self._typed(read))
+
+    def _joined(self, parts: Sequence[Jvm]) -> Jvm:
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = self._c.expressions.And(whole, part)
+        return whole
+
+    def _is_symbol(self, e: Jvm, variable: str) -> bool:
+        made = k.Expression(tuple(self._read_by(e)), pa.bool_())
+        return all(k.is_fixed(each, variable) for each in made.inputs)
+
+    def _read_by(self, e: Jvm) -> list[k.Input]:
+        read = {identity(a) for a in items(e.references().toSeq())}
+        return [self._reader.inputs[i] for i, a in enumerate(self._leaf) if identity(a) in read]
+
+    def _numbered(self, e: Jvm) -> int:
+        """An expression over inputs, with the buffers of aggregates in their place."""
+        read = {identity(a) for a in items(e.references().toSeq())}
+        places = [i for i, a in enumerate(self._leaf) if identity(a) in read]
+        attributes: list[Jvm] = []
+        for place in places:
+            attributes += self._buffers.get(place, [self._leaf[place]])
+        finals = {identity(self._leaf[place]): final for place, final in self._finals.items()}
+        if finals:
+            e = self._c.rewritten(
+                e, lambda a: finals.get(identity(a)) if kind(a) == "AttributeReference" else None
+            )
+        return self._add(e, tuple(self._reader.inputs[place] for place in places), tuple(attributes))
+
+    def _add(self, e: Jvm, inputs: tuple[k.Input, ...], attributes: tuple[Jvm, ...]) -> int:
+        number = len(self.specs)
+        try:
+            type_ = self._c.arrow_type(e.dataType())
+        except TypeError as error:
+            self._refuse(e, f"values of type {error} cannot be kept in views", hint="cast it to another type")
+        column = None
+        if kind(e) == "AttributeReference":
+            column = next((i for i, a in enumerate(attributes) if identity(a) == identity(e)), None)
+        self.specs.append(k.Expression(inputs, type_))
+        self.expressions.append(g.Expression(readable(e), type_, column, Bound(e, attributes)))
+        self.typed[number] = e
+        return number
+
+    def _typed(self, read: Read) -> Jvm:
+        c = self._c
+        leaf = module(c.plans, "LocalRelation").apply(c.seq(self._leaf))
+        project = c.plans.Project(c.seq([c.alias(read.expression, "value")]), leaf)
+        analysed = Determinism(c, self._refuse).pinned(c.dataset(project).queryExecution().analyzed())
+        if kind(analysed) != "Project" or find(items(analysed.projectList())[0], _is_aggregate) is not None:
+            self._refuse(
+                read.expression, "patterns have the aggregates count, sum, avg, min and max", hint="max(A.x)"
+            )
+        return items(analysed.projectList())[0].child()
+
+    def _inputs(self) -> list[Jvm]:
+        """An attribute for each input, called as expressions call it."""
+        c = self._c
+        made = []
+        literal = module(c.expressions, "Literal")
+        types = c.jvm.org.apache.spark.sql.types
+        for number, each in enumerate(self._reader.inputs):
+            match each:
+                case k.Navigate(column=column):
+                    kind_ = self._columns[column].dataType()
+                case k.Classify():
+                    kind_ = module(types, "StringType")
+                case k.MatchNumber():
+                    kind_ = module(types, "LongType")
+                case k.Aggregate():
+                    kind_ = self._finals[number].dataType()
+            value = literal.create(None, kind_)
+            made.append(c.alias(value, f"in{number}").toAttribute().withNullability(True))
+        for number, buffers in self._buffers.items():
+            if len(buffers) == 1 and kind(self._finals[number]) == "AttributeReference":
+                made[number] = buffers[0].withName(f"in{number}")
+        return made
+
+    def _aggregated(self, rows: Jvm) -> dict[int, list[Jvm]]:
+        """By the numbers of inputs that are aggregates: the attributes of their buffers. Fills in how these are finished."""
+        c = self._c
+        buffers: dict[int, list[Jvm]] = {}
+        for number, each in enumerate(self._reader.inputs):
+            if not isinstance(each, k.Aggregate):
+                continue
+            if each.argument is None:
+                function = c.expressions.aggregate.Count(c.seq([module(c.expressions, "Literal").apply(1)]))
+            else:
+                attribute = self._columns[self._reader.arguments[each.argument]]
+                parser = c.session.sessionState().sqlParser()
+                called = parser.parseExpression(f"{each.kind}(x)")
+                called = called.withNewChildren(c.seq([attribute]))
+                plan = c.plans.Aggregate(c.seq([]), c.seq([c.alias(called, "a")]), rows, c.none())
+                analysed = c.dataset(plan).queryExecution().analyzed()
+                found = find(items(analysed.aggregateExpressions())[0], _is_aggregate)
+                function = found.aggregateFunction()
+                argument = children_of(function)[0]
+                if kind(argument) != "AttributeReference" or not self._is_kept(each.kind, attribute):
+                    self._refuse(
+                        attribute,
+                        f"{each.kind} over rows of a match is not there for values of type {attribute.dataType().sql()}",
+                        hint="cast them: sum(CAST(A.x AS DOUBLE))",
+                    )
+            buffers[number] = items(function.aggBufferAttributes())
+            self._finals[number] = function.evaluateExpression()
+        return buffers
+
+    def _is_kept(self, function: str, attribute: Jvm) -> bool:
+        type_ = self._c.arrow_type(attribute.dataType())
+        if function in ("sum", "avg"):
+            return bool(
+                pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
+            )
+        return function == "count" or not pa.types.is_nested(type_)
+
+
+def _is_aggregate(e: Jvm) -> bool:
+    return kind(e) == "AggregateExpression"
+
+
+def _never_fails(e: Jvm) -> bool:
+    return kind(e) in _NEVER_FAIL and all(_never_fails(c) for c in children_of(e))
