@@ -9,9 +9,7 @@ know, and what it holds of views is dropped before anything can be read.
 
 from __future__ import annotations
 
-import base64
 import getpass
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -200,6 +198,7 @@ class Deletions:
                 f"records of topic {made.name!r} say what was deleted, and stay", topic=made.name
             )
         from headwater.runtime.finding import found as found_by
+        from headwater.runtime.withdrawn import packed_offsets
 
         found = found_by(self._log, made, where)
         records = sum(map(len, found.values()))
@@ -211,7 +210,7 @@ class Deletions:
             )
         self._refuse_based(made, found)
         said = {"what": "excise", "of": made.name, "where": _shape(where), "at": self._clock.now_us()}
-        said |= {"who": _who(by), "reason": reason, "offsets": _packed(found), "logged": False}
+        said |= {"who": _who(by), "reason": reason, "offsets": packed_offsets(found), "logged": False}
         while True:
             number = len([n for n in self._log.entries(DELETION) if n.startswith("excise-")]) + 1
             try:
@@ -239,8 +238,12 @@ class Deletions:
 
     def _remove(self, entry: Entry) -> Entry:
         """Do what the entry of an excision says, as far as it is not done, and say that it is."""
+        from headwater.runtime.withdrawn import keep, offsets_of
+
         said = entry.document
-        offsets = _unpacked(said["offsets"])
+        offsets = offsets_of(entry)
+        if said["of"] in self._log.topics() and self._log.entries("view"):
+            keep(self._log, self._views().store.storage, entry.name, self._log.topic(said["of"]), offsets)
         self._log.excise(said["of"], offsets)
         copies = excise_messages(self._log, said["of"], offsets)
         number = int(entry.name.removeprefix("excise-"))
@@ -254,8 +257,7 @@ class Deletions:
             "records": said["topics"][said["of"]],
         }
         self._record(EXCISED, number, row)
-        done = {key: value for key, value in said.items() if key != "offsets"}
-        done |= {"logged": True, "topics": {**copies, **said["topics"]}}
+        done = {**said, "logged": True, "topics": {**copies, **said["topics"]}}
         return self._log.put_entry(DELETION, entry.name, done, expect=entry.sequence)
 
     # --- both ------------------------------------------------------------------------------------------------------
@@ -288,7 +290,13 @@ class Deletions:
             return [self._report(entry, asked) for entry in entries]
 
     def _put(self, name: str, said: Mapping[str, Any], topics: Mapping[str, int]) -> Entry:
-        begun: dict[str, Any] = {"logged": True, "tick": None, "settled_at": None, "views": None}
+        begun: dict[str, Any] = {
+            "logged": True,
+            "tick": None,
+            "settled_at": None,
+            "views": None,
+            "mended": [],
+        }
         begun |= {"sinks": {}, "followed": False}
         return self._log.put_entry(DELETION, name, {**begun, **said, "topics": dict(topics)}, expect=None)
 
@@ -368,10 +376,11 @@ class Deletions:
         status: Status = "done" if said["tick"] is not None else "scheduled"
         at = _moment(said["settled_at"])
         when = f"at tick {said['tick']}" if status == "done" else "by the next tick: `headwater run --once`"
-        found = [
-            Place("view", view, status, at, f"made anew from the log {when}")
-            for view in views_of(self._log, self._views().store.latest_whole(), entry)
-        ]
+        views = views_of(self._log, self._views().store.latest_whole(), entry)
+        mended = said.get("mended", ())
+        done = [_MENDED if view in mended else _MADE_ANEW for view in views]
+        how = done if status == "done" else [_TO_BE] * len(views)
+        found = [Place("view", v, status, at, f"{what} {when}") for v, what in zip(views, how, strict=True)]
         past = "ticks before it were removed: as_of computes them from the log as it reads now"
         return [*found, Place("ticks", "state", status, at, past if status == "done" else f"removed {when}")]
 
@@ -401,6 +410,8 @@ class Deletions:
 
 
 _LOGS = "logs"
+_TO_BE = "to be without it"
+_MENDED, _MADE_ANEW = "taken back from it, and its state written without it", "made anew from the log"
 _FORGOTTEN_MESSAGES = (
     "messages are received without the values; rows of dead and of edited ones were encrypted by the same key"
 )
@@ -436,14 +447,3 @@ def _shape(where: str) -> str:
         if word.kind in ("string", "number"):
             shown = f"{shown[: word.start]}?{shown[word.end :]}"
     return shown
-
-
-def _packed(found: Mapping[int, list[int]]) -> dict[str, str]:
-    """Offsets as a text of little length, for the catalog."""
-    steps = {p: np.diff(np.asarray(offsets, np.int64), prepend=0) for p, offsets in found.items()}
-    return {str(p): base64.b64encode(zlib.compress(s.tobytes())).decode() for p, s in steps.items()}
-
-
-def _unpacked(packed: Mapping[str, str]) -> dict[int, list[int]]:
-    steps = {int(p): np.frombuffer(zlib.decompress(base64.b64decode(t)), np.int64) for p, t in packed.items()}
-    return {p: np.cumsum(s).tolist() for p, s in steps.items()}

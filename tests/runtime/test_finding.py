@@ -59,6 +59,15 @@ def test_records_are_found_by_where_they_lie(ws: hw.Workspace) -> None:
     assert found(ws.log, ws.log.topic("t"), "_partition = 1 AND _offset IN (0, 2)") == {1: [0, 2]}
 
 
+def test_tombstones_are_found_too(ws: hw.Workspace) -> None:
+    ws.sql("CREATE TOPIC u (k BIGINT, v BIGINT NOT NULL, PRIMARY KEY (k))")
+    ws.topic("u").append([{"k": 1, "v": 2}, {"k": 2, "v": 2}])
+    ws.topic("u").delete([{"k": 1}])
+    assert found(ws.log, ws.log.topic("u"), "_op = 'delete'") == {0: [2]}
+    assert found(ws.log, ws.log.topic("u"), "v IS NULL AND k = 1") == {0: [2]}
+    assert found(ws.log, ws.log.topic("u"), "v = 2") == {0: [0, 1]}
+
+
 @pytest.mark.parametrize(
     ("where", "says", "underlined"),
     [

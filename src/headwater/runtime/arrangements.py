@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headwater.operators.runs import Run
 from headwater.runtime import phases
 from headwater.runtime.background import Merging
-from headwater.runtime.compaction import Compaction, Due, is_settled
+from headwater.runtime.compaction import Compaction, Due, is_settled, merged_run
 from headwater.runtime.phases import Phases
 from headwater.runtime.pipeline import Slot
 from headwater.runtime.placement import Parts
@@ -60,6 +60,9 @@ class Arrangements:
         """Small runs that were added, by arrangement: they are written together."""
         self._runs: dict[str, list[Run]] = {}
         self.refs: dict[str, tuple[RunRef, ...]] = {}
+        self.rewritten: set[str] = set()
+        """The identities of units whose arrangements are each written anew as a whole, so that nothing is in them that is taken
+        back."""
 
     def take_over(self, unit: Unit, before: Manifest) -> None:
         """Begin with what a unit had at the tick before; what it did since then is undone by not being named."""
@@ -111,6 +114,8 @@ class Arrangements:
     def add(self, unit: Unit, slot: Slot, run: Run) -> Added:
         """Add a run; a small one is written when all have settled."""
         name = arrangement_id(unit, slot)
+        if unit.identity in self.rewritten:
+            return self._whole(unit, slot, [*self.runs(unit, slot), run])
         if name in self._waiting:
             self.settle()
         if name in self._runs:
@@ -166,6 +171,9 @@ class Arrangements:
     def add_parts(self, unit: Unit, slot: Slot, parts: Parts) -> None:
         """Add a run that tasks have written, and merge what is due."""
         name = arrangement_id(unit, slot)
+        if unit.identity in self.rewritten:
+            self._whole(unit, slot, [*self.runs(unit, slot), *self.opened(parts.refs)])
+            return
         if name in self._waiting:
             self.settle()
         refs = (*self.refs.get(name, ()), *parts.refs)
@@ -228,6 +236,22 @@ class Arrangements:
     def origin(self) -> Origin:
         """Who writes the tick."""
         return self._writer.origin
+
+    def rewrite(self, unit: Unit, slot: Slot) -> Added:
+        """Write an arrangement anew, unless this tick has; what was added is all that it holds."""
+        refs = self.refs.get(arrangement_id(unit, slot), ())
+        if len(refs) == 1 and refs[0].file in self._writer.files:
+            return Added(refs[0])
+        return self._whole(unit, slot, self.runs(unit, slot))
+
+    def _whole(self, unit: Unit, slot: Slot, runs: list[Run]) -> Added:
+        with self._phases(phases.MERGE):
+            whole = merged_run(slot, runs, bottom=True) if runs else None
+        if whole is not None and len(whole):
+            return self.replace(unit, slot, whole)
+        self._forget(arrangement_id(unit, slot))
+        self.refs[arrangement_id(unit, slot)] = ()
+        return Added()
 
     def replace(self, unit: Unit, slot: Slot, run: Run) -> Added:
         """Put one run in the place of all."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -36,11 +36,13 @@ from headwater.runtime.hidden import is_changelog
 from headwater.runtime.history import base_of, base_slot, beginning, hold_from_start, removed
 from headwater.runtime.inputs import Inputs
 from headwater.runtime.lateness import watermarks_at
+from headwater.runtime.mending import Mending
+from headwater.runtime.moved import Standing
 from headwater.runtime.phases import Phases
 from headwater.runtime.placement import Parts
 from headwater.runtime.together import Move, together
 from headwater.runtime.trials import OLD
-from headwater.runtime.units import BESIDE, Derived, Done, Ledger, Unit, ViewUnit, added, view_of
+from headwater.runtime.units import BESIDE, Derived, Done, Unit, ViewUnit, added, view_of
 from headwater.runtime.versions import VersionsUnit
 from headwater.state.bases import Bases
 from headwater.state.damage import is_of_state
@@ -65,43 +67,8 @@ class Target:
     rows_max: int
     erased: Mapping[str, str] | None = None
     """Arrangements that hold what was deleted, if something was: these are made anew, and all others copied."""
-
-
-@dataclass
-class _Standing:
-    """Where a unit is before and after a tick."""
-
-    state: ViewState | None
-    change: Delta | None = None
-    """Of this tick; None unless the unit is live in it."""
-    joined: bool = False
-    """Live from this tick on: who reads it gets its whole contents."""
-    status: str = "backfilling"
-    reason: str | None = None
-    sequence: int = 0
-    positions: Ends = field(default_factory=dict)
-    begun: bool = False
-    """Whether it has made its first step, in which constants and empty aggregates come in."""
-    built: int = 0
-    """The tick at which it began."""
-    begins: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """topic -> its partitions' first offsets then: what was removed since cannot be read again."""
-    base: Manifest | None = None
-    """While it is built on a base: that base, whose contents of other units it has read."""
-    ledger: Ledger = field(default_factory=dict)
-    """By topic, what became of the rows that it has read so far."""
-    watermarks: Mapping[str, int] = field(default_factory=dict)
-    """Of the topics that it waits for, at its positions."""
-    beside: dict[str, Delta] = field(default_factory=dict)
-    """By arrangement, what this tick changes in what it gives beside its rows."""
-    beside_refs: dict[str, Added] = field(default_factory=dict)
-    """The runs that have it."""
-    is_blocked: bool = False
-    """Stopped for no other reason than that one below it is."""
-    key: tuple[int, ...] | None = None
-    """The columns that its contents are arranged by; None if these are the ones that its unit says."""
-    old: int | None = None
-    """The tick that has the version which it has taken the place of, when it was built anew."""
+    mending: Mending | None = None
+    """What is taken back from those that need not be made anew."""
 
 
 class Attempt:
@@ -127,6 +94,9 @@ class Attempt:
         self._broken = workload.broken
         self._before = before
         self._erases = target.erased is not None
+        self._mending = target.mending
+        self.mended: set[str] = set()
+        """Units that something is taken back from in this tick."""
         self._damaged = {**damaged, **(target.erased or {})}
         self._cut = target.positions
         self._sequence = target.sequence
@@ -134,8 +104,8 @@ class Attempt:
         self.tick = target.tick
         self._epoch = target.epoch
         self.writer: Writer = store.begin(self.tick, self._epoch)
-        self._inputs = Inputs(log)
-        self._standing: dict[str, _Standing] = {}
+        self.inputs = Inputs(log)
+        self._standing: dict[str, Standing] = {}
         self._derives = any(isinstance(unit, ViewUnit) and unit.derived for unit in self._units)
         self._derived: dict[str, Derived] = {}
         """What the views that have moved give beside their rows, by name."""
@@ -149,7 +119,7 @@ class Attempt:
     @property
     def rows(self) -> int:
         """Records of the log that were taken in."""
-        return self._inputs.rows
+        return self.inputs.rows
 
     # --- moving ----------------------------------------------------------------------------------------------------
 
@@ -160,6 +130,7 @@ class Attempt:
             with self._phases(phases.COMPUTE):
                 together(map(self._turn, units))
         self._derive()
+        self._rewrite()
         self._arrangements.settle()
         for name, broken in self._broken.items():
             state = self._before.views.get(name) if self._before else None
@@ -174,6 +145,7 @@ class Attempt:
         blocked = self._blocked(unit)
         if blocked is not None:
             status, reason = blocked
+            standing = self._unmended(unit, standing, reason)
             if status == "stopped":
                 standing.is_blocked = True
                 self._stop(unit, standing, reason)
@@ -192,6 +164,11 @@ class Attempt:
         except HeadwaterError as error:
             if error.retryable or is_of_state(error):
                 raise
+            if (
+                unit.name in self.mended
+            ):  # what it holds cannot stay as it is: it is built from the next tick on
+                self._unmended(unit, standing, str(error.message))
+                return
             self._stop(unit, standing, str(error.message))
             self.errors[unit.name] = error
         if isinstance(unit, ViewUnit) and unit.replaces is not None and standing.status == "live":
@@ -239,7 +216,7 @@ class Attempt:
         if not unit.schema.equals(old.schema):
             self._reshaped.add(name)
 
-    def _stand(self, unit: Unit) -> _Standing:
+    def _stand(self, unit: Unit) -> Standing:
         state = self._before.views.get(unit.name) if self._before else None
         if self._before is not None and (state is None or state.extra.get("identity") != unit.identity):
             state = self._before.views.get(f"{unit.name}{BESIDE}")  # what it was to replace is gone
@@ -256,7 +233,10 @@ class Attempt:
             return self._anew(unit, state, f"its state is not what it should be: {wrong}")
         assert self._before is not None
         self._arrangements.take_over(unit, self._before)
-        return _Standing(
+        if self._mending is not None and unit.name in self._mending.units:
+            self.mended.add(unit.name)
+            self._arrangements.rewritten.add(unit.identity)
+        return Standing(
             state,
             status=state.status,
             reason=state.reason,
@@ -285,7 +265,7 @@ class Attempt:
         below = (self._damage(self._unit(name)) for name in unit.units)
         return next((wrong for wrong in (*mine, *below) if wrong is not None), None)
 
-    def _anew(self, unit: Unit, state: ViewState | None, reason: str) -> _Standing:
+    def _anew(self, unit: Unit, state: ViewState | None, reason: str) -> Standing:
         """Begin to build a unit; `state` is what it loses thereby, if something, and `reason` why.
 
         If records that it was built from were removed, it goes on from its base. Without one it would not be the same
@@ -305,9 +285,9 @@ class Attempt:
                 unit, state, f"{reason}, and records that it was made from were removed since"
             )
         self._arrangements.clear(unit)
-        return _Standing(None, built=self.tick, begins=begins)
+        return Standing(None, built=self.tick, begins=begins)
 
-    def _from_base(self, unit: Unit, based: ViewState, state: ViewState | None) -> _Standing:
+    def _from_base(self, unit: Unit, based: ViewState, state: ViewState | None) -> Standing:
         base = self._bases.newest()
         assert base is not None
         refs = {slot.name: base.arrangements.get(base_slot(based, slot), ()) for slot in unit.slots}
@@ -319,7 +299,7 @@ class Attempt:
         except (CorruptionError, TickNotKeptError, WorkspaceMissingError) as error:
             return self._stopped_at(unit, state or based, f"its base at tick {base.tick} is damaged: {error}")
         self._arrangements.put(unit, refs)
-        return _Standing(
+        return Standing(
             None,
             built=self.tick,
             begins=based.extra["begins"],
@@ -332,10 +312,10 @@ class Attempt:
             key=tuple(based.extra["key"]),
         )
 
-    def _stopped_at(self, unit: Unit, state: ViewState, reason: str) -> _Standing:
+    def _stopped_at(self, unit: Unit, state: ViewState, reason: str) -> Standing:
         if self._before is not None and not self._erases:
             self._arrangements.take_over(unit, self._before)
-        standing = _Standing(state, None, built=state.built, begins=state.extra["begins"], begun=True)
+        standing = Standing(state, None, built=state.built, begins=state.extra["begins"], begun=True)
         standing.positions, standing.sequence = state.positions, int(state.extra["sequence"])
         self._stop(unit, standing, reason)
         return standing
@@ -369,7 +349,7 @@ class Attempt:
                 return name
         return None
 
-    def _move(self, unit: Unit, standing: _Standing) -> Move[None]:
+    def _move(self, unit: Unit, standing: Standing) -> Move[None]:
         first = not standing.begun
         if standing.status == "live":
             changes = self._read(unit, standing.positions, self._cut)
@@ -396,7 +376,10 @@ class Attempt:
 
     def _read(self, unit: Unit, start: Ends, end: Ends) -> dict[str, Delta | pa.RecordBatch]:
         with self._phases(phases.READ):
-            return self._inputs.changes(unit, start, end)
+            changes = self.inputs.changes(unit, start, end)
+            if self._mending is not None and unit.name in self.mended:
+                changes = self._mending.added(unit, changes, start, self.inputs)
+            return changes
 
     def _since(self, name: str, base: Manifest | None) -> Delta:
         """What a unit that is built anew has yet to read of one below it: all, or what is not in its base."""
@@ -422,7 +405,7 @@ class Attempt:
         old = self._relation(name).rows(runs)
         return consolidate(concat([now, old.negated()], self._relation(name).schema))
 
-    def _chunk(self, unit: Unit, standing: _Standing) -> tuple[Ends, int]:
+    def _chunk(self, unit: Unit, standing: Standing) -> tuple[Ends, int]:
         """How far a unit that is behind goes in this tick."""
         if not unit.topics:
             return {}, self._sequence
@@ -433,7 +416,7 @@ class Attempt:
             return cut.positions, cut.sequence
         common = {t: self._cut[t] for t in unit.topics if t in self._cut}
         clipped = {
-            t: common.get(t) or self._inputs.clip(t, standing.positions, cut.positions, self._sequence)
+            t: common.get(t) or self.inputs.clip(t, standing.positions, cut.positions, self._sequence)
             for t in unit.topics
         }
         return clipped, self._sequence
@@ -450,7 +433,7 @@ class Attempt:
     def _apply(
         self,
         unit: Unit,
-        standing: _Standing,
+        standing: Standing,
         changes: Mapping[str, Delta | pa.RecordBatch],
         watermarks: Mapping[str, int],
         *,
@@ -482,14 +465,33 @@ class Attempt:
         standing.beside = {slot.name: change for slot, change in done.beside.items()}
         standing.ledger = added(standing.ledger, done.counted)
 
-    def _arrange(self, unit: ViewUnit, standing: _Standing) -> None:
+    def _arrange(self, unit: ViewUnit, standing: Standing) -> None:
         """Before contents are added to, arrange them as they are now, if it was by other columns that they were once."""
         if standing.key is not None and standing.key != unit.key:
             for run in unit.arranged(self._arrangements.runs(unit, unit.contents), standing.key):
                 self._arrangements.replace(unit, unit.contents, run)
             standing.key = unit.key
 
-    def _stop(self, unit: Unit, standing: _Standing, reason: str) -> None:
+    def _unmended(self, unit: Unit, standing: Standing, reason: str) -> Standing:
+        """Build a unit anew that something was to be taken back from, and cannot be."""
+        if unit.name not in self.mended:
+            return standing
+        self.mended.remove(unit.name)
+        self._arrangements.rewritten.discard(unit.identity)
+        made = self._standing[unit.name] = self._anew(unit, standing.state, reason)
+        return made
+
+    def _rewrite(self) -> None:
+        """Write what something was taken back from as a whole: to those who follow, it is another that was built here."""
+        for unit in self._units:
+            if unit.name in self.mended:
+                self._standing[unit.name].built = self.tick
+                for slot in unit.slots:
+                    added_run = self._arrangements.rewrite(unit, slot)
+                    if slot is unit.contents and not unit.is_table:
+                        self._changes[unit.name] = added_run
+
+    def _stop(self, unit: Unit, standing: Standing, reason: str) -> None:
         # what it did in this tick is undone by not being named: its arrangements are those of the last tick
         self._arrangements.clear(unit)
         if standing.state is not None and self._before is not None:

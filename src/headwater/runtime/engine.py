@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from headwater.clock import Clock, parse_span_us
+from headwater.connections import DELETION
 from headwater.errors import CorruptionError, HeadwaterError
 from headwater.log.cuts import next_cut
 from headwater.log.protocol import Entry, Log
@@ -25,6 +27,7 @@ from headwater.runtime.catalog import Catalog, Workload, marks_of
 from headwater.runtime.figures import NAME as FIGURES
 from headwater.runtime.figures import TickFigures, figures_of
 from headwater.runtime.history import let_go
+from headwater.runtime.mending import UNSURE, Mending, unsure
 from headwater.runtime.phases import Phases
 from headwater.runtime.trials import old_ticks
 from headwater.state.bases import Bases
@@ -102,7 +105,7 @@ class Engine:
         started = self._clock.steady_ms()
         self._ownership.beat()
         before = self.manifest
-        deleted = erasing.pending(self._log)
+        deleted, followed = self._deletions()
         watch = self.watch = Phases()
         with watch(phases.PLAN):
             workload = self._workload(before)
@@ -112,19 +115,18 @@ class Engine:
         if deleted:
             self._end_merges()
         attempt = self._attempt(workload, before, rows_max, watch, deleted)
-        if not (attempt.worth_committing() or self._is_restored):
+        if not (attempt.worth_committing() or self._is_restored or followed):
             self._store.abandon(attempt.writer)
             return None
         with watch(phases.COMMIT):
             self._ownership.check()
             so_far = self._figures.and_then(self._cost(attempt, started, watch))
-            manifest = attempt.commit({FIGURES: so_far.document()})
+            manifest = attempt.commit({FIGURES: so_far.document(), **self._deleted(attempt, deleted)})
         with watch(phases.TIDY):
             self._store.abandon(attempt.writer)
             self.manifest, self._damaged, self._is_restored = manifest, {}, False
-            if deleted:
-                made = manifest, erasing.touched(self._log, before, deleted)
-                erasing.settle(self._log, self._store, self._bases, made, deleted)
+            if deleted or followed:
+                erasing.settle(self._log, self._store, self._bases, manifest, {**deleted, **followed})
             self._let_go()
             if manifest.tick % COLLECT_EVERY_TICKS == 0:
                 kept = old_ticks(self._log, manifest).values()
@@ -134,6 +136,20 @@ class Engine:
         return TickReport(
             cost.tick, cost.rows, cost.seconds, cost.phases, attempt.newly_stopped, attempt.errors
         )
+
+    def _deletions(self) -> tuple[dict[str, Entry], dict[str, Entry]]:
+        """The deletions that the state is to follow, and those that it has followed while nobody came to say so."""
+        known = self.manifest.extra.get(erasing.TAKEN, {}) if self.manifest is not None else {}
+        found = erasing.pending(self._log).items()
+        return {n: e for n, e in found if n not in known}, {n: e for n, e in found if n in known}
+
+    def _deleted(self, attempt: Attempt, deleted: Mapping[str, Entry]) -> dict[str, Any]:
+        """What a tick says of deletions, if there is something to say."""
+        if not (entries := self._log.entries(DELETION)):
+            return {}
+        taken = erasing.taken(self._log, self.manifest, deleted, attempt.mended)
+        met = unsure(entries, deleted, self.manifest, attempt.inputs)
+        return {name: told for name, told in ((erasing.TAKEN, taken), (UNSURE, met)) if told}
 
     def _cost(self, attempt: Attempt, started_ms: float, watch: Phases) -> TickFigures:
         seconds = (self._clock.steady_ms() - started_ms) / 1000
@@ -160,9 +176,8 @@ class Engine:
     ) -> Attempt:
         """Do a tick's work. Views whose state turns out to be damaged are built anew in it, and so are those with what was
         deleted."""
-        erased: dict[str, str] | None = None
-        if deleted:
-            erased = {} if before is None else erasing.arrangements(self._log, before, deleted.values())
+        erased: dict[str, str] | None = {} if deleted else None
+        mending: Mending | None = None
         while True:
             positions, sequence = self._cut(workload, before, rows_max)
             if marks_of(self._log.topics()) != workload.marks:
@@ -170,7 +185,13 @@ class Engine:
                 with watch(phases.PLAN):
                     workload = self._workload(before)
                 continue
-            target = Target(self.next_tick(), self._ownership.epoch, positions, sequence, rows_max, erased)
+            if deleted and before is not None:
+                mending = Mending(self._log, self._store.storage, before, deleted, workload.units)
+                kept = mending.arrangements(workload.units)
+                gone = erasing.arrangements(self._log, before, deleted.values())
+                erased = {name: why for name, why in gone.items() if name not in kept}
+            tick = self.next_tick()
+            target = Target(tick, self._ownership.epoch, positions, sequence, rows_max, erased, mending)
             attempt = Attempt(
                 self._log,
                 self._store,

@@ -1,8 +1,8 @@
 """Taking what was deleted out of everything that views keep: state is built anew from the log, and what held it is removed.
 
 A deletion (a subject that was forgotten, records that were excised) is an entry of the catalog, put once the log itself no
-longer gives the values out. The next tick builds every view anew that reads a topic which it touches. Runs of different
-views share files, so in that tick all others are copied; once it is made, all ticks before it are removed, and what a base
+longer gives the values out. The next tick takes it back from every view that holds something of it (`mending`), and builds those anew
+from which it cannot be. Runs of different views share files, so in that tick all others are copied; once it is made, all ticks before it are removed, and what a base
 held of these views. So nothing of the state is older than the deletion, and a past tick is computed from the log as it
 reads now. A crash in between leaves the entry as it was, and the next tick does it again.
 """
@@ -25,6 +25,7 @@ from headwater.runtime.hidden import table_topic
 from headwater.runtime.history import kept_private, removed
 from headwater.runtime.trials import BESIDE
 from headwater.runtime.units import view_of
+from headwater.runtime.withdrawn import drop
 from headwater.state.bases import Bases
 from headwater.state.manifest import Manifest, ViewState
 from headwater.state.refs import RunRef
@@ -32,6 +33,8 @@ from headwater.state.store import StateStore
 from headwater.state.writer import Writer
 
 REASON = "values in it were deleted"
+TAKEN = "taken"
+"""In a tick: the deletions that it was the first to follow, or that are not settled yet."""
 REWRITTEN = "headwater.rewritten"
 """In the metadata of what a past tick shows: the deletions since."""
 
@@ -121,27 +124,38 @@ def copied(
     return {name: tuple(map(moved, each)) for name, each in refs.items()}
 
 
-def settle(
-    log: Log, store: StateStore, bases: Bases, tick: tuple[Manifest, list[str]], done: Mapping[str, Entry]
-) -> None:
-    """A tick without what was deleted is made, with these views made anew: remove everything that is older, and say so."""
-    manifest, views = tick
+def settle(log: Log, store: StateStore, bases: Bases, manifest: Manifest, done: Mapping[str, Entry]) -> None:
+    """A tick without what was deleted is made: remove everything that is older, and say so."""
     without(log, store, bases, list(done.values()), manifest)
     store.collect(1)
-    said = {"tick": manifest.tick, "settled_at": manifest.committed_at, "views": views}
+    said = {"tick": manifest.tick, "settled_at": manifest.committed_at}
     for name, entry in done.items():
-        _say(log, name, entry, said)
+        drop(store.storage, name)
+        _say(log, name, entry, {**said, **manifest.extra[TAKEN][name]})
+
+
+def taken(
+    log: Log, before: Manifest | None, done: Mapping[str, Entry], mended: set[str]
+) -> dict[str, dict[str, list[str]]]:
+    """What a tick says of deletions that it has followed: the views that it has taken them from, and which of these need not be
+    made anew for that. Until it is settled it is said again, for who finds a tick whose engine died before."""
+    known = before.extra.get(TAKEN, {}) if before is not None else {}
+    open_ = pending(log)
+    views = touched(log, before, done)
+    said = {"views": views, "mended": [view for view in views if view in mended]}
+    return {**{n: told for n, told in known.items() if n in open_}, **dict.fromkeys(done, said)}
 
 
 def settle_nothing(log: Log, done: Mapping[str, Entry], at: int) -> None:
     """The same where there is no state at all."""
     for name, entry in done.items():
-        _say(log, name, entry, {"tick": 0, "settled_at": at, "views": []})
+        _say(log, name, entry, {"tick": 0, "settled_at": at, "views": [], "mended": []})
 
 
 def _say(log: Log, name: str, entry: Entry, found: Mapping[str, Any]) -> None:
     with suppress(ConflictError):  # another engine was first
-        log.put_entry(DELETION, name, {**entry.document, **found}, expect=entry.sequence)
+        document = {key: value for key, value in entry.document.items() if key != "offsets"}
+        log.put_entry(DELETION, name, {**document, **found}, expect=entry.sequence)
 
 
 def without(

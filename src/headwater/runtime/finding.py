@@ -14,7 +14,7 @@ from headwater.catalog import TopicDefinition
 from headwater.errors import StatementError
 from headwater.log.protocol import Log
 from headwater.queries.dialect import Word, pointing, words_of
-from headwater.runtime.hidden import hidden_among, read_records, topic_schema
+from headwater.runtime.hidden import fitted, hidden_among, read_records, topic_schema
 from headwater.runtime.nearest import nearest
 from headwater.types import quote
 
@@ -54,7 +54,8 @@ def found(log: Log, topic: TopicDefinition, where: str) -> dict[int, list[int]]:
     _balanced(where, words)
     names = {word.text.lower() for word in words if word.is_name}
     hidden = ("_partition", "_offset", *hidden_among(names))
-    schema = topic_schema(topic, list(dict.fromkeys(hidden)))
+    declared = topic_schema(topic, list(dict.fromkeys(hidden)))
+    schema = pa.schema([field.with_nullable(True) for field in declared])  # a tombstone has its key alone
     query = f"SELECT _partition, _offset FROM {quote(topic.name)} WHERE ({where}\n)"
     known = topic.name.lower()
     if (reason := decline_reason(query, {known: _Some(schema.empty_table())})) is not None:
@@ -81,7 +82,7 @@ def _records(log: Log, topic: TopicDefinition, schema: pa.Schema) -> Iterator[tu
     for partition, info in log.partitions(topic.name).items():
         batches: list[pa.RecordBatch] = []
         for batch in read_records(log, topic.name, partition, (info.first, info.end), schema.names):
-            batches.append(batch.cast(schema))
+            batches.append(fitted(batch, schema))
             if sum(b.num_rows for b in batches) >= ROWS_AT_ONCE:
                 yield partition, pa.Table.from_batches(batches)
                 batches = []

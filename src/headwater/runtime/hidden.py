@@ -150,3 +150,10 @@ def read_records(
         known = pa.array(np.full(batch.num_rows, partition, np.int32))
         arrays = [known if name == "_partition" else batch.column(name) for name in columns]
         yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Records with the types of a schema, in which a tombstone may lack what no row may."""
+    columns = [batch.column(field.name) for field in schema]
+    columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

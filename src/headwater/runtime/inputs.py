@@ -48,10 +48,10 @@ class Inputs:
         span = (topic, tuple(begins.items()), tuple(stops.items()))
         unseen = self._unseen(unit, topic)
         if isinstance(unit, TableUnit):
-            return self._found(span, self._columns(unit, topic), unseen)
+            return self._found(span, self.columns(unit, topic), unseen)
         made = (span, unit.hidden.get(unit.named[topic], ()), unseen)
         if made not in self._made:
-            self._made[made] = Delta.of(self._found(span, self._columns(unit, topic), unseen))
+            self._made[made] = Delta.of(self._found(span, self.columns(unit, topic), unseen))
         return self._made[made]
 
     def _found(self, span: Span, columns: list[str], unseen: frozenset[str]) -> pa.RecordBatch:
@@ -81,7 +81,24 @@ class Inputs:
                     break
         return clipped
 
-    def _columns(self, unit: Unit, topic: str) -> list[str]:
+    def shown(self, unit: Unit, topic: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Records of a topic with every column as a unit would have read them."""
+        columns, unseen = self.columns(unit, topic), self._unseen(unit, topic)
+        seen = rows.select([name for name in columns if name not in unseen])
+        return _with_nulls(seen, columns, self._schema(topic))
+
+    def has_met(self, topic: str, offsets: Mapping[int, Sequence[int]]) -> bool:
+        """Whether some of these offsets are in what was read of a topic."""
+        for name, begins, stops in self._read:
+            starts = dict(begins)
+            for partition, stop in stops if name == topic else ():
+                mine = np.asarray(offsets.get(partition, ()), np.int64)
+                if ((mine >= starts.get(partition, 0)) & (mine < stop)).any():
+                    return True
+        return False
+
+    def columns(self, unit: Unit, topic: str) -> list[str]:
+        """What a unit reads of a topic: its own columns, and hidden ones behind them."""
         own = self._schema(topic).names
         if isinstance(unit, TableUnit):
             hidden = (*READABLE.names, *CAPTURED.names)
@@ -92,6 +109,11 @@ class Inputs:
         """The private columns that a unit does not look at: what need not be decrypted for it is NULL."""
         private = self._definition(topic).private
         return frozenset() if topic in unit.keeps else frozenset(column for column, _ in private)
+
+    def layout(self, topic: str, columns: Sequence[str]) -> pa.Schema:
+        """Columns of a topic, hidden ones among them, with their types."""
+        known = {field.name: field for field in (*EVERY, *self._schema(topic))}
+        return pa.schema([known[name] for name in columns])
 
     def _schema(self, topic: str) -> pa.Schema:
         return self._definition(topic).schema
@@ -127,8 +149,7 @@ class Inputs:
         )
         batches = [_with_nulls(batch, columns, own) for part in parts for batch in part]
         if not batches:
-            known = {field.name: field for field in (*EVERY, *own)}
-            return Delta.empty(pa.schema([known[name] for name in columns])).rows
+            return Delta.empty(self.layout(topic, columns)).rows
         return concat_rows(batches, batches[0].schema)
 
 

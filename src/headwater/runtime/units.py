@@ -152,6 +152,8 @@ class ViewUnit:
         self.named: Mapping[str, str] = {table_topic(name): name for name in (*streams, *changelogs)}
         """What its graph has for the records of each topic that it reads one by one."""
         self.topics = tuple(self.named)
+        self.leaves_out = admission is not None or lateness is not None
+        """Whether it leaves rows out: as late, or because they fail."""
         tells = admission is not None or (lateness is not None and lateness.is_told)
         private = [t for t in self.named if t in topics and topics[t].private]
         self.keeps = tuple(t for t in private if tells or _reads_private(plan.root, self.named[t], topics[t]))
@@ -169,7 +171,7 @@ class ViewUnit:
         }
         """Which of its sources tells how many rows of a topic it has read: rows of a table, versions, or records."""
         self.units = tuple(self.sources.values())
-        self.counts_on = tuple(self.sources[n] for n in _counted_on(plan.root) if n in self.sources)
+        self.counts_on = tuple(self.sources[n] for n in counted_on(plan.root) if n in self.sources)
         """Those whose rows must stay, as their definitions say: what it keeps of them cannot be taken back."""
         self.append_only = plan.root.append_only
         self.contents = Slot(CONTENTS, "multiset", self.key, (), self.schema)
@@ -378,7 +380,7 @@ def view_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _counted_on(root: g.Node) -> dict[str, None]:
+def counted_on(root: g.Node) -> dict[str, None]:
     """The sources of operators that keep too little to take a row back, since none is ever taken back."""
     found: dict[str, None] = {}
     for node in g.walk(root):

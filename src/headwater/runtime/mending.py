@@ -1,0 +1,241 @@
+"""Taking what was deleted back from the state, where it can be: the cost follows what was deleted, not what is left.
+
+    contents = SELECT over the log as it reads now = contents before + what the deletion changes
+
+Of records that were excised from a stream, a view is given the same records once more, with weight -1: they were kept for it.
+The table of a keyed topic is given, for each key that a deletion touches, the record that is now its last, or a tombstone
+if there is none: the row that goes is the one that the table holds, so that nobody's key is needed for it. Views above
+get what that changes, as after any other tick. Then every arrangement is written anew in one run, in which what was taken
+back is nowhere.
+
+What keeps too little to take a row back, or shows what depends on when rows came, is built anew instead; so is a view that
+looks at private columns of a stream whose subject was forgotten: what it holds does not say which part was whose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.catalog import TopicDefinition
+from headwater.hashing import Hashes
+from headwater.log.protocol import Entry, Log
+from headwater.operators.delta import Delta, concat, concat_rows, take_rows
+from headwater.operators.runs import key_hashes
+from headwater.positions import Ends
+from headwater.queries import graph as g
+from headwater.runtime.arrangements import arrangement_id
+from headwater.runtime.hidden import fitted, is_changelog, read_records
+from headwater.runtime.history import kept_private
+from headwater.runtime.inputs import Inputs
+from headwater.runtime.trials import BESIDE
+from headwater.runtime.units import TableUnit, Unit, ViewUnit, counted_on, view_of
+from headwater.runtime.withdrawn import kept, offsets_of, records_at
+from headwater.state.manifest import Manifest, ViewState
+from headwater.storage import Storage
+
+UNSURE = "unsure"
+"""In a tick: excisions of which it cannot be told whether the tick has read the records, as they were removed meanwhile."""
+
+
+_TAKING_BACK = (
+    g.Source,
+    g.Constant,
+    g.Map,
+    g.Union,
+    g.Aggregate,
+    g.Join,
+    g.Rank,
+    g.Regroup,
+    g.Slide,
+    g.Sessions,
+)
+"""Operators that take back any row which they were given, aside from what `counted_on` says."""
+
+
+class Mending:
+    """What deletions take back from a tick's state, and from which units."""
+
+    def __init__(
+        self,
+        log: Log,
+        storage: Storage,
+        before: Manifest,
+        entries: Mapping[str, Entry],
+        units: Sequence[Unit],
+    ) -> None:
+        self._log = log
+        self._storage = storage
+        self._before = before
+        self._entries = entries
+        self._removed: dict[str, pa.RecordBatch | None] = {}
+        self.units: set[str] = set()
+        """The names of the units that it is taken back from."""
+        touched: set[str] = set()
+        for unit in units:
+            state = before.views.get(unit.name)
+            mine = [] if state is None else self._touching(state)
+            below = [n for name in unit.units if (n := name if name in touched else view_of(name)) in touched]
+            if not mine and not below:
+                continue
+            touched.add(unit.name)
+            if (
+                state is not None
+                and state.status == "live"
+                and state.extra.get("identity") == unit.identity
+                and "unplanned" not in state.extra
+                and all(name in self.units for name in below)
+                and all(self._can_be_taken_back(unit, entry) for entry in mine)
+                and _takes_back(unit, {*below, *(entry.document["of"] for entry in mine)})
+            ):
+                self.units.add(unit.name)
+
+    def arrangements(self, units: Sequence[Unit]) -> set[str]:
+        """Those of the units that it is taken back from."""
+        return {arrangement_id(u, slot) for u in units if u.name in self.units for slot in u.slots}
+
+    def added(
+        self, unit: Unit, changes: Mapping[str, Delta | pa.RecordBatch], start: Ends, inputs: Inputs
+    ) -> dict[str, Delta | pa.RecordBatch]:
+        """The changes of a unit's topics from some positions on, with what is taken back of those before."""
+        found = dict(changes)
+        state = self._before.views[unit.name]
+        for topic, name in unit.named.items():
+            entries = [e for e in self._touching(state) if topic in e.document["topics"]]
+            upto, given = start.get(topic, {}), found[name]
+            if isinstance(given, pa.RecordBatch):
+                assert isinstance(unit, TableUnit)
+                now = self._as_it_is_now(unit, topic, entries, upto, inputs)
+                found[name] = concat_rows([fitted(now, given.schema), given], given.schema)
+                continue
+            gone = [self._of_excision(entry) for entry in entries]
+            rows = [_before_positions(each, upto) for each in gone if each is not None]
+            schema = given.rows.schema
+            back = [Delta.of(fitted(inputs.shown(unit, topic, each), schema)).negated() for each in rows]
+            found[name] = concat([*back, given], schema)
+        return found
+
+    def _touching(self, state: ViewState) -> list[Entry]:
+        """The deletions of what a unit itself has read."""
+        private, read = kept_private(state), set(state.extra.get("begins", {}))
+        return [
+            entry
+            for entry in self._entries.values()
+            if (private if entry.document["what"] == "forget" else read) & set(entry.document["topics"])
+        ]
+
+    def _can_be_taken_back(self, unit: Unit, entry: Entry) -> bool:
+        """Whether it is known what a deletion takes from a unit."""
+        if entry.document["what"] == "forget":
+            return type(unit) is TableUnit
+        if {entry.document["of"]} < set(entry.document["topics"]) & {entry.document["of"], *unit.topics}:
+            return False  # it reads copies, of which nothing was kept
+        if type(unit) is not TableUnit:
+            if entry.name in self._before.extra.get(UNSURE, ()):
+                return False
+            if isinstance(unit, ViewUnit) and is_changelog(unit.named[entry.document["of"]]):
+                return False
+        return self._of_excision(entry) is not None
+
+    def _of_excision(self, entry: Entry) -> pa.RecordBatch | None:
+        """The records that were removed from the topic itself."""
+        if entry.name not in self._removed:
+            topics, name = self._log.topics(), entry.document["of"]
+            found = kept(self._log, self._storage, entry.name, topics[name]) if name in topics else None
+            self._removed[entry.name] = found
+        return self._removed[entry.name]
+
+    # --- tables ----------------------------------------------------------------------------------------------------
+
+    def _as_it_is_now(
+        self, unit: TableUnit, topic: str, entries: Sequence[Entry], upto: Mapping[int, int], inputs: Inputs
+    ) -> pa.RecordBatch:
+        """Records that make a table what it is over the log up to some positions, where deletions touch it: a tombstone for
+        each key, and then what there is of it."""
+        definition = self._log.topic(topic)
+        excised = [e for e in entries if e.document["what"] == "excise"]
+        subjects = [e.document["of"] for e in entries if e.document["what"] == "forget"]
+        gone = [rows for rows in map(self._of_excision, excised) if rows is not None]
+        known = {
+            partition: self._places(definition, partition, end, subjects)
+            for partition, end in sorted(upto.items())
+        }
+        wanted = [key_hashes(rows.select(definition.key), range(len(definition.key))) for rows in gone]
+        wanted += [hashes[theirs] for hashes, _, theirs in known.values()]
+        hashes = np.unique(np.concatenate([*wanted, np.zeros(0, np.uint64)]))
+        columns = inputs.columns(unit, topic)
+        found = [
+            batch
+            for partition, (mine, offsets, _) in known.items()
+            for batch in records_at(self._log, topic, partition, offsets[np.isin(mine, hashes)], columns)
+        ]
+        schema = inputs.layout(topic, columns)
+        tombstones = [_tombstones(rows.select(definition.key), schema) for rows in gone]
+        return concat_rows([*tombstones, *(fitted(batch, schema) for batch in found)], schema)
+
+    def _places(
+        self, topic: TopicDefinition, partition: int, end: int, subjects: Sequence[str]
+    ) -> tuple[Hashes, np.ndarray, np.ndarray]:
+        """Of every record of a partition before a position: the hash of its key, its offset, and whether it is of one of
+        some subjects."""
+        by = sorted({column for _, column in topic.private}) if subjects else []
+        columns = list(dict.fromkeys([*topic.key, *by, "_offset"]))
+        first = self._log.partitions(topic.name)[partition].first
+        hashes, offsets, theirs = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], [np.zeros(0, np.bool_)]
+        for batch in read_records(self._log, topic.name, partition, (first, end), columns):
+            hashes.append(key_hashes(batch.select(topic.key), range(len(topic.key))))
+            offsets.append(batch.column("_offset").to_numpy())
+            is_theirs = np.zeros(batch.num_rows, np.bool_)
+            for column in by:
+                named = pc.is_in(batch.column(column).cast(pa.string()), pa.array(subjects, pa.string()))
+                is_theirs |= named.to_numpy(zero_copy_only=False)
+            theirs.append(is_theirs)
+        return np.concatenate(hashes), np.concatenate(offsets), np.concatenate(theirs)
+
+
+def _tombstones(keys: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A record that deletes, for each key."""
+    known = {name: keys.column(name) for name in keys.schema.names}
+    known["_op"] = pa.array(["delete"] * keys.num_rows, pa.string())
+    columns = [
+        known[f.name].cast(f.type) if f.name in known else pa.nulls(keys.num_rows, f.type) for f in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _before_positions(rows: pa.RecordBatch, upto: Mapping[int, int]) -> pa.RecordBatch:
+    """Those of some records that were read, by who stands at these positions."""
+    partitions, offsets = (rows.column(name).to_numpy() for name in ("_partition", "_offset"))
+    ends = np.array([upto.get(int(p), 0) for p in partitions], np.int64)
+    return take_rows(rows, np.flatnonzero(offsets < ends))
+
+
+def _takes_back(unit: Unit, changed: set[str]) -> bool:
+    """Whether a unit can take back rows of these topics and units."""
+    if isinstance(unit, TableUnit):
+        return type(unit) is TableUnit
+    if unit.replaces is not None or unit.name.endswith(BESIDE) or unit.leaves_out:
+        return False
+    if any(slot.expires is not None for slot in unit.slots):
+        return False
+    if not all(isinstance(node, _TAKING_BACK) for node in g.walk(unit.plan.root)):
+        return False
+    known = {**unit.sources, **{name: topic for topic, name in unit.named.items()}}
+    return not any(known.get(name) in changed for name in counted_on(unit.plan.root))
+
+
+def unsure(
+    entries: Mapping[str, Entry], handled: Mapping[str, Entry], before: Manifest | None, read: Inputs
+) -> list[str]:
+    """The excisions that were under way while a tick has read, and of records that it has read or would have."""
+    known = before.extra.get(UNSURE, ()) if before is not None else ()
+    found = []
+    for name, entry in entries.items():
+        if name in handled or entry.document["what"] != "excise" or entry.document["tick"] is not None:
+            continue
+        if name in known or read.has_met(entry.document["of"], offsets_of(entry)):
+            found.append(name)
+    return found

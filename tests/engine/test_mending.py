@@ -1,0 +1,273 @@
+"""Deletions that are taken back from the state: views are their SELECTs over the log as it now reads, and are not built anew for it."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwater as hw
+from headwater import Workspace
+from headwater.connections import DELETION
+from headwater.runtime import withdrawn
+from headwater.settings import LogSettings
+from headwater.testing import Crash
+from tests.engine.test_deletion import holding
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
+LONG = os.environ.get("HEADWATER_LONG") == "1"
+SCHEMA = """
+CREATE TOPIC sales (id BIGINT, shop STRING, item STRING, n INT, price DECIMAL(9, 2)) WITH (partitions = 2, partition_by = 'shop');
+CREATE TOPIC items (item STRING, label STRING, owner BIGINT NOT NULL, note STRING PRIVATE BY (owner), PRIMARY KEY (item));
+"""
+MENDED = {
+    "by_shop": "SELECT shop, count(*) AS c, sum(n) AS n, avg(price) AS p FROM sales GROUP BY shop",
+    "labelled": "SELECT s.id, s.shop, i.label FROM sales s JOIN items i ON s.item = i.item",
+    "by_label": "SELECT label, count(*) AS c FROM labelled GROUP BY label",
+    "unknown": "SELECT s.id, s.item, i.note FROM sales s LEFT JOIN items i ON s.item = i.item",
+    "dearest": """SELECT shop, id, price FROM (
+        SELECT *, row_number() OVER (PARTITION BY shop ORDER BY price DESC, id) AS r FROM sales) WHERE r <= 2""",
+    "running": "SELECT shop, id, sum(n) OVER (PARTITION BY shop ORDER BY id) AS s FROM sales",
+    "sold": "SELECT DISTINCT item FROM sales",
+    "both": "SELECT item, 1 AS k FROM sales WHERE n > 2 UNION ALL SELECT item, 2 FROM items",
+    "notes": "SELECT note, count(*) AS c, max(label) AS l, max(_offset) AS o FROM items GROUP BY note",
+}
+BUILT_ANEW = {
+    "highest": "SELECT shop, max(price) AS p FROM sales GROUP BY shop",
+}
+VIEWS = {**MENDED, **BUILT_ANEW}
+OF_ITEMS = {"labelled", "by_label", "unknown", "both", "notes"}
+OF_SALES = set(VIEWS) - {"notes"}
+
+
+@pytest.fixture
+def open_ws(tmp_path: Path, spark: Any) -> Iterator[Any]:
+    opened: list[Workspace] = []
+
+    def again() -> Workspace:
+        for ws in opened:
+            ws.close()
+        opened.append(hw.open(tmp_path / "ws", spark=spark, settings=SETTINGS))
+        return opened[-1]
+
+    yield again
+    opened[-1].close()
+
+
+@pytest.fixture
+def ws(open_ws: Any) -> Workspace:
+    made: Workspace = open_ws()
+    made.sql(SCHEMA)
+    for name, query in VIEWS.items():
+        made.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+    return made
+
+
+def fill(ws: Workspace, chance: random.Random, since: int, rows: int) -> None:
+    """Sales, and items that come, change and go."""
+    sales = [
+        {
+            "id": n,
+            "shop": f"shop-{chance.randrange(4)}-",
+            "item": f"item-{chance.randrange(6)}-",
+            "n": chance.randrange(5),
+            "price": Decimal(chance.randrange(80)) / 2,
+        }
+        for n in range(since, since + rows)
+    ]
+    items = [
+        {
+            "item": f"item-{chance.randrange(6)}-",
+            "label": f"label-{chance.randrange(3)}-",
+            "owner": chance.randrange(3),
+            "note": f"note-{n}-secret",
+        }
+        for n in range(since, since + rows // 2)
+    ]
+    ws.append({"sales": sales, "items": items})
+    if chance.random() < 0.4:
+        ws.topic("items").delete([{"item": f"item-{chance.randrange(6)}-"}])
+
+
+def assert_whole(ws: Workspace) -> None:
+    found = ws.verify()
+    assert found.ok, found.differences
+
+
+def mended(ws: Workspace, name: str) -> tuple[set[str], set[str]]:
+    """The views that a deletion was taken back from, and those that were built anew for it."""
+    said = ws.log.entries(DELETION)[name].document
+    return set(said["mended"]), set(said["views"]) - set(said["mended"])
+
+
+def test_what_was_deleted_is_taken_back_and_nothing_else_is_read(
+    ws: Workspace, open_ws: Any, tmp_path: Path
+) -> None:
+    chance = random.Random(7)
+    fill(ws, chance, 0, 40)
+    ws.run()
+    ws.topic("items").append([{"item": "item-1-", "label": "label-1-", "owner": 9, "note": "gone-secret"}])
+    ws.topic("sales").append(
+        [{"id": 99, "shop": "wrong-shop-", "item": "item-1-", "n": 3, "price": Decimal(1)}]
+    )
+    ws.run()
+    assert holding(tmp_path / "ws", "wrong-shop-") != []
+    assert ws.excise("sales", "shop = 'wrong-shop-' OR id IN (3, 4, 5)").records == 4
+    fill(ws, chance, 100, 5)  # the same tick takes in what is new
+    tick = ws.run().tick
+    assert mended(ws, "excise-1") == (OF_SALES - set(BUILT_ANEW), set(BUILT_ANEW))
+    assert_whole(ws)
+    assert holding(tmp_path / "ws", "wrong-shop-") == []
+    assert ws.view("by_shop").changes(since=tick).num_rows == 0
+    with pytest.raises(hw.TickNotKeptError):
+        ws.view("by_shop").changes(since=tick - 1)
+
+    # a table has the row before it again, or none
+    ws.topic("items").append([{"item": "item-1-", "label": "wrong-label-", "owner": 1, "note": "n"}])
+    ws.topic("items").append([{"item": "only-", "label": "wrong-label-", "owner": 1, "note": "n"}])
+    ws.run()
+    ws.excise("items", "label = 'wrong-label-'")
+    ws.run()
+    assert mended(ws, "excise-2") == (OF_ITEMS, set())
+    assert_whole(ws)
+    assert holding(tmp_path / "ws", "wrong-label-") == []
+
+    # the row that goes is the one that the state has: the key is gone, and what was replaced since is nowhere either
+    ws.topic("items").append(
+        [{"item": "item-1-", "label": "label-2-", "owner": 9, "note": "gone-secret too"}]
+    )
+    ws.run()
+    assert holding(tmp_path / "ws", "gone-secret") != []
+    ws.forget(9)
+    ws = open_ws()
+    ws.run()
+    assert mended(ws, "forget-1") == (OF_ITEMS, set())
+    assert holding(tmp_path / "ws", "gone-secret") == []
+    assert_whole(ws)
+    places = {p.name: p.detail for p in ws.deletions()[0].places if p.kind == "view"}
+    assert places["by_shop"].startswith("taken back from it")
+    assert places["highest"].startswith("made anew from the log")
+    assert ws.deletions()[0].done
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.long) for s in range(1, 12))])
+def test_views_are_their_selects_after_any_deletions(
+    ws: Workspace, open_ws: Any, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Also where a process dies between a tick and what follows it, and where a tick meets records as they are removed."""
+    chance = random.Random(seed)
+    at, deleted = 0, 0
+    for step in range(26 if LONG else 12):
+        act = chance.choice(
+            ["append", "append", "tick", "excise", "excise", "forget", "crash", "open", "race"]
+        )
+        if act == "append":
+            fill(ws, chance, at, chance.randint(2, 12))
+            at += 12
+        elif act == "tick":
+            ws.run(tick_rows=chance.choice([None, 5]))
+            if LONG or step % 8 == 0:
+                assert_whole(ws)
+        elif act == "excise":
+            which = chance.choice(
+                [
+                    ("sales", f"id % 5 = {chance.randrange(5)} AND n = {chance.randrange(5)}"),
+                    ("items", f"owner = {chance.randrange(3)} AND label = 'label-{chance.randrange(3)}-'"),
+                    ("items", "_op = 'delete'"),
+                ]
+            )
+            with suppress(hw.UsageError):
+                ws.excise(*which)
+                deleted += 1
+        elif act == "forget":
+            with suppress(hw.UsageError):
+                ws.forget(chance.randrange(3))
+                deleted += 1
+        elif act == "crash":
+            with monkeypatch.context() as patch, suppress(Crash):
+                patch.setattr(f"headwater.runtime.erasing.{chance.choice(['without', '_say'])}", die)
+                ws.run()
+            ws = open_ws()
+        elif act == "race":
+            fill(ws, chance, at, 6)
+            at += 6
+            with monkeypatch.context() as patch:
+                excise_once_read(ws, patch, f"id % 3 = {chance.randrange(3)}", late=chance.random() < 0.5)
+                ws.run()
+                deleted += 1
+        else:
+            ws = open_ws()
+    fill(ws, chance, at, 8)
+    ws.run()
+    assert deleted
+    assert_whole(ws)
+    assert all(deletion.done for deletion in ws.deletions())
+    assert not list((Path(ws.path or "") / withdrawn.FOLDER).glob("*"))
+
+
+def excise_once_read(ws: Workspace, patch: pytest.MonkeyPatch, where: str, *, late: bool) -> None:
+    """Have records removed in the middle of the next tick: before its inputs are read, or after."""
+    from headwater.runtime.attempt import Attempt
+
+    run = Attempt.run
+    done: list[int] = []
+
+    def excise() -> None:
+        if not done:
+            done.append(1)
+            with suppress(hw.UsageError):
+                ws.excise("sales", where)
+
+    def raced(self: Attempt) -> None:
+        if not late:
+            excise()
+        run(self)
+        if late:
+            excise()
+
+    patch.setattr(Attempt, "run", raced)
+
+
+def die(*_: object) -> None:
+    raise Crash
+
+
+def test_too_many_records_or_other_columns_have_views_built_anew(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    chance = random.Random(3)
+    fill(ws, chance, 0, 30)
+    ws.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(withdrawn, "ROWS_MAX", 2)
+        ws.excise("sales", "id < 4")
+    assert not (tmp_path / "ws" / withdrawn.FOLDER).exists()
+    ws.run()
+    assert mended(ws, "excise-1") == (set(), OF_SALES)
+    assert_whole(ws)
+    ws.excise("sales", "id < 8")
+    ws.sql("ALTER TOPIC sales ADD COLUMN more STRING")
+    ws.run()
+    assert mended(ws, "excise-2")[0] == set()
+    assert_whole(ws)
+
+
+def test_records_that_wait_to_be_taken_back_are_as_private_as_they_were(
+    ws: Workspace, open_ws: Any, tmp_path: Path
+) -> None:
+    fill(ws, random.Random(5), 0, 10)
+    ws.topic("items").append([{"item": "x", "label": "y", "owner": 5, "note": "very-secret"}])
+    ws.excise("items", "item = 'x'")
+    (file,) = (tmp_path / "ws" / withdrawn.FOLDER).iterdir()
+    assert b"very-secret" not in file.read_bytes()
+    ws.run()
+    assert not file.exists()
+    assert_whole(ws)
