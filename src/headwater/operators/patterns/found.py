@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from headwater.hashing import Indices
 from headwater.operators.patterns.automaton import Automaton
-from headwater.operators.patterns.partitions import Partitions
 from headwater.operators.patterns.spec import MatchSpec, Variables
-from headwater.operators.sums import Bools, Ints
+from headwater.operators.sums import Bools
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +27,6 @@ class Found:
     lengths: Indices
     numbers: Indices
     timed_out: Bools
-    closes: Ints
     labels: npt.NDArray[np.int64]
     """The variable of each row of the matches, by number."""
     shown: Bools
@@ -98,7 +96,7 @@ class Finding:
         self._paths.append(path)
         self.seen.append(seen)
 
-    def found(self, closes: Ints) -> Found:
+    def found(self) -> Found:
         """All of them, by partition and in the order in which they begin."""
         heads = np.array(self._heads, dtype=np.int64).reshape(-1, 5)
         paths = np.array([place for path in self._paths for place in path], dtype=np.int64)
@@ -108,7 +106,6 @@ class Finding:
             heads[:, 2],
             heads[:, 3],
             heads[:, 4] != 0,
-            closes,
             self._labels[paths],
             self._shown[paths],
         )
@@ -117,12 +114,3 @@ class Finding:
     def starts(self) -> Indices:
         """Where they begin."""
         return np.array([head[1] for head in self._heads], dtype=np.int64)
-
-
-def all_limits(spec: MatchSpec, partitions: Partitions) -> Indices:
-    """For a match that starts at each row the first row that cannot belong to it."""
-    if spec.within is None:
-        limits: Indices = partitions.ends[partitions.numbers]
-        return limits
-    assert spec.time is not None
-    return partitions.limits(spec.time, spec.within)

@@ -13,7 +13,7 @@ from headwater.operators.delta import empty_rows
 from headwater.operators.lanes import nulls
 from headwater.operators.patterns.automaton import compile_pattern
 from headwater.operators.patterns.found import Found
-from headwater.operators.patterns.matching import Ground, match_symbols, rows_ahead
+from headwater.operators.patterns.matching import Ground, Outcome, match_symbols, rows_ahead
 from headwater.operators.patterns.measures import Measuring, Points
 from headwater.operators.patterns.partitions import Partitions, partitions_of, symbols
 from headwater.operators.patterns.searching import needs_search, search
@@ -30,15 +30,21 @@ def match_rows(spec: MatchSpec, rows: pa.RecordBatch, evaluate: Evaluate) -> pa.
 
 def match_partitions(spec: MatchSpec, partitions: Partitions, evaluate: Evaluate) -> pa.RecordBatch:
     """The output for sorted rows."""
+    return output(spec, partitions, outcome(spec, partitions, evaluate), evaluate)
+
+
+def outcome(
+    spec: MatchSpec, partitions: Partitions, evaluate: Evaluate, *, settling: bool = False
+) -> Outcome:
+    """The matches in sorted rows; `settling` wants to know when they are final, even if it is not shown."""
     automaton = compile_pattern(spec.pattern, spec.text)
-    ground = Ground.of(spec, automaton, partitions, symbols(spec, partitions, evaluate))
-    found, decided = search(ground, evaluate) if needs_search(ground) else match_symbols(ground)
-    return _output(spec, partitions, found, decided, evaluate)
+    ground = Ground.of(spec, automaton, partitions, symbols(spec, partitions, evaluate), settling=settling)
+    return search(ground, evaluate) if needs_search(ground) else match_symbols(ground)
 
 
-def _output(
-    spec: MatchSpec, partitions: Partitions, found: Found, decided: Ints, evaluate: Evaluate
-) -> pa.RecordBatch:
+def output(spec: MatchSpec, partitions: Partitions, matched: Outcome, evaluate: Evaluate) -> pa.RecordBatch:
+    """What is shown of matches."""
+    found = matched.found
     points, rows = _points(spec, found)
     measuring = Measuring(spec, partitions, found, evaluate)
     alone = _unmatched(spec, partitions, found)
@@ -60,8 +66,8 @@ def _output(
                 )
                 columns.append(pa.array(flags))
     if spec.closing:
-        closes = _after_measures(spec, partitions, found)[points.matches]
-        columns.append(pa.array(np.concatenate((closes, decided[alone]))))
+        closes = settled(spec, partitions, matched)[points.matches]
+        columns.append(pa.array(np.concatenate((closes, matched.settled[alone]))))
     return pa.RecordBatch.from_arrays(columns, schema=spec.output)
 
 
@@ -90,20 +96,22 @@ def _unmatched(spec: MatchSpec, partitions: Partitions, found: Found) -> Indices
     """Rows that are shown although they belong to no match, and no empty one starts there."""
     if spec.rows != "all, with unmatched":
         return np.zeros(0, dtype=np.int64)
-    alone = np.ones(partitions.rows.num_rows, dtype=np.bool_)
+    alone = np.arange(partitions.rows.num_rows) >= partitions.origins[partitions.numbers]
     real = ~found.timed_out
     alone[found.rows[real[found.owners]]] = False
     alone[found.starts[real]] = False
     return np.flatnonzero(alone)
 
 
-def _after_measures(spec: MatchSpec, partitions: Partitions, found: Found) -> Ints:
+def settled(spec: MatchSpec, partitions: Partitions, matched: Outcome) -> Ints:
     """When each match is final, and the rows after it that its measures look at."""
+    found = matched.found
+    closes = matched.settled[found.starts]
     ahead = rows_ahead(spec, spec.measures)
     if not ahead or not len(found):
-        return found.closes
+        return closes
     assert spec.time is not None
     times = partitions.times(spec.time)
     last = found.starts + np.maximum(found.lengths, 1) - 1 + ahead
     beyond = last >= partitions.ends[found.partitions]
-    return np.maximum(found.closes, np.where(beyond, NEVER, times[np.where(beyond, 0, last)] + 1))
+    return np.maximum(closes, np.where(beyond, NEVER, times[np.where(beyond, 0, last)] + 1))

@@ -10,23 +10,21 @@ looking at rows before that time, or ran out of time before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from headwater.errors import EvaluationError
-from headwater.hashing import Indices
+from headwater.hashing import Indices, Mask, null_mask
+from headwater.operators.frames import shifted
 from headwater.operators.patterns.automaton import ACCEPT, Automaton, Options
-from headwater.operators.patterns.found import Finding, Found, all_limits
+from headwater.operators.patterns.found import Finding, Found
 from headwater.operators.patterns.partitions import Masks, Partitions
 from headwater.operators.patterns.reach import NOWHERE, OPEN, Boundaries, Reach, reach
 from headwater.operators.patterns.spec import NEVER, MatchSpec, Navigate
 from headwater.operators.sums import Bools, Ints
-
-Attempt = Callable[[int, int, int], tuple[Sequence[int] | None, int]]
-"""A match that starts at a row of a partition, by places, and how far rows were looked at; of: partition, row, number."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,17 @@ class Failure:
 
 
 @dataclass(frozen=True, eq=False)
+class Outcome:
+    """What was found."""
+
+    found: Found
+    settled: Ints
+    """For each row, when it is final what was decided there, and at all rows before it. Zeros if nobody asked."""
+    visited: Bools
+    """Rows at which a match was looked for."""
+
+
+@dataclass(frozen=True, eq=False)
 class Ground:
     """What is known of all rows before matches are looked for."""
 
@@ -47,15 +56,47 @@ class Ground:
     automaton: Automaton
     partitions: Partitions
     masks: Masks
-    limits: Indices
     reach: Reach
 
     @staticmethod
-    def of(spec: MatchSpec, automaton: Automaton, partitions: Partitions, masks: Masks) -> Ground:
-        """How far each place of the pattern can get from each row."""
-        wanted = spec.closing or spec.timeouts
+    def of(
+        spec: MatchSpec, automaton: Automaton, partitions: Partitions, masks: Masks, *, settling: bool = False
+    ) -> Ground:
+        """How far each place of the pattern can get from each row; `settling` wants to know when that is final."""
+        wanted = spec.closing or spec.timeouts or settling
         found = reach(automaton, masks, partitions.starts, partitions.ends, looked=wanted)
-        return Ground(spec, automaton, partitions, masks, all_limits(spec, partitions), found)
+        return Ground(spec, automaton, partitions, masks, found)
+
+    @cached_property
+    def times(self) -> Ints:
+        """Of each row."""
+        assert self.spec.time is not None
+        return self.partitions.times(self.spec.time)
+
+    @cached_property
+    def _untimed(self) -> Mask | None:
+        """Rows without a time, at which no match starts that must end in time."""
+        assert self.spec.time is not None
+        return null_mask(self.partitions.rows.column(self.spec.time))
+
+    def limit(self, row: int, end: int) -> int:
+        """The first row that cannot belong to a match which starts at a row, given where its partition ends."""
+        within = self.spec.within
+        if within is None:
+            return end
+        if self._untimed is not None and self._untimed[row]:
+            return row
+        until = min(self.times.item(row) + within, NEVER)
+        return row + int(np.searchsorted(self.times[row:end], until))
+
+    def beyond(self, boundaries: Boundaries) -> Bools:
+        """Whether a match that starts at each row and ends at a boundary takes too long; or there is no such boundary."""
+        nowhere: Bools = boundaries == NOWHERE
+        if self.spec.within is None:
+            return nowhere
+        last = self.times[np.where(nowhere, 1, boundaries) - 1]
+        found: Bools = nowhere | (last >= shifted(self.times, self.spec.within))
+        return found if self._untimed is None else found | self._untimed
 
     @cached_property
     def cells(self) -> Indices:
@@ -64,20 +105,26 @@ class Ground:
         from_end = self.partitions.ends[numbers] - 1 - np.arange(len(numbers))
         return self.reach.cells(numbers, from_end)
 
-    def begins(self, row: int, start: int) -> Options:
-        """What may come first in a match that starts at a row, given where its partition does."""
-        return self.automaton.first[row == start][False]
+    def begins(self, row: int, partition: int) -> Options:
+        """What may come first in a match that starts at a row."""
+        is_first = row == self.partitions.starts.item(partition) and not self.partitions.cut.item(partition)
+        return self.automaton.first[is_first][False]
+
+    @cached_property
+    def _firsts(self) -> Indices:
+        """The first rows of partitions."""
+        return self.partitions.starts[~self.partitions.cut]
 
     @cached_property
     def startable(self) -> Bools:
         """At which rows a match can start, as far as symbols say."""
         ends = self._over_first(self.reach.ends, np.minimum, NOWHERE)
         inner, outer = (bool(options and options[-1] == ACCEPT) for options in self._first)
-        found: Bools = ends <= self.limits
+        found = ~self.beyond(ends)
         if inner:
             found[:] = True
         if outer:
-            found[self.partitions.starts] = True
+            found[self._firsts] = True
         return found
 
     @cached_property
@@ -103,17 +150,16 @@ class Ground:
             return found
 
         made = over(inner, self.cells)
-        if outer != inner and len(self.partitions):
-            made[self.partitions.starts] = over(outer, self.cells[self.partitions.starts])
+        if outer != inner:
+            made[self._firsts] = over(outer, self.cells[self._firsts])
         return made
 
-    def walk(self, partition: int, row: int, number: int) -> tuple[Sequence[int] | None, int]:
-        """The match that starts at a row where one does."""
-        del number
-        start, end = self.partitions.starts.item(partition), self.partitions.ends.item(partition)
-        limit, lane = self.limits.item(row), self.reach.lanes.item(partition)
+    def walk(self, partition: int, row: int) -> tuple[Sequence[int], int]:
+        """The match that starts at a row where one does, and how far rows were looked at."""
+        end = self.partitions.ends.item(partition)
+        limit, lane = self.limit(row, end), self.reach.lanes.item(partition)
         offsets, ends, looked = self.reach.offsets, self.reach.ends, self.reach.looked
-        options, path = self.begins(row, start), list[int]()
+        options, path = self.begins(row, partition), list[int]()
         at, seen = row, row + 1
         while at < end:
             cell = offsets.item(end - 1 - at) + lane
@@ -133,11 +179,11 @@ class Ground:
 
     def walk_open(self, partition: int, row: int) -> Sequence[int]:
         """The most preferred beginning of a match that takes all rows until its time is over."""
-        start, end = self.partitions.starts.item(partition), self.partitions.ends.item(partition)
-        limit, lane = self.limits.item(row), self.reach.lanes.item(partition)
+        end = self.partitions.ends.item(partition)
+        limit, lane = self.limit(row, end), self.reach.lanes.item(partition)
         offsets, looked = self.reach.offsets, self.reach.looked
         assert looked is not None
-        options, path = self.begins(row, start), list[int]()
+        options, path = self.begins(row, partition), list[int]()
         for at in range(row, limit):
             cell = offsets.item(end - 1 - at) + lane
             place = next(o for o in options if o != ACCEPT and looked.item(o, cell) > limit)
@@ -146,49 +192,44 @@ class Ground:
         return path
 
 
-def match_symbols(ground: Ground) -> tuple[Found, Ints]:
+def match_symbols(ground: Ground) -> Outcome:
     """All matches, where conditions are symbols."""
     finding = Finding(ground.automaton)
-    cursors = _Cursors(ground)
+    partitions = ground.partitions
+    cursors = Cursors(partitions, ground.startable)
     for partition in cursors.partitions:
-        cursors.run(partition, ground.walk, finding)
+        row, end = partitions.origins.item(partition), partitions.ends.item(partition)
+        number = partitions.matched.item(partition)
+        while (row := cursors.upfrom(row, end)) < end:
+            number += 1
+            path, seen = ground.walk(partition, row)
+            finding.add(partition, row, path, number, seen)
+            after = next_start(ground, row, path)
+            cursors.skipped[row + 1 : after] = True
+            row = after
     return finished(ground, finding, cursors.skipped, None)
 
 
-class _Cursors:
-    """Goes through partitions from match to match."""
+class Cursors:
+    """Where matches may start, and rows that none starts at because one before them has gone on beyond them."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        startable = ground.startable
-        count = len(startable)
-        places = np.where(startable, np.arange(count), count)
+    def __init__(self, partitions: Partitions, candidates: Bools) -> None:
+        count = len(candidates)
+        places = np.where(candidates, np.arange(count), count)
         self._next = np.minimum.accumulate(places[::-1])[::-1]
-        firsts = ground.partitions.starts
-        self.partitions: list[int] = np.flatnonzero(
-            self._next[firsts] < ground.partitions.ends if count else np.zeros(0, dtype=np.bool_)
-        ).tolist()
-        self.skipped = np.zeros(count, dtype=np.bool_)
-        """Rows at which no match was looked for, because one before them has gone on beyond them."""
+        origins = partitions.origins
+        inside = np.minimum(origins, max(count - 1, 0))
+        self.partitions: list[int] = []
+        if count:
+            self.partitions = np.flatnonzero(
+                (origins < partitions.ends) & (self._next[inside] < partitions.ends)
+            ).tolist()
+        # rows before the origin of their partition are there to be looked at
+        self.skipped: Bools = np.arange(count) < origins[partitions.numbers]
 
-    def run(self, partition: int, attempt: Attempt, finding: Finding) -> None:
-        ground = self._ground
-        row, end = int(ground.partitions.starts[partition]), int(ground.partitions.ends[partition])
-        number = 1
-        while row < end:
-            row = self._next.item(row)
-            if row >= end:
-                return
-            path, seen = attempt(partition, row, number)
-            if path is None:
-                row += 1
-                continue
-            finding.add(partition, row, path, number, seen)
-            number += 1
-            after = next_start(ground, row, path)
-            if after > row + 1:
-                self.skipped[row + 1 : after] = True
-            row = after
+    def upfrom(self, row: int, end: int) -> int:
+        """The next row at which a match may start; or else the end."""
+        return min(self._next.item(row), end) if row < end else end
 
 
 def next_start(ground: Ground, row: int, path: Sequence[int]) -> int:
@@ -218,17 +259,10 @@ def next_start(ground: Ground, row: int, path: Sequence[int]) -> int:
     return row + after
 
 
-def finished(
-    ground: Ground, finding: Finding, skipped: Bools, failures: Sequence[Failure] | None
-) -> tuple[Found, Ints]:
-    """Matches with the times at which they are final, and those beside them that ran out of time.
-
-    And, for each row, when it is final what becomes of it and of all rows before it. `failures` are the searches in vain,
-    if it took searches.
-    """
-    count = len(skipped)
-    if not (ground.spec.closing or ground.spec.timeouts):
-        return finding.found(np.zeros(len(finding.seen), dtype=np.int64)), np.zeros(count, dtype=np.int64)
+def finished(ground: Ground, finding: Finding, skipped: Bools, failures: Sequence[Failure] | None) -> Outcome:
+    """Matches, and those beside them that ran out of time. `failures` are the searches in vain, if it took searches."""
+    if ground.reach.looked is None:
+        return Outcome(finding.found(), np.zeros(len(skipped), dtype=np.int64), ~skipped)
     seen = ground.looked.astype(np.int64)
     matched = finding.starts
     seen[matched] = np.array(finding.seen, dtype=np.int64)
@@ -237,8 +271,7 @@ def finished(
     if ground.spec.timeouts:
         for partition, row, path, number in list(_timeouts(ground, matched, skipped, failures)):
             finding.add(partition, row, path, number, 0, timed_out=True)
-    decided = closing_times(ground, seen, ~skipped)
-    return finding.found(decided[finding.starts]), decided
+    return Outcome(finding.found(), closing_times(ground, seen, ~skipped), ~skipped)
 
 
 def _timeouts(
@@ -250,13 +283,14 @@ def _timeouts(
     began[matched + 1] = 1
     began = np.cumsum(began)
     paths = {failure.row: failure.open for failure in failures or ()}
-    failed = ~skipped & (ground.looked > ground.limits)
+    failed = ~skipped & ground.beyond(ground.looked)
     failed[matched] = False
     for row in np.flatnonzero(failed).tolist():
         partition = partitions.numbers.item(row)
-        path = ground.walk_open(partition, row) if failures is None else paths[row]
+        path = ground.walk_open(partition, row) if failures is None else paths.get(row)
         if path is not None:
-            yield partition, row, path, began.item(row) - began.item(partitions.starts.item(partition)) + 1
+            before = began.item(row) - began.item(partitions.starts.item(partition))
+            yield partition, row, path, partitions.matched.item(partition) + before + 1
 
 
 def closing_times(ground: Ground, seen: Indices, visited: Bools) -> Ints:
@@ -266,17 +300,16 @@ def closing_times(ground: Ground, seen: Indices, visited: Bools) -> Ints:
     """
     spec, partitions = ground.spec, ground.partitions
     count = len(seen)
-    assert spec.time is not None
-    times = partitions.times(spec.time)
+    times = ground.times
     if ground.automaton.has_end:
         return np.full(count, NEVER, dtype=np.int64)
     far = seen >= OPEN
     closes = np.where(far, NEVER, times[np.where(far, 1, seen) - 1] + 1) if count else times
     if spec.within is not None:
-        closes = np.minimum(closes, times + spec.within)
+        closes = np.minimum(closes, shifted(times, spec.within))
     ahead = rows_ahead(spec, [e for name in spec.variables for e in spec.conditions.get(name, ())])
     if ahead:
-        last = np.minimum(seen, ground.limits) - 1 + ahead
+        last = seen - 1 + ahead
         beyond = last >= partitions.ends[partitions.numbers]
         closes = np.maximum(closes, np.where(beyond, NEVER, times[np.where(beyond, 0, last)] + 1))
     closes = np.where(visited, closes, np.iinfo(np.int64).min)

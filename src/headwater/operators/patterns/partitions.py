@@ -15,11 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.hashing import Indices, null_mask
-from headwater.operators import frames
+from headwater.hashing import Indices, Mask, null_mask
 from headwater.operators.collation import sort_rows, total_order
 from headwater.operators.delta import take_rows
-from headwater.operators.grouping import Groups, group
+from headwater.operators.grouping import group
 from headwater.operators.lanes import booleans, integers
 from headwater.operators.patterns.spec import Evaluate, MatchSpec, Navigate
 from headwater.operators.sums import Ints
@@ -32,11 +31,29 @@ _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False)
 class Partitions:
-    """Sorted rows, and the half-open ranges of the partitions in them."""
+    """Sorted rows, and the half-open ranges of the partitions in them.
+
+    Of a partition there may be but the rows that matter: then matches are looked for from one of them on, and count from
+    those that came before.
+    """
 
     rows: pa.RecordBatch
     starts: Indices
     ends: Indices
+    origins: Indices
+    """The rows from which on matches are looked for."""
+    matched: Indices
+    """How many matches there are before them."""
+    cut: Mask
+    """Which partitions have rows before those that are here."""
+
+    @staticmethod
+    def whole(rows: pa.RecordBatch, starts: Indices, ends: Indices) -> Partitions:
+        """All rows of partitions."""
+        count = len(starts)
+        return Partitions(
+            rows, starts, ends, starts, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.bool_)
+        )
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -70,38 +87,23 @@ class Partitions:
         firsts = absent[self.starts] & ~absent[self.ends - 1]
         return np.where(absent, _EARLIEST if firsts.any() else _LATEST, times)
 
-    def limits(self, column: int, within: int) -> Indices:
-        """Where the time of a match that starts at each row is over: the first row that cannot belong to it."""
-        times = self.times(column)
-        line = frames.Timeline(self.numbers, times, np.zeros(len(times), dtype=np.bool_))
-        places = np.arange(len(times))
-        limits = frames.bounds(line, places, 0, within - 1).ends
-        absent = null_mask(self.rows.column(column))
-        return limits if absent is None else np.where(absent, places, limits)
-
 
 def partitions_of(spec: MatchSpec, rows: pa.RecordBatch) -> Partitions:
     """Rows, in any order, of any number of partitions, sorted."""
     count = rows.num_rows
     if not count:
         none = np.zeros(0, dtype=np.int64)
-        return Partitions(rows, none, none)
+        return Partitions.whole(rows, none, none)
     groups = group(rows, count, spec.partition)
+    if groups.order is not None:
+        rows = take_rows(rows, groups.order)
     total = total_order(spec.order, len(spec.schema))
-    order = sort_rows(rows, _labels(groups, count), total, len(spec.order)).order
-    ends = np.cumsum(groups.sizes)
-    if not (order[1:] < order[:-1]).any():
-        return Partitions(rows, ends - groups.sizes, ends)
-    return Partitions(take_rows(rows, order), ends - groups.sizes, ends)
-
-
-def _labels(groups: Groups, count: int) -> Indices:
     numbers = np.repeat(np.arange(len(groups)), groups.sizes)
-    if groups.order is None:
-        return numbers
-    labels = np.empty(count, dtype=np.int64)
-    labels[groups.order] = numbers
-    return labels
+    order = sort_rows(rows, numbers, total, len(spec.order)).order
+    if (order[1:] < order[:-1]).any():
+        rows = take_rows(rows, order)
+    ends = np.cumsum(groups.sizes)
+    return Partitions.whole(rows, ends - groups.sizes, ends)
 
 
 def symbols(spec: MatchSpec, partitions: Partitions, evaluate: Evaluate) -> Masks:

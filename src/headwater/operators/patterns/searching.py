@@ -6,7 +6,8 @@ answer; then all open questions are answered at once. An attempt in a loop asks 
 next rows are taken. Answers are kept, so that asking too much costs time and changes nothing.
 
 A branch is not entered if the symbols of its rows say that no match comes of it (see `reach`), nor if one with the same
-place, row and navigation has failed before. What that leaves is bounded for each partition.
+place, row and navigation has failed before. What that leaves is bounded for each partition. Where it is asked when a
+match is final, symbols are not enough: rows to come could change what they say, and not what the conditions do.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from headwater.operators.delta import take_rows
 from headwater.operators.frames import Frames
 from headwater.operators.lanes import booleans
 from headwater.operators.patterns.automaton import ACCEPT
-from headwater.operators.patterns.found import Finding, Found
-from headwater.operators.patterns.matching import Failure, Ground, finished, next_start
+from headwater.operators.patterns.found import Finding
+from headwater.operators.patterns.matching import Cursors, Failure, Ground, Outcome, finished, next_start
 from headwater.operators.patterns.measures import aggregated, weighted
 from headwater.operators.patterns.partitions import batch
 from headwater.operators.patterns.reach import OPEN
@@ -39,7 +40,6 @@ from headwater.operators.patterns.spec import (
     Navigate,
     Variables,
 )
-from headwater.operators.sums import Ints
 
 
 class _Rows(NamedTuple):
@@ -121,8 +121,8 @@ def needs_search(ground: Ground) -> bool:
     return not all(spec.is_symbol(name, e) for name in spec.variables for e in spec.conditions.get(name, ()))
 
 
-def search(ground: Ground, evaluate: Evaluate) -> tuple[Found, Ints]:
-    """All matches; and, for each row, when what becomes of it is final."""
+def search(ground: Ground, evaluate: Evaluate) -> Outcome:
+    """All matches."""
     return _Search(ground, evaluate).done()
 
 
@@ -135,22 +135,19 @@ class _Search:
         self._finding = Finding(ground.automaton)
         self._failures: list[Failure] = []
         candidates = ground.startable
-        if ground.reach.looked is not None:
-            candidates = candidates | (ground.looked > ground.limits)
-        count = len(candidates)
-        places = np.where(candidates, np.arange(count), count)
-        self._next = np.minimum.accumulate(places[::-1])[::-1] if count else places
-        self._skipped = np.zeros(count, dtype=np.bool_)
+        if ground.spec.closing:  # what is known of symbols alone may change after a match is final
+            candidates = candidates | (ground.looked > np.arange(1, len(candidates) + 1))
+        elif ground.spec.timeouts:
+            candidates = candidates | ground.beyond(ground.looked)
+        self._cursors = Cursors(ground.partitions, candidates)
 
-    def done(self) -> tuple[Found, Ints]:
-        partitions = self.ground.partitions
-        waiting = np.flatnonzero(self._next[partitions.starts] < partitions.ends).tolist()
-        drivers = (self._partition(partition) for partition in waiting)
+    def done(self) -> Outcome:
+        drivers = (self._partition(partition) for partition in self._cursors.partitions)
         active: list[Asking] = []
         while True:
             active += islice(drivers, _SIDE_BY_SIDE - len(active))
             if not active:
-                return finished(self.ground, self._finding, self._skipped, self._failures)
+                return finished(self.ground, self._finding, self._cursors.skipped, self._failures)
             going, questions = [], []
             for driver in active:
                 asked = next(driver, None)
@@ -164,10 +161,11 @@ class _Search:
 
     def _partition(self, partition: int) -> Asking:
         """All matches of a partition; yields the questions that are to be answered before it goes on."""
-        ground, end = self.ground, int(self.ground.partitions.ends[partition])
-        row, number, work, width = int(ground.partitions.starts[partition]), 1, 0, 1
+        ground, partitions = self.ground, self.ground.partitions
+        row, end = partitions.origins.item(partition), partitions.ends.item(partition)
+        number, work, width = partitions.matched.item(partition) + 1, 0, 1
         attempts: dict[int, _Attempt] = {}
-        while (row := self._next.item(row) if row < end else end) < end:
+        while (row := self._cursors.upfrom(row, end)) < end:
             questions: list[Question] = []
             for at in self._following(row, end, 1 if self.conditions.numbered else width):
                 if at not in attempts:
@@ -188,7 +186,7 @@ class _Search:
                 self._finding.add(partition, row, first.path, number, first.seen)
                 number += 1
                 after = next_start(ground, row, first.path)
-                self._skipped[row + 1 : after] = True
+                self._cursors.skipped[row + 1 : after] = True
                 width = max(width // 2, 1)
             row = after
             attempts = {
@@ -197,10 +195,7 @@ class _Search:
 
     def _following(self, row: int, end: int, count: int) -> Iterator[int]:
         for _ in range(count):
-            if row >= end:
-                return
-            row = self._next.item(row)
-            if row >= end:
+            if (row := self._cursors.upfrom(row, end)) >= end:
                 return
             yield row
             row += 1
@@ -228,11 +223,12 @@ class _Attempt:
     def __init__(self, search: _Search, partition: int, row: int, number: int) -> None:
         self._search = search
         self._ground = search.ground
+        self._partition = partition
         self._row = row
         self._number = number
         partitions = search.ground.partitions
         self._begin, self._end = int(partitions.starts[partition]), int(partitions.ends[partition])
-        self._limit = int(search.ground.limits[row])
+        self._limit = search.ground.limit(row, self._end)
         self._lane = int(search.ground.reach.lanes[partition])
         self._mapped: list[list[int]] = [[] for _ in search.conditions.tracked]
         self._ahead = 1
@@ -258,7 +254,7 @@ class _Attempt:
         automaton, reach = ground.automaton, ground.reach
         ends, looked, limit = reach.ends, reach.looked, self._limit
         failed: set[Question] = set()
-        stack = [iter(ground.begins(self._row, self._begin))]
+        stack = [iter(ground.begins(self._row, self._partition))]
         while stack:
             self.steps += 1
             place = next(stack[-1], None)
@@ -279,7 +275,7 @@ class _Attempt:
                     self.open = path.copy()
                 continue
             cell = reach.offsets.item(self._end - 1 - at) + self._lane
-            if ends.item(place, cell) > limit:
+            if ends.item(place, cell) > limit and not ground.spec.closing:
                 if looked is None:
                     continue
                 if not (ground.spec.timeouts and looked.item(place, cell) > limit and self.open is None):
