@@ -18,6 +18,7 @@ ENTRANCES = {
     "headwater": "what users import",
     "headwater.operators.standing.index": "tests, until the runtime does",
     "headwater.operators.standing.syntax": "tests, until the runtime does",
+    "headwater.operators.patterns.step": "the planner, for which it is laid down first",
     "headwater.runtime.daemon": "Spark, which starts it by its name",
     "headwater.runtime.source": "Spark, through the package pyspark_headwater",
 }

@@ -89,6 +89,18 @@ def variables(pattern: Pattern) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_names(pattern)))
 
 
+def has_start(pattern: Pattern) -> bool:
+    """Whether it asks where its partition starts."""
+    match pattern:
+        case Start():
+            return True
+        case Concat(parts) | Alternate(parts) | Permute(parts):
+            return any(has_start(part) for part in parts)
+        case Quantified(part=part) | Exclude(part):
+            return has_start(part)
+    return False
+
+
 def _names(pattern: Pattern) -> Iterator[str]:
     match pattern:
         case Variable(name):

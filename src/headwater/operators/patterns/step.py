@@ -1,0 +1,299 @@
+"""MATCH_RECOGNIZE kept up to date: what a change of rows changes in the matches.
+
+Of a partition that a change touches, matches are found again from a *cut* on: a row from which the search starts anew,
+whatever comes at the time of the change or later, because by then all that was decided before it is final. The rows from
+there on are matched as they were and as they become; what differs is the change of the output. So a row at the end of a
+long partition costs what is still open there.
+
+State are two arrangements: the rows, by time within their partition; and cuts, one every few rows, by the time from which
+on they can be used. Without a time by which rows are ordered there are no cuts, and a partition is matched as a whole.
+With WITHIN, rows and cuts may be forgotten once they lie `kept` before the least time that can still change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.hashing import Hashes, Indices, Mask, null_mask
+from headwater.operators import ranges
+from headwater.operators.collation import Order, sort_rows, total_order
+from headwater.operators.delta import Delta, Weights, concat, concat_rows, consolidate, take_rows
+from headwater.operators.grouping import group
+from headwater.operators.lanes import integers
+from headwater.operators.ordered import arrange_ordered
+from headwater.operators.patterns.matches import outcome, output, settled
+from headwater.operators.patterns.matching import Outcome, running_max
+from headwater.operators.patterns.partitions import Partitions
+from headwater.operators.patterns.pattern import has_start
+from headwater.operators.patterns.spec import NEVER, Evaluate, Input, MatchNumber, MatchSpec, Navigate
+from headwater.operators.runs import Run, probe
+from headwater.operators.sums import Ints
+
+_CUT_ROWS = 16
+"""Rows between one cut and the next, if the time of a match is not shorter."""
+_SLICE_KEYS = 1 << 16
+"""Partitions that are matched at a time."""
+
+_EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What comes of a delta: the change of the output, consolidated, and a run for each arrangement."""
+
+    output: Delta
+    rows: Run
+    cuts: Run
+
+
+def rows_order(spec: MatchSpec) -> tuple[Order, ...]:
+    """The order of the arrangement of rows within a partition; its key are the columns of the partition."""
+    return () if spec.time is None else (spec.order[0],)
+
+
+def cuts_schema(spec: MatchSpec) -> pa.Schema:
+    """Of the arrangement of cuts: the partition, then the times from which on it can be used, of the row at which the
+    search starts, and of the first row that has to be read for it; then how many matches there are before it."""
+    fields = [spec.schema.field(i) for i in spec.partition]
+    return pa.schema(
+        [*fields, *(pa.field(name, pa.int64()) for name in ("settled", "at", "since", "matched"))]
+    )
+
+
+def cuts_key(spec: MatchSpec) -> tuple[int, ...]:
+    """Where the arrangement of cuts has the partition."""
+    return tuple(range(len(spec.partition)))
+
+
+def cuts_order(spec: MatchSpec) -> tuple[Order, ...]:
+    """The order of the arrangement of cuts within a partition."""
+    return (Order(len(spec.partition), descending=False, nulls_first=True),)
+
+
+def kept(spec: MatchSpec) -> int | None:
+    """How long before the least time that can still change rows and cuts are needed, in microseconds; None if for ever.
+
+    A cut's time is `at`. It is for ever without WITHIN, and where matches are counted or something looks back from a row.
+    """
+    counts = any(isinstance(each, MatchNumber) for each in _inputs(spec))
+    if spec.within is None or counts or has_start(spec.pattern) or _rows_back(spec):
+        return None
+    return 3 * spec.within
+
+
+def _rows_back(spec: MatchSpec) -> int:
+    """How many rows back from those of a match anything looks."""
+    return max((-each.offset for each in _inputs(spec) if isinstance(each, Navigate)), default=0)
+
+
+def _inputs(spec: MatchSpec) -> list[Input]:
+    """What conditions and measures look at."""
+    numbers = [*spec.measures, *(number for each in spec.conditions.values() for number in each)]
+    return [each for number in numbers for each in spec.expressions[number].inputs]
+
+
+def step(spec: MatchSpec, rows: Sequence[Run], cuts: Sequence[Run], delta: Delta, evaluate: Evaluate) -> Step:
+    """Apply a delta, given the runs of the two arrangements."""
+    change = arrange_ordered(delta, spec.partition, rows_order(spec))
+    outputs, made = [], []
+    if len(change):
+        groups = group(change.rows, len(change), spec.partition)
+        numbers = np.repeat(np.arange(len(groups)), groups.sizes)
+        order = np.arange(len(change)) if groups.order is None else groups.order
+        for first in range(0, len(groups), _SLICE_KEYS):
+            chosen = slice(first, first + _SLICE_KEYS)
+            keys, hashes = groups.keys.slice(first, _SLICE_KEYS), groups.hashes[chosen]
+            within = order[(numbers >= first) & (numbers < first + _SLICE_KEYS)]
+            labels = numbers[(numbers >= first) & (numbers < first + _SLICE_KEYS)] - first
+            touched = _Touched(take_rows(change.rows, within), change.weights[within], labels, keys, hashes)
+            stepping = _Stepping(spec, rows, cuts, touched, evaluate)
+            changed, cut = stepping.done()
+            outputs.append(changed)
+            made.append(cut)
+    cut_changes = concat(made, cuts_schema(spec))
+    return Step(
+        consolidate(concat(outputs, spec.output)),
+        change,
+        arrange_ordered(cut_changes, cuts_key(spec), cuts_order(spec)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Touched:
+    """Changes, and the partitions that they are in; `labels` ascend."""
+
+    rows: pa.RecordBatch
+    weights: Weights
+    labels: Indices
+    keys: pa.RecordBatch
+    hashes: Hashes
+
+
+@dataclass(frozen=True, eq=False)
+class _Cuts:
+    """From where on partitions are matched again: times, by partition; and those of cuts after it, which go."""
+
+    at: Ints
+    since: Ints
+    matched: Ints
+    there: Mask
+    """Which have a cut; the others are matched as a whole."""
+    gone: Delta
+
+
+class _Stepping:
+    def __init__(
+        self, spec: MatchSpec, rows: Sequence[Run], cuts: Sequence[Run], touched: _Touched, evaluate: Evaluate
+    ) -> None:
+        self._spec = spec
+        self._rows = rows
+        self._cuts = cuts
+        self._touched = touched
+        self._evaluate = evaluate
+
+    def done(self) -> tuple[Delta, Delta]:
+        """The change of the output, and of the cuts."""
+        spec, touched = self._spec, self._touched
+        cuts = self._chosen()
+        old = self._read(cuts)
+        count = len(touched.labels)
+        rows = concat_rows([old[0], touched.rows], spec.schema)
+        labels = np.concatenate((old[1], touched.labels))
+        before = np.concatenate((old[2], np.zeros(count, dtype=np.int64)))
+        after = np.concatenate((old[2], touched.weights))
+        sort = sort_rows(rows, labels, total_order(spec.order, len(spec.schema)), len(spec.order))
+        firsts = np.flatnonzero(sort.rows)
+        places = sort.order[firsts]
+        was, becomes = (np.maximum(np.add.reduceat(w[sort.order], firsts), 0) for w in (before, after))
+        rows, labels = take_rows(rows, places), labels[places]
+        went, _ = self._matched(rows, labels, was, cuts)
+        came, added = self._matched(rows, labels, becomes, cuts, cutting=True)
+        return concat([went.negated(), came], spec.output), concat(
+            [cuts.gone.negated(), added], cuts_schema(spec)
+        )
+
+    def _chosen(self) -> _Cuts:
+        """The last cut of each partition that can be used for its first change."""
+        spec, touched = self._spec, self._touched
+        count, schema = len(touched.hashes), cuts_schema(spec)
+        none = np.full(count, _EARLIEST, dtype=np.int64)
+        if spec.time is None:
+            return _Cuts(none, none, none * 0, np.zeros(count, dtype=np.bool_), Delta.empty(schema))
+        key, column = cuts_key(spec), len(spec.partition)
+        starts = np.flatnonzero(np.diff(touched.labels, prepend=-1))
+        lane = touched.rows.column(spec.time)
+        absent = null_mask(lane)
+        times = integers(lane) if absent is None else np.where(absent, _EARLIEST, integers(lane))
+        first = np.minimum.reduceat(times, starts)
+        found = ranges.last_upto(self._cuts, key, column, touched.keys, touched.hashes, first, schema=schema)
+        low, at, since, matched = (none.copy() for _ in range(4))
+        lanes = [integers(found.rows.column(column + i)) for i in range(4)]
+        # of several that can be used from the same time on, the last
+        order = np.lexsort((lanes[1], found.probe))
+        for target, lane in zip((low, at, since, matched), lanes, strict=True):
+            target[found.probe[order]] = lane[order]
+        there = np.zeros(count, dtype=np.bool_)
+        there[found.probe] = True
+        matched[~there] = 0
+        later = ranges.between(
+            self._cuts, key, column, touched.keys, touched.hashes, low, np.full(count, _LATEST), schema=schema
+        )
+        beyond = np.flatnonzero(integers(later.rows.column(column + 1)) > at[later.probe])
+        gone = Delta(take_rows(later.rows, beyond), later.weights[beyond])
+        return _Cuts(at, since, matched, there, gone)
+
+    def _read(self, cuts: _Cuts) -> tuple[pa.RecordBatch, Indices, Weights]:
+        """The rows that are there of partitions, from their cuts on: with their partitions and weights."""
+        spec, touched = self._spec, self._touched
+        some, all_ = np.flatnonzero(cuts.there), np.flatnonzero(~cuts.there)
+        found = [
+            (
+                all_,
+                probe(
+                    self._rows,
+                    spec.partition,
+                    take_rows(touched.keys, all_),
+                    touched.hashes[all_],
+                    schema=spec.schema,
+                ),
+            )
+        ]
+        if len(some):
+            assert spec.time is not None
+            keys, hashes = take_rows(touched.keys, some), touched.hashes[some]
+            spans = ranges.spans(self._rows, spec.time, hashes, cuts.since[some], None)
+            found.append((some, spans.read(spec.partition, keys, spec.schema)))
+        return (
+            concat_rows([each.rows for _, each in found], spec.schema),
+            np.concatenate([which[each.probe] for which, each in found]),
+            np.concatenate([each.weights for _, each in found]),
+        )
+
+    def _matched(
+        self, rows: pa.RecordBatch, labels: Indices, weights: Weights, cuts: _Cuts, *, cutting: bool = False
+    ) -> tuple[Delta, Delta]:
+        """The output for sorted rows that are there so many times; and the cuts in them."""
+        spec = self._spec
+        no_cuts = Delta.empty(cuts_schema(spec))
+        places = np.repeat(np.arange(len(weights)), weights)
+        if not len(places):
+            return Delta.empty(spec.output), no_cuts
+        rows, labels = take_rows(rows, places), labels[places]
+        starts = np.flatnonzero(np.diff(labels, prepend=-1))
+        ends = np.append(starts[1:], len(labels))
+        which = labels[starts]
+        origins = starts
+        if spec.time is not None:
+            partitions = Partitions.whole(rows, starts, ends)
+            early = partitions.times(spec.time) < cuts.at[labels]
+            origins = starts + np.add.reduceat(early, starts)
+        partitions = Partitions(rows, starts, ends, origins, cuts.matched[which], cuts.there[which])
+        found = outcome(spec, partitions, self._evaluate, settling=cutting and spec.time is not None)
+        made = Delta.of(output(spec, partitions, found, self._evaluate))
+        if not cutting or spec.time is None:
+            return made, no_cuts
+        return made, self._cut(partitions, which, found)
+
+    def _cut(self, partitions: Partitions, which: Indices, matched: Outcome) -> Delta:
+        """Cuts in matched rows: the first of every few rows, or of a part of the time of a match."""
+        spec, found = self._spec, matched.found
+        assert spec.time is not None
+        times = partitions.times(spec.time)
+        numbers, count = partitions.numbers, len(times)
+        final = matched.settled.copy()
+        np.maximum.at(final, found.starts, settled(spec, partitions, matched))
+        usable = np.empty(count, dtype=np.int64)
+        usable[1:] = np.maximum(running_max(final, partitions)[:-1], times[1:])
+        places = np.arange(count)
+        able = matched.visited & (places > partitions.origins[numbers])
+        able[1:] &= times[1:] > times[:-1]
+        able[able] &= usable[able] < NEVER
+        if (absent := null_mask(partitions.rows.column(spec.time))) is not None:
+            able &= ~np.logical_or.reduceat(absent, partitions.starts)[numbers]
+        chosen = np.flatnonzero(able)
+        origins = partitions.origins[numbers[chosen]]
+        buckets = [(chosen - origins) // _CUT_ROWS]
+        firsts = [np.zeros(len(chosen), dtype=np.int64)]
+        if spec.within is not None:
+            part = max(spec.within // 4, 1)
+            buckets.append(times[chosen] // part)
+            firsts.append(times[origins] // part)
+        same = np.zeros(len(chosen), dtype=np.bool_)
+        same[1:] = numbers[chosen[1:]] == numbers[chosen[:-1]]
+        fresh = np.zeros(len(chosen), dtype=np.bool_)
+        for bucket, first in zip(buckets, firsts, strict=True):
+            fresh |= bucket != np.where(same, np.roll(bucket, 1), first)
+        chosen = chosen[fresh]
+        owners = numbers[chosen]
+        began = np.zeros(count + 1, dtype=np.int64)
+        np.add.at(began, found.starts[~found.timed_out] + 1, 1)
+        began = np.cumsum(began)
+        before = partitions.matched[owners] + began[chosen] - began[partitions.starts[owners]]
+        since = times[np.maximum(chosen - _rows_back(spec), partitions.starts[owners])]
+        keys = take_rows(self._touched.keys, which[owners])
+        lanes = [pa.array(lane) for lane in (usable[chosen], times[chosen], since, before)]
+        return Delta.of(pa.RecordBatch.from_arrays([*keys.columns, *lanes], schema=cuts_schema(spec)))
