@@ -141,7 +141,7 @@ def test_a_pattern_that_needs_too_many_steps_is_refused_by_its_name() -> None:
             "C": [(total, lambda t: t is not None and t > 99)],
         },
         arguments=[lambda x: x],
-        work_max=20_000,
+        work_max=2_000,
     )
     with pytest.raises(
         EvaluationError, match=r"matching the pattern \(pattern\) takes too many steps"

@@ -166,32 +166,33 @@ class _Search:
         number, work, width = partitions.matched.item(partition) + 1, 0, 1
         attempts: dict[int, _Attempt] = {}
         while (row := self._cursors.upfrom(row, end)) < end:
-            questions: list[Question] = []
-            for at in self._following(row, end, 1 if self.conditions.numbered else width):
-                if at not in attempts:
-                    attempts[at] = _Attempt(self, partition, at, number)
-                questions += attempts[at].ask()
-            first = attempts[row]
-            if sum(each.steps for each in attempts.values()) + work > ground.spec.work_max:
+            first = self._attempt(attempts, partition, row, number)
+            questions = first.ask()
+            if work + first.steps > ground.spec.work_max:
                 raise self._too_much(partition)
             if not first.over:
+                for at in self._following(row + 1, end, 0 if self.conditions.numbered else width):
+                    questions = questions + self._attempt(attempts, partition, at, number).ask()
                 yield questions
                 continue
             work += first.steps
+            del attempts[row]
             if first.path is None:
                 self._failures.append(Failure(row, first.seen, first.open))
-                after = row + 1
+                row += 1
                 width = min(2 * width, _ATTEMPTS_MAX)
-            else:
-                self._finding.add(partition, row, first.path, number, first.seen)
-                number += 1
-                after = next_start(ground, row, first.path)
-                self._cursors.skipped[row + 1 : after] = True
-                width = max(width // 2, 1)
-            row = after
-            attempts = {
-                at: each for at, each in attempts.items() if at >= row and not self.conditions.numbered
-            }
+                continue
+            self._finding.add(partition, row, first.path, number, first.seen)
+            number += 1
+            after = next_start(ground, row, first.path)
+            self._cursors.skipped[row + 1 : after] = True
+            row, width = after, max(width // 2, 1)
+            attempts = {at: each for at, each in attempts.items() if at >= row}
+
+    def _attempt(self, attempts: dict[int, _Attempt], partition: int, row: int, number: int) -> _Attempt:
+        if row not in attempts:
+            attempts[row] = _Attempt(self, partition, row, number)
+        return attempts[row]
 
     def _following(self, row: int, end: int, count: int) -> Iterator[int]:
         for _ in range(count):
@@ -234,6 +235,7 @@ class _Attempt:
         self._ahead = 1
         self._path: list[int] = []
         self._run = self._search_on()
+        self._waiting: list[Question] = []
         self.path: list[int] | None = None
         self.open: list[int] | None = None
         """The most preferred path that would have gone on when there was no row in time."""
@@ -243,11 +245,12 @@ class _Attempt:
 
     def ask(self) -> list[Question]:
         """Goes on until it is over, or needs answers: to these questions."""
-        if self.over:
-            return []
-        asked = next(self._run, None)
-        self.over = asked is None
-        return asked or []
+        answers = self._search.answers
+        if not self.over and all(question in answers for question in self._waiting):
+            asked = next(self._run, None)
+            self.over = asked is None
+            self._waiting = asked or []
+        return self._waiting
 
     def _search_on(self) -> Asking:
         ground, conditions, path = self._ground, self._search.conditions, self._path
@@ -257,6 +260,8 @@ class _Attempt:
         stack = [iter(ground.begins(self._row, self._partition))]
         while stack:
             self.steps += 1
+            if self.steps > ground.spec.work_max:
+                return
             place = next(stack[-1], None)
             if place is None:
                 stack.pop()
