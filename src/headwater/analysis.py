@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import tantivy
 
 from headwater.errors import UsageError
+
+if TYPE_CHECKING:
+    import tantivy
 
 LANGUAGES = (
     *("arabic", "danish", "dutch", "english", "finnish", "french", "german", "greek", "hungarian", "italian"),
@@ -66,6 +68,8 @@ class Analysis:
 
     def analyzer(self, *, stems: bool = True, whole: bool = False) -> tantivy.TextAnalyzer:
         """What makes terms of a text, or words; `whole` takes the text for one word, however long."""
+        import tantivy  # whoever does not search needs none of it
+
         filters = tantivy.Filter
         if whole:
             made = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw())
@@ -105,6 +109,8 @@ def letters() -> npt.NDArray[np.bool_]:
 
     Beyond the fourth plane there are none, and surrogates are no characters.
     """
+    import tantivy
+
     points = np.arange(0x40000, dtype=np.uint32)
     points = points[(points < 0xD800) | (points > 0xDFFF)]
     spaced = np.full(2 * len(points), ord(" "), dtype=np.uint32)

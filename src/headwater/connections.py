@@ -72,7 +72,7 @@ SOURCE_OPTIONS: Mapping[str, tuple[str, ...]] = {
 SINK_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "postgres": ("url", "table", "key", "mode", "adopt", "on_error"),
     "redis": ("url", "key", "as", "prefix", "score", "member", "adopt", "on_error"),
-    "search": ("path", "key", "text", "language", "adopt", "on_error"),
+    "search": ("path", "key", "text", "language", "accents", "adopt", "on_error"),
     "lake": ("warehouse", "table", "key", "mode", "catalog", "file_rows", "snapshots", "adopt", "on_error"),
     "parquet": ("path", "key", "mode", "adopt", "on_error"),
     "topic": ("topic", "key", "mode", "partitions", "durability", "cleanup", "adopt", "on_error"),

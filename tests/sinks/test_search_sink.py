@@ -291,6 +291,7 @@ def test_an_index_of_other_columns_is_refused_with_what_differs(tmp_path: Path) 
     ("make", "said"),
     [
         (lambda p: SearchTarget(p, language="klingon"), "there is no language 'klingon'"),
+        (lambda p: SearchTarget(p, accents="drop"), "accents cannot be 'drop'"),
         (
             lambda p: SearchTarget(p, text=("year",)).prepare(Shape("s", "v", BOOKS, ("id",))),
             "column 'year' cannot be",
@@ -374,6 +375,15 @@ def test_a_language_finds_words_by_their_stems(tmp_path: Path) -> None:
         index.query("fishing", highlight=True).to_pylist()[0]["_highlight"]["body"].count("<b>fished</b>")
         == 1
     )
+
+
+def test_accents_can_be_folded(tmp_path: Path) -> None:
+    assert ids(filled(tmp_path / "kept", everything()).query("text:schone")) == []
+    index = filled(tmp_path / "folded", everything(), accents="fold")
+    assert ids(index.query("text:schone")) == ids(index.query("text:schöne")) != []
+    with pytest.raises(SinkError) as caught:
+        SearchTarget(tmp_path / "folded").prepare(Shape("s", "v", everything().schema, ("id",)))
+    assert "accents: False there, True here" in str(caught.value.detail)
 
 
 def test_lists_of_text_are_searched(tmp_path: Path) -> None:

@@ -52,7 +52,12 @@ def open_declared(
             from headwater.sinks.search import SearchTarget
 
             columns = _names(options["text"]) if options.get("text") is not None else None
-            return SearchTarget(options.get("path") or place, text=columns, language=options.get("language"))
+            return SearchTarget(
+                options.get("path") or place,
+                text=columns,
+                language=options.get("language"),
+                accents=options.get("accents", "keep"),
+            )
         case "lake":
             from headwater.sinks.lake import LakeTarget
 

@@ -44,7 +44,7 @@ class SearchTarget:
 
     `text` are the columns to be searched in full text, every STRING (and ARRAY<STRING>) column outside the key unless said;
     `language` reduces words to their stems ('english', 'german', ...), without it words are as they are written, in lower
-    case.
+    case. `accents='fold'` takes é for e.
     """
 
     guarantee: ClassVar[str] = (
@@ -57,11 +57,16 @@ class SearchTarget:
         *,
         text: tuple[str, ...] | None = None,
         language: str | None = None,
+        accents: str = "keep",
         version: Version | None = None,
     ) -> None:
         if language is not None and language not in LANGUAGES:
             raise SinkError(
                 f"there is no language {language!r} to search in", hint=f"use one of {', '.join(LANGUAGES)}"
+            )
+        if accents not in ("keep", "fold"):
+            raise SinkError(
+                f"accents cannot be {accents!r}", hint="use 'keep' or 'fold', which takes é for e"
             )
         self._place = Path(path)
         self._version = version
@@ -70,6 +75,7 @@ class SearchTarget:
         self._sink = ""
         self._text = text
         self._language = language
+        self._accents = accents
         self._layout: Layout | None = None
         self._reader: SearchIndex | None = None
         self._index: tantivy.Index | None = None
@@ -175,7 +181,9 @@ class SearchTarget:
         return SearchVersions(self._sink, self._place, self._beside, _stand_in)
 
     def _beside(self, version: Version) -> SearchTarget:
-        return SearchTarget(self._place, text=self._text, language=self._language, version=version)
+        return SearchTarget(
+            self._place, text=self._text, language=self._language, accents=self._accents, version=version
+        )
 
     def _find(self) -> None:
         """See which folder it is now: another version may have been put in force since."""
@@ -199,7 +207,7 @@ class SearchTarget:
         schema = pa.schema([pa.field(f.name, f.type, f.nullable) for f in shape.schema])
         texts = tuple(f.name for f in schema if _is_text(f.type))
         if self._text is None:
-            return Layout(schema, shape.key, tuple(t for t in texts if t not in shape.key), self._language)
+            return self._laid_out(schema, shape, [t for t in texts if t not in shape.key])
         for name in self._text:
             if name not in texts:
                 raise SinkError(
@@ -207,7 +215,10 @@ class SearchTarget:
                     hint=f"text takes STRING columns of the view: {', '.join(texts) or 'it has none'}",
                     sink=shape.sink,
                 )
-        return Layout(schema, shape.key, tuple(t for t in texts if t in self._text), self._language)
+        return self._laid_out(schema, shape, [t for t in texts if t in self._text])
+
+    def _laid_out(self, schema: pa.Schema, shape: Shape, text: list[str]) -> Layout:
+        return Layout(schema, shape.key, tuple(text), self._language, self._accents == "keep")
 
     def _begun(self) -> bool:
         """Whether there is an index; not if a crash left one without its first commit."""
@@ -301,7 +312,7 @@ def _differences(found: Layout, wanted: Layout) -> Iterator[str]:
         if mine != theirs:
             shown = [("none" if one is None else format_type(one.type)) for one in (mine, theirs)]
             yield f"column {name}: {shown[0]} there, {shown[1]} here"
-    for what in ("key", "text", "language"):
+    for what in ("key", "text", "language", "accents"):
         there, here = getattr(found, what), getattr(wanted, what)
         if there != here:
             yield f"{what}: {there!r} there, {here!r} here"

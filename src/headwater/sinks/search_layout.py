@@ -66,6 +66,7 @@ class Layout:
     key: tuple[str, ...]
     text: tuple[str, ...]
     language: str | None = None
+    accents: bool = True
 
     @property
     def columns(self) -> list[Column]:
@@ -98,13 +99,15 @@ class Layout:
             "key": list(self.key),
             "text": list(self.text),
             "language": self.language,
+            **({} if self.accents else {"accents": False}),
         }
 
     @staticmethod
     def of_document(plain: dict[str, Any]) -> Layout:
         """The layout that `document` wrote."""
         fields = [pa.field(name, parse_type(kind), nullable) for name, kind, nullable in plain["columns"]]
-        return Layout(pa.schema(fields), tuple(plain["key"]), tuple(plain["text"]), plain["language"])
+        key, text = tuple(plain["key"]), tuple(plain["text"])
+        return Layout(pa.schema(fields), key, text, plain["language"], plain.get("accents", True))
 
     def fields(self) -> tantivy.Schema:
         """The schema of the index."""
@@ -132,7 +135,7 @@ class Layout:
     @property
     def analysis(self) -> Analysis:
         """How text is taken apart."""
-        return Analysis(self.language)
+        return Analysis(self.language, self.accents)
 
     def keys(self, rows: pa.RecordBatch) -> list[str]:
         """The key term of each row; the rows have the key columns, maybe among others."""

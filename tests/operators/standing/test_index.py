@@ -114,7 +114,7 @@ def leaf(random: Random) -> Node:
             return Term(random.choice(KEYWORDS), random.choice(CODES), boost)
         case 3 | 4:
             terms = tuple(random.choice(TERMS[:6]) for _ in range(random.randint(2, 3)))
-            places = (0, random.choice([1, 1, 2]), random.choice([2, 3]))[: len(terms)]
+            places = random.choice([(0, 1, 2), (0, 1, 2), (0, 2, 3), (0, 1, 3)])[: len(terms)]
             return Phrase(texts, terms, places, random.randint(0, 4), boost)
         case 5:
             return Pattern(strings, random.choice(PATTERNS), boost)
@@ -265,6 +265,7 @@ def test_small_parts_answer_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "RECENT_MAX", 3)
     monkeypatch.setattr(patterns, "REMEMBERED_MAX", 5)
     monkeypatch.setattr("headwater.operators.standing.index.BATCH_ROWS", 7)
+    monkeypatch.setattr("headwater.operators.standing.index.WAITING_MAX", 3)
     assert answered() == whole
     assert len(whole) > 500
 

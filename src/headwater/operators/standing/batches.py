@@ -17,6 +17,9 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
+_NOWHERE: tuple[int, list[int]] = (0, [])
+
+
 class Batch:
     """Documents, taken apart. A hit is a word of a document that an atom means; hits lie by atom and document."""
 
@@ -42,7 +45,8 @@ class Batch:
                 tokens.append(its)
                 kept += len(its.row)
         self._lay(found, tokens)
-        self._phrases: dict[tuple[int, int], tuple[int, list[int]]] = {}
+        self._phrases: dict[int, tuple[int, list[int]]] = {}
+        """Of a phrase and a document, as one number, how often it is found and the words that take part."""
 
     def _hits(self, place: int, its: Tokens, kept: int) -> list[tuple[Ints, Tokens, Ints]]:
         """The atoms of words and of patterns, each with the numbers of its words."""
@@ -120,38 +124,59 @@ class Batch:
         return held
 
     def _phrases_met(self, atom: Ints, row: Ints) -> Bools:
-        """Whether documents have phrases: first that they have the terms, then where."""
+        """Whether documents have phrases; what is found of a phrase in a document is kept for its score."""
         size = max(self.size, 1)
         keys, back = np.unique(atom * size + row, return_inverse=True)
-        held = np.zeros(len(keys), dtype=np.bool_)
-        which, rows = keys // size, keys % size
-        _, starts = np.unique(which, return_index=True)
-        for first, last in zip(starts.tolist(), [*starts[1:].tolist(), len(keys)], strict=True):
-            phrase = int(which[first])
-            terms, places, slop = self.atoms.phrases[phrase]
-            lines = self.line[list(dict.fromkeys(terms))]
-            candidates = np.flatnonzero(self.has[lines][:, rows[first:last]].all(axis=0)) + first
-            for candidate, document in zip(candidates.tolist(), rows[candidates].tolist(), strict=True):
-                found = self._phrases.get((phrase, document))
-                if found is None:
-                    words = {term: self.hits(term, document) for term in set(terms)}
-                    where = [
-                        list(zip(self.token_position[words[t]].tolist(), words[t].tolist(), strict=True))
-                        for t in terms
-                    ]
-                    found = self._phrases[phrase, document] = occurrences(where, terms, places, slop)
-                held[candidate] = found[0] > 0
+        unknown = np.array([key not in self._phrases for key in keys.tolist()], dtype=np.bool_)
+        self._find_phrases(keys[unknown])
+        held = np.array([self._phrases[key][0] > 0 for key in keys.tolist()], dtype=np.bool_)
         return held[back]
+
+    def _find_phrases(self, keys: Ints) -> None:
+        """Look for phrases: first that documents have the terms, then where; the words of exact ones in vectors."""
+        atom, row = keys // max(self.size, 1), keys % max(self.size, 1)
+        self._phrases.update(dict.fromkeys(keys.tolist(), _NOWHERE))
+        phrases = [self.atoms.phrases[one] for one in atom.tolist()]
+        count = np.array([len(terms) for terms, _, _ in phrases], dtype=np.int64)
+        term = np.fromiter((one for terms, _, _ in phrases for one in terms), dtype=np.int64)
+        place = np.fromiter((one for _, places, _ in phrases for one in places), dtype=np.int64)
+        owner = np.repeat(np.arange(len(keys), dtype=np.int64), count)
+        lacking = np.bincount(owner, weights=~self.has[self.line[term], row[owner]], minlength=len(keys))
+        kept = lacking[owner] == 0
+        owner, term, place = owner[kept], term[kept], place[kept]
+        pair = np.searchsorted(self.pairs, term * self.size + row[owner])
+        begin, times = self.hit_at[pair], self.hit_at[pair + 1] - self.hit_at[pair]
+        exact = np.array([slop == 0 for _, _, slop in phrases], dtype=np.bool_)[owner]
+        self._exact(keys, owner[exact], place[exact], begin[exact], times[exact], count)
+        for one in np.unique(owner[~exact]).tolist():
+            its = slice(*np.searchsorted(owner, [one, one + 1]).tolist())
+            where = []
+            for first, many in zip(begin[its].tolist(), times[its].tolist(), strict=True):
+                words = self.hit_token[first : first + many]
+                where.append(list(zip(self.token_position[words].tolist(), words.tolist(), strict=True)))
+            self._phrases[int(keys[one])] = occurrences(where, *phrases[one])
+
+    def _exact(self, keys: Ints, owner: Ints, place: Ints, begin: Ints, times: Ints, count: Ints) -> None:
+        """Phrases without slop: where as many terms as the phrase has say that it begins."""
+        owners, token = np.repeat(owner, times), self.hit_token[spread(begin, times)]
+        start = self.token_position[token] - np.repeat(place, times)
+        order = np.lexsort((token, start, owners))
+        owners, start, token = owners[order], start[order], token[order]
+        edge = np.ones(len(owners) + 1, dtype=np.bool_)
+        edge[1:-1] = (owners[1:] != owners[:-1]) | (start[1:] != start[:-1])
+        first = np.flatnonzero(edge)
+        length = np.diff(first)
+        first = first[:-1]
+        whole = length == count[owners[first]]
+        for at, many in zip(first[whole].tolist(), length[whole].tolist(), strict=True):
+            key = int(keys[owners[at]])
+            found, words = self._phrases[key]
+            self._phrases[key] = found + 1, [*words, *token[at : at + many].tolist()]
 
     @property
     def spans(self) -> tuple[Ints, Ints, Ints]:
         """Where each word stands: in which value, from which character, and before which."""
         return self.token_item, self.token_start, self.token_end
-
-    def hits(self, atom: int, row: int) -> Ints:
-        """The words of a document that an atom means."""
-        pair = int(np.searchsorted(self.pairs, atom * self.size + row))
-        return self.hit_token[self.hit_at[pair] : self.hit_at[pair + 1]]
 
     def times(self, atom: Ints, row: Ints) -> Ints:
         """How often documents have words; 1 for patterns and what is not counted, as one time scores."""
@@ -161,7 +186,7 @@ class Batch:
         pair = np.searchsorted(self.pairs, atom[words] * self.size + row[words])
         counts[words] = self.hit_at[pair + 1] - self.hit_at[pair]
         for at in np.flatnonzero(kind == PHRASE).tolist():
-            counts[at] = self._phrases[int(atom[at]), int(row[at])][0]
+            counts[at] = self._phrases[int(atom[at]) * self.size + int(row[at])][0]
         return counts
 
     def marks(self, atom: Ints, row: Ints) -> tuple[Ints, Ints]:
@@ -172,7 +197,7 @@ class Batch:
         count = self.hit_at[pair + 1] - self.hit_at[pair]
         owners, tokens = [np.repeat(words, count)], [self.hit_token[spread(self.hit_at[pair], count)]]
         for at in np.flatnonzero(kind == PHRASE).tolist():
-            its = self._phrases[int(atom[at]), int(row[at])][1]
+            its = self._phrases[int(atom[at]) * self.size + int(row[at])][1]
             owners.append(np.full(len(its), at, dtype=np.int64))
             tokens.append(np.array(its, dtype=np.int64))
         return _joined(owners), _joined(tokens)

@@ -46,8 +46,7 @@ def candidates(segment: Segment, anchors: Anchors, batch: Batch) -> list[tuple[I
         rows = np.repeat(row[first:last], count[first:last])
         also = anchors.also[slot]
         may = (also == NONE) | batch.has[batch.line[also], rows]
-        keys = np.unique(slot[may] * batch.size + rows[may])
-        parts.append((keys // batch.size, keys % batch.size))
+        parts.append((slot[may], rows[may]))
     if len(anchors.scanning):
         every = np.arange(batch.size, dtype=np.int64)
         step = max(1, CANDIDATES_MAX // max(batch.size, 1))

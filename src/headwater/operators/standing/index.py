@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headwater.analysis import Lexicon
 from headwater.operators.standing.atoms import Atoms
@@ -22,6 +23,7 @@ from headwater.operators.standing.fields import Fields
 from headwater.operators.standing.nodes import HIGHEST, LOWEST, Query
 from headwater.operators.standing.programs import Program, compiled
 from headwater.operators.standing.segments import Anchors, Segment, derive
+from headwater.operators.standing.tokens import distinct
 
 HIGHLIGHT = pa.struct(
     [("field", pa.string()), ("item", pa.int32()), ("start", pa.int32()), ("end", pa.int32())]
@@ -44,6 +46,8 @@ HoldsFunction = Callable[[Asked, pa.Table], Sequence[npt.NDArray[np.bool_]]]
 
 BATCH_ROWS, BATCH_BYTES = 1024, 4 << 20
 """Of how many documents, and of about how many bytes, the words are laid out at a time."""
+WAITING_MAX = 8_192
+"""So many new queries wait before they become a segment, which takes far less memory."""
 LEARNT = 1 << 16
 """After so many documents a segment no longer asks anew what is rare."""
 
@@ -63,7 +67,7 @@ class QueryIndex:
         self._until = np.zeros(1024, dtype=np.int64)
         self._free: list[int] = []
         self._waiting: dict[int, Program] = {}
-        self._segments: list[tuple[Segment, Anchors]] = []
+        self._segments: list[tuple[Segment, Anchors | None]] = []
         self._kept = LOWEST
 
     def __len__(self) -> int:
@@ -94,6 +98,8 @@ class QueryIndex:
         self._waiting[number] = program
         if program.payload is not None:
             self._payloads[number] = program.payload
+        if len(self._waiting) >= WAITING_MAX:
+            self._gather()
 
     def remove(self, query_id: str, until: int = LOWEST) -> bool:
         """End a query before the position `until`; False if there is none of that id."""
@@ -130,6 +136,7 @@ class QueryIndex:
         batch = Batch(self._atoms, self._lexicon, documents.slice(begin, size))
         parts = []
         for which, (segment, anchors) in enumerate(self._segments):
+            assert anchors is not None
             for slot, row in candidates(segment, anchors, batch):
                 valid = self._valid(segment.numbers[slot], row, at)
                 slot, row = slot[valid], row[valid]
@@ -164,21 +171,20 @@ class QueryIndex:
             score[its], owner, token, field = scored(segment, slot[its], row[its], batch)
             marks.append((its[owner], token, field))
         kept = self._asked(documents, begin, number, row, score)
-        _, firsts = np.unique(number * batch.size + row, return_index=True)  # parts may have a pair twice
-        once = np.zeros(len(number), dtype=np.bool_)
-        once[firsts] = True
-        kept &= once
-        names = {one: self._ids[one] for one in np.unique(number).tolist()}
-        ranks = {one: rank for rank, one in enumerate(sorted(names, key=lambda one: names[one] or ""))}
-        rank = np.array([ranks[one] for one in number.tolist()], dtype=np.int64)
-        order = np.lexsort((rank, row))
-        order = order[kept[order]]
+        _, firsts = distinct(number * batch.size + row)  # a pair may have been found twice
+        firsts = firsts[kept[firsts]]
+        names = pa.array([self._ids[one] for one in number[firsts].tolist()], pa.string())
+        found = pa.table([pa.array(row[firsts]), names], names=["row", "query"])
+        places = np.asarray(pc.sort_indices(found, [("row", "ascending"), ("query", "ascending")])).astype(
+            np.int64
+        )
+        order = firsts[places]
         target = np.full(len(number), -1, dtype=np.int64)
         target[order] = np.arange(len(order))
         owner, token, field = (np.concatenate(columns) for columns in zip(*marks, strict=True))
         return pa.Table.from_arrays(
             [
-                pa.array([names[one] for one in number[order].tolist()], pa.string()),
+                names.take(pa.array(places)),
                 pa.array(row[order] + begin),
                 pa.array(score[order]),
                 self._highlights(batch, target[owner], token, field, len(order)),
@@ -211,7 +217,7 @@ class QueryIndex:
         """The words of each match, in the order of the fields and of the text, each once."""
         there = owner >= 0
         tokens = max(len(batch.token_row), 1)
-        keys, firsts = np.unique(owner[there] * tokens + token[there], return_index=True)
+        keys, firsts = distinct(owner[there] * tokens + token[there])
         owner, token, field = keys // tokens, keys % tokens, field[there][firsts]
         names = pa.array([column.name for column in self.fields.columns], pa.string())
         columns = [names.take(pa.array(field)), *(pa.array(c[token].astype(np.int32)) for c in batch.spans)]
@@ -228,19 +234,24 @@ class QueryIndex:
     # Segments.
 
     def _settle(self) -> None:
-        """Make a segment of what waits, merge segments of a size, and find queries by what is rare by now."""
-        if self._waiting:
-            segment = Segment.of(list(self._waiting), list(self._waiting.values()))
-            self._waiting.clear()
-            self._segments.append((segment, derive(segment, self._atoms)))
-            while len(self._segments) > 1 and len(self._segments[-2][0]) < 2 * len(self._segments[-1][0]):
-                (last, _), (before, _) = self._segments.pop(), self._segments.pop()
-                merged = self._alive(before).and_then(self._alive(last))
-                self._segments.append((merged, derive(merged, self._atoms)))
-        for place, (segment, anchors) in enumerate(self._segments):
-            if anchors.documents < LEARNT and self._atoms.documents > 4 * anchors.documents:
-                self._segments[place] = segment, derive(segment, self._atoms)
+        """Take in what waits, and find queries by what is rare by now."""
+        self._gather()
         self._sweep()
+        for place, (segment, anchors) in enumerate(self._segments):
+            seen = 0 if anchors is None else anchors.documents
+            if anchors is None or (seen < LEARNT and self._atoms.documents > 4 * seen):
+                self._segments[place] = segment, derive(segment, self._atoms)
+
+    def _gather(self) -> None:
+        """Make a segment of what waits, and merge segments of a size."""
+        if not self._waiting:
+            return
+        segment = Segment.of(list(self._waiting), list(self._waiting.values()))
+        self._waiting.clear()
+        self._segments.append((segment, None))
+        while len(self._segments) > 1 and len(self._segments[-2][0]) < 2 * len(self._segments[-1][0]):
+            (last, _), (before, _) = self._segments.pop(), self._segments.pop()
+            self._segments.append((self._alive(before).and_then(self._alive(last)), None))
 
     def _alive(self, segment: Segment) -> Segment:
         """The segment without the versions that nobody can meet any more."""
@@ -260,7 +271,7 @@ class QueryIndex:
             dead = until <= np.maximum(self._since[segment.numbers], self._kept)
             if 2 * int(dead.sum()) > len(segment):
                 alive = self._alive(segment)
-                self._segments[place] = alive, derive(alive, self._atoms)
+                self._segments[place] = alive, None
                 swept = True
         if swept:
             self._segments = [one for one in self._segments if len(one[0])]

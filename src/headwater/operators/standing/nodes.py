@@ -45,7 +45,7 @@ class Term:
 class Phrase:
     """The terms stand beside each other: `"change data"~2`.
 
-    `places` are their positions in the phrase. It holds where words of these terms, each its own, have positions whose
+    `places` are their positions in the phrase, each after the last. It holds where words of these terms, each its own, have positions whose
     distances to `places` differ by no more than `slop`; it is found as often as its first term stands so.
     """
 

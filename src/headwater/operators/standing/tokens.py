@@ -139,3 +139,13 @@ def spread(start: Ints, count: Ints) -> Ints:
     total = int(count.sum())
     before = np.cumsum(count) - count
     return np.repeat(start - before, count) + np.arange(total, dtype=np.int64)
+
+
+def distinct(keys: Ints) -> tuple[Ints, Ints]:
+    """The keys that there are, in order, and where each is first among them as they are given. For many keys sorting them is
+    quicker than `np.unique`, which hashes."""
+    order = np.argsort(keys, kind="stable")
+    arranged = keys[order]
+    first = np.ones(len(keys), dtype=np.bool_)
+    first[1:] = arranged[1:] != arranged[:-1]
+    return arranged[first], order[first]
