@@ -487,6 +487,10 @@ def view_options(options: Mapping[str, Any]) -> ViewOptions:
     return made
 
 
+STANDING = "STANDING QUERIES OF "
+"""How the query of a view begins that shows what documents meet of stored queries."""
+
+
 @dataclass(frozen=True)
 class ViewDefinition:
     """A view's contract. `columns` is what its query gave when it was created, and stays so."""
@@ -559,7 +563,13 @@ class ViewDefinition:
         )
 
     def to_sql(self) -> str:
-        """The CREATE MATERIALIZED VIEW statement that makes this view."""
+        """The statement that makes this view: CREATE MATERIALIZED VIEW, or CREATE STANDING QUERY."""
+        if self.query.startswith(STANDING):
+            stored, _, rest = self.query.removeprefix(STANDING).partition(" ON ")
+            if stored != quote(f"{self.name}_queries"):
+                begun = rest.removesuffix(")") + ", " if " WITH (" in rest else f"{rest} WITH ("
+                rest = f"{begun}queries = '{stored.strip('`')}')"
+            return f"CREATE STANDING QUERY {quote(self.name)} ON {rest}"
         head = f"CREATE MATERIALIZED VIEW {quote(self.name)}"
         if self.names:
             head += f" ({', '.join(map(quote, self.names))})"

@@ -6,6 +6,7 @@ Each statement is one change of the log or none; a statement that fails leaves e
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -24,6 +25,7 @@ from headwater.errors import (
     TopicExistsError,
     TopicNotFoundError,
     UsageError,
+    ViewNotFoundError,
 )
 from headwater.log.appending import stage_rows
 from headwater.log.cursor import lag_of
@@ -31,6 +33,7 @@ from headwater.log.names import check_new
 from headwater.log.protocol import Log, Producer
 from headwater.queries import statements as s
 from headwater.queries.dialect import words_of
+from headwater.queries.standing import QUERIES, parse_standing
 from headwater.queues.declaring import drop_queue, queues_on
 from headwater.timing import STORED
 from headwater.types import TIMESTAMP, format_type, quote
@@ -94,10 +97,19 @@ def _execute(
             _refuse_plain_replacement(log, statement, views)
             views().create(statement)
         case s.DropView():
+            _refuse_standing(log, statement)
             _drop_followers(log, statement, outside)
             views().drop(statement)
         case s.ShowViews():
             return views().show()
+        case s.CreateStanding():
+            _create_standing(log, statement, views)
+        case s.DropStanding():
+            _drop_standing(log, statement, views, outside)
+        case s.ShowStanding():
+            from headwater.runtime.stored import show_standing
+
+            return show_standing(log)
         case s.Query(text):
             return views().query(text)
         case s.AddColumn(topic, column, subject):
@@ -132,6 +144,64 @@ def _execute(
         case s.ExplainQuery(query):
             return views().explain_query(query)
     return None
+
+
+def _refuse_standing(log: Log, statement: s.DropView) -> None:
+    """Stored queries go with the view of their matches."""
+    found = log.entries("view").get(statement.name)
+    if found is not None and parse_standing(found.document["query"]) is not None:
+        raise UsageError(
+            f"view {found.name!r} shows the matches of stored queries, which go with it",
+            hint=f"DROP STANDING QUERY {quote(found.name)}",
+        )
+
+
+def _create_standing(log: Log, statement: s.CreateStanding, views: Callable[[], Views]) -> None:
+    """The topic that queries are stored in, and the view of what they match."""
+    if statement.if_not_exists and statement.name in log.entries("view"):
+        return
+    standing = statement.standing
+    documents = log.topic(standing.topic)  # before anything is made
+    standing = dataclasses.replace(standing, topic=documents.name)
+    queries = catalog.define_topic(standing.queries, QUERIES, key=("id",))
+    made = queries.name not in log.topics()
+    if made:
+        create(log, queries)
+    query = s.Query(standing.sql, 0, standing.sql)
+    try:
+        views().create(
+            s.CreateView(
+                statement.name,
+                query,
+                options={"on_error": "divert"},
+                if_not_exists=statement.if_not_exists,
+                or_replace=statement.or_replace,
+            )
+        )
+    except BaseException:
+        if made and not any(info.end for info in log.partitions(queries.name).values()):
+            log.drop_topic(queries.name)
+        raise
+
+
+def _drop_standing(
+    log: Log, statement: s.DropStanding, views: Callable[[], Views], outside: Callable[[], Outside]
+) -> None:
+    """The view, and its stored queries, unless somebody else reads them."""
+    from headwater.runtime.stored import find_standing
+
+    try:
+        name, standing = find_standing(log, statement.name)
+    except ViewNotFoundError:
+        if statement.if_exists:
+            return
+        raise
+    drop = s.DropView(name, cascade=statement.cascade)
+    _drop_followers(log, drop, outside)
+    views().drop(drop)
+    if standing.queries in log.topics():
+        with contextlib.suppress(UsageError, ConflictError):
+            _drop(log, s.DropTopic(standing.queries), views)
 
 
 def _drop_followers(log: Log, statement: s.DropView, outside: Callable[[], Outside]) -> None:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from headwater.keys import Wrapping
     from headwater.log.cursor import Consumer
     from headwater.runtime.running import Runner, RunReport
+    from headwater.runtime.stored import StandingQueries
     from headwater.runtime.subscribing import Subscription
     from headwater.runtime.verification import ViewCheck
     from headwater.runtime.view import View
@@ -232,6 +233,14 @@ class Workspace(EventSourcing, Sharing):
         from headwater.runtime.view import View
 
         return View(self._views, text_of(name, "the name of a view", hint='ws.view("revenue")'))
+
+    def standing(self, name: str) -> StandingQueries:
+        """The stored queries of CREATE STANDING QUERY, to be added to, removed from and listed; their matches are the view of
+        that name."""
+        from headwater.runtime.stored import StandingQueries
+
+        known = text_of(name, "the name of a standing query", hint='ws.standing("news")')
+        return StandingQueries(self.log, self._clock, known)
 
     def source(self, name: str) -> SourceHandle:
         """The source of that name."""

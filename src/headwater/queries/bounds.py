@@ -135,6 +135,13 @@ def _kept(root: g.Node, sources: Mapping[str, Extent]) -> Iterator[Kept]:
             case g.Fold():
                 instead = "the same over a topic with a PRIMARY KEY"
                 yield Kept(node, "a state for every key", instead, rows(node, sources))
+            case g.Match():
+                what = "every version of every stored query, for documents that come"
+                yield Kept(node, what, "", rows(node.queries, sources))
+                if node.backfill:
+                    what = "documents, for stored queries that come later with backfill"
+                    instead = "the same WITH (backfill = FALSE)"
+                    yield Kept(node, what, instead, rows(node.documents, sources))
             case g.Regroup():
                 instead = "count, sum, avg, min and max without GROUP BY keep one row"
                 yield Kept(node, "every row of its groups", instead, rows(node.input, sources))

@@ -400,6 +400,30 @@ class Fold:
 
 
 @dataclass(frozen=True)
+class Match:
+    """Pairs of a stored query and a document that meets it: what is told of the query, then columns of the document, as
+    `handle` puts them. Queries are records of their topic, documents the rows that stand in theirs."""
+
+    documents: Node
+    queries: Node
+    text: str
+    schema: pa.Schema
+    handle: Any = field(compare=False, repr=False)
+    backfill: bool = True
+    """Whether documents are kept, for queries that come later and are asked of them too."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it reads: the queries first, so that one that cannot be read is found before documents are matched."""
+        return (self.queries, self.documents)
+
+    @property
+    def append_only(self) -> bool:
+        """Whether it never retracts: what a document meets at its own place it meets for good."""
+        return self.documents.append_only
+
+
+@dataclass(frozen=True)
 class Close:
     """The rows that are final: those whose time, in the last column but one of the input, the watermarks have reached;
     the last column is the number of the domain whose watermarks these are. Neither is shown."""
@@ -430,6 +454,7 @@ Node = (
     | SessionAggregate
     | Versions
     | Fold
+    | Match
     | Close
 )
 

@@ -24,6 +24,7 @@ from headwater.connections import (
 from headwater.queries.alerts import alter_alert, create_alert, drop_alert
 from headwater.queries.clauses import checked, read_kind, read_new_name, read_options, read_set, read_string
 from headwater.queries.dialect import Word, Words, shown
+from headwater.queries.standing import ShowStanding, create_standing, drop_standing
 from headwater.queries.statements import (
     AcceptDrop,
     AddColumn,
@@ -59,9 +60,9 @@ from headwater.rules import DEAD
 from headwater.types import parse_type, quote
 
 _EXAMPLES = (
-    "CREATE TOPIC, CREATE MATERIALIZED VIEW, CREATE SOURCE, CREATE SINK, CREATE ALERT, "
+    "CREATE TOPIC, CREATE MATERIALIZED VIEW, CREATE STANDING QUERY, CREATE SOURCE, CREATE SINK, CREATE ALERT, "
     "ALTER <kind> <name>, DROP <kind> <name>, "
-    "SHOW TOPICS, VIEWS, SOURCES, SINKS, ALERTS or CURSORS, DESCRIBE <name>, EXPLAIN <name or query> and SELECT work"
+    "SHOW TOPICS, VIEWS, STANDING QUERIES, SOURCES, SINKS, ALERTS or CURSORS, DESCRIBE <name>, EXPLAIN <name or query> and SELECT work"
 )
 _QUERY = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
 """What a query begins with."""
@@ -138,6 +139,8 @@ def _create(words: Words) -> Statement:
         return _create_sink(words, replace)
     if words.next.is_("ALERT") or (words.next.is_("DEFAULT") and words.ahead(1).is_("ALERTS")):
         return create_alert(words, replace)
+    if words.accept("STANDING"):
+        return create_standing(words, replace)
     if words.accept("MATERIALIZED"):
         words.expect("VIEW", hint="write CREATE MATERIALIZED VIEW name AS SELECT ...")
         return _create_view(words, replace)
@@ -467,6 +470,8 @@ def _table(words: Words) -> str:
 def _drop(words: Words) -> Statement:
     if words.accept("ALERT"):
         return drop_alert(words)
+    if words.accept("STANDING"):
+        return drop_standing(words)
     for what in ("SOURCE", "SINK"):
         if words.accept(what):
             lenient = words.accept("IF", "EXISTS")
@@ -519,9 +524,11 @@ def _show(words: Words) -> Statement:
         return ShowSinks()
     if words.accept("ALERTS"):
         return ShowAlerts()
+    if words.accept("STANDING", "QUERIES"):
+        return ShowStanding()
     raise words.error(
         f"there is no SHOW {words.next.text.upper()}",
-        hint="SHOW TOPICS, VIEWS, SOURCES, SINKS, ALERTS and CURSORS work",
+        hint="SHOW TOPICS, VIEWS, SOURCES, SINKS, ALERTS, STANDING QUERIES and CURSORS work",
     )
 
 
@@ -543,6 +550,7 @@ def _relation(words: Words) -> str:
     """The name of a topic or a view, or of what a view diverts; the words that say which may stand before it."""
     if not _is_name(words) and not words.accept("TOPIC") and not words.accept("VIEW"):
         words.accept("MATERIALIZED", "VIEW")
+        words.accept("STANDING", "QUERY")
     name = words.name("the name of a topic or a view").text
     while words.accept("."):
         name += "." + words.name("the rest of the name").text

@@ -15,6 +15,9 @@ from headwater.clock import Microseconds
 from headwater.connections import AlertDefinition, Options, SinkDefinition, SourceDefinition
 from headwater.connections import EnvValue as EnvValue
 from headwater.connections import resolve as resolve
+from headwater.queries.standing import CreateStanding as CreateStanding
+from headwater.queries.standing import DropStanding as DropStanding
+from headwater.queries.standing import ShowStanding as ShowStanding
 
 
 @dataclass(frozen=True)
@@ -371,6 +374,9 @@ Statement = (
     | ShowTopics
     | ShowCursors
     | ShowViews
+    | CreateStanding
+    | DropStanding
+    | ShowStanding
     | Describe
     | Explain
     | ExplainQuery

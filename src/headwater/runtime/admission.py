@@ -25,7 +25,7 @@ from headwater.hashing import Indices, Mask, identities
 from headwater.operators.delta import Delta, concat, groups_of, take_rows
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Compiled, Evaluator
-from headwater.runtime.hidden import POSITION, READABLE
+from headwater.runtime.hidden import POSITION, READABLE, table_topic
 from headwater.runtime.linear import LinearStep, as_mask, compile_steps, renamed
 from headwater.runtime.pipeline import source_change
 from headwater.runtime.planning.catalyst import identity, items
@@ -57,7 +57,8 @@ class Sorted:
 
 
 class Admission:
-    """Finds the rows that a view cannot take. `topics` has the columns that the view knows of each topic it reads."""
+    """Finds the rows that a view cannot take. `topics` has the columns that the view knows of each topic it reads, by what its graph
+    calls the topic."""
 
     def __init__(self, root: g.Node, topics: Mapping[str, Sequence[str]], evaluator: Evaluator) -> None:
         self.topics = topics
@@ -83,7 +84,7 @@ class Admission:
             kept[places] = False
             admitted[topic] = change.filter(kept)
             told.append(self._errors(topic, change.take(places), [failures[int(p)] for p in places]))
-            failed[topic] = int(change.weights[places].sum())
+            failed[table_topic(topic)] = int(change.weights[places].sum())
         return Sorted(admitted, concat(told, ERRORS), failed)
 
     def _failures(self, topic: str, change: Delta) -> Failures:
@@ -119,7 +120,7 @@ class Admission:
     def _errors(self, topic: str, rows: Delta, texts: list[str]) -> Delta:
         names = self.topics[topic]
         columns = [
-            pa.array([topic] * len(rows), pa.string()),
+            pa.array([table_topic(topic)] * len(rows), pa.string()),
             *(rows.rows.column(name).cast(READABLE.field(name).type) for name in POSITION),
             pa.array(texts, pa.string()),
             pa.array([_json(row) for row in rows.rows.select(names).to_pylist()], pa.string()),

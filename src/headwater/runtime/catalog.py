@@ -16,11 +16,13 @@ from headwater.dropped import DroppedColumn
 from headwater.errors import ColumnDroppedError, HeadwaterError, StatementError, UsageError
 from headwater.log.protocol import Entry, Log
 from headwater.queries.dialect import words_of
+from headwater.queries.standing import parse_standing
 from headwater.queries.statements import Query
 from headwater.runtime.admission import ERRORS, Admission
 from headwater.runtime.expressions import Evaluator
 from headwater.runtime.hidden import (
     every_hidden,
+    is_changelog,
     is_versions,
     table_topic,
     table_with_hidden,
@@ -359,7 +361,10 @@ def admission_of(
     """What takes out the rows that fail, for a view that diverts them."""
     if view.options.on_error != "divert":
         return None
-    return Admission(plan.root, {n: view.inputs[n] for n in plan.reads if n in topics}, evaluator)
+    known = {n: view.inputs[n] for n in plan.reads if n in topics}
+    if parse_standing(view.query) is not None:  # a query that cannot be read is a record that fails
+        known |= {n: view.inputs[table_topic(n)] for n in plan.reads if is_changelog(n)}
+    return Admission(plan.root, known, evaluator)
 
 
 def lateness_of(

@@ -250,6 +250,8 @@ def title(node: g.Node) -> str:
             return f"versions by ({_names(node.input.schema, node.key)}), of records that are not late"
         case g.Fold():
             return f"fold {node.name} by ({_names(node.input.schema, node.key)}), in the order of the log"
+        case g.Match():
+            return "match documents with the queries stored at their place in the log"
 
 
 def _step(step: g.Step) -> str:

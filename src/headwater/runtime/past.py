@@ -21,12 +21,14 @@ from headwater.operators.delta import Delta, concat, consolidate
 from headwater.operators.runs import Run
 from headwater.positions import Ends
 from headwater.queries.as_of import are_versions_among, may_read_versions
+from headwater.queries.standing import Standing, parse_standing
 from headwater.queries.statements import Query
 from headwater.runtime.attempt import BACKFILL_ROWS
 from headwater.runtime.batch import Batch, as_table, current_rows, free_table
 from headwater.runtime.catalog import admission_of, definition_at, derived_of
 from headwater.runtime.hidden import (
     POSITION,
+    changelog_of,
     hidden_among,
     hidden_in,
     in_order,
@@ -43,6 +45,7 @@ from headwater.runtime.inputs import Inputs
 from headwater.runtime.lateness import LATE_NAME, told_of, watermarks_at
 from headwater.runtime.planning.policy import NEEDED, Policy
 from headwater.runtime.reading import Relation, is_named
+from headwater.runtime.rematching import recomputed
 from headwater.runtime.tools import Tools
 from headwater.runtime.units import ERRORS_NAME, Unit, ViewUnit, view_of
 from headwater.runtime.versions import all_records, readable_versions
@@ -154,6 +157,8 @@ class Past:
         if self._removed(name):
             self._made[name] = self._on_base(name)
             self._batch.register(name, self._made[name])
+        elif (standing := parse_standing(definition.query)) is not None:
+            self._matches(definition, standing)
         else:
             for source in definition.reads:
                 if source not in self._definitions and source in self._log.topics():
@@ -166,6 +171,18 @@ class Past:
                 self._made[name] = as_table(self._batch.view(definition), definition.columns)
             else:
                 self._timed(definition)
+
+    def _matches(self, definition: ViewDefinition, standing: Standing) -> None:
+        """A view of what documents meet stored queries, and what is told of queries that cannot be read."""
+        plan = self._catalog.plan(Query(definition.query), definition.inputs, Policy.of(definition))
+        admission = admission_of(definition, plan, self._log.topics(), self._evaluator)
+        records = all_records(self._log, self._log.topic(standing.queries), self._position(standing.queries))
+        if admission is not None:
+            done = admission.sorted_out({changelog_of(standing.queries): Delta.of(records)})
+            records = done.admitted[changelog_of(standing.queries)].rows
+            self._give(f"{definition.name}.{ERRORS_NAME}", pa.Table.from_batches([done.errors.rows]))
+        documents = self._topic_rows(standing.topic, definition.inputs[standing.topic], POSITION)
+        self._give(definition.name, recomputed(plan.root, records, _batch(documents, documents.schema)))
 
     def _timed(self, definition: ViewDefinition) -> None:
         """A view that leaves out late rows, or shows only what is final, and what is told of the late ones."""

@@ -30,6 +30,7 @@ from headwater.operators import (
 from headwater.operators.delta import Delta, concat, consolidate, take_rows
 from headwater.operators.fold import fold
 from headwater.operators.functions import Function
+from headwater.operators.matching import Matcher, MatchSpec
 from headwater.operators.ordered import Order
 from headwater.operators.regroup import regroup
 from headwater.operators.runs import Run, arrange, contents
@@ -320,6 +321,8 @@ def _operator(node: g.Node, name: str, evaluator: Evaluator, ignored: frozenset[
             return _Versions(node, name)
         case g.Fold():
             return _Fold(node, name)
+        case g.Match():
+            return _Match(node, name)
         case g.Close():
             return _Close(node, name)
 
@@ -595,6 +598,20 @@ class _Fold(Operator):
         rows = take_rows(given.rows, np.repeat(np.arange(len(given)), given.weights))
         output, run = fold(state[0], self._node.key, rows, self._node.handle, self._node.schema)
         return output, (run,)
+
+
+class _Match(Operator):
+    def __init__(self, node: g.Match, name: str) -> None:
+        spec: MatchSpec = node.handle
+        self._matcher = Matcher(spec)
+        self.slots = (
+            Slot(f"{name}.queries", "multiset", (0,), (), node.queries.schema),
+            Slot(f"{name}.documents", "ordered", (), spec.order, spec.documents),
+        )
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        change, queries, documents = self._matcher.step(state[0], state[1], inputs[0], inputs[1])
+        return change, (queries, documents)
 
 
 class _Close(Operator):

@@ -145,7 +145,7 @@ class ViewUnit:
         self._lateness = lateness
         self.hidden: Mapping[str, tuple[str, ...]] = plan.hidden
         if admission is not None:
-            placed = {t: in_order((*plan.hidden.get(t, ()), *POSITION)) for t in self._topics}
+            placed = {t: in_order((*plan.hidden.get(t, ()), *POSITION)) for t in admission.topics}
             self.hidden = {**plan.hidden, **placed}
         streams = [name for name in plan.reads if name in topics and not topics[name].key]
         changelogs = [name for name in plan.reads if is_changelog(name)]
@@ -404,4 +404,6 @@ def contents_key(root: g.Node) -> tuple[int, ...]:
         return group
     if isinstance(root, g.Fold):
         return tuple(range(len(root.key)))
+    if isinstance(root, g.Match):
+        return 0, 1
     return partition_columns(root) or tuple(range(len(root.schema)))

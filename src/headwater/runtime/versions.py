@@ -99,7 +99,8 @@ def all_records(
 ) -> pa.RecordBatch:
     """Every record of a topic up to some positions, tombstones too, in the order of the log, with its hidden columns;
     `met`: and the watermark that each met."""
-    schema = pa.schema([*topic.schema, *(every_hidden(topic) if met else hidden_schema(topic))])
+    own = [field.with_nullable(True) for field in topic.schema]  # a tombstone has its key alone
+    schema = pa.schema([*own, *(every_hidden(topic) if met else hidden_schema(topic))])
     batches: list[pa.RecordBatch] = []
     for partition, info in sorted(log.partitions(topic.name).items()):
         end = info.end if ends is None else ends.get(partition, info.first)

@@ -13,11 +13,13 @@ from headwater.catalog import TopicDefinition
 from headwater.errors import GapError, RowNotFoundError, TickNotKeptError, UsageError, ViewUnavailableError
 from headwater.log.protocol import Log
 from headwater.operators.delta import Delta, concat_rows, empty_rows, take_rows
+from headwater.queries.standing import parse_standing
 from headwater.runtime.batch import Batch, as_table
 from headwater.runtime.catalog import definitions
 from headwater.runtime.comparison import difference
 from headwater.runtime.hidden import (
     WATERMARK,
+    changelog_of,
     hidden_in,
     hidden_schema,
     in_order,
@@ -32,6 +34,7 @@ from headwater.runtime.lineage.finding import Finder
 from headwater.runtime.lineage.records import Records, records_of
 from headwater.runtime.lineage.slices import EVERYTHING, Slice, Slices, either, of_sources, within
 from headwater.runtime.planning.policy import NEEDED, Policy
+from headwater.runtime.rematching import recomputed
 from headwater.runtime.text import listed
 from headwater.runtime.tools import Tools
 from headwater.runtime.units import ViewUnit, view_of
@@ -39,7 +42,7 @@ from headwater.runtime.versions import VersionsUnit, all_records
 from headwater.state.manifest import Manifest, ViewState
 from headwater.state.serving import view_contents, view_lookup, view_state
 from headwater.state.store import StateStore
-from headwater.types import TIMESTAMP
+from headwater.types import TIMESTAMP, quote
 from headwater.values import UNFIT, array_of
 
 
@@ -294,6 +297,14 @@ def _recomputed(
     below = {unit.name for unit in units}
     try:
         for unit in units:
+            if (standing := parse_standing(unit.definition.query)) is not None:
+                stored = _changelog(
+                    log, log.topic(standing.queries), records.get(changelog_of(standing.queries))
+                )
+                documents = _given(log, standing.topic, records)
+                batch.register(unit.name, recomputed(unit.plan.root, stored, documents))
+                frame = batch.query(f"SELECT * FROM {quote(unit.name)}")
+                continue
             others, policy = [n for n in unit.definition.reads if n not in below], Policy.of(unit.definition)
             given = unit.admitted({name: Delta.of(_given(log, name, records)) for name in others})
             for name in others:

@@ -21,14 +21,14 @@ class Functions:
     """What is declared, by any process, and what this one can call."""
 
     def __init__(self, log: Log) -> None:
-        self._log = log
+        self.log = log
         self._code: dict[str, tuple[FunctionDefinition, Any]] = {}
         self._known: tuple[object, dict[str, FunctionDefinition]] = ((), {})
         self._guard = threading.RLock()
 
     def declared(self) -> dict[str, FunctionDefinition]:
         """Every function of the workspace, by its name in lower case."""
-        entries = self._log.entries(FUNCTION)
+        entries = self.log.entries(FUNCTION)
         stamp = tuple((name, entry.sequence) for name, entry in entries.items())
         with self._guard:
             if self._known[0] != stamp:
@@ -60,7 +60,7 @@ class Functions:
     def _put(self, definition: FunctionDefinition) -> FunctionDefinition | None:
         document = definition.to_document()
         for _ in range(ATTEMPTS_MAX):
-            entry = self._log.entries(FUNCTION).get(definition.name)
+            entry = self.log.entries(FUNCTION).get(definition.name)
             if entry is not None and entry.document == document:
                 return None
             then = None if entry is None else FunctionDefinition.from_document(entry.document)
@@ -70,7 +70,7 @@ class Functions:
                     hint="give this one another name",
                 )
             try:
-                self._log.put_entry(
+                self.log.put_entry(
                     FUNCTION, definition.name, document, expect=None if entry is None else entry.sequence
                 )
                 return then

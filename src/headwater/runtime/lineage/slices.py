@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.hashing import Mask, equal_rows
+from headwater.operators.matching import MatchSpec
 from headwater.queries import graph as g
 from headwater.runtime.groups import shown_columns
 
@@ -78,6 +79,13 @@ def _below(node: g.Node, one: Slice) -> Sequence[Slice]:
             return [{c: v for c, v in one.items() if c in node.key}]
         case g.SessionAggregate():
             return [{c: v for c, v in one.items() if c < node.keys and c != node.column}]
+        case g.Match():
+            spec: MatchSpec = node.handle
+            query = {c: v for c, v in one.items() if c == 0}
+            known = {1: spec.id[0]} if len(spec.id) == 1 else {}
+            first = len(spec.output) - len(spec.shown)
+            known |= {first + place: column for place, column in enumerate(spec.shown)}
+            return [query, {known[c]: v for c, v in one.items() if c in known}]
         case g.Fold():
             return [{node.key[c]: v for c, v in one.items() if c < len(node.key)}]
         case _:

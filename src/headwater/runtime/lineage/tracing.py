@@ -23,6 +23,7 @@ from headwater.hashing import Indices, Mask
 from headwater.operators import join, sessions
 from headwater.operators.collation import Order, sort_rows, total_order
 from headwater.operators.delta import Delta, concat_rows, take_rows
+from headwater.operators.matching import document_ids
 from headwater.operators.sliding import near
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator
@@ -110,6 +111,8 @@ def back(site: Site, demand: Demand, sites: Sites, evaluator: Evaluator) -> Dema
             yield sites[id(child)], _of_groups(sites[id(child)], key, groups)
         case g.Fold():
             yield from _fold(site, site.node, demand, sites)
+        case g.Match():
+            yield from _match(site, site.node, demand, sites)
         case g.Rank():
             yield from _rank(site, site.node, demand, sites)
         case g.Join():
@@ -162,6 +165,20 @@ def _aggregate(site: Site, node: g.Aggregate, demand: Demand, sites: Sites) -> D
 def _fold(site: Site, node: g.Fold, demand: Demand, sites: Sites) -> Demands:
     below = sites[id(node.input)]
     yield below, _of_groups(below, node.key, _first_columns(site, demand, len(node.key)))
+
+
+def _match(site: Site, node: g.Match, demand: Demand, sites: Sites) -> Demands:
+    """The documents of matches, and all records of their queries."""
+    asked = [site.whole.delta.filter(demand.need).rows, site.part.delta.filter(demand.bad).rows]
+    wanted = concat_rows(asked, node.schema)
+    documents, queries = sites[id(node.documents)], sites[id(node.queries)]
+    ids = row_ids([wanted.column(1)], wanted.num_rows)
+    need, bad = (
+        among(row_ids([document_ids(node.handle, o.delta.rows)], len(o.delta)), ids)
+        for o in (documents.whole, documents.part)
+    )
+    yield documents, Demand(need, bad)
+    yield queries, _of_groups(queries, (0,), row_ids([wanted.column(0)], wanted.num_rows))
 
 
 def _slide(site: Site, node: g.Slide, demand: Demand, sites: Sites) -> Demands:

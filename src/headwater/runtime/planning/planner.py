@@ -23,6 +23,7 @@ from headwater.queries.as_of import may_read_versions
 from headwater.queries.dialect import pointing, words_of
 from headwater.queries.match_places import has_timeouts
 from headwater.queries.orderings import spelled
+from headwater.queries.standing import Standing, parse_standing
 from headwater.queries.statements import Query
 from headwater.runtime.functions.folds import Fold, graph, parse_fold
 from headwater.runtime.functions.registry import Functions
@@ -64,6 +65,7 @@ from headwater.runtime.planning.names import Names, Opened
 from headwater.runtime.planning.policy import NEEDED, Policy
 from headwater.runtime.planning.registration import SessionFunctions
 from headwater.runtime.planning.sources import places_read
+from headwater.runtime.planning.standing import match_graph
 from headwater.runtime.planning.timed_plans import LatePlan, TimedPlan
 from headwater.runtime.planning.timing import Timing
 from headwater.runtime.planning.versions import Unversioned, VersionedNames, view_without_versions
@@ -158,13 +160,15 @@ class Planner:
         """The operator graph of a query; StatementError, underlining, if it cannot be read or kept."""
         if (fold := parse_fold(query.text)) is not None and self._functions is not None:
             return _fold_plan(fold, query, relations, self._functions)
+        if (standing := parse_standing(query.text)) is not None and self._functions is not None:
+            return _standing_plan(standing, query, relations, self._functions)
         policy = replace(policy or Policy(), times_out=has_timeouts(query.text))
         with self._guard:  # the names that are known belong to one plan at a time
             return self._plan(query, relations, policy)
 
     def times(self, query: Query, relations: Mapping[str, Relation]) -> Mapping[int, Times]:
         """The columns of a query that have event times, or windows of them, by their places."""
-        if parse_fold(query.text) is not None:
+        if parse_fold(query.text) is not None or parse_standing(query.text) is not None:
             return {}
         with self._guard:
             return self._analysed(query, relations, Policy(), is_timed=True)[1].times
@@ -330,6 +334,28 @@ def _fold_plan(fold: Fold, query: Query, relations: Mapping[str, Relation], func
         fingerprint=hashlib.sha256(f"{root!r}".encode()).hexdigest()[:16],
         refuse=refuser(query),
         columns_read=lambda: {fold.topic: frozenset(schema.names)},
+    )
+
+
+def _standing_plan(
+    standing: Standing, query: Query, relations: Mapping[str, Relation], functions: Functions
+) -> Plan:
+    """The plan of a view of what documents meet stored queries, for which Spark is not needed either."""
+    root = match_graph(standing, relations, functions.log)
+    names = (standing.topic, standing.queries)
+    read = {
+        table_topic(source.name): frozenset(n for n in source.schema.names if n not in source.hidden)
+        for source in g.sources(root)
+    }
+    return Plan(
+        root=root,
+        schema=root.schema,
+        inputs={name: tuple(relations[name].schema.names) for name in names},
+        reads=tuple(source.name for source in g.sources(root)),
+        fingerprint=hashlib.sha256(f"{root!r}".encode()).hexdigest()[:16],
+        refuse=refuser(query),
+        hidden=_hidden([root]),
+        columns_read=lambda: read,
     )
 
 

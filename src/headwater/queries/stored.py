@@ -1,0 +1,125 @@
+"""Stored queries as records, understood: what `add` is given and what stands on their topic are read by the same rules."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.analysis import Analysis
+from headwater.clock import parse_span_us
+from headwater.errors import SchemaError, StatementError, UsageError
+from headwater.operators.standing.fields import Fields
+from headwater.operators.standing.history import Stored
+from headwater.operators.standing.nodes import Query
+from headwater.operators.standing.syntax import parse
+from headwater.operators.sums import Ints
+from headwater.queries.dialect import pointing
+from headwater.queries.predicates import check_predicate, holds, necessary
+from headwater.queries.standing import Standing
+from headwater.types import quote
+
+QueryKind = Literal["lucene", "sql"]
+_KEPT_MAX = 20_000
+"""Queries that are not read again when the same record is looked at a second time."""
+
+
+class Reader:
+    """Reads stored queries over documents of a topic."""
+
+    def __init__(self, standing: Standing, documents: pa.Schema, key: Sequence[str]) -> None:
+        """`documents` are the topic's columns."""
+        self._standing = standing
+        self.schema = _chosen(standing, documents)
+        text = standing.text
+        if text is None:
+            text = tuple(f.name for f in self.schema if _is_text(f.type) and f.name not in key)
+        self.fields = Fields.of(
+            self.schema, text=text, analysis=Analysis(standing.language, accents=standing.accents)
+        )
+        if not self.fields.columns:
+            raise SchemaError(f"topic {standing.topic!r} has no column that a standing query could name")
+        self._kept: OrderedDict[tuple[str, str, bool], Query] = OrderedDict()
+
+    def query(self, text: Any, kind: Any = None, *, allow_scans: bool = False) -> Query:
+        """A query as it is written; StatementError, underlining the mistake, if it cannot be taken."""
+        kind = "lucene" if kind is None else kind
+        if kind not in get_args(QueryKind):
+            raise UsageError(f"a stored query is 'lucene' or 'sql', not {kind!r}", hint="kind='lucene'")
+        if not isinstance(text, str) or not text.strip():
+            raise UsageError("a stored query is a text, which is not empty", hint="'title:spark AND stream*'")
+        allowed = allow_scans or self._standing.allow_scans
+        known = (kind, text, allowed)
+        if known not in self._kept:
+            made = self._parsed(text, kind)
+            if made.scans and not allowed:
+                raise pointing(
+                    text,
+                    0,
+                    len(text),
+                    "nothing in this query says which documents to look at: every one would be held against it",
+                    hint="add a word or a range that must be there, or allow it: allow_scans=True",
+                )
+            self._kept[known] = made
+            if len(self._kept) > _KEPT_MAX:
+                self._kept.popitem(last=False)
+        return self._kept[known]
+
+    def _parsed(self, text: str, kind: str) -> Query:
+        if kind == "lucene":
+            return parse(text, self.fields, "and" if self._standing.operator == "and" else "or")
+        check_predicate(text, self.schema)
+        return Query.of_predicate(text, text, necessary(text, self.fields))
+
+    def stored(self, record: dict[str, Any]) -> Stored:
+        """What a record asks to be stored; HeadwaterError if it cannot be."""
+        query = self.query(record["query"], record["kind"], allow_scans=bool(record["allow_scans"]))
+        backfill_us = None if record["backfill"] is None else self.backfill_us(record["backfill"])
+        return Stored(str(record["id"]), query, record["owner"], backfill_us)
+
+    def backfill_us(self, span: str) -> int:
+        """How far back a query is asked of earlier documents."""
+        if not self._standing.backfill:
+            raise UsageError(
+                "queries are not asked of earlier documents here: backfill = FALSE",
+                hint="CREATE OR REPLACE STANDING QUERY without it keeps the documents for that",
+            )
+        found = parse_span_us(span)
+        if found <= 0:
+            raise UsageError(f"a backfill is longer than nothing, not {span!r}", hint="backfill='7 days'")
+        return found
+
+    def holds(
+        self, asked: Sequence[tuple[Hashable, Ints]], documents: pa.Table
+    ) -> list[npt.NDArray[np.bool_]]:
+        """Which of some rows meet conditions of SQL, each of which is known by its text."""
+        return [holds(str(text), documents.take(pa.array(rows))) for text, rows in asked]
+
+
+def reason(error: StatementError) -> str:
+    """A refusal in one line, with where the mistake is."""
+    column = error.facts.get("column")
+    return error.message if column is None else f"{error.message} (column {column})"
+
+
+def _chosen(standing: Standing, documents: pa.Schema) -> pa.Schema:
+    names = {name.lower(): name for name in documents.names}
+    for name in (*standing.fields, *(standing.text or ()), *standing.show):
+        if name.lower() not in names:
+            raise SchemaError(
+                f"topic {standing.topic!r} has no column {name!r}",
+                hint=f"its columns are {', '.join(map(quote, documents.names))}",
+                topic=standing.topic,
+            )
+    chosen = [names[name.lower()] for name in standing.fields] or documents.names
+    return pa.schema([documents.field(name) for name in dict.fromkeys(chosen)])
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind))
