@@ -33,6 +33,7 @@ SUBJECTS = (
     "sinks",
     "events",
     "queues",
+    "standing",
 )
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "latest.json"

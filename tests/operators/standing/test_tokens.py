@@ -49,6 +49,13 @@ def test_a_sliced_column_is_taken_apart_from_where_it_begins() -> None:
     assert (made.row.tolist(), made.start.tolist(), made.end.tolist()) == ([0, 0, 2], [0, 2, 0], [1, 3, 1])
 
 
+def test_what_lies_behind_a_null_list_is_not_seen() -> None:
+    offsets = pa.array([0, 1, 3], pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, pa.array(["a", "hidden", "b"]), mask=pa.array([True, False]))
+    made = tokens_of(Field("t", "text", lists.type), lists, Lexicon(Analysis()))
+    assert ([made.words[code] for code in made.code], made.row.tolist()) == (["hidden", "b"], [1, 1])
+
+
 def test_a_lexicon_is_bounded() -> None:
     lexicon = Lexicon(Analysis("english"), most=3)
     for words in (["Runs", "walks"], ["talks", "Runs"], ["sings", "walks"]):

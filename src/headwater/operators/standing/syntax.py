@@ -9,6 +9,7 @@ wi-fi, is a phrase.
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
@@ -43,6 +44,8 @@ FUZZY_CHARACTERS = 50
 SLOP_MAX = 1_000
 _ENDS = frozenset(' \t\r\n\u3000()[]{}"^~:')
 _SPACE = frozenset(" \t\r\n\u3000")
+_PLAIN = re.compile(r"[^\s\u3000()\[\]{}\"^~:\\*?]*")
+"""What is neither an end of anything nor a sign, which most words are to their end."""
 
 
 def parse(text: str, fields: Fields, operator: Literal["or", "and"] = "or") -> Query:
@@ -73,6 +76,8 @@ class _Reader:
         self._at = 0
         self._depth = 0
         self._leaves = 0
+        self._seen_at = -1
+        self._seen: _Word | None = None
 
     def query(self) -> Node:
         self._space()
@@ -497,11 +502,12 @@ class _Reader:
         return True
 
     def _peeked(self) -> _Word | None:
-        at = self._at
-        try:
-            return self._word()
-        finally:
+        """The word that is next, which is not passed."""
+        if self._seen_at != self._at:
+            at = self._at
+            self._seen_at, self._seen = at, self._word()
             self._at = at
+        return self._seen
 
     def _word(self, *, signs: bool = False) -> _Word | None:
         """The word that is next, which is passed; None if none is. `signs` lets it begin with + or -."""
@@ -517,6 +523,11 @@ class _Reader:
 
     def _read(self, ends: frozenset[str]) -> _Word | None:
         start, text = self._at, self._text
+        found = _PLAIN.match(text, start)
+        end = found.end() if found is not None else start
+        if end > start and (end == len(text) or text[end] in ends):
+            self._at = end
+            return _Word(start, end, text[start:end], text[start:end], wild=False, escaped=False)
         plain, pattern, wild, escaped = [], [], False, False
         while self._at < len(text) and (character := text[self._at]) not in ends:
             self._at += 1

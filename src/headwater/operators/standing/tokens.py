@@ -58,7 +58,7 @@ def _flat(field: Field, values: pa.Array) -> tuple[pa.Array, Ints, Ints]:
     """The texts of all documents, without NULLs, with the document and the number in it of each."""
     row = np.arange(len(values), dtype=np.int64)
     if field.many:
-        row = np.asarray(pc.list_parent_indices(values)).astype(np.int64)
+        row = np.repeat(row, np.asarray(pc.list_value_length(values).fill_null(0)).astype(np.int64))
         values = values.flatten()
     there = np.asarray(values.is_valid())
     row, values = row[there], values.drop_null()
