@@ -97,6 +97,16 @@ def test_what_is_no_request_is_refused(ws: hw.Workspace) -> None:
         ws.call("pay", {"amount": 1})
     with pytest.raises(hw.UsageError, match="a call id is a text"):
         ws.call("pay", Pay("a", 1), call_id="")
+    for wrong in (-1, "5", float("nan")):
+        with pytest.raises(hw.UsageError, match="timeout is a number of seconds"):
+            ws.call("pay", Pay("a", 1), wrong)  # type: ignore[arg-type]
+    with pytest.raises(hw.UsageError, match="the topic of a call is a text"):
+        ws.call(5, Pay("a", 1))  # type: ignore[arg-type]
+    with pytest.raises(hw.UsageError, match="what a call returns is a dataclass"):
+        ws.call("pay", Pay("a", 1), returns=int)
+    assert "pay" not in ws.log.topics(), "nothing was sent"
+    with pytest.raises(hw.UsageError, match="the topic of a service is a text"):
+        ws.serve(5)  # type: ignore[arg-type]
     with pytest.raises(hw.SchemaError, match="does not say what it takes and gives"):
 
         @ws.serve("pay")
@@ -175,6 +185,29 @@ def test_what_may_pass_keeps_neither_the_replies_before_it_nor_the_call(ws: hw.W
     assert ws.call("ask", Ask(2), 20, call_id="2", returns=Told) == Told(2)
     at_times.stop()
     assert served == [0, 1, 1, 1, 2]
+
+
+def test_a_reply_that_is_no_such_class_is_said(ws: hw.Workspace) -> None:
+    service = serving(ws)
+    with pytest.raises(hw.LogTimeoutError):
+        ws.call("pay", Pay("a", 1), 0, call_id="1")
+    service.run()
+    with pytest.raises(hw.UsageError, match="the reply to call '1' is no Pay: field 'account' has no value"):
+        ws.call("pay", Pay("a", 1), 0, call_id="1", returns=Pay)
+
+
+def test_a_cancelled_call_leaves_no_thread_behind_and_its_reply_is_there_later(tmp_path: Path) -> None:
+    async def main(ws: hw.Workspace) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await ws.call_async("pay", Pay("a", 5), 600, call_id="1")
+        with pytest.raises(hw.LogTimeoutError, match=r"within 0\.6 seconds"):
+            await ws.call_async("pay", Pay("a", 5), 0.6, call_id="1")
+
+    with hw.open(tmp_path) as ws:
+        asyncio.run(main(ws))  # which waits for its threads
+        assert serving(ws).run() == 1
+        assert ws.call("pay", Pay("a", 5), None, call_id="1", returns=Paid) == Paid(5, 1)
 
 
 def test_a_service_may_be_a_coroutine_function(ws: hw.Workspace) -> None:

@@ -261,6 +261,12 @@ def test_it_says_which_events_it_is_for(ws: hw.Workspace) -> None:
         def strange(event: Other) -> None:
             return None
 
+    with pytest.raises(hw.UsageError, match="cannot be the name of a reaction"):
+        bonus(ws, name="")
+    with pytest.raises(hw.UsageError, match="to the events of a store or to a view, not to <Aggregate"):
+        ws.reaction("x", accounts)  # type: ignore[arg-type]
+    with pytest.raises(hw.UsageError, match="a store is of an aggregate, not of 'account'"):
+        ws.store("account")  # type: ignore[arg-type]
     with pytest.raises(hw.UsageError, match="begins at 'beginning'"):
         bonus(ws, "yesterday")
 

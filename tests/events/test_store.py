@@ -290,8 +290,15 @@ def test_bad_input_is_told_and_changes_nothing(store: Accounts) -> None:
         store.execute("a", "Deposit")  # type: ignore[arg-type]
     with pytest.raises(hw.UsageError, match="actor, reason and ids are texts"):
         store.execute("a", Deposit(1), actor=7)  # type: ignore[arg-type]
-    with pytest.raises(hw.BadRowError, match="amount"):
+    with pytest.raises(hw.BadRowError, match="amount") as misfit:
         store.execute("a", Deposit("much"), command_id="typed")  # type: ignore[arg-type]
+    assert (
+        misfit.value.detail == "it is an event of Deposit(amount='much') on 'a'; nothing of that was written"
+    )
+    with pytest.raises(hw.UsageError, match="the version that a command expects is a whole number"):
+        store.execute("a", Deposit(1), version="1")  # type: ignore[arg-type]
+    with pytest.raises(hw.UsageError, match=r"Deposit\(amount=1\) is no command on its way"):
+        store.execute_all([Deposit(1)])  # type: ignore[list-item]
     with pytest.raises(hw.EventCodeError, match="decide of 'account' failed on command Break") as failed:
         store.execute("a", Break())
     assert isinstance(failed.value.__cause__, ZeroDivisionError)
@@ -342,6 +349,33 @@ def test_a_text_that_no_column_holds_is_told_to_its_command_alone(store: Account
     assert isinstance(bad, hw.BadRowError)
     assert isinstance(refused, hw.UsageError | hw.CommandRefusedError)
     assert store.load("a").version == 1
+
+
+def test_a_command_class_that_gets_a_field_with_a_default_is_known_by_its_old_ids(store: Accounts) -> None:
+    @dataclass(frozen=True)
+    class Later:
+        amount: int
+        note: str = ""
+        tags: list[str] = field(default_factory=list)
+
+    @dataclass(frozen=True)
+    class LaterStill:
+        amount: int
+        note: str = ""
+        tags: list[str] = field(default_factory=list)
+        urgent: bool = False
+
+    Later.__name__ = LaterStill.__name__ = "Deposit"
+    assert deciding.command_hash(Deposit(5)) == deciding.command_hash(LaterStill(5))
+    assert deciding.command_hash(Later(5, "rent")) == deciding.command_hash(LaterStill(5, "rent"))
+    different = [
+        LaterStill(5),
+        LaterStill(6),
+        LaterStill(5, "rent"),
+        LaterStill(5, tags=["x"]),
+        LaterStill(5, urgent=True),
+    ]
+    assert len({deciding.command_hash(one) for one in different}) == len(different)
 
 
 @dataclass

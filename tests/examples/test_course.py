@@ -39,4 +39,4 @@ def test_nobody_is_on_the_list_twice(ws: hw.Workspace) -> None:
 
 def test_the_story_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     example.main()
-    assert "beginning Reacted(handled=1, issued=1, refused=0)" in capsys.readouterr().out
+    assert "beginning Reacted(handled=1, issued=1, refused=0, repeated=0)" in capsys.readouterr().out

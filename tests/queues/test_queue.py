@@ -340,6 +340,23 @@ def test_what_was_not_begun_is_given_back_as_if_it_had_not_been_handed_out(
     assert (ids(queue.receive(5)), queue.standing().dead) == ([1], 3)
 
 
+def test_an_error_is_a_text_that_can_be_kept(ws: hw.Workspace) -> None:
+    outbox(ws, 1)
+    queue = ws.queue("emails", topic="outbox")
+    (message,) = queue.receive(1)
+    with pytest.raises(hw.UsageError, match="an error is a text, not ValueError"):
+        message.nack(error=ValueError())  # type: ignore[arg-type]
+    assert queue.standing().leased == 1
+    message.nack(error="no such file: \udcff" + "x" * 10_000)
+    (again,) = queue.receive(1)
+    assert again.error is not None
+    assert (again.error[:16], len(again.error)) == ("no such file: ?x", 2_003)
+    with pytest.raises(hw.UsageError, match="a handler is a function of a message"):
+        queue.work("send")  # type: ignore[arg-type]
+    with pytest.raises(hw.UsageError, match="wait is a number of seconds"):
+        queue.receive(1, wait=-1)
+
+
 def test_stopping_hands_back_what_no_handler_has_seen(tmp_path: Path) -> None:
     with hw.open(tmp_path / "ws") as ws:
         outbox(ws, 6)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import math
 import threading
 import uuid
 from collections.abc import Callable
@@ -42,6 +43,8 @@ BATCH_CALLS = 200
 """Calls that are answered in one commit."""
 BATCH_MS = 20.0
 """What was answered is written after so long, whatever waits behind it."""
+PIECE_MS = 500.0
+"""An event loop's wait for a reply is made of pieces."""
 ATTEMPTS_MAX = 20
 CONFLICT_WAIT_MS = 20.0
 REQUEST = (pa.field("call_id", pa.string(), nullable=False),)
@@ -58,6 +61,14 @@ class Call:
     topic: str
 
 
+@dataclass(frozen=True)
+class _Sent:
+    """A call that waits for its reply."""
+
+    replies: TopicDefinition
+    name: str
+
+
 class Calls:
     """The callers' side, for one workspace."""
 
@@ -68,17 +79,33 @@ class Calls:
         self._places: dict[tuple[str, int], Places] = {}
 
     def call(
-        self, topic: str, request: Any, timeout_s: float, call_id: str | None, returns: type | None
+        self, topic: str, request: Any, timeout_ms: float | None, call_id: str | None, returns: type | None
     ) -> Any:
         """Send a request, unless it was sent under its id before, and wait for its reply."""
+        sent = self._send(topic, request, call_id)
+        return _told(sent, self._reply(sent, timeout_ms), timeout_ms, returns)
+
+    async def call_async(
+        self, topic: str, request: Any, timeout_ms: float | None, call_id: str | None, returns: type | None
+    ) -> Any:
+        """The same for an event loop. It waits in pieces, so that a task that is cancelled leaves no thread behind for longer."""
+        sent = await asyncio.to_thread(self._send, topic, request, call_id)
+        left = math.inf if timeout_ms is None else timeout_ms
+        while True:
+            row = await asyncio.to_thread(self._reply, sent, min(left, PIECE_MS))
+            left -= PIECE_MS
+            if row is not None or left <= 0:
+                return _told(sent, row, timeout_ms, returns)
+
+    def _send(self, topic: str, request: Any, call_id: str | None) -> _Sent:
         if not dataclasses.is_dataclass(request) or isinstance(request, type):
             raise UsageError(
                 f"a request is a dataclass, not {request!r}", hint="its fields are the columns of its topic"
             )
+        name = uuid.uuid4().hex if call_id is None else _checked(call_id)
         columns = Columns(type(request), reserved=_names(REQUEST))
         made = ensure_columns(self._log, topic, REQUEST, columns.fields_of_topic, OPTIONS)
         replies = ensure_columns(self._log, made.name + REPLIES, REPLY, [], OPTIONS)
-        name = uuid.uuid4().hex if call_id is None else _checked(call_id)
         row = {"call_id": name, **columns.to_row(request)}
         batch = conform([row], made)
         append = Append(
@@ -88,7 +115,7 @@ class Calls:
             self._log.append(append)
         except ConflictError:
             self._check_same(made, name, batch)
-        return self._reply(replies, name, timeout_s, returns)
+        return _Sent(replies, name)
 
     def _check_same(self, made: TopicDefinition, name: str, batch: pa.RecordBatch) -> None:
         """UsageError if the id was used for another request."""
@@ -101,22 +128,16 @@ class Calls:
                 hint="an id stands for one request: take a new one, or send the same again",
             )
 
-    def _reply(self, replies: TopicDefinition, name: str, timeout_s: float, returns: type | None) -> Any:
-        until = self._clock.steady_ms() + timeout_s * 1e3
+    def _reply(self, sent: _Sent, timeout_ms: float | None) -> dict[str, Any] | None:
+        """The reply, as a row; None if there is none in time."""
+        began, topic = self._clock.steady_ms(), sent.replies.name
         while True:
-            ends = self._log.ends([replies.name])[replies.name]
-            current = self._log.topic(replies.name)
-            row = self._find(current, name, current.schema.names)
-            if row is not None:
-                return _read(row, replies.name, returns)
-            left = until - self._clock.steady_ms()
-            if left <= 0 or not self._log.wait(replies.name, ends, left):
-                raise LogTimeoutError(
-                    f"call {name!r} was not answered within {timeout_s:g} seconds",
-                    detail="the request is in the log, and is answered when somebody serves it",
-                    hint=f"call again with call_id={name!r}: that waits for the same reply",
-                    call_id=name,
-                )
+            ends = self._log.ends([topic])[topic]
+            current = self._log.topic(topic)
+            row = self._find(current, sent.name, current.schema.names)
+            left = None if timeout_ms is None else began + timeout_ms - self._clock.steady_ms()
+            if row is not None or (left is not None and left <= 0) or not self._log.wait(topic, ends, left):
+                return row
 
     def _find(self, topic: TopicDefinition, name: str, columns: list[str]) -> dict[str, Any] | None:
         with self._lock:
@@ -268,18 +289,37 @@ class Service(Background):
         return {**{column: row[column] for column in needed}, "error": error}
 
 
-def _read(row: dict[str, Any], topic: str, returns: type | None) -> Any:
+def _told(sent: _Sent, row: dict[str, Any] | None, timeout_ms: float | None, returns: type | None) -> Any:
+    """What the caller gets of a reply; LogTimeoutError if there is none."""
+    if row is None:
+        raise LogTimeoutError(
+            f"call {sent.name!r} was not answered within {(timeout_ms or 0.0) / 1e3:g} seconds",
+            detail="the request is in the log, and is answered when somebody serves it",
+            hint=f"call again with call_id={sent.name!r}: that waits for the same reply",
+            call_id=sent.name,
+        )
     if row["error"] is not None:
         raise CallFailedError(
             row["error"],
-            detail=f"call {row['call_id']!r} was answered so",
+            detail=f"call {sent.name!r} was answered so",
             hint="what was answered stays answered: ask anew with another call id",
-            topic=topic.removesuffix(REPLIES),
-            call_id=row["call_id"],
+            topic=sent.replies.name.removesuffix(REPLIES),
+            call_id=sent.name,
         )
     if returns is None:
         return {name: value for name, value in row.items() if name not in _names(REPLY)}
-    return Columns(returns).from_row(row)
+    try:
+        return Columns(returns).from_row(row)
+    except Exception as error:
+        why = (
+            f"field {error} has no value"
+            if isinstance(error, KeyError)
+            else f"{type(error).__name__}: {error}"
+        )
+        raise UsageError(
+            f"the reply to call {sent.name!r} is no {returns.__name__}: {why}",
+            hint="`returns` is the class that the service gives; without it the reply is a dict",
+        ) from error
 
 
 def _names(fields: tuple[pa.Field, ...]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import dataclasses
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import orjson
@@ -80,15 +81,46 @@ class Ask(Request):
 
 
 def command_hash(command: Any) -> int:
-    """64 bits that stand for a command's class and fields: the same id with others is a mistake."""
+    """64 bits that stand for a command's class and fields: the same id with others is a mistake. A field that has its default counts
+    not, so that a class which gets another one later has the same number for the commands of before."""
+    said = _said(command)
     try:
-        plain = orjson.dumps(
-            command, default=_any_text, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS
-        )
+        plain = orjson.dumps(said, default=_any_text, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
     except TypeError:  # what JSON has no form for, such as numbers of more than 64 bits
-        plain = repr(command).encode()
+        plain = repr(said).encode()
     digest = xxhash.xxh3_64_intdigest(type(command).__name__.encode() + b"\0" + plain)
     return digest - (1 << 64) if digest >= 1 << 63 else digest
+
+
+def _said(command: Any) -> Any:
+    """A command's fields that have another value than their default; the command itself if no field has a default."""
+    defaults = _defaults(type(command))
+    if not defaults:
+        return command
+    fields = {name: getattr(command, name) for name in command.__dataclass_fields__}
+    return {
+        name: value for name, value in fields.items() if name not in defaults or value != defaults[name]()
+    }
+
+
+def _defaults(kind: type) -> Mapping[str, Callable[[], Any]]:
+    """Of the fields that have a default, what gives it."""
+    found = _DEFAULTS.get(kind)
+    if found is None:
+        found = _DEFAULTS[kind] = {}
+        for field in dataclasses.fields(kind):
+            if field.default is not dataclasses.MISSING:
+                found[field.name] = partial(_same, field.default)
+            elif field.default_factory is not dataclasses.MISSING:
+                found[field.name] = field.default_factory
+    return found
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_DEFAULTS: dict[type, dict[str, Callable[[], Any]]] = {}
 
 
 def _any_text(value: Any) -> Any:
@@ -171,7 +203,7 @@ class Deciding(Generic[S]):
                 receipt = self._append(group)
             except BadRowError as error:
                 culprit = group.owners[error.topic][error.row]
-                culprit.error = error
+                culprit.error = _misfit(culprit, error)
                 waiting.remove(culprit)
                 continue
             except ConflictError as conflict:
@@ -234,7 +266,12 @@ class Deciding(Generic[S]):
         try:
             state = self._aggregate.replay(events, known.state)
         except EventCodeError:
-            conform(rows, self._states.topic)  # if the event is of wrong types, that is what is to be told
+            try:
+                conform(
+                    rows, self._states.topic
+                )  # if the event is of wrong types, that is what is to be told
+            except BadRowError as error:
+                raise _misfit(ask, error) from None
             raise
         if claim_rows:
             touched = [row["claim"] for row in claim_rows]
@@ -430,6 +467,16 @@ def _check_same(ask: Ask, known: int) -> None:
             aggregate_id=ask.aggregate_id,
             command_id=ask.command_id,
         )
+
+
+def _misfit(ask: Ask, error: BadRowError) -> BadRowError:
+    """What is told of an event with a value that its column does not take."""
+    return BadRowError(
+        error.message,
+        detail=f"it is an event of {ask.command!r} on {ask.aggregate_id!r}; nothing of that was written",
+        hint="let decide give events whose fields are what they are annotated with",
+        **error.facts,
+    )
 
 
 def _check_version(ask: Ask, version: int) -> None:

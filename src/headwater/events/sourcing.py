@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import abc
-import asyncio
+import dataclasses
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headwater.arguments import label, text
 from headwater.clock import Clock
+from headwater.errors import UsageError
 from headwater.log.protocol import Log
+from headwater.log.reader import wait_ms
 
 if TYPE_CHECKING:
     from headwater.events.aggregate import Aggregate
@@ -49,8 +52,14 @@ class EventSourcing(abc.ABC):
     def store(self, aggregate: Aggregate[S, C, E], *, partitions: int | None = None) -> Store[S, C, E]:
         """The aggregates of one kind: commands in, states and histories out. Their events are the topic of its name, which is
         made, and given columns for what is new, as the classes of the events say. Starts no JVM."""
+        from headwater.events.aggregate import Aggregate
         from headwater.events.store import Store
 
+        if not isinstance(aggregate, Aggregate):
+            raise UsageError(
+                f"a store is of an aggregate, not of {aggregate!r}",
+                hint='ws.store(Aggregate("account", decide, fold))',
+            )
         known = self._stores.get(aggregate.name)
         if known is None or known.aggregate is not aggregate:
             folder = self.path / "events" if self.path is not None else None
@@ -67,6 +76,14 @@ class EventSourcing(abc.ABC):
         or a time. It goes on where it was left. `run()` of what is returned reacts to what is there, `start()` keeps at it.
         """
         from headwater.events.reactions import EventFeed, Reaction, ViewFeed, event_kinds
+        from headwater.events.store import Store
+
+        label(name, "reaction")
+        if not isinstance(to, (str, Store)):
+            raise UsageError(
+                f"a reaction is to the events of a store or to a view, not to {to!r}",
+                hint='ws.reaction("welcome", ws.store(account)), or the name of a view',
+            )
 
         def declare(function: Callable[..., Any]) -> Reaction:
             feed = (
@@ -85,6 +102,8 @@ class EventSourcing(abc.ABC):
         dataclasses. `run()` of what is returned answers what is there, `start()` keeps at it."""
         from headwater.events.calls import Service
 
+        text(topic, "the topic of a service", hint='@ws.serve("payouts")')
+
         def declare(function: Callable[..., Any]) -> Service:
             made = Service(self.log, self._clock, topic, function)
             self._in_background.add(made)
@@ -96,7 +115,7 @@ class EventSourcing(abc.ABC):
         self,
         topic: str,
         request: Any,
-        timeout: float = 30,
+        timeout: float | None = 30,
         *,
         call_id: str | None = None,
         returns: type[T] | None = None,
@@ -104,25 +123,33 @@ class EventSourcing(abc.ABC):
         """Send a request to whoever serves a topic, and wait for the reply: an object of `returns`, or a dict.
 
         The same `call_id` again sends nothing and waits for the same reply, also after a crash and from another process.
-        LogTimeoutError if there is none in `timeout` seconds; CallFailedError if the reply is that it failed.
+        LogTimeoutError if there is none in `timeout` seconds (None: however long it takes); CallFailedError if the reply is that it failed.
         """
-        if self._calls is None:
-            from headwater.events.calls import Calls
-
-            self._calls = Calls(self.log, self._clock)
-        return self._calls.call(topic, request, timeout, call_id, returns)
+        return self._checked_calls(topic, returns).call(topic, request, wait_ms(timeout), call_id, returns)
 
     async def call_async(
         self,
         topic: str,
         request: Any,
-        timeout: float = 30,
+        timeout: float | None = 30,
         *,
         call_id: str | None = None,
         returns: type[T] | None = None,
     ) -> T | Any:
         """`call` for an event loop."""
-        return await asyncio.to_thread(self.call, topic, request, timeout, call_id=call_id, returns=returns)
+        calls = self._checked_calls(topic, returns)
+        return await calls.call_async(topic, request, wait_ms(timeout), call_id, returns)
+
+    def _checked_calls(self, topic: Any, returns: Any) -> Calls:
+        """What calls are made by; UsageError if one cannot be."""
+        text(topic, "the topic of a call", hint='ws.call("payouts", Payout(...))')
+        if returns is not None and not _is_dataclass(returns):
+            raise UsageError(f"what a call returns is a dataclass, not {returns!r}", hint="returns=PaidOut")
+        if self._calls is None:
+            from headwater.events.calls import Calls
+
+            self._calls = Calls(self.log, self._clock)
+        return self._calls
 
     def _close_stores(self) -> None:
         """Stop what goes on in the background, and let go of files."""
@@ -133,3 +160,7 @@ class EventSourcing(abc.ABC):
             one.end(CLOSE_S)
         for store in self._stores.values():
             store.close()
+
+
+def _is_dataclass(given: Any) -> bool:
+    return isinstance(given, type) and dataclasses.is_dataclass(given)

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from headwater.arguments import whole_number
 from headwater.clock import Clock, from_us, timestamp, to_us
 from headwater.errors import AggregateNotFoundError, HeadwaterError, UsageError
 from headwater.events.aggregate import SUBJECT, Aggregate
@@ -159,6 +160,11 @@ class Store(Generic[S, C, E]):
         return await asyncio.to_thread(self.execute_all, list(sends))
 
     def _ask(self, send: Send[Any]) -> Ask:
+        if not isinstance(send, Send):
+            raise UsageError(
+                f"{send!r} is no command on its way",
+                hint="store.execute_all([store.send(aggregate_id, command)])",
+            )
         _check_id(send.aggregate_id, "an aggregate id")
         if not isinstance(send.command, self.aggregate.commands):
             names = ", ".join(kind.__name__ for kind in self.aggregate.commands)
@@ -167,6 +173,8 @@ class Store(Generic[S, C, E]):
             )
         if send.command_id is not None:
             _check_id(send.command_id, "a command id")
+        if send.version is not None:
+            whole_number(send.version, "the version that a command expects")
         if not send.context.plain:
             raise UsageError(f"actor, reason and ids are texts, not {send.context!r}")
         given = send.command_id is not None

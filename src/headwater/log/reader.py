@@ -65,12 +65,12 @@ def whole(value: Any) -> int | None:
         return None
 
 
-def wait_ms(timeout: Any) -> float | None:
-    """The `timeout` of a read, in milliseconds."""
+def wait_ms(timeout: Any, what: str = "timeout") -> float | None:
+    """How long a call waits, in milliseconds; None is for as long as it takes."""
     if timeout is None:
         return None
     if isinstance(timeout, (bool, str)) or not hasattr(timeout, "__float__") or not float(timeout) >= 0:
-        raise UsageError(f"timeout is a number of seconds, not {timeout!r}", hint="timeout=1.5")
+        raise UsageError(f"{what} is a number of seconds, not {timeout!r}", hint=f"{what}=1.5")
     return None if math.isinf(float(timeout)) else float(timeout) * 1_000
 
 

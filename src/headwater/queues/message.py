@@ -21,6 +21,8 @@ from headwater.queues.state import Grant
 from headwater.rules import FORGOTTEN
 
 Span = str | timedelta
+ERROR_CHARACTERS_MAX = 2_000
+"""What is kept of an error: it stands in the queue's records until its message is done."""
 
 
 class Settling(Protocol):
@@ -250,6 +252,16 @@ class Message:
 def said(error: BaseException) -> str:
     """An error as a letter has it."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def error_text(error: Any) -> str | None:
+    """An error as it is kept: not longer than anybody reads, and without what no file can hold, such as bytes in the name of one."""
+    if error is None:
+        return None
+    if not isinstance(error, str):
+        raise UsageError(f"an error is a text, not {error!r}", hint="queue.nack(message, error=str(error))")
+    short = error if len(error) <= ERROR_CHARACTERS_MAX else f"{error[:ERROR_CHARACTERS_MAX]}..."
+    return short.encode("utf-8", "replace").decode()
 
 
 def parse_token(text: str) -> tuple[int, int]:

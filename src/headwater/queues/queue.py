@@ -23,7 +23,7 @@ from headwater.log.protocol import Log
 from headwater.log.reader import wait_ms
 from headwater.queues.definition import QueueDefinition, delay_of, lease_of
 from headwater.queues.ledger import Ask, Claim, Ledger, Ledgers
-from headwater.queues.message import Message, Messages, Span, parse_token
+from headwater.queues.message import Message, Messages, Span, error_text, parse_token
 from headwater.queues.places import OFFSET_BITS, Places, shown
 from headwater.queues.standing import QueueStanding, standing_of
 from headwater.queues.wire import Kind, Op
@@ -79,7 +79,7 @@ class Queue:
         `ack` are messages that are done: acknowledged in the same commit, which spares one.
         """
         count = whole_number(max, "max", least=1, hint="queue.receive(max=10, wait=5)")
-        patience = wait_ms(wait)
+        patience = wait_ms(wait, "wait")
         span = self.definition.lease_us if lease is None else lease_of(lease)
         claim = Claim(self.worker, min(count, RECEIVED_MAX), span, self.definition.deliveries)
         ops = [] if ack is None else self._ops("ack", ack)
@@ -133,7 +133,7 @@ class Queue:
     ) -> None:
         """These are not done: they are handed out again, after `delay` if one is given, or are dead if that was their last delivery.
         `error` says why."""
-        ops = self._ops("nack", messages, span_us=delay_of(delay), error=error)
+        ops = self._ops("nack", messages, span_us=delay_of(delay), error=error_text(error))
         self._settle(messages, self._submit(Ask(ops)), "given back")
 
     def release(self, messages: Message | Messages | Iterable[Message]) -> None:
@@ -162,7 +162,7 @@ class Queue:
         ops = []
         for place, lease in map(parse_token, tokens):
             self._refuse_unknown(place)
-            ops.append(Op(kind, np.array([place]), self.worker, lease, span_us=span, error=error))
+            ops.append(Op(kind, np.array([place]), self.worker, lease, span_us=span, error=error_text(error)))
         self._refuse_lost(self._submit(Ask(ops)), "settled")
 
     # --- looking ---------------------------------------------------------------------------------------------------

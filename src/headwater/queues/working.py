@@ -12,7 +12,7 @@ from typing import Any
 
 from headwater.arguments import whole_number
 from headwater.clock import Microseconds, parse_span_us, to_us
-from headwater.errors import HeadwaterError, LeaseLostError
+from headwater.errors import HeadwaterError, LeaseLostError, UsageError
 from headwater.queues.definition import delay_of
 from headwater.queues.message import Message, Messages, Receiving, Span, said
 
@@ -55,6 +55,10 @@ class Worker:
         delay: Span = BACK_OFF,
         idle: float | None = None,
     ) -> None:
+        if not callable(handler):
+            raise UsageError(
+                f"a handler is a function of a message, not {handler!r}", hint="queue.work(send)"
+            )
         self._queue = queue
         self._handler = handler
         self._max = whole_number(max, "max", least=1)
