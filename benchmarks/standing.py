@@ -93,7 +93,7 @@ class Language:
         if kind < 0.4:
             return Asked(f"{a} AND {b}")
         if kind < 0.55:
-            return Asked(f"{a} AND ({b} OR {c}) AND NOT {d}")
+            return Asked(f"+{a} +({b} OR {c}) -{d}")  # tantivy takes AND NOT for nothing at all
         if kind < 0.65:
             return Asked(f"title:{a}")
         if kind < 0.75:

@@ -123,27 +123,40 @@ def letters() -> npt.NDArray[np.bool_]:
 
 
 class Lexicon:
-    """Words as they are written, each with its normal form and its term; those seen before are not analysed again."""
+    """Words as they are written, each with a number, its normal form and its term; those seen before are not analysed again.
 
-    def __init__(self, analysis: Analysis, most: int = 500_000) -> None:
+    With no analysis a word is what it is. Where there are too many all are forgotten, which `generation` counts.
+    """
+
+    def __init__(self, analysis: Analysis | None, most: int = 500_000) -> None:
         self._analysis = analysis
         self._most = most
-        self._known: dict[str, tuple[str, str]] = {}
+        self._numbers: dict[str, int] = {}
+        self.words: list[str] = []
+        self.terms: list[str] = []
+        self.generation = 0
 
-    def look_up(self, written: list[str]) -> list[tuple[str, str]]:
-        """The normal form and the term of each word; the words are letters and digits, and not too long."""
-        known = self._known
-        missing = [word for word in written if word not in known]
+    def look_up(self, written: list[str]) -> npt.NDArray[np.int64]:
+        """The number of each word; what is analysed are letters and digits, and not too long."""
+        numbers = self._numbers
+        missing = [word for word in written if word not in numbers]
+        if missing and len(numbers) + len(missing) > self._most:
+            for forgotten in (numbers, self.words, self.terms):
+                forgotten.clear()
+            self.generation += 1
+            missing = written
         if missing:
-            if len(known) + len(missing) > self._most:
-                known.clear()
-                missing = written
-            text = " ".join(missing)
-            terms = _analyzer(self._analysis, True, False).analyze(text)
-            words = (
-                terms
-                if self._analysis.language is None
-                else _analyzer(self._analysis, False, False).analyze(text)
-            )
-            known.update(zip(missing, zip(words, terms, strict=True), strict=True))
-        return [known[word] for word in written]
+            words, terms = self._analysed(missing)
+            numbers.update(zip(missing, range(len(self.words), len(self.words) + len(missing)), strict=True))
+            self.words += words
+            self.terms += terms
+        return np.fromiter(map(numbers.__getitem__, written), dtype=np.int64, count=len(written))
+
+    def _analysed(self, written: list[str]) -> tuple[list[str], list[str]]:
+        if self._analysis is None:
+            return written, written
+        text = " ".join(written)
+        terms = _analyzer(self._analysis, True, False).analyze(text)
+        if self._analysis.language is None:
+            return terms, terms
+        return _analyzer(self._analysis, False, False).analyze(text), terms

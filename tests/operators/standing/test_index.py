@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.analysis import Analysis
+from headwater.analysis import Analysis, Lexicon
 from headwater.operators.standing import evaluation, patterns, plain
 from headwater.operators.standing.fields import Fields, range_of
 from headwater.operators.standing.index import MATCHES, Asked, QueryIndex
@@ -263,7 +263,7 @@ def test_small_parts_answer_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = answered()
     monkeypatch.setattr(evaluation, "CANDIDATES_MAX", 7)
     monkeypatch.setattr(patterns, "RECENT_MAX", 3)
-    monkeypatch.setattr(patterns, "REMEMBERED_MAX", 5)
+    monkeypatch.setattr("headwater.operators.standing.index.Lexicon", partial(Lexicon, most=5))
     monkeypatch.setattr("headwater.operators.standing.index.BATCH_ROWS", 7)
     monkeypatch.setattr("headwater.operators.standing.index.WAITING_MAX", 3)
     assert answered() == whole

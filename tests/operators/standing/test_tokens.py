@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import tantivy
@@ -24,9 +25,11 @@ some_text = st.text(max_size=40) | st.text(alphabet="aB é-ßİ.नमस्त�
 @given(st.lists(st.none() | some_text, max_size=8), st.sampled_from(ANALYSES))
 def test_vectors_say_what_tantivy_says(texts: list[str | None], analysis: Analysis) -> None:
     fields = Fields.of(pa.schema([("t", pa.string())]), analysis=analysis)
-    made = tokens_of(fields.columns[0], pa.array(texts, pa.string()), Lexicon(analysis))
+    lexicon = Lexicon(analysis)
+    made = tokens_of(fields.columns[0], pa.array(texts, pa.string()), lexicon)
     columns = zip(made.row, made.position, made.start, made.end, made.code, strict=True)
-    found = [(row, p, s, e, made.words[c], made.terms[c]) for row, p, s, e, c in columns]
+    words, terms = lexicon.words, lexicon.terms
+    found = [(row, p, s, e, words[made.lexemes[c]], terms[made.lexemes[c]]) for row, p, s, e, c in columns]
     assert found == [(row, *word) for row, text in enumerate(texts) for word in analysis.words(text or "")]
 
 
@@ -35,32 +38,42 @@ def test_lists_are_texts_with_gaps(lists: list[list[str | None] | None], keyword
     schema = pa.schema([("t", pa.list_(pa.string()))])
     fields = Fields.of(schema, text=[] if keyword else ["t"])
     rows = pa.table([pa.array(lists, schema.field("t").type)], schema=schema)
-    made = tokens_of(fields.columns[0], rows.column("t").combine_chunks(), Lexicon(Analysis()))
+    lexicon = Lexicon(None if keyword else Analysis())
+    made = tokens_of(fields.columns[0], rows.column("t").combine_chunks(), lexicon)
+    words, terms = (
+        np.array(its)[made.lexemes].tolist() for its in (lexicon.words or [""], lexicon.terms or [""])
+    )
     columns = zip(made.row, made.item, made.position, made.start, made.end, made.code, strict=True)
-    found = [(row, item, (p, s, e, made.words[c], made.terms[c])) for row, item, p, s, e, c in columns]
+    found = [(row, item, (p, s, e, words[c], terms[c])) for row, item, p, s, e, c in columns]
     documents = enumerate(plain.documents_of(fields, rows))
     assert found == [(row, item, tuple(word)) for row, one in documents for item, word in one.words["t"]]
 
 
 def test_a_sliced_column_is_taken_apart_from_where_it_begins() -> None:
     field = Field("t", "text", pa.string())
-    made = tokens_of(field, pa.array(["no", "ä b", None, "c"]).slice(1), Lexicon(Analysis()))
-    assert [made.words[code] for code in made.code] == ["ä", "b", "c"]
+    lexicon = Lexicon(Analysis())
+    made = tokens_of(field, pa.array(["no", "ä b", None, "c"]).slice(1), lexicon)
+    assert [lexicon.words[code] for code in made.lexemes[made.code]] == ["ä", "b", "c"]
     assert (made.row.tolist(), made.start.tolist(), made.end.tolist()) == ([0, 0, 2], [0, 2, 0], [1, 3, 1])
 
 
 def test_what_lies_behind_a_null_list_is_not_seen() -> None:
     offsets = pa.array([0, 1, 3], pa.int32())
     lists = pa.ListArray.from_arrays(offsets, pa.array(["a", "hidden", "b"]), mask=pa.array([True, False]))
-    made = tokens_of(Field("t", "text", lists.type), lists, Lexicon(Analysis()))
-    assert ([made.words[code] for code in made.code], made.row.tolist()) == (["hidden", "b"], [1, 1])
+    lexicon = Lexicon(Analysis())
+    made = tokens_of(Field("t", "text", lists.type), lists, lexicon)
+    words = [lexicon.words[code] for code in made.lexemes[made.code]]
+    assert (words, made.row.tolist()) == (["hidden", "b"], [1, 1])
 
 
 def test_a_lexicon_is_bounded() -> None:
     lexicon = Lexicon(Analysis("english"), most=3)
     for words in (["Runs", "walks"], ["talks", "Runs"], ["sings", "walks"]):
-        assert lexicon.look_up(words) == [(word.lower(), word.lower()[:-1]) for word in words]
-    assert len(lexicon._known) <= 3
+        found = lexicon.look_up(words)
+        assert [lexicon.words[one] for one in found] == [word.lower() for word in words]
+        assert [lexicon.terms[one] for one in found] == [word.lower()[:-1] for word in words]
+        assert len(lexicon.words) <= 3
+    assert lexicon.generation == 1
 
 
 def test_accents_decide_nothing_where_they_are_not_to_matter() -> None:

@@ -49,6 +49,8 @@ class Atoms:
         self.documents = 1
         """How many documents were looked at, and one more."""
         self.patterns = Patterns()
+        self.generation = 0
+        """Counts the changes after which a term may have another atom."""
         self.terms: list[dict[str, int]] = [{} for _ in range(count)]
         self.points: list[dict[int, int]] = [{} for _ in range(count)]
         self.by_pattern: list[dict[int, int]] = [{} for _ in range(count)]
@@ -136,6 +138,7 @@ class Atoms:
                     column = getattr(self, name)
                     setattr(self, name, np.append(column, np.zeros_like(column)))
         where[key] = atom
+        self.generation += kind == TERM
         self.kind[atom], self.field[atom] = kind, place
         self.met[atom] = guess * self.documents if kind in (TERM, PATTERN) else guess
         return atom
@@ -162,6 +165,7 @@ class Atoms:
     def keep(self, used: npt.NDArray[np.bool_]) -> None:
         """Forget the atoms that are not used; a phrase uses its terms."""
         used[ALWAYS] = True
+        self.generation += 1
         for atom, (terms, _, _) in self.phrases.items():
             if used[atom]:
                 used[list(terms)] = True

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.analysis import Lexicon
 from headwater.operators.standing.atoms import EVERYTHING, PATTERN, PHRASE, PRESENT, RANGE, TERM, Atoms
+from headwater.operators.standing.lookup import Lookup
 from headwater.operators.standing.phrases import occurrences
 from headwater.operators.standing.tokens import Tokens, spread, tokens_of
 
@@ -23,7 +23,7 @@ _NOWHERE: tuple[int, list[int]] = (0, [])
 class Batch:
     """Documents, taken apart. A hit is a word of a document that an atom means; hits lie by atom and document."""
 
-    def __init__(self, atoms: Atoms, lexicon: Lexicon, documents: pa.Table) -> None:
+    def __init__(self, atoms: Atoms, texts: Lookup, keywords: Lookup, documents: pa.Table) -> None:
         self.atoms = atoms
         self.size = documents.num_rows
         fields = atoms.fields.columns
@@ -40,30 +40,27 @@ class Batch:
             if field.ordered:
                 self.values[place] = field.order(column)[0]
             elif atoms.terms[place] or atoms.by_pattern[place]:
-                its = tokens_of(field, column, lexicon)
-                found += self._hits(place, its, kept)
+                lookup = texts if field.kind == "text" else keywords
+                its = tokens_of(field, column, lookup.lexicon)
+                found += self._hits(place, its, lookup, kept)
                 tokens.append(its)
                 kept += len(its.row)
         self._lay(found, tokens)
         self._phrases: dict[int, tuple[int, list[int]]] = {}
         """Of a phrase and a document, as one number, how often it is found and the words that take part."""
 
-    def _hits(self, place: int, its: Tokens, kept: int) -> list[tuple[Ints, Tokens, Ints]]:
+    def _hits(self, place: int, its: Tokens, lookup: Lookup, kept: int) -> list[tuple[Ints, Tokens, Ints]]:
         """The atoms of words and of patterns, each with the numbers of its words."""
-        terms = self.atoms.terms[place]
-        atom_of = np.array([terms.get(term, -1) for term in its.terms], dtype=np.int64)
         hits = []
-        if len(atom_of):
-            atom = atom_of[its.code]
+        if len(its.code):
+            atom = lookup.terms(place, its.lexemes)[its.code]
             places = np.flatnonzero(atom >= 0)
             hits.append((atom[places], its, places + kept))
         by_pattern = self.atoms.by_pattern[place]
-        if by_pattern and its.words:
-            fitting = self.atoms.patterns.fitting(its.words)
+        if by_pattern and len(its.code):
             pairs = [
                 (code, by_pattern[number])
-                for code, numbers in enumerate(fitting)
-                if numbers
+                for code, numbers in lookup.patterns(its.lexemes)
                 for number in numbers
                 if number in by_pattern
             ]

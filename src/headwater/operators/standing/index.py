@@ -20,6 +20,7 @@ from headwater.operators.standing.atoms import Atoms
 from headwater.operators.standing.batches import Batch
 from headwater.operators.standing.evaluation import candidates, met, scored
 from headwater.operators.standing.fields import Fields
+from headwater.operators.standing.lookup import Lookup
 from headwater.operators.standing.nodes import HIGHEST, LOWEST, Query
 from headwater.operators.standing.programs import Program, compiled
 from headwater.operators.standing.segments import Anchors, Segment, derive
@@ -59,7 +60,8 @@ class QueryIndex:
         self.fields = fields
         self._holds = holds
         self._atoms = Atoms(fields)
-        self._lexicon = Lexicon(fields.analysis)
+        self._texts = Lookup(self._atoms, Lexicon(fields.analysis))
+        self._keywords = Lookup(self._atoms, Lexicon(None))
         self._current: dict[str, int] = {}
         self._ids: list[str | None] = []
         self._payloads: dict[int, Hashable] = {}
@@ -133,7 +135,7 @@ class QueryIndex:
         return pa.concat_tables(found) if found else MATCHES.empty_table()
 
     def _match(self, documents: pa.Table, begin: int, size: int, at: Ints | None) -> pa.Table:
-        batch = Batch(self._atoms, self._lexicon, documents.slice(begin, size))
+        batch = Batch(self._atoms, self._texts, self._keywords, documents.slice(begin, size))
         parts = []
         for which, (segment, anchors) in enumerate(self._segments):
             assert anchors is not None

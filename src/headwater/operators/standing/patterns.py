@@ -2,7 +2,7 @@
 
 A pattern is found by what its words begin or end with, or by three characters that they have; a fuzzy word by the
 deletion neighbourhood: two words within k edits become one after no more than k deletions from each. What is found is
-checked. Words that were looked up are remembered, within a bound, for as long as the patterns stay.
+checked. What a word was found to fit is remembered elsewhere, for as long as `generation` stays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy.typing as npt
 from headwater.operators.standing.nodes import Fuzzy, Pattern, Span
 from headwater.operators.standing.plain import fitting
 
-REMEMBERED_MAX = 200_000
 RECENT_MAX = 4_096
 """So many fuzzy words wait in a dictionary before they are sorted in with the others, which takes far less memory."""
 GRAM = 3
@@ -41,7 +40,7 @@ class Patterns:
         self._loose: set[int] = set()
         self._fuzzy = _Neighbours()
         self._spans: list[tuple[str, int]] = []
-        self._remembered: dict[str, tuple[int, ...]] = {}
+        self.generation = 0
 
     def add(self, shape: Shape) -> int:
         """The number of a pattern."""
@@ -52,7 +51,7 @@ class Patterns:
             self._numbers[key] = number
             self._shapes[number] = shape
             self._file(number, shape, adds=True)
-            self._remembered.clear()
+            self.generation += 1
         return number
 
     def drop(self, number: int) -> None:
@@ -62,20 +61,12 @@ class Patterns:
         self._fits.pop(number, None)
         self._file(number, shape, adds=False)
         self._free.append(number)
-        self._remembered.clear()
+        self.generation += 1
 
     def fitting(self, words: list[str]) -> list[tuple[int, ...]]:
         """The numbers of the patterns that each word fits."""
-        if not self._numbers:
-            return [()] * len(words)
-        remembered = self._remembered
-        if len(remembered) + len(words) > REMEMBERED_MAX:
-            remembered.clear()
         self._fuzzy.settle()
-        for word in words:
-            if word not in remembered:
-                remembered[word] = tuple(sorted(self._found(word)))
-        return [remembered[word] for word in words]
+        return [tuple(sorted(self._found(word))) for word in words]
 
     def _found(self, word: str) -> set[int]:
         found = set(self._prefixes.of(word))

@@ -31,13 +31,12 @@ class Tokens:
     end: Ints
     code: Ints
     """Which of the distinct words it is."""
-    words: list[str]
-    """The distinct words in their normal form; several of them may have the same."""
-    terms: list[str]
+    lexemes: Ints
+    """The numbers of the distinct words in the lexicon."""
 
 
 def tokens_of(field: Field, values: pa.Array, lexicon: Lexicon) -> Tokens:
-    """The words of a field of documents."""
+    """The words of a field of documents, by a lexicon with an analysis for text, and without one for keywords."""
     texts, row, item = _flat(field, values)
     if field.kind == "keyword":
         codes = texts.dictionary_encode()
@@ -45,13 +44,10 @@ def tokens_of(field: Field, values: pa.Array, lexicon: Lexicon) -> Tokens:
         lengths = np.asarray(pc.utf8_length(texts)).astype(np.int64)
         begin = np.zeros(len(row), dtype=np.int64)
         code = np.asarray(codes.indices).astype(np.int64)
-        return Tokens(row, item, item, begin, lengths, code, written, written)
+        return Tokens(row, item, item, begin, lengths, code, lexicon.look_up(written))
     text, place, start, end, code, written = _cut(texts)
-    both = lexicon.look_up(written)
     position = place + _bases(row, text, place)[text] if field.many else place
-    return Tokens(
-        row[text], item[text], position, start, end, code, [w for w, _ in both], [t for _, t in both]
-    )
+    return Tokens(row[text], item[text], position, start, end, code, lexicon.look_up(written))
 
 
 def _flat(field: Field, values: pa.Array) -> tuple[pa.Array, Ints, Ints]:
