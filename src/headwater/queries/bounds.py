@@ -142,6 +142,10 @@ def _kept(root: g.Node, sources: Mapping[str, Extent]) -> Iterator[Kept]:
                     what = "documents, for stored queries that come later with backfill"
                     instead = "the same WITH (backfill = FALSE)"
                     yield Kept(node, what, instead, rows(node.documents, sources))
+            case g.Regroup(evaluate=g.Matching()):
+                instead = "GROUP BY window(...) keeps a row for every window"
+                what = "every row of its partitions, since any may be part of another match when others come"
+                yield Kept(node, what, instead, rows(node.input, sources))
             case g.Regroup():
                 instead = "count, sum, avg, min and max without GROUP BY keep one row"
                 yield Kept(node, "every row of its groups", instead, rows(node.input, sources))

@@ -115,6 +115,8 @@ def _reached(node: g.Node) -> str:
     if isinstance(node, g.Regroup) and isinstance(node.evaluate, g.Aggregate):
         node = node.evaluate
     match node:
+        case g.Regroup(evaluate=g.Matching()):
+            return "passed all rows that decided on its match and on those before, or WITHIN is over"
         case g.Join():
             return "passed the last time at which a row could still match it"
         case g.Slide():
@@ -234,6 +236,11 @@ def title(node: g.Node) -> str:
             return f"{node.kind} join on {on}{more}"
         case g.Rank():
             return f"{node.function} <= {node.limit} by ({_names(node.input.schema, node.key)})"
+        case g.Regroup(evaluate=g.Matching(spec=spec)):
+            by, along = (
+                _names(spec.schema, columns) for columns in (spec.partition, [o.column for o in spec.order])
+            )
+            return f"match rows ({spec.text}) by ({by}) in the order of ({along})"
         case g.Regroup():
             return f"recompute whole groups by ({_names(node.input.schema, node.key)}): {node.text}"
         case g.Slide():

@@ -30,6 +30,8 @@ class Read:
     """An expression with its inputs in the place of what looks at a match."""
 
     expression: Jvm
+    written: Jvm
+    """As it was parsed."""
     inputs: list[int] = field(default_factory=list)
     """Numbers of inputs, by which they are called: `in0`."""
 
@@ -89,7 +91,7 @@ class ExpressionReader:
 
     def read(self, expression: Jvm, *, is_condition: bool) -> Read:
         """An expression as it was parsed."""
-        made = Read(expression)
+        made = Read(expression, expression)
         made.expression = self._visit(expression, made, is_condition, frozenset())
         made.inputs = list(dict.fromkeys(made.inputs))
         return made

@@ -354,7 +354,7 @@ class _Expressions:
         whole = self._typed(read)
         if whole.dataType().typeName() != "boolean":
             self._refuse(
-                read.expression, f"a condition is true or false, and this is a {whole.dataType().sql()}"
+                read.written, f"a condition is true or false, and this is a {whole.dataType().sql()}"
             )
         parts = list(conjuncts(whole))
         early = [self._is_symbol(part, variable) for part in parts]
@@ -417,10 +417,9 @@ class _Expressions:
         leaf = module(c.plans, "LocalRelation").apply(c.seq(self._leaf))
         project = c.plans.Project(c.seq([c.alias(read.expression, "value")]), leaf)
         analysed = Determinism(c, self._refuse).pinned(c.dataset(project).queryExecution().analyzed())
-        if kind(analysed) != "Project" or find(items(analysed.projectList())[0], _is_aggregate) is not None:
-            self._refuse(
-                read.expression, "patterns have the aggregates count, sum, avg, min and max", hint="max(A.x)"
-            )
+        found = (find(e, _is_aggregate) for e in items(analysed.expressions()))
+        if (other := next((e for e in found if e is not None), None)) is not None:
+            self._refuse(other, "patterns have the aggregates count, sum, avg, min and max", hint="max(A.x)")
         return items(analysed.projectList())[0].child()
 
     def _inputs(self) -> list[Jvm]:
