@@ -288,6 +288,37 @@ def test_what_is_removed_leaves_nothing() -> None:
     assert index.match(table).column("query").to_pylist() == ["again"]
 
 
+def test_queries_that_cannot_match_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 3,000 queries of all kinds a document is held against those that it has the rarest part of."""
+    evaluated: list[int] = []
+
+    def met(segment: Any, slot: Any, row: Any, batch: Any) -> Any:
+        evaluated.append(len(slot))
+        return evaluation.met(segment, slot, row, batch)
+
+    index = QueryIndex(FIELDS)
+    forms = [
+        "common AND w{}",
+        '"common w{}"',
+        "w{}*",
+        "w{}x~1 AND common",
+        "n:{} AND common",
+        "price:[{0}.5 TO {0}.7]",
+    ]
+    for number in range(3_000):
+        index.put(str(number), parse(forms[number % len(forms)].format(number), FIELDS))
+    rows = [
+        {"title": "common words", "n": 4, "price": Decimal("5.6")},
+        {"title": "common w7 w1200 rare"},
+    ] * 50
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    index.match(table)
+    monkeypatch.setattr("headwater.operators.standing.index.met", met)
+    matches = index.match(table)
+    assert set(matches.column("query").to_pylist()) == {"4", "5", "7", "1200"}
+    assert sum(evaluated) <= 3 * matches.num_rows
+
+
 def test_a_query_that_never_holds_is_no_candidate() -> None:
     index = QueryIndex(FIELDS)
     index.put("never", parse("n:2.5 AND spark", FIELDS))

@@ -94,8 +94,8 @@ class Batch:
         self.active, self.active_at = np.unique(pair_atom, return_index=True)
         """The atoms that are there, in order, and where the pairs of each begin."""
         self.active_at = np.append(self.active_at, len(self.pairs)).astype(np.int64)
-        self.line = np.zeros(len(self.atoms), dtype=np.int32)
-        """Of each atom its line in `has`; 0 if no document has it."""
+        self.line = np.zeros(len(self.atoms) + 1, dtype=np.int32)
+        """Of each atom its line in `has`; 0 if no document has it, and at the end for what is no atom."""
         self.line[self.active] = np.arange(1, len(self.active) + 1)
         self.has = np.zeros((len(self.active) + 1, size), dtype=np.bool_)
         self.has[self.line[pair_atom], self.pair_row] = True

@@ -45,7 +45,9 @@ def candidates(segment: Segment, anchors: Anchors, batch: Batch) -> list[tuple[I
         slot = anchors.slots[spread(anchors.at[anchor[first:last]], count[first:last])].astype(np.int64)
         rows = np.repeat(row[first:last], count[first:last])
         also = anchors.also[slot]
-        may = (also == NONE) | batch.has[batch.line[also], rows]
+        may = also[:, 0] == NONE
+        for column in range(also.shape[1]):
+            may |= batch.has[batch.line[also[:, column]], rows]
         parts.append((slot[may], rows[may]))
     if len(anchors.scanning):
         every = np.arange(batch.size, dtype=np.int64)

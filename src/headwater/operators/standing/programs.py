@@ -70,18 +70,26 @@ def _add(
     program.node_least.append(all_of + (1 if node.should and not node.must else 0))
     program.node_depth.append(depth)
     required: list[tuple[int, ...]] = []
-    either: list[tuple[int, ...]] | None = []
+    either = []
     for child in node.must:
         required += _child(program, atoms, child, me, heavy, depth, scores=scores) or []
     for child in node.should:
-        sets = _child(program, atoms, child, me, 1, depth, scores=scores)
-        if either is not None:
-            either = None if not sets else [*either, min(sets, key=lambda choice: _cost(atoms, choice))]
+        either.append(_child(program, atoms, child, me, 1, depth, scores=scores))
     for child in node.must_not:
         _child(program, atoms, child, me, -(all_of + heavy), depth, scores=False)
-    if node.must:
-        return required or None
-    return [tuple(sorted({atom for choice in either for atom in choice}))] if either else None
+    return (required or None) if node.must else _either(atoms, either)
+
+
+def _either(atoms: Atoms, children: list[list[tuple[int, ...]] | None]) -> list[tuple[int, ...]] | None:
+    """Sets for one of several: the union of a set of each. Of all combinations those are kept that take the best of each, and the
+    first of each, the second and so on, which are the same words where a query is asked of several fields."""
+    known = [sets for sets in children if sets]
+    if not known or len(known) < len(children):
+        return None
+    combined = [[min(sets, key=lambda choice: _cost(atoms, choice)) for sets in known]]
+    longest = min(max(map(len, known)), CHOICES_MAX)
+    combined += [[sets[min(turn, len(sets) - 1)] for sets in known] for turn in range(longest)]
+    return list(dict.fromkeys(tuple(sorted({atom for choice in one for atom in choice})) for one in combined))
 
 
 def _child(

@@ -20,6 +20,8 @@ from headwater.operators.standing.tokens import spread
 
 Ints = npt.NDArray[np.int64]
 NONE = -1
+ALSO_MAX = 4
+"""Of how many atoms another set may be that is looked at before a candidate is evaluated: a word in four fields is one."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Anchors:
     """Where the slots of each atom lie."""
     slots: npt.NDArray[np.int32]
     also: npt.NDArray[np.int32]
-    """Of each slot another atom that a document must have, a word or a pattern; NONE if there is none."""
+    """Of each slot other atoms, words or patterns, of which a document must have one, filled up with NONE; all NONE if there are no such."""
     scanning: npt.NDArray[np.int32]
     """The slots that no atom leads to."""
     range_atoms: Ints
@@ -160,16 +162,26 @@ def derive(segment: Segment, atoms: Atoms) -> Anchors:
 def _also(
     segment: Segment, atoms: Atoms, order: Ints, firsts: Ints, sizes: Ints, owner: Ints
 ) -> npt.NDArray[np.int32]:
-    """The next best set of each slot that is one word or pattern."""
-    rank = np.ones(len(order), dtype=np.bool_)
-    rank[firsts] = False  # the best one is what the slot is found by
-    rest = order[rank]
-    rest = rest[sizes[rest] == 1]
-    one = segment.pick_atom[segment.pick_at[rest]]
-    words = (atoms.kind[one] == TERM) | (atoms.kind[one] == PATTERN)
-    rest, one = rest[words], one[words]
-    also = np.full(len(segment), NONE, dtype=np.int32)
-    also[owner[rest][::-1]] = one[::-1]  # in the order of cost, the first is written last
+    """The next best set of each slot that is of few words or patterns."""
+    kinds = atoms.kind[segment.pick_atom]
+    words = np.append(0, np.cumsum((kinds == TERM) | (kinds == PATTERN)))
+    fits = (
+        (words[segment.pick_at[1:]] - words[segment.pick_at[:-1]] == sizes)
+        & (sizes > 0)
+        & (sizes <= ALSO_MAX)
+    )
+    others = np.ones(len(order), dtype=np.bool_)
+    others[firsts] = False  # the best one is what the slot is found by
+    rest = order[others]
+    rest = rest[fits[rest]]
+    slots = owner[rest]
+    first = np.ones(len(rest), dtype=np.bool_)
+    first[1:] = slots[1:] != slots[:-1]
+    rest, slots = rest[first], slots[first]
+    also = np.full((len(segment), ALSO_MAX), NONE, dtype=np.int32)
+    for column in range(ALSO_MAX):
+        has = sizes[rest] > column
+        also[slots[has], column] = segment.pick_atom[segment.pick_at[rest[has]] + column]
     return also
 
 
