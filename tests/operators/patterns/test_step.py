@@ -69,7 +69,7 @@ row = st.tuples(st.integers(0, 1), st.integers(0, 60), st.integers(0, 7), st.int
 steps = st.lists(st.lists(st.tuples(row, st.booleans()), min_size=1, max_size=8), min_size=1, max_size=8)
 
 
-@settings(max_examples=1_500 if LONG else 50, deadline=None)
+@settings(max_examples=500 if LONG else 50, deadline=None)
 @given(
     patterns(),
     st.dictionaries(st.sampled_from(NAMES), st.sampled_from([PREVIOUS, NEXT, RISES])),

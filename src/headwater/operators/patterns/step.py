@@ -5,8 +5,8 @@ whatever comes at the time of the change or later, because by then all that was 
 there on are matched as they were and as they become; what differs is the change of the output. So a row at the end of a
 long partition costs what is still open there.
 
-State are two arrangements: the rows, by time within their partition; and cuts, one every few rows, by the time from which
-on they can be used. Without a time by which rows are ordered there are no cuts, and a partition is matched as a whole.
+State are two arrangements: the rows, by time within their partition; and cuts, one every few rows and the last of all, by
+the time from which on they can be used. Without a time by which rows are ordered there are no cuts, and a partition is matched as a whole.
 With WITHIN, rows and cuts may be forgotten once they lie `kept` before the least time that can still change.
 """
 
@@ -57,10 +57,11 @@ def rows_order(spec: MatchSpec) -> tuple[Order, ...]:
 
 def cuts_schema(spec: MatchSpec) -> pa.Schema:
     """Of the arrangement of cuts: the partition, then the times from which on it can be used, of the row at which the
-    search starts, and of the first row that has to be read for it; then how many matches there are before it."""
-    fields = [spec.schema.field(i) for i in spec.partition]
+    search starts, and of the first row that has to be read for it; then how many matches there are before it, and how
+    many rows it lies after one that stays, 0 if it stays itself."""
+    names = ("settled", "at", "since", "matched", "apart")
     return pa.schema(
-        [*fields, *(pa.field(name, pa.int64()) for name in ("settled", "at", "since", "matched"))]
+        [*(spec.schema.field(i) for i in spec.partition), *(pa.field(n, pa.int64()) for n in names)]
     )
 
 
@@ -140,8 +141,11 @@ class _Cuts:
     at: Ints
     since: Ints
     matched: Ints
+    apart: Ints
     there: Mask
     """Which have a cut; the others are matched as a whole."""
+    rows: pa.RecordBatch
+    """The cuts of those that have one, in their order."""
     gone: Delta
 
 
@@ -182,7 +186,10 @@ class _Stepping:
         count, schema = len(touched.hashes), cuts_schema(spec)
         none = np.full(count, _EARLIEST, dtype=np.int64)
         if spec.time is None:
-            return _Cuts(none, none, none * 0, np.zeros(count, dtype=np.bool_), Delta.empty(schema))
+            nothing = Delta.empty(schema)
+            return _Cuts(
+                none, none, none * 0, none * 0, np.zeros(count, dtype=np.bool_), nothing.rows, nothing
+            )
         key, column = cuts_key(spec), len(spec.partition)
         starts = np.flatnonzero(np.diff(touched.labels, prepend=-1))
         lane = touched.rows.column(spec.time)
@@ -190,21 +197,23 @@ class _Stepping:
         times = integers(lane) if absent is None else np.where(absent, _EARLIEST, integers(lane))
         first = np.minimum.reduceat(times, starts)
         found = ranges.last_upto(self._cuts, key, column, touched.keys, touched.hashes, first, schema=schema)
-        low, at, since, matched = (none.copy() for _ in range(4))
-        lanes = [integers(found.rows.column(column + i)) for i in range(4)]
         # of several that can be used from the same time on, the last
-        order = np.lexsort((lanes[1], found.probe))
-        for target, lane in zip((low, at, since, matched), lanes, strict=True):
-            target[found.probe[order]] = lane[order]
+        order = np.lexsort((integers(found.rows.column(column + 1)), found.probe))
+        probes = found.probe[order]
+        last = np.flatnonzero(np.diff(probes, append=-1))
+        chosen, probes = take_rows(found.rows, order[last]), probes[last]
+        low, at, since, matched, apart = (none.copy() for _ in range(5))
+        for i, target in enumerate((low, at, since, matched, apart)):
+            target[probes] = integers(chosen.column(column + i))
         there = np.zeros(count, dtype=np.bool_)
-        there[found.probe] = True
-        matched[~there] = 0
+        there[probes] = True
+        matched[~there] = apart[~there] = 0
         later = ranges.between(
             self._cuts, key, column, touched.keys, touched.hashes, low, np.full(count, _LATEST), schema=schema
         )
         beyond = np.flatnonzero(integers(later.rows.column(column + 1)) > at[later.probe])
         gone = Delta(take_rows(later.rows, beyond), later.weights[beyond])
-        return _Cuts(at, since, matched, there, gone)
+        return _Cuts(at, since, matched, apart, there, chosen, gone)
 
     def _read(self, cuts: _Cuts) -> tuple[pa.RecordBatch, Indices, Weights]:
         """The rows that are there of partitions, from their cuts on: with their partitions and weights."""
@@ -256,44 +265,62 @@ class _Stepping:
         made = Delta.of(output(spec, partitions, found, self._evaluate))
         if not cutting or spec.time is None:
             return made, no_cuts
-        return made, self._cut(partitions, which, found)
+        return made, self._cut(partitions, which, found, cuts)
 
-    def _cut(self, partitions: Partitions, which: Indices, matched: Outcome) -> Delta:
-        """Cuts in matched rows: the first of every few rows, or of a part of the time of a match."""
+    def _cut(self, partitions: Partitions, which: Indices, matched: Outcome, cuts: _Cuts) -> Delta:
+        """The change of cuts in matched rows."""
         spec, found = self._spec, matched.found
         assert spec.time is not None
-        times = partitions.times(spec.time)
-        numbers, count = partitions.numbers, len(times)
-        final = matched.settled.copy()
-        np.maximum.at(final, found.starts, settled(spec, partitions, matched))
-        usable = np.empty(count, dtype=np.int64)
-        usable[1:] = np.maximum(running_max(final, partitions)[:-1], times[1:])
-        places = np.arange(count)
-        able = matched.visited & (places > partitions.origins[numbers])
-        able[1:] &= times[1:] > times[:-1]
-        able[able] &= usable[able] < NEVER
-        if (absent := null_mask(partitions.rows.column(spec.time))) is not None:
-            able &= ~np.logical_or.reduceat(absent, partitions.starts)[numbers]
-        chosen = np.flatnonzero(able)
-        origins = partitions.origins[numbers[chosen]]
-        buckets = [(chosen - origins) // _CUT_ROWS]
-        firsts = [np.zeros(len(chosen), dtype=np.int64)]
+        times, numbers = partitions.times(spec.time), partitions.numbers
+        usable = self._usable(partitions, matched, times)
+        chosen = np.flatnonzero(usable < NEVER)
+        owners = numbers[chosen]
+        origins = partitions.origins[owners]
+        apart = chosen - origins + cuts.apart[which[owners]]
+        last = np.flatnonzero(np.diff(owners, append=-1))
+        kept = np.zeros(len(chosen), dtype=np.bool_)
+        kept[self._fresh(owners, apart // _CUT_ROWS, np.zeros(len(chosen), dtype=np.int64))] = True
         if spec.within is not None:
             part = max(spec.within // 4, 1)
-            buckets.append(times[chosen] // part)
-            firsts.append(times[origins] // part)
-        same = np.zeros(len(chosen), dtype=np.bool_)
-        same[1:] = numbers[chosen[1:]] == numbers[chosen[:-1]]
-        fresh = np.zeros(len(chosen), dtype=np.bool_)
-        for bucket, first in zip(buckets, firsts, strict=True):
-            fresh |= bucket != np.where(same, np.roll(bucket, 1), first)
-        chosen = chosen[fresh]
+            kept[self._fresh(owners, times[chosen] // part, times[origins] // part)] = True
+        apart = np.where(kept, 0, np.maximum(apart % _CUT_ROWS, 1))
+        kept[last] = True
+        # the cut that was used, if it was but the last one, gives way to one after it
+        replaced = np.zeros(len(cuts.there), dtype=np.bool_)
+        replaced[which[owners[last]]] = True
+        replaced &= cuts.there & (cuts.apart > 0)
+        gone = take_rows(cuts.rows, np.flatnonzero(replaced[np.flatnonzero(cuts.there)]))
+        chosen, apart = chosen[kept], apart[kept]
         owners = numbers[chosen]
-        began = np.zeros(count + 1, dtype=np.int64)
+        began = np.zeros(len(times) + 1, dtype=np.int64)
         np.add.at(began, found.starts[~found.timed_out] + 1, 1)
         began = np.cumsum(began)
         before = partitions.matched[owners] + began[chosen] - began[partitions.starts[owners]]
         since = times[np.maximum(chosen - _rows_back(spec), partitions.starts[owners])]
         keys = take_rows(self._touched.keys, which[owners])
-        lanes = [pa.array(lane) for lane in (usable[chosen], times[chosen], since, before)]
-        return Delta.of(pa.RecordBatch.from_arrays([*keys.columns, *lanes], schema=cuts_schema(spec)))
+        lanes = [pa.array(lane) for lane in (usable[chosen], times[chosen], since, before, apart)]
+        added = pa.RecordBatch.from_arrays([*keys.columns, *lanes], schema=cuts_schema(spec))
+        return concat([Delta.of(gone).negated(), Delta.of(added)], cuts_schema(spec))
+
+    def _usable(self, partitions: Partitions, matched: Outcome, times: Ints) -> Ints:
+        """From when on each row is a cut: NEVER if the search did not start anew there, or a row before it has its time."""
+        spec, found = self._spec, matched.found
+        assert spec.time is not None
+        final = matched.settled.copy()
+        np.maximum.at(final, found.starts, settled(spec, partitions, matched))
+        usable = np.full(len(times), NEVER, dtype=np.int64)
+        usable[1:] = np.maximum(running_max(final, partitions)[:-1], times[1:])
+        able = matched.visited & (np.arange(len(times)) > partitions.origins[partitions.numbers])
+        able[1:] &= times[1:] > times[:-1]
+        if (absent := null_mask(partitions.rows.column(spec.time))) is not None:
+            able &= ~np.logical_or.reduceat(absent, partitions.starts)[partitions.numbers]
+        return np.where(able, usable, NEVER)
+
+    @staticmethod
+    def _fresh(owners: Indices, buckets: Ints, firsts: Ints) -> Mask:
+        """Which are the first of their bucket, given the bucket that each partition begins in."""
+        before = np.roll(buckets, 1)
+        begins = np.ones(len(owners), dtype=np.bool_)
+        begins[1:] = owners[1:] != owners[:-1]
+        fresh: Mask = buckets != np.where(begins, firsts, before)
+        return fresh
