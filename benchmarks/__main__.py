@@ -34,6 +34,7 @@ SUBJECTS = (
     "events",
     "queues",
     "standing",
+    "patterns",
 )
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "latest.json"

@@ -101,6 +101,9 @@ Standing queries are matched with documents of 100 words out of a vocabulary of 
 times as many queries of the same kind there are ten times as many matches, each of which is a row. tantivy has no standing queries; beside
 it stands what its users do: index the batch, and run every query over it.
 
+Patterns are a small payment, medium ones and a large one within an hour, of 100,000 accounts: in a view, which appends the payments
+to its log, and in the kernels alone, which are given them in memory. So is Flink, with its state in memory and no checkpoints.
+
 This page is written by `python -m benchmarks --write-docs` from the last run;
 do not edit it.
 """
