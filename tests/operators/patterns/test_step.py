@@ -104,7 +104,8 @@ def test_any_steps_make_what_all_rows_make_at_once(
     )
     kept, there = Kept(question), Counter[Row]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stepping, "_CUT_ROWS", 2)
+        patch.setattr(stepping, "_CUT_ROWS", 3)
+        patch.setattr(stepping, "_LAST_ROWS", 1)
         for some in changes:
             delta = []
             for each, comes in some:

@@ -5,7 +5,7 @@ whatever comes at the time of the change or later, because by then all that was 
 there on are matched as they were and as they become; what differs is the change of the output. So a row at the end of a
 long partition costs what is still open there.
 
-State are two arrangements: the rows, by time within their partition; and cuts, one every few rows and the last of all, by
+State are two arrangements: the rows, by time within their partition; and cuts, one every few rows and one near the end, by
 the time from which on they can be used. Without a time by which rows are ordered there are no cuts, and a partition is matched as a whole.
 With WITHIN, rows and cuts may be forgotten once they lie `kept` before the least time that can still change.
 """
@@ -35,6 +35,8 @@ from headwater.operators.sums import Ints
 
 _CUT_ROWS = 16
 """Rows between one cut and the next, if the time of a match is not shorter."""
+_LAST_ROWS = 4
+"""So many rows after the cut before it, the last row from which a search can start is one too."""
 _SLICE_KEYS = 1 << 16
 """Partitions that are matched at a time."""
 
@@ -283,11 +285,12 @@ class _Stepping:
         if spec.within is not None:
             part = max(spec.within // 4, 1)
             kept[self._fresh(owners, times[chosen] // part, times[origins] // part)] = True
+        last = last[(chosen - origins)[last] >= _LAST_ROWS]
         apart = np.where(kept, 0, np.maximum(apart % _CUT_ROWS, 1))
         kept[last] = True
         # the cut that was used, if it was but the last one, gives way to one after it
         replaced = np.zeros(len(cuts.there), dtype=np.bool_)
-        replaced[which[owners[last]]] = True
+        replaced[which[owners[kept]]] = True
         replaced &= cuts.there & (cuts.apart > 0)
         gone = take_rows(cuts.rows, np.flatnonzero(replaced[np.flatnonzero(cuts.there)]))
         chosen, apart = chosen[kept], apart[kept]
