@@ -94,10 +94,15 @@ def test_queues_are_in_status_lag_cursors_metrics_and_dead(folder: Path) -> None
     assert [row["cursor"] for row in rows(folder, "cursors")] == ["queue:emails"]
     (letter,) = rows(folder, "dead", "list")
     assert (letter["letter"], letter["kind"], letter["error"]) == ("emails/0-0", "queue", "no such address")
+    assert "no such address" in run(folder, "dead", "show", "emails/0-0")
     run(folder, "dead", "edit", "emails/0-0", "--set", "id=7")
     run(folder, "dead", "replay", "emails/0-0")
     (message,) = rows(folder, "queue", "receive", "emails", "--worker", "me")
     assert json.loads(message["row"]) == {"id": 7}
+    run(folder, "queue", "nack", "emails", message["token"], "--error", "nor there", "--worker", "me")
+    run(folder, "dead", "drop", "emails/0-0", "--reason", "moved away")
+    assert rows(folder, "dead", "list") == []
+    assert "moved away" in run(folder, "dead", "show", "emails/0-0")
 
 
 def test_a_topic_with_a_queue_is_dropped_by_cascade_alone(folder: Path) -> None:

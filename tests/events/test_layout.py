@@ -144,6 +144,43 @@ def test_an_event_from_the_future_is_named(tmp_path: Path) -> None:
         assert "knows it up to version 1" in str(met.value)
 
 
+def test_nothing_is_written_on_top_of_an_event_from_the_future_and_nothing_reacts_past_it(
+    tmp_path: Path,
+) -> None:
+    kind = made("Paid", n=int)
+    newer, older = noting(kind), noting(kind)
+    newer.upcast("Paid", 1)(lambda fields: fields)
+    with hw.open(tmp_path) as ws, hw.open(tmp_path) as ahead:
+        store, end = ws.store(older), lambda: ws.log.partitions("note")[0].end
+        store.execute("a", Say(kind(1)), command_id="1")
+        ahead.store(newer).execute("a", Say(kind(2)), command_id="2")
+
+        def react(event: object) -> None:
+            return None
+
+        react.__annotations__["event"] = kind
+        reaction = ws.reaction("r", store)(react)
+        for call in (
+            lambda: store.execute("a", Say(kind(3)), command_id="3"),
+            lambda: store.execute("a", Say(kind(2)), command_id="2"),
+            lambda: store.load("a"),
+            lambda: store.events("a"),
+            lambda: store.history("a"),
+            reaction.run,
+        ):
+            with pytest.raises(
+                hw.UnreadableEventError, match="event 2 of 'a' in topic 'note' cannot be read"
+            ):
+                call()
+        assert end() == 2
+        assert store.execute("a", Say(kind(1)), command_id="1").repeated, "what can be read is answered"
+        assert store.execute("b", Say(kind(9))).version == 1, "others go on"
+        with pytest.raises(hw.UnreadableEventError):
+            reaction.run()
+        again = ahead.reaction("r", ahead.store(newer))(react)
+        assert again.run().handled == 3, "whoever can read it goes on where it was left"
+
+
 def test_a_field_without_a_value_is_named(tmp_path: Path) -> None:
     old, new = made("Paid", n=int), made("Paid", n=int, fee=int)
     with hw.open(tmp_path) as ws:
