@@ -30,7 +30,7 @@ _MANY = 100_000
 _UNCHECKED = pc.TakeOptions(boundscheck=False)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Delta:
     """Rows that come (positive weight) and go (negative); the same row may be there several times.
 
@@ -44,9 +44,15 @@ class Delta:
     hashes: Hashes | None = None
     """Of the key of the group that each row is the result of, ascending, where an aggregation has just made them."""
 
-    def __post_init__(self) -> None:
-        if self.rows.num_rows != len(self.weights) and self.rows.num_columns:
-            raise ValueError(f"{self.rows.num_rows} rows have {len(self.weights)} weights")
+    def __init__(
+        self, rows: pa.RecordBatch, weights: Weights, distinct: bool = False, hashes: Hashes | None = None
+    ) -> None:
+        # every step of every view makes some, and what is generated for a frozen class takes twice as long
+        fields = self.__dict__
+        fields["rows"], fields["weights"] = rows, weights
+        fields["distinct"], fields["hashes"] = distinct, hashes
+        if rows.num_rows != len(weights) and rows.num_columns:
+            raise ValueError(f"{rows.num_rows} rows have {len(weights)} weights")
 
     def __len__(self) -> int:
         return len(self.weights)

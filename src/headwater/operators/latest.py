@@ -170,7 +170,7 @@ def _there(met: Sequence[_Part]) -> list[_Part]:
     parts: list[_Part] = []
     for part in met:
         weights = part.run.weights[part.places]
-        if weights.all():
+        if np.count_nonzero(weights) == weights.size:
             parts.append(part)
         else:
             there = weights.nonzero()[0]

@@ -67,9 +67,9 @@ def step_stacked(steps: Sequence[Small]) -> list[Step]:
     made: list[Step] = []
     known: dict[tuple[object, ...], Hashes] = {}
     for i, step in enumerate(steps):
-        run = _run(done.state, step.spec, *runs[i : i + 2])
-        if done.places is None:
-            run = Run(sought[i], run.rows, run.weights)
+        # where every group has a row of state, those who have the same groups have the same array of hashes
+        hashes = sought[i] if done.places is None else done.state.hashes[runs[i] : runs[i + 1]]
+        run = _run(done.state, step.spec, hashes, *runs[i : i + 2])
         made.append(Step(_part(done.output, *outputs[i : i + 2]), same_hashes(run, known), ()))
     return made
 
@@ -106,9 +106,9 @@ def _part(output: Delta, start: int, stop: int) -> Delta:
     )
 
 
-def _run(state: Run, spec: AggregateSpec, start: int, stop: int) -> Run:
+def _run(state: Run, spec: AggregateSpec, hashes: Hashes, start: int, stop: int) -> Run:
     """The part of a run that is an aggregation's own, under its own names."""
     rows = state.rows.slice(start, stop - start)
     if not rows.schema.equals(spec.state):
         rows = pa.RecordBatch.from_arrays(rows.columns, schema=spec.state)
-    return Run(state.hashes[start:stop], rows, state.weights[start:stop])
+    return Run(hashes, rows, state.weights[start:stop])

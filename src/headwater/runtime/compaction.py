@@ -176,6 +176,8 @@ def _ticks(refs: Sequence[RunRef]) -> tuple[int, int]:
 def is_settled(refs: Sequence[RunRef], leave: int = 0) -> bool:
     """Whether no merge is due, so that `compacted` has nothing to do."""
     rest = refs[leave:]
+    if len({ref.ticks for ref in rest}) == len(rest):  # none is a part of one
+        return not to_merge([ref.rows for ref in rest])
     return not to_merge(_sizes(rest, _wholes(rest)))
 
 

@@ -76,11 +76,14 @@ class RunCache:
 
     def open_all(self, refs: Sequence[RunRef]) -> list[Run]:
         """The same for several."""
+        found: list[Run | None] = []
         with self._guard:
-            found = [self._runs.get((ref.file, ref.offset, ref.first)) for ref in refs]
-            for ref, run in zip(refs, found, strict=True):
+            for ref in refs:
+                key = (ref.file, ref.offset, ref.first)
+                run = self._runs.get(key)
                 if run is not None:
-                    self._runs.move_to_end((ref.file, ref.offset, ref.first))
+                    self._runs.move_to_end(key)
+                found.append(run)
         return [self.open(ref) if run is None else run for ref, run in zip(refs, found, strict=True)]
 
     def remember(self, ref: RunRef, run: Run) -> None:

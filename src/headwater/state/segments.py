@@ -79,18 +79,18 @@ class Segment:
         for run, own in zip(runs, ticks, strict=True):
             low, high = _bounds(run)
             found.append(
-                RunRef(
-                    file,
-                    start + _HEADER.size,
-                    self.length,
-                    len(run),
-                    low,
-                    high,
-                    own,
-                    self.checksum,
-                    self.bytes * len(run) // self.rows,
-                    first,
-                    self.rows,
+                RunRef.quickly(
+                    file=file,
+                    offset=start + _HEADER.size,
+                    length=self.length,
+                    rows=len(run),
+                    low=low,
+                    high=high,
+                    ticks=own,
+                    checksum=self.checksum,
+                    bytes=self.bytes * len(run) // self.rows,
+                    first=first,
+                    shared=self.rows,
                 )
             )
             first += len(run)
