@@ -84,6 +84,19 @@ def test_a_query_meets_and_scores(text: str, rows: dict[int, float]) -> None:
     assert answers(text) == rows
 
 
+def test_the_deepest_query_means_what_it_says() -> None:
+    """Each level is three: clauses beside each other, with OR between, with AND between."""
+    text = "spark"
+    for level in range(50):
+        text = (
+            f"(zz{level} -yy xx OR flink AND title:{text})"
+            if level % 2
+            else f"(zz{level} ww OR spark AND {text})"
+        )
+    assert answers(text) == {1: 51.0}
+    assert answers(text.replace("flink", "kafka")) == {}
+
+
 def test_highlights_are_the_words_that_were_found() -> None:
     index = QueryIndex(FIELDS)
     text = 'stream* "data captured" tags:data country:D* NOT kafka price:10'

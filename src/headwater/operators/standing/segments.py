@@ -39,7 +39,7 @@ class Segment:
     node_parent: npt.NDArray[np.int16]
     node_weight: npt.NDArray[np.int32]
     node_least: npt.NDArray[np.int32]
-    node_depth: npt.NDArray[np.int8]
+    node_depth: npt.NDArray[np.int16]
     choice_at: Ints
     """The sets of each query; none if it scans."""
     pick_at: Ints
@@ -76,7 +76,7 @@ class Segment:
             flat("node_parent", np.int16),
             flat("node_weight", np.int32),
             flat("node_least", np.int32),
-            flat("node_depth", np.int8),
+            flat("node_depth", np.int16),
             ends("choices"),
             _ends([len(choice) for choice in sets]),
             np.fromiter(chain.from_iterable(sets), dtype=np.int32),

@@ -34,7 +34,7 @@ from headwater.operators.standing.nodes import (
     boosted,
 )
 
-DEPTH_MAX = 100
+DEPTH_MAX = 50
 """How deep parentheses may lie in each other."""
 LEAVES_MAX = 1024
 """How many terms, phrases, patterns and ranges a query may have, counted once per field."""
