@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 import headwater as hw
+from headwater.runtime.bounded import outside
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +68,71 @@ def test_approximate_counts_are_sparks_to_the_digit(tmp_path: Path, spark: Spark
             ws.append({"facts": made, "rows": [{"id": chance.randrange(50), **row} for row in made]})
             ws.run()
         assert ws.verify().differences == ()
+
+
+QUANTILES = {
+    "each": "SELECT g, percentile_approx(n, 0.5, 20) AS n, percentile_approx(x, array(0.0, 0.1, 0.9, 1.0), 10) AS x, "
+    "approx_percentile(d, 0.25) AS d, percentile_approx(at, 0.75, 5) AS at, avg(x) AS mean, approx_count_distinct(n) AS values FROM {} GROUP BY g",
+    "untold": "SELECT percentile_approx(n, 0.5, 20) AS n FROM {} GROUP BY g",
+    "windows": "SELECT window(at, '10 minutes', '5 minutes').start AS w, percentile_approx(n, 0.9, 7) AS n FROM {} GROUP BY 1",
+    "in_sessions": "SELECT session_window(at, '10 seconds') AS w, percentile_approx(n, 0.9, 7) AS n FROM {} GROUP BY 1",
+    "rolled": "SELECT g, s, percentile_approx(n, 0.5, 9) FILTER (WHERE x > 0) AS n FROM {} GROUP BY ROLLUP (g, s)",
+    "whole": "SELECT percentile_approx(n, 0.5, 11) AS n FROM {}",
+}
+EXACT = {
+    "computed": "SELECT g, percentile_approx(n, 0.9, 5) - percentile_approx(n, 0.1, 5) AS spread FROM {} GROUP BY g",
+    "chosen": "SELECT g, approx_count_distinct(n) AS m FROM {} GROUP BY g HAVING percentile_approx(n, 0.5, 5) > 100",
+    "listed": "SELECT g, percentile_approx(n, 0.5, 5) AS n, collect_set(s) AS s FROM {} GROUP BY g",
+    "framed": "SELECT at, n, percentile_approx(n, 0.5, 5) OVER (PARTITION BY g) AS m FROM {}",
+}
+
+
+def test_percentiles_are_within_their_bounds_and_exact_where_they_must_be(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    chance = random.Random(2)
+    with hw.open(tmp_path / "ws", durability="os", spark=spark) as ws:
+        ws.sql(f"CREATE TOPIC facts ({COLUMNS}); CREATE TOPIC rows (id BIGINT, {COLUMNS}, PRIMARY KEY (id))")
+        for name, select in (QUANTILES | EXACT).items():
+            ws.sql(f"CREATE MATERIALIZED VIEW {name} AS {select.format('facts')}")
+        ws.sql(f"CREATE MATERIALIZED VIEW of_rows AS {QUANTILES['each'].format('rows')}")
+        ws.sql(
+            "CREATE MATERIALIZED VIEW above AS SELECT g, n * 2 AS n, size(x) AS many FROM each WHERE n > 0"
+        )
+        kept = {name for name in QUANTILES if "in a sketch" in explained(ws, name)}
+        assert kept == QUANTILES.keys()
+        assert all(
+            "answered exactly" in explained(ws, name) for name in ("of_rows", "computed", "chosen", "listed")
+        )
+        assert "n: a value whose rank is off by 1/20 of the values at most" in explained(ws, "each")
+        assert "count(distinct n)" in explained(ws, "of_rows").lower()
+        for size in (3, 40, 700, 1_200):
+            made = some_rows(chance, size)
+            ws.append({"facts": made, "rows": [{"id": chance.randrange(50), **row} for row in made]})
+            ws.run()
+        assert [finding.message for finding in ws.verify().differences] == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "is_found"), [(0, False), (4, False), (30, True), (-30, True), (None, True)]
+)
+def test_a_value_outside_of_its_bounds_is_found(wrong: int | None, is_found: bool) -> None:
+    schema = pa.schema(
+        [("g", pa.int64()), ("mean", pa.float64()), ("p", pa.int64()), ("all", pa.list_(pa.int64()))]
+    )
+
+    def made(shift: int | None, change: int = 0) -> pa.Table:
+        values = [None if shift is None else 100 + shift, 200 + change, 200 + change]
+        lists = [[v, 1 + change] if v is not None else None for v in values]
+        return pa.table([[1, 2, 2], [0.1, 0.2, 0.2 + 1e-15], values, lists], schema=schema)
+
+    told = outside(made(wrong), made(0, -5), made(4, 5), [2, 3])
+    assert (told is not None) == is_found
+    if is_found:
+        assert "1 values of p outside of their bounds, such as {'g': 1" in str(told)
+    lists = made(0).set_column(3, "all", [[[104, 1], [200, 9], [200, 1]]])
+    assert "values of all outside" in str(outside(lists.cast(schema), made(0, -5), made(4, 5), [2, 3]))
+    assert "rows missing" in str(outside(made(0).slice(1), made(0, -5), made(4, 5), [2, 3]))
 
 
 def explained(ws: hw.Workspace, view: str) -> str:

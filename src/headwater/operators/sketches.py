@@ -26,6 +26,16 @@ class Sketch(Protocol):
     """What is kept of the values of a group. Equal ones are equal as values: functions share what they have in common."""
 
     @property
+    def repeatable(self) -> bool:
+        """Whether its answers are the same however values were cut into parts."""
+        ...
+
+    @property
+    def bound(self) -> str:
+        """How far off an answer may be, in words."""
+        ...
+
+    @property
     def state(self) -> tuple[pa.DataType, ...]:
         """The types of the columns in which it is kept."""
         ...

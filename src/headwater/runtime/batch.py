@@ -40,6 +40,7 @@ from headwater.runtime.hidden import (
     visible,
 )
 from headwater.runtime.matching import matches_at
+from headwater.runtime.planning.answering import Answers
 from headwater.runtime.planning.catalyst import Catalyst, Jvm, collected, output_of, plain_type
 from headwater.runtime.planning.cumulating import rewritten_plan
 from headwater.runtime.planning.handles import Relation, with_versions
@@ -92,8 +93,9 @@ class Batch:
         """Remove what was written for Spark to read."""
         self._scratch.cleanup()
 
-    def view(self, definition: ViewDefinition) -> DataFrame:
-        """A view as a DataFrame, and as a name for those above it. Those that it reads must be there."""
+    def view(self, definition: ViewDefinition, answers: Answers = "approximate") -> DataFrame:
+        """A view as a DataFrame, and as a name for those above it. Those that it reads must be there. `answers` are those of
+        approximate functions."""
         for name in definition.reads:
             if name not in self._known:
                 self.topic(name, definition.inputs[name], hidden_in(definition.query))
@@ -103,16 +105,22 @@ class Batch:
                     and may_read_versions(definition.query)
                 ):
                     self.versions(name, definition.inputs[name])
-        return self._viewed(definition, self._apart(definition, self.query(definition.query)))
+        return self._viewed(
+            definition, self._apart(definition, self.query(definition.query, answers=answers))
+        )
 
     def timed_view(
-        self, definition: ViewDefinition, relations: Mapping[str, Relation], watermarks: Mapping[str, int]
+        self,
+        definition: ViewDefinition,
+        relations: Mapping[str, Relation],
+        watermarks: Mapping[str, int],
+        answers: Answers = "approximate",
     ) -> tuple[DataFrame, list[tuple[str, DataFrame]]]:
         """The same for a view that leaves out late rows, or shows only final ones, at these watermarks of topics; and by
         topic the rows that may be late, as `planning.timing` tells them. All that it reads must be there."""
         query, policy = s.Query(definition.query), Policy.of(definition)
         names = self._names(query, {n: self._every[n] for n in definition.reads})
-        plan = pin(self._catalyst, query, self._functions, names)
+        plan = pin(self._catalyst, query, self._functions, names, answers)
         timing = Timing(
             self._catalyst, with_versions(relations), refuser(query), policy, self._changelogs.__getitem__
         )
@@ -176,7 +184,7 @@ class Batch:
         ]
         return c.plans.Project(c.seq(named), found)
 
-    def query(self, text: str, *, pinned: bool = True) -> DataFrame:
+    def query(self, text: str, *, pinned: bool = True, answers: Answers = "approximate") -> DataFrame:
         """A query over what is there; `pinned`: with the choices that Spark leaves open made as in views."""
         known = self._functions
         if known is not None and (fold := parse_fold(text)) is not None:
@@ -184,7 +192,7 @@ class Batch:
         query = s.Query(text)
         names = self._names(query, self._opened if hidden_in(text) else {})
         if pinned:
-            plan = pin(self._catalyst, query, known, names)
+            plan = pin(self._catalyst, query, known, names, answers)
         else:
             plan = analyse(self._catalyst, query, known, names).queryExecution().analyzed()
         return self._planned(plan)

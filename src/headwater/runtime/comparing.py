@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headwater.errors import ConflictError, HeadwaterError
 from headwater.log.protocol import Log
-from headwater.runtime.comparison import difference
+from headwater.runtime.bounded import held_against
 from headwater.runtime.past import Past, moment_of
 from headwater.runtime.tools import Tools
 from headwater.runtime.trials import BESIDE, REBUILD, due
@@ -79,7 +79,11 @@ def hold_trials(
         then = replace(manifest, views={**manifest.views, **new})
         # Read first: a tick may not be kept for as long as computing takes.
         has = {name: view_contents(store, manifest, f"{name}{BESIDE}") for name in waiting}
-        with closing(Past(log, store, tools(), moment_of(then))) as past:
+
+        def held(name: str) -> pa.Table:
+            return has[name] if name in has else view_contents(store, manifest, name)
+
+        with closing(Past(log, store, tools(), moment_of(then), held)) as past:
             for name in waiting:
                 try:
                     wrong = _difference(has[name], past, name)
@@ -103,7 +107,7 @@ def hold_trials(
 
 def _difference(has: pa.Table, past: Past, name: str) -> str | None:
     try:
-        return difference(has, past.view(name))
+        return held_against(has, past, name)
     except HeadwaterError as error:  # a row that fails, records that are gone: it is not shown to be right
         if error.retryable:
             raise

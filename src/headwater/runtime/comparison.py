@@ -60,6 +60,18 @@ def _close(a: pa.RecordBatch, b: pa.RecordBatch) -> bool:
     )
 
 
+def paired(rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """An order of rows in which those of two tables belong together that differ by rounding alone; and in that order, which of
+    them nothing tells apart, as numbers that ascend."""
+    exact, floats = _split(rows)
+    order, (high, low) = _order(exact, floats, rows.num_rows)
+    same = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
+    for lane in floats:
+        ordered = lane[order]
+        same &= np.isclose(ordered[1:], ordered[:-1], rtol=TOLERANCE, atol=0.0, equal_nan=True)
+    return order, np.concatenate((np.zeros(min(1, len(order)), np.int64), np.cumsum(~same)))
+
+
 def _split(rows: pa.RecordBatch) -> tuple[list[pa.Array], list[npt.NDArray[np.float64]]]:
     """Columns that must be equal, and floats that may differ by rounding; structs are taken apart."""
     exact: list[pa.Array] = []

@@ -42,6 +42,8 @@ def explained(
         facts["hidden columns"] = "; ".join(
             f"{', '.join(names)} of {topic}" for topic, names in unit.plan.hidden.items()
         )
+    if (bounds := _bounds(unit.plan)) is not None:
+        facts["approximate"] = bounds
     if state is not None and state.reason:
         facts["reason"] = state.reason
     if state is not None and (begins := begins_late(_firsts(state))) is not None:
@@ -51,6 +53,17 @@ def explained(
     facts["graph"] = "\n".join(describe(unit.pipeline, unit.identity, manifest))
     facts["picture"] = "\n".join(picture(unit.pipeline, unit.name))
     return pa.table({"property": list(facts), "value": list(facts.values())})
+
+
+def _bounds(plan: Plan) -> str | None:
+    """How far off answers of sketches may be."""
+    if plan.exactly:
+        return (
+            "answered exactly: a sketch takes no row back, and what is computed from its answer has no bound; "
+            "count(DISTINCT ...) and percentile(...) say the same"
+        )
+    names = plan.schema.names
+    return "; ".join(f"{names[i]}: {f.sketch.bound}" for i, f in plan.approximate.items()) or None
 
 
 def unplanned(view: ViewDefinition, reason: str, manifest: Manifest | None) -> pa.Table:

@@ -6,7 +6,8 @@ view's base and the log after it, by the operators themselves. Where even that i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,6 +44,7 @@ from headwater.runtime.hidden import (
 from headwater.runtime.history import base_of, base_slot, removed
 from headwater.runtime.inputs import Inputs
 from headwater.runtime.lateness import LATE_NAME, told_of, watermarks_at
+from headwater.runtime.planning.answering import Answers
 from headwater.runtime.planning.policy import NEEDED, Policy
 from headwater.runtime.reading import Relation, is_named
 from headwater.runtime.rematching import recomputed
@@ -65,6 +67,17 @@ class Moment:
     parts: Mapping[str, Part]
 
 
+@dataclass(frozen=True)
+class Approximate:
+    """What of a view is known within bounds: columns that are answers of sketches."""
+
+    columns: tuple[int, ...] = ()
+    repeatable: bool = True
+    """Whether they are the same however the log was cut into ticks."""
+    exactly: bool = False
+    """Whether approximate functions are answered exactly in it."""
+
+
 def moment_of(manifest: Manifest) -> Moment:
     """A tick that is kept."""
     parts = {
@@ -73,10 +86,22 @@ def moment_of(manifest: Manifest) -> Moment:
     return Moment(manifest.tick, manifest.positions, parts)
 
 
+_APPROXIMATE = re.compile(r"approx_count_distinct|percentile_approx|approx_percentile", re.IGNORECASE)
+
+
 class Past:
     """Computes relations as they were at one moment, each once."""
 
-    def __init__(self, log: Log, store: StateStore, tools: Tools, moment: Moment) -> None:
+    def __init__(
+        self,
+        log: Log,
+        store: StateStore,
+        tools: Tools,
+        moment: Moment,
+        held: Callable[[str], pa.Table] | None = None,
+    ) -> None:
+        """`held` are the contents of a view at the moment, if they are kept: views above one that is known within bounds
+        alone are computed from what it holds."""
         self._log = log
         self._store = store
         self._bases = Bases(store.storage)
@@ -86,6 +111,8 @@ class Past:
         self._moment = moment
         found = {name: definition_at(log, name, part.incarnation) for name, part in moment.parts.items()}
         self._definitions = {name: view for name, view in found.items() if view is not None}
+        self._held = held
+        self._approximate: dict[str, Approximate] = {}
         self._made: dict[str, pa.Table] = {}
         self.on_base: set[str] = set()
         """What was computed from a base, since records were removed."""
@@ -167,10 +194,10 @@ class Past:
                         self._versions(source, definition)
             if definition.options.on_error == "divert":
                 self._admit(definition)
-            if Policy.of(definition).is_plain:
-                self._made[name] = as_table(self._batch.view(definition), definition.columns)
-            else:
-                self._timed(definition)
+            known = self.approximate(name)
+            self._made[name] = self._computed(definition, "exact" if known.exactly else "approximate")
+            if known.columns and not known.repeatable and self._held is not None:
+                self._give(name, self._held(name))
 
     def _matches(self, definition: ViewDefinition, standing: Standing) -> None:
         """A view of what documents meet stored queries, and what is told of queries that cannot be read."""
@@ -184,19 +211,47 @@ class Past:
         documents = self._topic_rows(standing.topic, definition.inputs[standing.topic], POSITION)
         self._give(definition.name, recomputed(plan.root, records, _batch(documents, documents.schema)))
 
-    def _timed(self, definition: ViewDefinition) -> None:
+    def approximate(self, name: str) -> Approximate:
+        """What of a view is known within bounds."""
+        definition = self._definitions.get(name)
+        if definition is None or not _APPROXIMATE.search(definition.query):
+            return Approximate()
+        if name not in self._approximate:
+            plan = self._catalog.plan(Query(definition.query), definition.inputs, Policy.of(definition))
+            repeatable = all(f.sketch.repeatable for f in plan.approximate.values())
+            self._approximate[name] = Approximate(tuple(plan.approximate), repeatable, plan.exactly)
+        return self._approximate[name]
+
+    def bounds(self, name: str) -> tuple[pa.Table, pa.Table] | None:
+        """The contents of a view with the least and with the greatest answers that its sketches may give; None if records
+        that it was made from are gone."""
+        made = self.view(name)
+        if self._removed(name):
+            return None
+        definition = self._definitions[name]
+        low, high = self._computed(definition, "floor"), self._computed(definition, "ceiling")
+        self._give(name, made)
+        return low, high
+
+    def _computed(self, definition: ViewDefinition, answers: Answers) -> pa.Table:
+        if Policy.of(definition).is_plain:
+            return as_table(self._batch.view(definition, answers), definition.columns)
+        return self._timed(definition, answers)
+
+    def _timed(self, definition: ViewDefinition, answers: Answers) -> pa.Table:
         """A view that leaves out late rows, or shows only what is final, and what is told of the late ones."""
         relations = self._catalog.relations_of(definition)
         there = self._log.topics().keys() & self._moment.positions.keys()
         watermarks = watermarks_at(self._log, there, self._moment.positions)
-        frame, parts = self._batch.timed_view(definition, relations, watermarks)
-        self._made[definition.name] = as_table(frame, definition.columns)
+        frame, parts = self._batch.timed_view(definition, relations, watermarks, answers)
+        made = as_table(frame, definition.columns)
         if definition.late is not None:
             rows = [
                 (topic, Delta.of(_batch(table := free_table(part), table.schema))) for topic, part in parts
             ]
             told = told_of(rows, definition.late)
             self._give(f"{definition.name}.{LATE_NAME}", pa.Table.from_batches([told.rows]))
+        return made
 
     def _hidden(self, definition: ViewDefinition, source: str) -> tuple[str, ...]:
         """The hidden columns that a view needs of a topic."""

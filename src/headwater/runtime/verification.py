@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 from headwater.errors import HeadwaterError
 from headwater.log.protocol import Finding, Log
+from headwater.runtime.bounded import held_against
 from headwater.runtime.catalog import definitions, state_of
-from headwater.runtime.comparison import difference
 from headwater.runtime.past import Past, moment_of
 from headwater.runtime.running import Listener
 from headwater.runtime.tools import Tools
@@ -69,7 +70,8 @@ def verify_views(
         found.append(ViewCheck(name, ok, status, state.reason if state else None, False, manifest.tick))
     listener.verifying(live)
     if live:
-        with closing(Past(log, store, tools(), moment_of(manifest))) as past:
+        held = partial(view_contents, store, manifest)
+        with closing(Past(log, store, tools(), moment_of(manifest), held)) as past:
             for name in live:
                 told = _difference(store, manifest, past, name)
                 on_base = name in past.on_base
@@ -92,7 +94,7 @@ def _beside(manifest: Manifest, view: str) -> list[str]:
 
 def _difference(store: StateStore, manifest: Manifest, past: Past, name: str) -> str | None:
     try:
-        return difference(view_contents(store, manifest, name), past.view(name))
+        return held_against(view_contents(store, manifest, name), past, name)
     except (
         HeadwaterError
     ) as error:  # damaged state, a row that fails: found, and the other views are looked at too

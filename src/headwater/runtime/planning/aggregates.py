@@ -42,6 +42,11 @@ _FUNCTIONS = {
 class AggregateReader(SessionReader):
     """Reads GROUP BY."""
 
+    lacks_sketches = False
+    """Whether an approximate function was met of which no sketch can be kept."""
+    sketched: dict[int, tuple[g.Node, dict[int, g.Function]]]
+    """By the identity of an aggregate, it and its columns that are answers of sketches."""
+
     def _aggregate(self, plan: Jvm) -> Lowered:
         plan = self._without_pivots(plan)
         found = option(self._planning("PhysicalAggregation").unapply(plan))
@@ -57,6 +62,7 @@ class AggregateReader(SessionReader):
             child = self._with_sessions(child, grouping, session)
             plan, grouping = self._unmarked(plan, grouping, session)
         if not all(self._mergeable(a, child) for a in aggregates):
+            self.lacks_sketches |= any(kind(a.aggregateFunction()) in SKETCHED for a in aggregates)
             if any(e.containsPattern(self._scalar) for e in items(plan.expressions())):
                 return self._regrouped_with_scalars(plan, child, grouping, aggregates, results)
             return self._regrouped(plan, child, grouping)
@@ -281,9 +287,11 @@ class AggregateReader(SessionReader):
         keys = [e.toAttribute() for e in grouping]
         buffers: list[Jvm] = []
         finals: list[Jvm] = []
-        for a in aggregates:
+        sketched: dict[int, g.Function] = {}
+        for own_function, a in zip(functions, aggregates, strict=True):
             function = a.aggregateFunction()
             if kind(function) in SKETCHED:  # the kernel answers itself
+                sketched[len(keys) + len(buffers)] = own_function
                 buffers.append(a.resultAttribute())
                 finals.append(a.resultAttribute())
                 continue
@@ -297,6 +305,8 @@ class AggregateReader(SessionReader):
         node: g.Node = g.Aggregate(below.node, len(keys), tuple(functions), schema)
         if session is not None:
             node = g.SessionAggregate(below.node, len(keys), session, tuple(functions), schema)
+        if sketched:
+            self.sketched[id(node)] = node, sketched
         leaf = module(c.plans, "LocalRelation").apply(c.seq(attributes))
         stacked = c.plans.Project(c.seq(results), c.plans.Project(c.seq([*keys, *finals]), leaf))
         collapsed = c.rule("CollapseProject").apply(stacked)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
+from headwater.runtime.planning.answering import Answers, answered
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
@@ -52,9 +53,10 @@ _ROW_SENSITIVE = {"RowNumber", "Lag", "Lead", "NTile", "NthValue"}
 class Determinism:
     """Checks and completes analysed plans."""
 
-    def __init__(self, catalyst: Catalyst, refuse: Refuse) -> None:
+    def __init__(self, catalyst: Catalyst, refuse: Refuse, answers: Answers = "approximate") -> None:
         self._catalyst = catalyst
         self._refuse = refuse
+        self._answers = answers
 
     def pinned(self, plan: Jvm) -> Jvm:
         """The plan with every open choice made; refuses what depends on more than the rows."""
@@ -77,6 +79,8 @@ class Determinism:
             self._check(expression, inside_sort=unread)
         if name in ("Aggregate", "Window") and any(f in plan.toString() for f in ("max_by(", "min_by(")):
             plan = with_ties_decided(self._catalyst, plan)
+        if name in ("Aggregate", "Window"):
+            plan = answered(self._catalyst, plan, self._answers)
         if name == "Window":
             return self._window(plan)
         if name == "Sort":

@@ -39,6 +39,7 @@ class FunctionReader(SlideReader, LinearReader, AggregateReader):
     ) -> None:
         super().__init__(catalyst, relations, refuse)
         self._functions = functions
+        self.sketched = {}
         self._declared = {} if functions is None else functions.declared()
 
     # Scalar and table functions: the optimizer has put all calls into nodes of their own

@@ -36,6 +36,8 @@ from headwater.runtime.hidden import (
     table_topic,
     versions_of,
 )
+from headwater.runtime.planning.answering import Answers
+from headwater.runtime.planning.approximating import shown_as_they_are
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
@@ -123,6 +125,10 @@ class Plan:
     """Where rows of topics may be late."""
     expiries: Expiries = field(default_factory=dict, repr=False)
     """When the state of its operators can be let go."""
+    approximate: Mapping[int, g.Function] = field(default_factory=dict, compare=False, repr=False)
+    """The columns that are answers of sketches."""
+    exactly: bool = False
+    """Whether approximate functions are answered exactly, since no sketch can be kept, or its answer is computed with."""
     columns_read: Callable[[], Mapping[str, frozenset[str]]] = field(default=dict, compare=False, repr=False)
     """By topic or view, the columns that its rows are made of; found out when it is first asked for."""
 
@@ -180,8 +186,16 @@ class Planner:
             return lambda query: ()
         return partial(self._functions.signatures, declared=self._functions.declared())
 
-    def _plan(self, query: Query, relations: Mapping[str, Relation], policy: Policy) -> Plan:
-        pinned, timed, names = self._analysed(query, relations, policy, is_timed=not policy.is_plain)
+    def _plan(
+        self,
+        query: Query,
+        relations: Mapping[str, Relation],
+        policy: Policy,
+        answers: Answers = "approximate",
+    ) -> Plan:
+        pinned, timed, names = self._analysed(
+            query, relations, policy, is_timed=not policy.is_plain, answers=answers
+        )
         optimized = self.catalyst.dataset(timed.plan).queryExecution().optimizedPlan()
         lowering = Lowering(self.catalyst, relations, refuser(query), self._functions)
         if names.met:
@@ -195,6 +209,9 @@ class Planner:
             lowering.origins[id(root)] = (root, timed.plan)
         elif isinstance(root, g.Map):
             root = replace(root, schema=schema)
+        approximate = shown_as_they_are(root, lowering.sketched)
+        if answers == "approximate" and (approximate is None or lowering.lacks_sketches):
+            return self._plan(query, relations, policy, "exact")
         late = tuple(self._late(query, relations, part) for part in timed.late)
         shape = _COUNTED.sub("", f"{root!r}\n{schema}")
         return Plan(
@@ -213,10 +230,18 @@ class Planner:
             late=late,
             expiries=expiries(lowering.origins, timed.expiring),
             columns_read=cache(partial(_columns_read, optimized, relations)),
+            approximate=approximate or {},
+            exactly=answers == "exact",
         )
 
     def _analysed(
-        self, query: Query, relations: Mapping[str, Relation], policy: Policy, *, is_timed: bool
+        self,
+        query: Query,
+        relations: Mapping[str, Relation],
+        policy: Policy,
+        *,
+        is_timed: bool,
+        answers: Answers = "approximate",
     ) -> tuple[Jvm, TimedPlan, Names]:
         """A query as Spark understands it; `is_timed`: with the policy in it."""
         self.catalyst.matches.clear()  # graphs have what they need of them
@@ -233,7 +258,7 @@ class Planner:
             spelled(query.text),
             refuser(query),
         )
-        pinned = pin(self.catalyst, query, self._known, names)
+        pinned = pin(self.catalyst, query, self._known, names, answers)
         if not is_timed:
             return pinned, TimedPlan(pinned), names
 
@@ -374,10 +399,11 @@ def pin(
     query: Query,
     functions: SessionFunctions | None = None,
     names: Names | None = None,
+    answers: Answers = "approximate",
 ) -> Jvm:
-    """The analysed plan of a query, with every choice that Spark leaves open made."""
+    """The analysed plan of a query, with every choice that Spark leaves open made, and approximate functions answered so."""
     analysed = analyse(catalyst, query, functions, names).queryExecution().analyzed()
-    return Determinism(catalyst, refuser(query)).pinned(analysed)
+    return Determinism(catalyst, refuser(query), answers).pinned(analysed)
 
 
 def analyse(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 
 from headwater.operators.distinct_count import DistinctCount
+from headwater.operators.quantiles import Quantiles, summed_up
 from headwater.operators.sketches import Sketch
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, module
+from headwater.runtime.planning.answering import ACCURACY_MAX, accuracy_of, normalized, ranked, shares_of
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, kind, module
 
-SKETCHED = frozenset({"HyperLogLogPlusPlus"})
+SKETCHED = frozenset({"HyperLogLogPlusPlus", "ApproximatePercentile"})
 """Functions of which groups keep a sketch, if their input takes nothing back."""
 _PRECISIONS = range(4, 25)
 _SEED = 42
@@ -16,6 +18,12 @@ _SEED = 42
 
 def sketch_of(catalyst: Catalyst, function: Jvm) -> Sketch | None:
     """What a group keeps for an approximate function; None if it has no such form here."""
+    if kind(function) == "ApproximatePercentile":
+        value, shares, accuracy = children_of(function)
+        values, wanted = catalyst.arrow_type(value.dataType()), accuracy_of(accuracy)
+        if wanted == ACCURACY_MAX or not summed_up(values):
+            return None
+        return Quantiles(values, wanted, tuple(shares_of(shares)), kind(shares.dataType()) == "ArrayType")
     precision = math.ceil(2.0 * math.log2(1.106 / function.relativeSD()))
     if precision not in _PRECISIONS or _holds_maps(children_of(function)[0]):
         return None
@@ -24,12 +32,10 @@ def sketch_of(catalyst: Catalyst, function: Jvm) -> Sketch | None:
 
 def sketched_argument(catalyst: Catalyst, function: Jvm) -> Jvm:
     """The expression that a sketch is of: of values to be told apart Spark's own hash."""
-    e, optimizer = catalyst.expressions, catalyst.jvm.org.apache.spark.sql.catalyst.optimizer
-    value = children_of(function)[0]
-    told_apart = value
-    if value.dataType().typeName() in ("float", "double"):
-        told_apart = optimizer.NormalizeNaNAndZero(value)
-    hashed = e.XxHash64(catalyst.seq([told_apart]), _SEED)
+    e, value = catalyst.expressions, children_of(function)[0]
+    if kind(function) == "ApproximatePercentile":
+        return ranked(catalyst, value)
+    hashed = e.XxHash64(catalyst.seq([normalized(catalyst, value)]), _SEED)
     nothing = module(e, "Literal").create(None, hashed.dataType())
     return e.If(e.IsNull(value), nothing, hashed)
 
