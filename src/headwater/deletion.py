@@ -198,7 +198,6 @@ class Deletions:
                 f"records of topic {made.name!r} say what was deleted, and stay", topic=made.name
             )
         from headwater.runtime.finding import found as found_by
-        from headwater.runtime.withdrawn import packed_offsets
 
         found = found_by(self._log, made, where)
         records = sum(map(len, found.values()))
@@ -210,15 +209,35 @@ class Deletions:
             )
         self._refuse_based(made, found)
         said = {"what": "excise", "of": made.name, "where": _shape(where), "at": self._clock.now_us()}
-        said |= {"who": _who(by), "reason": reason, "offsets": packed_offsets(found), "logged": False}
+        said |= {"who": _who(by), "reason": reason}
+        return self._report(self._excised(made.name, found, said))
+
+    def excise_copies(self, of: Entry, sink: str, topic: str, offsets: Mapping[int, list[int]]) -> None:
+        """Remove records that a sink has copied to a topic and that an excision is to reach too."""
+        said: dict[str, Any] = {"what": "excise", "of": topic, "where": f"copied by sink {sink} ({of.name})"}
+        said |= {"who": of.document["who"], "reason": of.document["reason"], "at": self._clock.now_us()}
+        self._excised(topic, offsets, said)
+
+    def _excised(self, topic: str, found: Mapping[int, list[int]], said: dict[str, Any]) -> Entry:
+        from headwater.runtime.withdrawn import packed_offsets
+
+        records = sum(map(len, found.values()))
+        said = {**said, "offsets": packed_offsets(found), "logged": False, "since": self._since(topic, found)}
         while True:
             number = len([n for n in self._log.entries(DELETION) if n.startswith("excise-")]) + 1
             try:
-                entry = self._put(f"excise-{number}", said, {made.name: records})
-                break
+                return self._remove(self._put(f"excise-{number}", said, {topic: records}))
             except ConflictError:  # somebody else excises at the same time
                 continue
-        return self._report(self._remove(entry))
+
+    def _since(self, topic: str, offsets: Mapping[int, list[int]]) -> Microseconds:
+        """When the first of some records was appended: nothing that was made of them is older."""
+        firsts = (
+            batch.column(0).cast(pa.int64())[0].as_py()
+            for partition, mine in offsets.items()
+            for batch in self._log.read(topic, partition, mine[0], mine[0] + 1, ["_appended_at"])
+        )
+        return min(firsts, default=0)
 
     def _refuse_based(self, topic: TopicDefinition, found: Mapping[int, list[int]]) -> None:
         """Refuse to remove records that a view has in its base: that cannot be made again without them."""

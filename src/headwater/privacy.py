@@ -63,14 +63,17 @@ def _numbers(
 def _sealed(
     values: pa.Array, numbers: Sequence[int], places: npt.NDArray[np.int64], keys: Keys, bound: bytes
 ) -> pa.Array:
-    # A key that was destroyed since it was looked up: the value is as one that was written just before.
     ciphers = [keys.cipher(number) for number in numbers]
     heads = [_MADE + number.to_bytes(8, "little") for number in numbers]
     random = os.urandom(NONCE_BYTES * len(values))
     made: list[bytes | None] = []
     for at, (value, place) in enumerate(zip(values.to_pylist(), places.tolist(), strict=True)):
-        if value is None or place < 0 or (cipher := ciphers[place]) is None:
+        if value is None or place < 0:
             made.append(None)
+            continue
+        if (cipher := ciphers[place]) is None:
+            # The key was destroyed since it was looked up: the value is gone as one that was written just before.
+            made.append(heads[place] + bytes(NONCE_BYTES))
             continue
         nonce = random[at * NONCE_BYTES : (at + 1) * NONCE_BYTES]
         made.append(heads[place] + nonce + cipher.encrypt(nonce, value, bound))

@@ -208,6 +208,7 @@ class Workspace(EventSourcing, Sharing):
                 self._figures,
                 lambda: self._queues,
             )
+            self._connected.erasure.excise = self._deletions.excise_copies
         return self._connected
 
     def __repr__(self) -> str:
@@ -311,9 +312,14 @@ class Workspace(EventSourcing, Sharing):
             self._outside.sources.catch_up(OUTSIDE_TIMEOUT_S)
         report = self._views.run(rows)
         if self.log.entries(SINK):
-            self._outside.erasure.follow()  # first: what only grows stops where rows are gone
+            excised = self._outside.erasure.follow()  # first: what only grows stops where rows are gone
             self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
-            self._outside.erasure.follow()
+            while (
+                self._outside.erasure.follow() or excised
+            ):  # of copies, which views and other sinks may read
+                excised = False
+                report = self._views.run(rows)
+                self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
         if self.log.entries(ALERT):
             self._outside.look_at_alerts()
         return report

@@ -3,17 +3,23 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import headwater as hw
 from headwater.clock import ManualClock
+from headwater.connections import DELETION
 from headwater.deletion import Deletions
 from headwater.log.embedded import EmbeddedLog
+from headwater.runtime.finding import found
+from headwater.runtime.views import Views
+from headwater.runtime.withdrawn import kept
 from headwater.settings import LogSettings
 from headwater.storage import Storage
 from headwater.testing import Crash, FaultyStorage
+from tests.repo.tree import ROOT
 
 SETTINGS = LogSettings(durability="fsync", maintenance_every_ms=0)
 STEP = 1 if os.environ.get("HEADWATER_LONG") == "1" else 5
@@ -100,16 +106,9 @@ def test_forgetting_is_completed_by_the_next_open(made: Path, tmp_path: Path) ->
 
 
 def test_excision_is_completed_by_the_next_open_or_was_not_begun(made: Path, tmp_path: Path) -> None:
-    gone = {0: [], 1: []}
-    with hw.open(made / "ws", settings=SETTINGS) as ws:
-        for batch in ws.topic("people").read(columns=["user", "_partition", "_offset"]):
-            for row in batch.to_pylist():
-                if row["user"] == 2:
-                    gone[row["_partition"]].append(row["_offset"])
     outcomes = set()
 
     def excise(deletions: Deletions) -> object:
-        deletions._found = lambda topic, where: {p: o for p, o in gone.items() if o}  # type: ignore[method-assign]
         return deletions.excise("people", "user = 2", by="anna", reason="mistake")
 
     before = ends_of(made)
@@ -132,6 +131,43 @@ def test_excision_is_completed_by_the_next_open_or_was_not_begun(made: Path, tmp
             assert files_with(folder / "ws", "note-of-2") == []
             assert files_with(folder / "ws", "note-of-3") != []
         outcomes.add((begun, ended))
+    assert outcomes == {(False, False), (True, False), (True, True)}
+
+
+def test_what_views_are_to_take_back_is_kept_before_anything_is_removed(tmp_path: Path) -> None:
+    """Of a workspace with views: wherever it dies, the records are in the log, or beside it for the next tick."""
+    golden = tmp_path / "golden"
+    shutil.copytree(ROOT / "tests" / "golden" / "private-1", golden)
+    golden.joinpath("workspace").rename(golden / "ws")
+    golden.joinpath("workspace.keys").rename(golden / "ws.keys")
+    where, outcomes = "_partition = 0 AND _offset >= 10", set()
+    for call in range(1, 600, STEP):
+        folder = tmp_path / str(call)
+        shutil.copytree(golden, folder)
+        storage = FaultyStorage(folder / "ws")
+        log = EmbeddedLog.open(folder / "ws", settings=SETTINGS, clock=ManualClock(), storage=storage)
+        known = set(log.entries(DELETION))
+        views = Views(log, storage, ManualClock(), None, None)
+        storage.crash_at(len(storage.calls) + call, "torn" if call % 2 else "after")
+        ended = False
+        with suppress(Crash):
+            Deletions(log, ManualClock(), lambda views=views: views, never).excise(
+                "visits", where, by=None, reason=None
+            )  # type: ignore[arg-type]
+            ended = True
+        log.abandon()
+        with hw.open(folder / "ws", settings=SETTINGS) as ws:
+            begun = sorted(set(ws.log.entries(DELETION)) - known)
+            left = found(ws.log, ws.log.topic("visits"), where)
+            assert bool(left) == (not begun)
+            for name in begun:
+                rows = kept(ws.log, Storage(folder / "ws"), name, ws.log.topic("visits"))
+                assert rows is not None
+                assert rows.num_rows == ws.log.entries(DELETION)[name].document["topics"]["visits"]
+        shutil.rmtree(folder)
+        outcomes.add((bool(begun), ended))
+        if ended:
+            break
     assert outcomes == {(False, False), (True, False), (True, True)}
 
 

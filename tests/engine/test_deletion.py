@@ -224,6 +224,16 @@ def test_a_base_has_nothing_of_it_and_records_stay_for_views(
     assert_whole(ws)
     with pytest.raises(hw.UsageError, match="has them in its base"):
         ws.excise("plain", "k = 1")
+    # what came after the base is excised, and the base stays
+    ws.topic("plain").append([{"k": 77, "v": "kept"}, {"k": 78, "v": "kept"}])
+    ws.run()
+    ws.excise("plain", "k = 77")
+    ws.run()
+    assert ws.query("SELECT * FROM others").to_pylist() == [{"v": "kept", "c": 7}]
+    shutil.rmtree(tmp_path / "ws" / "state")
+    ws = open_ws()
+    ws.run()
+    assert ws.query("SELECT * FROM others").to_pylist() == [{"v": "kept", "c": 7}]
 
 
 def test_excised_records_were_never_there(open_ws: Open, tmp_path: Path) -> None:

@@ -271,3 +271,41 @@ def test_records_that_wait_to_be_taken_back_are_as_private_as_they_were(
     ws.run()
     assert not file.exists()
     assert_whole(ws)
+
+
+def test_an_excision_reaches_what_sinks_have_copied(ws: Workspace, open_ws: Any, tmp_path: Path) -> None:
+    for name in VIEWS:
+        if name not in ("by_shop", "by_label", "labelled"):
+            ws.sql(f"DROP VIEW {name}")
+    ws.sql(
+        "CREATE SINK shops FROM by_shop INTO TOPIC WITH (topic = 'shops_now', key = 'shop');"
+        "CREATE SINK story FROM by_shop INTO TOPIC WITH (topic = 'shops_told', mode = 'changelog')"
+    )
+    sale = {"id": 1, "shop": "right-shop-", "item": "item-1-", "n": 1, "price": Decimal(1)}
+    ws.topic("sales").append([sale, {**sale, "id": 2, "shop": "wrong-shop-"}])
+    ws.run()
+    ws.sql(
+        "CREATE MATERIALIZED VIEW copied AS SELECT n, count(*) AS c, max(shop) AS shop FROM shops_now GROUP BY n;"
+        "CREATE MATERIALIZED VIEW told AS SELECT shop, sum(_weight) AS w FROM shops_told GROUP BY shop;"
+        "CREATE SINK again FROM copied INTO TOPIC WITH (topic = 'again', key = 'n')"
+    )
+    ws.topic("sales").append([{**sale, "id": 3}, {**sale, "id": 4, "shop": "wrong-shop-"}])
+    ws.run()
+    ws.run()  # what sinks write is read a tick later
+    assert ws.query("SELECT * FROM copied").to_pylist() == [{"n": 2, "c": 2, "shop": "wrong-shop-"}]
+    done = ws.excise("sales", "shop = 'wrong-shop-'", by="anna", reason="a test")
+    details = {p.name: p.detail for p in done.places if p.kind == "sink" and p.status == "scheduled"}
+    assert details["shops"].endswith("the records that it had copied to be excised then")
+    for _ in range(3):
+        ws.run()
+    assert ws.query("SELECT * FROM copied").to_pylist() == [{"n": 2, "c": 1, "shop": "right-shop-"}]
+    assert ws.query("SELECT * FROM told").to_pylist() == [{"shop": "right-shop-", "w": 1}]
+    assert ws.query("SELECT * FROM again").to_pylist() == [{"n": 2, "c": 1, "shop": "right-shop-"}]
+    assert holding(tmp_path / "ws", "wrong-shop-") == []
+    assert all(deletion.done for deletion in ws.deletions())
+    assert_whole(ws)
+    audit = ws.query("SELECT topic, condition, who FROM _excised ORDER BY number").to_pylist()
+    assert audit[0]["topic"] == "sales"
+    assert {row["topic"] for row in audit[1:]} == {"shops_now", "shops_told", "again"}
+    assert audit[1]["condition"].startswith("copied by sink ")
+    assert {row["who"] for row in audit} == {"anna"}

@@ -1,6 +1,9 @@
 """No file of a workspace has a private value in plain: not the journal, nor segments of any kind, nor what is staged."""
 
 import os
+import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -65,3 +68,74 @@ def test_an_open_process_sees_a_forgetting_of_another_at_once(tmp_path: Path) ->
         two.topic("people").append([{"user": 1, "email": "b", "note": "x"}])
         read = [e for batch in one.topic("people").read() for e in batch.column("email").to_pylist()]
         assert read == [None, "b"]
+
+
+def test_rows_that_are_written_while_their_subject_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the key and its use it is destroyed: the row is as one that was written just before, and says so."""
+    with hw.open(tmp_path / "ws", durability="os") as ws:
+        people = ws.topic("people", DECLARED, private={"email": "user"})
+        people.append([{"user": 1, "email": "a", "note": "x"}])
+        keys, found = ws.log.keys, ws.log.keys.of
+
+        def of(subjects: Sequence[str]) -> list[int]:
+            numbers = found(subjects)
+            with monkeypatch.context() as patch:
+                patch.setattr(keys, "of", found)
+                with hw.open(tmp_path / "ws", durability="os") as other:
+                    other.forget(1)
+            return numbers
+
+        monkeypatch.setattr(keys, "of", of)
+        people.append([{"user": 1, "email": "b", "note": "y"}, {"user": 2, "email": "c", "note": "z"}])
+        monkeypatch.setattr(keys, "of", found)
+        people.append([{"user": 1, "email": "d", "note": "y"}, {"user": 1, "email": None, "note": "y"}])
+        columns = ["user", "email", "_forgotten"]
+        read = [tuple(row.values()) for batch in people.read(columns=columns) for row in batch.to_pylist()]
+        assert read == [(1, None, True), (1, None, True), (2, "c", False), (1, "d", False), (1, None, False)]
+
+
+def test_many_write_while_a_subject_is_forgotten_again_and_again(tmp_path: Path) -> None:
+    """What was there before a forgetting began is gone, what was written after it ended is there, and nothing fails."""
+    with hw.open(tmp_path / "ws", durability="os") as ws:
+        people = ws.topic("people", DECLARED, private={"email": "user"})
+        people.append([{"user": 1, "email": "first", "note": "0"}])
+        written: dict[str, tuple[float, float]] = {}
+        forgotten: list[tuple[float, float]] = []
+        failed: list[Exception] = []
+        stop = threading.Event()
+
+        def write(writer: int) -> None:
+            number = 0
+            try:
+                while not stop.is_set():
+                    name, began = f"{writer}-{number}", time.monotonic()
+                    people.append([{"user": 1, "email": name, "note": name}])
+                    written[name] = (began, time.monotonic())
+                    number += 1
+            except Exception as error:  # noqa: BLE001  told below
+                failed.append(error)
+
+        writers = [threading.Thread(target=write, args=(n,)) for n in range(2)]
+        for each in writers:
+            each.start()
+        for _ in range(8):
+            time.sleep(0.02)
+            began = time.monotonic()
+            ws.forget(1)
+            forgotten.append((began, time.monotonic()))
+        stop.set()
+        for each in writers:
+            each.join()
+        assert not failed
+        columns = ["email", "note", "_forgotten"]
+        rows = [row for batch in people.read(columns=columns) for row in batch.to_pylist()]
+        assert len(rows) == len(written) + 1
+        for row in rows[1:]:
+            began, ended = written[row["note"]]
+            assert row["email"] == (None if row["_forgotten"] else row["note"])
+            if any(ended < at for at, _ in forgotten):
+                assert row["_forgotten"], "it was there before"
+            if all(at < began for _, at in forgotten):
+                assert not row["_forgotten"], "it came after the last"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headwater.clock import Clock
+from headwater.connected.copied import replaced
 from headwater.connected.rebuilding import drop_old, old, rebuild
 from headwater.connections import DELETION, SINK, SinkDefinition
 from headwater.errors import ConflictError, HeadwaterError
@@ -23,6 +24,7 @@ from headwater.runtime.erasing import views_of
 from headwater.runtime.units import view_of
 from headwater.sinks.kinds import is_readable, wanted_of
 from headwater.sinks.target import Past, Since, Target
+from headwater.sinks.topic_versions import topics_of
 from headwater.state.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ KEEPING: Mapping[str, str] = {
     "lake": "older snapshots of the table, once it is level, until they are expired",
 }
 """By kind, what a target keeps of its past and can be asked about."""
+_EXCISED = ("to be excised then", "were excised")
+"""Before and after it was."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +116,9 @@ def followed(
                     past = asked.past(made, Since(entry.document["tick"], entry.document["at"], at))
             beyond = BEYOND.get(made.kind)
             if made.kind == "topic" and entry.document["what"] == "excise":
-                beyond = _older_records(str(made.options["topic"]))
+                detail = f"{detail}, and the records that it had copied {_EXCISED[at is not None]}"
             found.append(Followed(name, made.kind, at, detail, beyond, past))
     return found
-
-
-def _older_records(topic: str) -> str:
-    """What an excision leaves in a copy: other than a forgetting, it does not reach records that were copied in plain."""
-    return f"records of topic {topic} from before are as they were: `headwater excise {topic} --where ...` removes them too"
 
 
 def _is_filled_anew(made: SinkDefinition) -> bool:
@@ -137,6 +136,8 @@ class Erasure:
         self._clock = clock
         self._sinks = sinks
         self._thread: threading.Thread | None = None
+        self.excise: Callable[[Entry, str, str, Mapping[int, list[int]]], None] | None = None
+        """Who removes records that a sink has copied to a topic, for an excision that reaches them."""
 
     def look(self) -> None:
         """Begin beside an engine, if something is to be done and nothing under way."""
@@ -154,9 +155,11 @@ class Erasure:
         entries = self._log.entries(DELETION).values()
         return [e for e in entries if e.document["tick"] is not None and not e.document["followed"]]
 
-    def follow(self) -> None:
-        """Do what can be done now; the first error is raised when all sinks have been tried."""
+    def follow(self) -> bool:
+        """Do what can be done now, and whether copies were excised thereby, which others may have to follow; the first error is
+        raised when all sinks have been tried."""
         failed: HeadwaterError | None = None
+        excised = False
         for entry in self._due():
             done = dict(entry.document["sinks"])
             open_ = False
@@ -165,6 +168,7 @@ class Erasure:
                     continue
                 try:
                     if self._bring(one.sink, entry.document["tick"]):
+                        excised |= one.kind == "topic" and self._excise_copies(one.sink, entry)
                         done[one.sink] = self._clock.now_us()
                     else:
                         open_ = True
@@ -176,6 +180,18 @@ class Erasure:
                     self._log.put_entry(DELETION, entry.name, document, expect=entry.sequence)
         if failed is not None:
             raise failed
+        return excised
+
+    def _excise_copies(self, sink: str, entry: Entry) -> bool:
+        """Remove what a sink that is level had copied of what was excised; whether there was something."""
+        if entry.document["what"] != "excise" or self.excise is None:
+            return False
+        made = self._sinks().definitions()[sink]
+        topic = topics_of(self._log, sink, str(made.options["topic"])).in_force
+        found = replaced(self._log, self._log.topic(topic), entry.document.get("since", 0))
+        if found:
+            self.excise(entry, sink, topic, found)
+        return bool(found)
 
     def _bring(self, name: str, tick: int) -> bool:
         """Whether a sink holds nothing any more from before a tick."""

@@ -25,7 +25,7 @@ from headwater.runtime.hidden import table_topic
 from headwater.runtime.history import kept_private, removed
 from headwater.runtime.trials import BESIDE
 from headwater.runtime.units import view_of
-from headwater.runtime.withdrawn import drop
+from headwater.runtime.withdrawn import drop, offsets_of
 from headwater.state.bases import Bases
 from headwater.state.manifest import Manifest, ViewState
 from headwater.state.refs import RunRef
@@ -165,7 +165,20 @@ def without(
     base = bases.newest()
     if base is None or (manifest is not None and base.tick > manifest.tick):
         return
-    _strip(store, bases, base, _touched(log, base, entries)[0])
+    held = [entry for entry in entries if any(_is_in(state, entry) for state in base.views.values())]
+    if held:
+        _strip(store, bases, base, _touched(log, base, held)[0])
+
+
+def _is_in(state: ViewState, entry: Entry) -> bool:
+    """Whether a base may hold something of a deletion: of records that came after it, it does not."""
+    offsets = offsets_of(entry)
+    if entry.document["what"] == "forget" or not offsets:
+        return True
+    if set(entry.document["topics"]) & set(state.extra.get("begins", {})) - {entry.document["of"]}:
+        return True
+    read = state.positions.get(entry.document["of"], {})
+    return any(mine[0] < read.get(partition, 0) for partition, mine in offsets.items())
 
 
 def _strip(store: StateStore, bases: Bases, base: Manifest, gone: list[ViewState]) -> None:
