@@ -39,6 +39,7 @@ _CREATES = {
     "CreateTopic": "topic",
     "CreateTopicAs": "topic",
     "CreateView": "view",
+    "CreateStanding": "standing query",
     "CreateSource": "source",
     "CreateSink": "sink",
     "CreateAlert": "alert",

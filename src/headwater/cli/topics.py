@@ -13,7 +13,16 @@ from headwater.cli.results import print_result
 from headwater.cli.session import Session, json_option, pass_session, views_of
 from headwater.errors import UsageError
 
-_OF_VIEWS = {"CreateView", "CreateTopicAs", "DropView", "ShowViews", "Query", "ExplainQuery"}
+_OF_VIEWS = {
+    "CreateView",
+    "CreateTopicAs",
+    "CreateStanding",
+    "DropView",
+    "DropStanding",
+    "ShowViews",
+    "Query",
+    "ExplainQuery",
+}
 """Statements that need the modules of the runtime even where there is no view yet; the others do not load them."""
 
 
@@ -103,7 +112,9 @@ def sql(session: Session, statements: str | None, as_json: bool) -> None:
 
             views_of(ws).listener = Quiet()
         table = ws.sql(text)
-        waiting = "CreateView" in asked and not as_json and views_of(ws).engine() is None
+        waiting = (
+            {"CreateView", "CreateStanding"} & set(asked) and not as_json and views_of(ws).engine() is None
+        )
     done = "done" + ("; `headwater run` builds the view" if waiting else "")
     print_result(asked[-1] if asked else "", table, as_json=as_json, done=done)
 

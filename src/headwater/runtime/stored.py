@@ -80,8 +80,10 @@ class StandingQueries:
             text_of(owner, "owner")
         reader = self._reader()
         reader.query(query, kind, allow_scans=allow_scans)
-        span = None if backfill is None else format_span(span_us(backfill, "backfill"))
-        if span is not None:
+        span = None
+        if backfill is not None:
+            known_us = span_us(backfill, "backfill")
+            span = backfill if isinstance(backfill, str) else format_span(known_us)
             reader.backfill_us(span)
         values = (id, query, kind, owner, span, bool(allow_scans))
         return dict(zip(QUERIES.names, values, strict=True))

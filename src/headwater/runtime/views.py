@@ -675,7 +675,7 @@ def _exists(then: ViewDefinition, made: ViewDefinition, same: bool) -> ViewExist
     return ViewExistsError(
         f"view {then.name!r} is there already and " + ("is the same" if same else "differs"),
         detail=None if same else "- is there, + is asked for\n    " + "\n    ".join(lines),
-        hint=f"CREATE OR REPLACE MATERIALIZED VIEW {then.name} builds it anew",
+        hint=f"CREATE OR REPLACE {made.to_sql().split()[1]} {made.to_sql().split()[2]} {then.name} builds it anew",
         view=then.name,
         same=same,
     )
