@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import EvaluationError
-from headwater.operators.patterns import reach
+from headwater.operators.patterns import matches, reach
 from headwater.operators.patterns.pattern import Alternate, Concat, Empty, Pattern, Quantified, Variable
 from headwater.operators.patterns.spec import Navigate, Skip
 from tests.conftest import LONG
@@ -39,8 +39,10 @@ def test_matches_are_those_of_the_oracle(
 ) -> None:
     question = asked(pattern, rows=shown, skip=skip, within=within)
     with pytest.MonkeyPatch.context() as patch:
-        if lanes:  # or else so few partitions are gone through one by one
+        if lanes:  # or else so few partitions are gone through one by one, and all at a time
             patch.setattr(reach, "_LANES_MIN", 2)
+        else:
+            patch.setattr(matches, "CELLS_MAX", 200)
         try:
             expected = question.expected(given_rows)
         except SkipError:
@@ -90,6 +92,13 @@ def _between(x: int, before: int | None, after: int | None) -> bool:
 def test_a_pattern_that_is_too_long_is_refused_by_its_name() -> None:
     with pytest.raises(EvaluationError, match=r"the pattern \(pattern\) is too long"):
         asked(Quantified(Quantified(A, 100, 100), 100, 100)).matched(line("A"))
+
+
+def test_a_pattern_that_is_too_long_for_a_partition_is_refused_by_its_name() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matches, "CELLS_MAX", 100)
+        with pytest.raises(EvaluationError, match=r"the pattern \(pattern\) takes too much memory"):
+            asked(Quantified(A, 100, 100)).matched(line(*["A"] * 9))
 
 
 def test_what_would_be_exponential_is_not() -> None:

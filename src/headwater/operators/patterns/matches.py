@@ -5,20 +5,26 @@ What changes when rows do is in `step`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 
+from headwater.errors import EvaluationError
 from headwater.hashing import Indices
 from headwater.operators.delta import empty_rows
 from headwater.operators.lanes import nulls
-from headwater.operators.patterns.automaton import compile_pattern
+from headwater.operators.patterns.automaton import Automaton, compile_pattern
 from headwater.operators.patterns.found import Found
-from headwater.operators.patterns.matching import Ground, Outcome, match_symbols, rows_ahead
+from headwater.operators.patterns.matching import Ground, Outcome, joined, match_symbols, rows_ahead
 from headwater.operators.patterns.measures import Measuring, Points
 from headwater.operators.patterns.partitions import Partitions, partitions_of, symbols
 from headwater.operators.patterns.searching import needs_search, search
 from headwater.operators.patterns.spec import NEVER, Evaluate, MatchSpec
 from headwater.operators.sums import Ints
+
+CELLS_MAX = 1 << 26
+"""Rows times places of the pattern that are matched at a time."""
 
 
 def match_rows(spec: MatchSpec, rows: pa.RecordBatch, evaluate: Evaluate) -> pa.RecordBatch:
@@ -38,8 +44,34 @@ def outcome(
 ) -> Outcome:
     """The matches in sorted rows; `settling` wants to know when they are final, even if it is not shown."""
     automaton = compile_pattern(spec.pattern, spec.text)
-    ground = Ground.of(spec, automaton, partitions, symbols(spec, partitions, evaluate), settling=settling)
-    return search(ground, evaluate) if needs_search(ground) else match_symbols(ground)
+    masks = symbols(spec, partitions, evaluate)
+    made = []
+    for part in _parts(partitions, automaton, spec):
+        some = partitions.slice(part)
+        rows = slice(partitions.starts[part.start], partitions.ends[part.stop - 1])
+        ground = Ground.of(spec, automaton, some, masks[rows], settling=settling)
+        found = search(ground, evaluate) if needs_search(ground) else match_symbols(ground)
+        made.append((found, len(some)))
+    return joined(made)
+
+
+def _parts(partitions: Partitions, automaton: Automaton, spec: MatchSpec) -> Iterator[slice]:
+    """Partitions that are matched at a time, so that memory follows these."""
+    rows_max = CELLS_MAX // max(len(automaton), 1)
+    longest = int((partitions.ends - partitions.starts).max(initial=0))
+    if longest > 8 * rows_max:
+        raise EvaluationError(
+            f"matching the pattern {spec.text} takes too much memory",
+            detail=f"it has {len(automaton):,} variables, written out, and a partition has {longest:,} rows",
+            hint="use smaller bounds in its quantifiers, or smaller partitions",
+            pattern=spec.text,
+        )
+    first = 0
+    while first < len(partitions):
+        until = partitions.starts[first] + rows_max
+        last = max(int(np.searchsorted(partitions.ends, until, side="right")), first + 1)
+        yield slice(first, last)
+        first = last
 
 
 def output(spec: MatchSpec, partitions: Partitions, matched: Outcome, evaluate: Evaluate) -> pa.RecordBatch:

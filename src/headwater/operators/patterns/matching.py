@@ -11,7 +11,7 @@ looking at rows before that time, or ran out of time before it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -46,6 +46,24 @@ class Outcome:
     """For each row, when it is final what was decided there, and at all rows before it. Zeros if nobody asked."""
     visited: Bools
     """Rows at which a match was looked for."""
+
+
+def joined(parts: Sequence[tuple[Outcome, int]]) -> Outcome:
+    """What was found in partitions that follow one another; with each part, how many partitions it has."""
+    if len(parts) == 1:
+        return parts[0][0]
+    partitions, rows, founds = 0, 0, []
+    for part, count in parts:
+        found = part.found
+        founds.append(replace(found, partitions=found.partitions + partitions, starts=found.starts + rows))
+        partitions += count
+        rows += len(part.settled)
+    lanes = {f.name: np.concatenate([getattr(found, f.name) for found in founds]) for f in fields(Found)}
+    return Outcome(
+        Found(**lanes),
+        np.concatenate([part.settled for part, _ in parts]),
+        np.concatenate([part.visited for part, _ in parts]),
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,6 +58,20 @@ class Partitions:
     def __len__(self) -> int:
         return len(self.starts)
 
+    def slice(self, part: slice) -> Partitions:
+        """Some partitions that follow one another, and their rows."""
+        if part == slice(0, len(self)):
+            return self
+        first, last = int(self.starts[part.start]), int(self.ends[part.stop - 1])
+        return Partitions(
+            self.rows.slice(first, last - first),
+            self.starts[part] - first,
+            self.ends[part] - first,
+            self.origins[part] - first,
+            self.matched[part],
+            self.cut[part],
+        )
+
     @cached_property
     def numbers(self) -> Indices:
         """The partition of each row."""
