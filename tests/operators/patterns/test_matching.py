@@ -94,6 +94,13 @@ def test_a_pattern_that_is_too_long_is_refused_by_its_name() -> None:
         asked(Quantified(Quantified(A, 100, 100), 100, 100)).matched(line("A"))
 
 
+def test_a_pattern_of_too_many_variables_is_refused_by_its_name() -> None:
+    names = [f"V{i}" for i in range(65)]
+    question = asked(Concat(tuple(map(Variable, names))), conditions=dict.fromkeys(names, ()))
+    with pytest.raises(EvaluationError, match=r"the pattern \(pattern\) has too many variables"):
+        question.matched(line("A"))
+
+
 def test_a_pattern_that_is_too_long_for_a_partition_is_refused_by_its_name() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matches, "CELLS_MAX", 100)

@@ -103,10 +103,8 @@ def output(spec: MatchSpec, partitions: Partitions, matched: Outcome, evaluate: 
     return pa.RecordBatch.from_arrays(columns, schema=spec.output)
 
 
-def _column(values: pa.Array | pa.ChunkedArray, missing: int, kind: pa.DataType) -> pa.Array:
+def _column(values: pa.Array, missing: int, kind: pa.DataType) -> pa.Array:
     """A measure, and NULL for rows that belong to no match."""
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
     return pa.concat_arrays([values, nulls(missing, kind)]) if missing else values
 
 

@@ -126,8 +126,6 @@ def weighted(spec: MatchSpec, argument: int, rows: pa.RecordBatch, evaluate: Eva
             raise TypeError("the argument of an aggregate looks at columns of a row alone")
         columns.append(rows.column(each.column))
     values = evaluate(argument, batch(columns), rows.num_rows)
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
     return Weighted(batch([values]), np.ones(rows.num_rows, dtype=np.int64))
 
 

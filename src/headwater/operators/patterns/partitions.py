@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.errors import EvaluationError
 from headwater.hashing import Indices, Mask, null_mask
 from headwater.operators.collation import sort_rows, total_order
 from headwater.operators.delta import take_rows
@@ -126,7 +127,12 @@ def symbols(spec: MatchSpec, partitions: Partitions, evaluate: Evaluate) -> Mask
     kinds: tuple[Any, ...] = (np.uint8, np.uint16, np.uint32, np.uint64)
     kind = next((k for k in kinds if np.iinfo(k).bits >= len(spec.variables)), None)
     if kind is None:
-        raise ValueError(f"a pattern of {len(spec.variables)} variables")
+        raise EvaluationError(
+            f"the pattern {spec.text} has too many variables",
+            detail=f"it has {len(spec.variables)}, and there may be 64",
+            hint="use one variable for rows that are told apart by no measure",
+            pattern=spec.text,
+        )
     masks = np.zeros(count, dtype=kind)
     known: dict[int, npt.NDArray[np.bool_]] = {}
     for number, name in enumerate(spec.variables):

@@ -395,8 +395,6 @@ class _Answering:
             lanes = list(zip(*asked, strict=True))[1:]
             columns = [c for each, lane in zip(inputs, lanes, strict=True) for c in self._columns(each, lane)]
             values = self.evaluate(expression, batch(columns), len(asked))
-            if isinstance(values, pa.ChunkedArray):
-                values = values.combine_chunks()
             answers.update(zip(asked, booleans(values).tolist(), strict=True))
 
     def _columns(self, each: Input, lane: Sequence[object]) -> list[pa.Array]:
