@@ -316,3 +316,21 @@ def test_what_was_removed_from_the_log_is_still_matched(ws: Workspace, clock: Ma
     ws.run()
     assert shown_ids(ws) == [("late", "0:1"), ("trees", "0:0")]
     assert ws.verify().ok
+
+
+def test_what_is_excised_of_documents_or_queries_is_gone_from_the_matches(ws: Workspace) -> None:
+    ws.sql(TOPICS["plain"])
+    ws.sql("CREATE STANDING QUERY news ON articles")
+    for query in "pqr":
+        ws.standing("news").add(query, "ash")
+        ws.topic("articles").append([{"id": ord(query), "text": "ash"}])
+    ws.run()
+    assert len(shown_ids(ws)) == 6
+    ws.excise("news_queries", "id = 'q'")
+    ws.run()
+    assert shown_ids(ws) == [("p", "0:0"), ("p", "0:1"), ("p", "0:2"), ("r", "0:2")]
+    ws.excise("articles", "id = 112")
+    ws.standing("news").add("s", "ash", backfill="1 day")
+    ws.run()
+    assert shown_ids(ws) == [("p", "0:1"), ("p", "0:2"), ("r", "0:2"), ("s", "0:1"), ("s", "0:2")]
+    assert ws.verify().ok
