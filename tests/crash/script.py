@@ -239,7 +239,7 @@ def contents(log: EmbeddedLog) -> dict[str, Any]:
             "ends": {p: (i.end, i.watermark) for p, i in partitions.items()},
             "heard": ({p: i.heard_at for p, i in partitions.items()}, dict(log.promises(name))),
             "rows": {
-                p: [row for piece in log.read(name, p, i.first, i.end) for row in piece.to_pylist()]
+                p: [row for piece in log.read(name, p, i.first, i.end) for row in _rows(piece)]
                 for p, i in partitions.items()
             },
             "watermarks": {
@@ -249,6 +249,16 @@ def contents(log: EmbeddedLog) -> dict[str, Any]:
         }
     seen["cursors"] = {c.name: dict(c.positions) for c in log.cursors()}
     return seen
+
+
+def _rows(piece: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows as they are compared, moments as numbers: it is done thousands of times, and this takes a fourth of the time."""
+    columns: list[list[Any]] = []
+    for column in piece.columns:
+        plain = column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        is_lane = pa.types.is_integer(plain.type) and not plain.null_count
+        columns.append(plain.to_numpy().tolist() if is_lane else plain.to_pylist())
+    return [dict(zip(piece.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def agrees(found: dict[str, Any], before: dict[str, Any], after: dict[str, Any], upkeep: bool) -> bool:
