@@ -27,6 +27,8 @@ QUERIES = {
     "GROUP BY k, session_window(at, '1 hour')",
     "sliding": "SELECT k, at, v, sum(v) OVER (PARTITION BY k ORDER BY at "
     "RANGE BETWEEN INTERVAL '2' HOURS PRECEDING AND CURRENT ROW) AS s FROM a",
+    "pattern": "SELECT * FROM a MATCH_RECOGNIZE (PARTITION BY k ORDER BY at MEASURES FIRST(x.at) AS since, sum(y.v) AS s "
+    "PATTERN (x y+ z) WITHIN INTERVAL 1 HOUR DEFINE x AS v > 5, y AS y.v <= x.v, z AS v > 7)",
     "join": "SELECT a.k, a.at, b.at AS other FROM a LEFT JOIN b ON a.k = b.k "
     "AND b.at BETWEEN a.at - INTERVAL '10' MINUTES AND a.at + INTERVAL '20' MINUTES",
 }

@@ -21,6 +21,7 @@ KINDS = {
     "rank": r"(row_number|rank|dense_rank) <= ",
     "whole group": r"recompute whole groups ",
     "sliding": r"recompute near changes ",
+    "pattern": r"match rows ",
     "sessions": r"sessions of rows |session aggregate ",
 }
 """How EXPLAIN begins the line of an operator of each kind."""

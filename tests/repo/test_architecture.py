@@ -16,7 +16,6 @@ VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Modules that nothing in the package imports, because someone else does.
 ENTRANCES = {
     "headwater": "what users import",
-    "headwater.operators.patterns.step": "the planner, for which it is laid down first",
     "headwater.runtime.daemon": "Spark, which starts it by its name",
     "headwater.runtime.source": "Spark, through the package pyspark_headwater",
 }

@@ -18,7 +18,7 @@ from headwater.runtime.linear import Values, compile_values, renamed
 
 def compile_match(matching: g.Matching, evaluator: Evaluator) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """The matches in all rows of many partitions at once."""
-    spec, evaluate = matching.spec, _evaluate(matching, evaluator)
+    spec, evaluate = matching.spec, compile_expressions(matching, evaluator)
     return lambda rows: match_rows(spec, renamed(rows, spec.schema), evaluate)
 
 
@@ -42,7 +42,7 @@ def matches_at(
     return found.filter(shown).select(range(found.num_columns - 1))
 
 
-def _evaluate(matching: g.Matching, evaluator: Evaluator) -> Evaluate:
+def compile_expressions(matching: g.Matching, evaluator: Evaluator) -> Evaluate:
     """Spark's expressions by number, each compiled when it is first asked for."""
     compiled: dict[int, Values] = {}
 

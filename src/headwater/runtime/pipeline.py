@@ -32,6 +32,7 @@ from headwater.operators.fold import fold
 from headwater.operators.functions import Function
 from headwater.operators.matching import Matcher, MatchSpec
 from headwater.operators.ordered import Order
+from headwater.operators.patterns import step as patterns
 from headwater.operators.regroup import regroup
 from headwater.operators.runs import Run, arrange, contents
 from headwater.operators.stacking import Small
@@ -39,6 +40,7 @@ from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator
 from headwater.runtime.groups import compile_groups, kernel_function, shown_columns
 from headwater.runtime.linear import compile_condition, compile_map, renamed
+from headwater.runtime.matching import compile_expressions
 from headwater.runtime.native import may_fail, native
 from headwater.runtime.placement import Parts, Place, Placement
 from headwater.runtime.planning.expiring import Expiries, Expiry
@@ -309,6 +311,8 @@ def _operator(node: g.Node, name: str, evaluator: Evaluator, ignored: frozenset[
             return _join(node, name, evaluator, ends_unread=id(node) in ignored)
         case g.Rank():
             return _Rank(node, name, exact=id(node) not in ignored)
+        case g.Regroup(evaluate=g.Matching()):
+            return _Matches(node.evaluate, name, evaluator)
         case g.Regroup():
             return _Regroup(node, name, evaluator)
         case g.Slide():
@@ -627,6 +631,22 @@ class _Close(Operator):
         """The change of what is final at these watermarks, and a run for what waits."""
         levels = closing.levels(self._node.domains, watermarks)
         return closing.close(waiting, given, levels, self._node.schema)
+
+
+class _Matches(Operator):
+    def __init__(self, matching: g.Matching, name: str, evaluator: Evaluator) -> None:
+        self._spec = spec = matching.spec
+        self._evaluate = compile_expressions(matching, evaluator)
+        rows, cuts = patterns.rows_order(spec), patterns.cuts_order(spec)
+        self.slots = (
+            Slot(f"{name}.rows", "ordered", spec.partition, rows, spec.schema),
+            Slot(f"{name}.cuts", "ordered", patterns.cuts_key(spec), cuts, patterns.cuts_schema(spec)),
+        )
+
+    def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
+        given = inputs[0].renamed(renamed(inputs[0].rows, self._spec.schema))
+        done = patterns.step(self._spec, state[0], state[1], given, self._evaluate)
+        return done.output, (done.rows, done.cuts)
 
 
 class _Regroup(Operator):

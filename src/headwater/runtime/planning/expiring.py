@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from headwater.operators.patterns.step import cuts_schema
 from headwater.operators.sessions import SessionSpec
 from headwater.queries import graph as g
 from headwater.runtime.planning.catalyst import Jvm, identity, items, kind, output_of
+from headwater.runtime.planning.matches import columns_matched, is_match
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,10 @@ def _columns(node: g.Node, plan: Jvm, expiring: Mapping[int, Expiring]) -> list[
                 return []
             place, by = keys[0]
             return [(column, by) for column in _key_columns(node, place)]
+        case g.Regroup(evaluate=g.Matching(spec=spec)) if is_match(plan) and spec.time is not None:
+            known = _known([columns_matched(plan)[spec.time]], expiring)
+            at = cuts_schema(spec).get_field_index("at")
+            return [(column, known[0][1]) for column in (spec.time, at)] if known else []
         case g.Versions() if kind(plan) == "Window":
             order = _known([o.child() for o in items(plan.orderSpec())], expiring)
             return [(node.begin, order[0][1])] if order else []

@@ -12,10 +12,11 @@ from dataclasses import replace
 from headwater.clock import to_us
 from headwater.log.topic import END_OF_TIME
 from headwater.operators.patterns.spec import CLOSES, Classify, MatchSpec, Navigate
+from headwater.operators.patterns.step import kept
 from headwater.queries import graph as g
-from headwater.runtime.planning.catalyst import Jvm, identity, output_of
+from headwater.runtime.planning.catalyst import Jvm, identity, items, kind, output_of
 from headwater.runtime.planning.handles import Times
-from headwater.runtime.planning.matches import columns_matched, matched_by, numbered_anew
+from headwater.runtime.planning.matches import NODE, columns_matched, matched_by, numbered_anew
 from headwater.runtime.planning.timed_joins import TimedJoins
 from headwater.runtime.planning.timed_plans import Seen
 
@@ -34,6 +35,9 @@ class TimedMatches(TimedJoins):
         if known is None or known.window:
             return self._untimed_match(plan, below, spec)
         if below.stream is not None:
+            if (span := kept(spec)) is not None:
+                for known_as in (attribute, *_renamed(plan.child(), attribute)):
+                    self._expire(NODE, known_as, [below.stream.name], span + 1)
             below = self._admitted(below, attribute)
         child = self._narrowed(plan.child(), below)
         times = _times(spec, known, output_of(plan))
@@ -61,6 +65,13 @@ class TimedMatches(TimedJoins):
             reason = "watermarks say that a time is over, and these rows are not matched in the order of their event time"
             self._refuse(plan, f"EMIT TIMEOUTS: {reason}", hint=hint)
         return Seen(plan.withNewChildren(self._c.seq([self._narrowed(plan.child(), below)])))
+
+
+def _renamed(plan: Jvm, attribute: Jvm) -> list[Jvm]:
+    """The column that an attribute of a projection is another name of, which the optimizer takes back."""
+    given = items(plan.projectList()) if kind(plan) == "Project" else []
+    own = [e for e in given if identity(e) == identity(attribute) and kind(e) == "Alias"]
+    return [e.child() for e in own if kind(e.child()) == "AttributeReference"]
 
 
 def _times(spec: MatchSpec, known: Times, output: Sequence[Jvm]) -> dict[int, Times]:
