@@ -27,6 +27,7 @@ SUBJECTS = (
     "pacing",
     "windows",
     "skew",
+    "sketches",
     "capture",
     "statsd",
     "serving",
