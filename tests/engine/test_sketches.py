@@ -77,7 +77,7 @@ QUANTILES = {
     "windows": "SELECT window(at, '10 minutes', '5 minutes').start AS w, percentile_approx(n, 0.9, 7) AS n FROM {} GROUP BY 1",
     "in_sessions": "SELECT session_window(at, '10 seconds') AS w, percentile_approx(n, 0.9, 7) AS n FROM {} GROUP BY 1",
     "rolled": "SELECT g, s, percentile_approx(n, 0.5, 9) FILTER (WHERE x > 0) AS n FROM {} GROUP BY ROLLUP (g, s)",
-    "whole": "SELECT percentile_approx(n, 0.5, 11) AS n FROM {}",
+    "whole": "SELECT percentile_approx(n, 0.5, 11) AS n FROM {} WHERE 100 / (n - 399) < 100",
 }
 EXACT = {
     "computed": "SELECT g, percentile_approx(n, 0.9, 5) - percentile_approx(n, 0.1, 5) AS spread FROM {} GROUP BY g",
@@ -94,7 +94,8 @@ def test_percentiles_are_within_their_bounds_and_exact_where_they_must_be(
     with hw.open(tmp_path / "ws", durability="os", spark=spark) as ws:
         ws.sql(f"CREATE TOPIC facts ({COLUMNS}); CREATE TOPIC rows (id BIGINT, {COLUMNS}, PRIMARY KEY (id))")
         for name, select in (QUANTILES | EXACT).items():
-            ws.sql(f"CREATE MATERIALIZED VIEW {name} AS {select.format('facts')}")
+            options = "WITH (on_error = 'divert')" if name == "whole" else ""
+            ws.sql(f"CREATE MATERIALIZED VIEW {name} {options} AS {select.format('facts')}")
         ws.sql(f"CREATE MATERIALIZED VIEW of_rows AS {QUANTILES['each'].format('rows')}")
         ws.sql(
             "CREATE MATERIALIZED VIEW above AS SELECT g, n * 2 AS n, size(x) AS many FROM each WHERE n > 0"

@@ -187,17 +187,21 @@ class Past:
         elif (standing := parse_standing(definition.query)) is not None:
             self._matches(definition, standing)
         else:
-            for source in definition.reads:
-                if source not in self._definitions and source in self._log.topics():
-                    self._topic(source, definition.inputs[source], self._hidden(definition, source))
-                    if self._log.topic(source).key and may_read_versions(definition.query):
-                        self._versions(source, definition)
-            if definition.options.on_error == "divert":
-                self._admit(definition)
+            self._open(definition)
             known = self.approximate(name)
             self._made[name] = self._computed(definition, "exact" if known.exactly else "approximate")
             if known.columns and not known.repeatable and self._held is not None:
                 self._give(name, self._held(name))
+
+    def _open(self, definition: ViewDefinition) -> None:
+        """Have Spark see the topics that a view reads, as it reads them."""
+        for source in definition.reads:
+            if source not in self._definitions and source in self._log.topics():
+                self._topic(source, definition.inputs[source], self._hidden(definition, source))
+                if self._log.topic(source).key and may_read_versions(definition.query):
+                    self._versions(source, definition)
+        if definition.options.on_error == "divert":
+            self._admit(definition)
 
     def _matches(self, definition: ViewDefinition, standing: Standing) -> None:
         """A view of what documents meet stored queries, and what is told of queries that cannot be read."""
@@ -229,6 +233,7 @@ class Past:
         if self._removed(name):
             return None
         definition = self._definitions[name]
+        self._open(definition)  # another view may read the same topics otherwise
         low, high = self._computed(definition, "floor"), self._computed(definition, "ceiling")
         self._give(name, made)
         return low, high
