@@ -4,6 +4,8 @@
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
+# One more than the cores that tests are meant for: many wait for a disk, a process or a clock.
+WORKERS := 3
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,17 +20,17 @@ demo-log: env-runtime ## show the log at work
 	@$(BIN)/python examples/log_demo.py
 
 test: env-dev lint types imports ## everything that must hold
-	$(PYTEST) -n 2 -m "not long" tests
+	$(PYTEST) -n $(WORKERS) -m "not long" tests
 
 check: env-dev lint types imports ## the inner loop: all but slow tests, in about a minute
-	$(PYTEST) -n 2 -m "not slow and not long" tests
+	$(PYTEST) -n $(WORKERS) -m "not slow and not long" tests
 
 fix: env-dev ## format, and mend what the linter can
 	$(BIN)/ruff check --fix --exit-zero --quiet .
 	$(BIN)/ruff format .
 
 test-long: env-dev ## property tests with many more examples, and tests that take long
-	HEADWATER_LONG=1 $(PYTEST) -n 2 --timeout=3600 tests
+	HEADWATER_LONG=1 $(PYTEST) -n $(WORKERS) --timeout=3600 tests
 
 bench: env-dev ## measure, and print the table
 	$(BIN)/python -m benchmarks
