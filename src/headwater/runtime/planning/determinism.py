@@ -160,6 +160,12 @@ class Determinism:
                 f"{_called(expression)} lists values in the order of the rows, and rows have no order in a view",
                 hint="say which: array_agg(x ORDER BY y), listagg(x) WITHIN GROUP (ORDER BY y), or sort_array(array_agg(x))",
             )
+        if name == "ApproxTopK":
+            self._refuse(
+                expression,
+                f"{_called(expression)} takes any of the values that are there equally often",
+                hint="count by value, and take the first: row_number() OVER (PARTITION BY ... ORDER BY n DESC, value) <= k",
+            )
         aggregate = name in (
             "CollectSet",
             "CollectList",
