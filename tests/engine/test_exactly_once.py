@@ -43,8 +43,15 @@ CREATE MATERIALIZED VIEW revenue AS
   FROM orders o JOIN customers c ON o.customer = c.id GROUP BY c.country;
 CREATE MATERIALIZED VIEW countries AS SELECT count(*) AS n, sum(amount) AS amount FROM revenue;
 CREATE MATERIALIZED VIEW volume AS SELECT count(*) AS n, sum(amount) AS amount FROM orders;
+CREATE MATERIALIZED VIEW buyers AS SELECT amount > 50 AS large, approx_count_distinct(customer) AS n FROM orders GROUP BY 1;
+CREATE MATERIALIZED VIEW raised AS SELECT customer, low, high FROM orders MATCH_RECOGNIZE (
+  PARTITION BY customer ORDER BY _partition, _offset
+  MEASURES FIRST(less.amount) AS low, more.amount AS high
+  PATTERN (less+ more) DEFINE less AS amount < 50, more AS more.amount > 2 * avg(less.amount)
+);
+CREATE STANDING QUERY wanted ON customers (country);
 """
-VIEWS = ("countries", "large", "revenue", "volume")
+VIEWS = ("buyers", "countries", "large", "raised", "revenue", "volume", "wanted")
 TICK_ROWS = 20
 
 
@@ -65,6 +72,7 @@ def append(ws: Workspace, rng: random.Random, times: int) -> int:
 def ws(tmp_path: Path, spark: Any) -> Iterator[Workspace]:
     with hw.open(tmp_path / "shop", spark=spark, settings=SETTINGS) as workspace:
         workspace.sql(DECLARED)
+        workspace.standing("wanted").add("north", "de OR f*")
         append(workspace, random.Random(5), 15)
         yield workspace
 

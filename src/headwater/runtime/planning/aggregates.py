@@ -292,8 +292,9 @@ class AggregateReader(SessionReader):
             function = a.aggregateFunction()
             if kind(function) in SKETCHED:  # the kernel answers itself
                 sketched[len(keys) + len(buffers)] = own_function
-                buffers.append(a.resultAttribute())
-                finals.append(a.resultAttribute())
+                answer = a.resultAttribute().withName("answer")  # its own has numbers of this process in it
+                buffers.append(answer)
+                finals.append(answer)
                 continue
             own = items(function.aggBufferAttributes())
             if kind(function) in ("MinBy", "MaxBy", "First"):
