@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import headwater as hw
+from headwater.operators.frequent_items import FrequentItems
 from headwater.runtime.bounded import outside
 
 pytestmark = pytest.mark.slow
@@ -112,6 +114,91 @@ def test_percentiles_are_within_their_bounds_and_exact_where_they_must_be(
             ws.append({"facts": made, "rows": [{"id": chance.randrange(50), **row} for row in made]})
             ws.run()
         assert [finding.message for finding in ws.verify().differences] == []
+
+
+FREQUENT = {
+    "each": "SELECT g, approx_top_k(s, 3, 50) AS s, approx_top_k(x) AS x, approx_top_k(n, 2, 4) AS n, approx_top_k(d, 1, 1) AS d, "
+    "approx_top_k(at, 2, 9) AS at, approx_top_k(big, 2, 9) AS big, approx_top_k(n > 5) AS b, count(*) AS c, percentile_approx(n, 0.5, 20) AS p "
+    "FROM {} GROUP BY g",
+    "untold": "SELECT approx_top_k(s, 4, 30) AS s FROM {} GROUP BY g",
+    "windows": "SELECT window(at, '10 minutes', '5 minutes').start AS w, approx_top_k(n, 2, 5) AS n FROM {} GROUP BY 1",
+    "in_sessions": "SELECT session_window(at, '10 seconds') AS w, approx_top_k(coalesce(n, 0), 2, 5) AS n FROM {} GROUP BY 1",
+    "rolled": "SELECT g, n % 3 AS r, approx_top_k(s, 2, 7) FILTER (WHERE x > 0) AS s FROM {} GROUP BY ROLLUP (g, n % 3)",
+    "whole": "SELECT approx_top_k(s) AS s FROM {}",
+}
+REFUSED = {
+    "approx_top_k(s) AS s FROM rows": "takes no row back",
+    "approx_top_k(s)[0].item AS s FROM facts": "what is computed from it has no bound",
+    "approx_top_k(DISTINCT s) AS s FROM facts": "takes no row back",
+    "approx_top_k(s) AS s, collect_set(g) AS g FROM facts": "takes no row back",
+    "at, approx_top_k(s) OVER (PARTITION BY g) AS s FROM facts": "takes no row back",
+    "approx_top_k_accumulate(s) AS s FROM facts": "takes no row back",
+    "approx_top_k(s COLLATE UTF8_LCASE) AS s FROM facts": "takes no row back",
+    "approx_top_k(s, 0) AS s FROM facts": "tells k values from 1",
+    "approx_top_k(s, 3, 2) AS s FROM facts": "tracks from k to 1000000",
+}
+
+
+def test_frequent_values_are_within_their_bounds_and_refused_where_they_have_none(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    chance = random.Random(3)
+    with hw.open(tmp_path / "ws", durability="os", spark=spark) as ws:
+        ws.sql(f"CREATE TOPIC facts ({COLUMNS}); CREATE TOPIC rows (id BIGINT, {COLUMNS}, PRIMARY KEY (id))")
+        for select, reason in REFUSED.items():
+            with pytest.raises(hw.StatementError, match=reason) as refused:
+                ws.sql(f"CREATE MATERIALIZED VIEW refused AS SELECT {select}")
+            assert "^^^^" in str(refused.value)
+        for name, select in FREQUENT.items():
+            ws.sql(f"CREATE MATERIALIZED VIEW {name} AS {select.format('facts')}")
+        ws.sql("CREATE MATERIALIZED VIEW above AS SELECT g, s[0].item AS s, size(x) AS many FROM each")
+        assert {name for name in FREQUENT if "in a sketch" in explained(ws, name)} == FREQUENT.keys()
+        assert "n: counts are never too large, and too small by 1/5 of the values" in explained(ws, "each")
+        made = []
+        for size in (3, 40, 700, 1_200):
+            made += (rows := some_rows(chance, size))
+            ws.append({"facts": rows})
+            ws.run()
+        found = ws.query("SELECT * FROM each").to_pylist()
+        assert [finding.message for finding in ws.verify().differences] == []
+    for row in found:  # few different values are counted exactly, NULL too
+        true = Counter(str(r["x"] if r["x"] != 0 else 0.0) for r in made if r["g"] == row["g"])
+        assert [pair["count"] for pair in row["x"]] == sorted(true.values(), reverse=True)[:5]
+        assert all(true[str(pair["item"])] == pair["count"] for pair in row["x"])
+
+
+@pytest.mark.parametrize(
+    ("shown", "is_found"),
+    [
+        ([("a", 9), ("b", 5)], False),
+        ([("a", 7), ("b", 3)], False),  # 15 values, off by 5 at most if two are tracked
+        ([("a", 9), ("c", 4)], True),
+        ([("a", 10), ("b", 5)], True),
+        ([("a", 6), ("b", 5)], True),
+        ([("b", 5), ("a", 9)], True),
+        ([("a", 9)], True),
+        ([("a", 9), ("d", 5)], True),
+        ([("a", 9), ("a", 9)], True),
+        ([("a", 9), ("b", 5), ("c", 1)], True),
+        (None, True),
+    ],
+)
+def test_frequent_values_outside_of_their_bounds_are_found(
+    shown: list[tuple[str, int]] | None, is_found: bool
+) -> None:
+    sketch = FrequentItems(pa.string(), 2, 4)
+    schema = pa.schema([("g", pa.int64()), ("top", sketch.result)])
+    every = [(item, 1) for item in "aaaaaaaaabbbbbc"]
+
+    def made(top: object) -> pa.Table:
+        return pa.table([[1, 2, 3], [top, [("x", 1)], []]], schema=schema)
+
+    few = made(every)
+    if shown == [("a", 7), ("b", 3)]:
+        assert outside(made(shown), few, few, [1], {1: sketch}) is not None  # all values are tracked
+        sketch = FrequentItems(pa.string(), 2, 2)
+    told = outside(made(shown), few, few, [1], {1: sketch})
+    assert (told is not None) == is_found
 
 
 @pytest.mark.parametrize(

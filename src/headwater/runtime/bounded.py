@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from headwater.operators.collation import Order, order_words
 from headwater.operators.delta import concat_rows, take_rows
+from headwater.operators.frequent_items import FrequentItems
 from headwater.runtime.comparison import difference, paired
+from headwater.runtime.frequency import counts_by_place, misstated
 from headwater.runtime.past import Past
 
 _SHOWN = 3
@@ -30,12 +32,18 @@ def held_against(has: pa.Table, past: Past, name: str) -> str | None:
         want = past.view(name)
         others = [n for i, n in enumerate(want.schema.names) if i not in known.columns]
         return difference(has.select(others), want.select(others))
-    return outside(has, *bounds, known.columns)
+    return outside(has, *bounds, known.columns, known.frequent)
 
 
-def outside(has: pa.Table, low: pa.Table, high: pa.Table, columns: Sequence[int]) -> str | None:
+def outside(
+    has: pa.Table,
+    low: pa.Table,
+    high: pa.Table,
+    columns: Sequence[int],
+    frequent: Mapping[int, FrequentItems] | None = None,
+) -> str | None:
     """What is wrong with a table whose rows are those of two others but for some columns, whose values lie between theirs.
-    Rows belong together that have the same other values."""
+    Rows belong together that have the same other values. Where columns are `frequent` values, the others hold all values."""
     names = [n for i, n in enumerate(low.schema.names) if i not in columns]
     others = [table.select(names) for table in (has, low, high)]
     for bound in others[1:]:
@@ -50,6 +58,12 @@ def outside(has: pa.Table, low: pa.Table, high: pa.Table, columns: Sequence[int]
         ordered.append((take_rows(batch, order), ties))
     for column in columns:
         values = [batch.column(column) for batch, _ in ordered]
+        if frequent and column in frequent:
+            name, ties = low.schema.names[column], ordered[0][1]
+            if (odd := misstated(frequent[column], values[0], values[1], ties)) is not None:
+                told = ordered[0][0].slice(odd, 1).to_pylist()[0]
+                return f"values of {name} that are not there so often, such as in {told}"
+            values = counts_by_place(frequent[column], values[0], values[1])
         for parts in zip(*_elements(values), strict=True):
             cuts = np.cumsum([len(part) for part in parts])[:-1]
             every = order_words(_rounded(pa.concat_arrays(parts)), _ASCENDING)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from headwater.errors import TickNotKeptError, ViewUnavailableError
 from headwater.log.cuts import next_cut
 from headwater.log.protocol import Log
 from headwater.operators.delta import Delta, concat, consolidate
+from headwater.operators.frequent_items import FrequentItems
 from headwater.operators.runs import Run
 from headwater.positions import Ends
 from headwater.queries.as_of import are_versions_among, may_read_versions
@@ -76,6 +77,8 @@ class Approximate:
     """Whether they are the same however the log was cut into ticks."""
     exactly: bool = False
     """Whether approximate functions are answered exactly in it."""
+    frequent: Mapping[int, FrequentItems] = field(default_factory=dict)
+    """The columns that are frequent values, whose bounds are all values."""
 
 
 def moment_of(manifest: Manifest) -> Moment:
@@ -86,7 +89,9 @@ def moment_of(manifest: Manifest) -> Moment:
     return Moment(manifest.tick, manifest.positions, parts)
 
 
-_APPROXIMATE = re.compile(r"approx_count_distinct|percentile_approx|approx_percentile", re.IGNORECASE)
+_APPROXIMATE = re.compile(
+    r"approx_count_distinct|percentile_approx|approx_percentile|approx_top_k", re.IGNORECASE
+)
 
 
 class Past:
@@ -223,7 +228,9 @@ class Past:
         if name not in self._approximate:
             plan = self._catalog.plan(Query(definition.query), definition.inputs, Policy.of(definition))
             repeatable = all(f.sketch.repeatable for f in plan.approximate.values())
-            self._approximate[name] = Approximate(tuple(plan.approximate), repeatable, plan.exactly)
+            sketches = {column: f.sketch for column, f in plan.approximate.items()}
+            frequent = {c: sketch for c, sketch in sketches.items() if isinstance(sketch, FrequentItems)}
+            self._approximate[name] = Approximate(tuple(plan.approximate), repeatable, plan.exactly, frequent)
         return self._approximate[name]
 
     def bounds(self, name: str) -> tuple[pa.Table, pa.Table] | None:

@@ -252,6 +252,8 @@ class AggregateReader(SessionReader):
         """Whether a function is kept by what can be merged; some only `over` an input that takes nothing back."""
         function = a.aggregateFunction()
         name = kind(function)
+        if name == "ApproxTopK" and a.isDistinct():  # every value is there once
+            return False
         if name in SKETCHED:
             return over is not None and over.node.append_only and self._sketch(a) is not None
         if name not in _FUNCTIONS:

@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | `approx_count_distinct(x, rsd)` | `count(DISTINCT x)` | 5 rsd of the exact answer, and 3 |
 | `percentile_approx(x, p, accuracy)` | the same of the greatest accuracy | the value at p is one between those at p - 1 / accuracy and p + 1 / accuracy |
+| `approx_top_k(x, k, tracked)` | none: views that cannot keep a sketch are refused | see `operators/frequent_items.py`; as bounds all values stand, each with a count of 1 |
 
 The error of a distinct count is a matter of chance: its standard error is at most rsd, and five times that is met once in
 a million groups. The three are for small groups, of which two values may share a register. That of percentiles is not.
@@ -21,7 +22,7 @@ ACCURACY_MAX = 2**31 - 1
 ERRORS = 5.0
 """How many standard errors a distinct count may be off."""
 _FEW = 3
-_APPROXIMATE = ("approx_count_distinct(", "percentile_approx(")
+_APPROXIMATE = ("approx_count_distinct(", "percentile_approx(", "approx_top_k(")
 _ROUNDING = 1e-9
 _FIELDS_MAX = 100_000
 """Of a plan as text: all of them."""
@@ -45,7 +46,7 @@ def answered(catalyst: Catalyst, plan: Jvm, answers: Answers) -> Jvm:
         return plan
 
     def change(e: Jvm) -> Jvm | None:
-        return _percentiles(c, e, answers) or _counts(c, e, answers)
+        return _percentiles(c, e, answers) or _counts(c, e, answers) or _items(c, e)
 
     made = [c.rewritten(e, change) for e in _all(plan.aggregateExpressions())]
     return plan.copy(plan.groupingExpressions(), c.seq(made), plan.child(), plan.hint())
@@ -99,6 +100,16 @@ def _counts(c: Catalyst, call: Jvm, answers: Answers) -> Jvm | None:
         literal.apply(float(_FEW if answers == "ceiling" else -_FEW)),
     )
     return c.cast(bound, exact.dataType())  # which cuts off, as whole numbers are not further off for
+
+
+def _items(c: Catalyst, function: Jvm) -> Jvm | None:
+    if kind(function) != "ApproxTopK":
+        return None
+    e, literal = c.expressions, module(c.expressions, "Literal")
+    parts = [literal.apply("item"), normalized(c, children_of(function)[0])]
+    one = c.cast(literal.apply(1), function.dataType().elementType().apply(1).dataType())
+    pair = e.CreateNamedStruct(c.seq([*parts, literal.apply("count"), one]))
+    return e.aggregate.CollectList(pair, 0, 0, True)
 
 
 def normalized(c: Catalyst, value: Jvm) -> Jvm:

@@ -46,6 +46,8 @@ _CLOCKS = {
 }
 _ANY_VALUE = {"First", "Last", "AnyValue"}
 _UNORDERED_LISTS = {"CollectList", "ListAgg"}
+_FREQUENT = {"ApproxTopK", "ApproxTopKAccumulate", "ApproxTopKCombine"}
+_TRACKED_MAX = 1_000_000
 _PEER_SENSITIVE = {"FirstValue", "LastValue", "NthValue", "First", "Last", "CollectList", "AnyValue"}
 _ROW_SENSITIVE = {"RowNumber", "Lag", "Lead", "NTile", "NthValue"}
 
@@ -160,12 +162,10 @@ class Determinism:
                 f"{_called(expression)} lists values in the order of the rows, and rows have no order in a view",
                 hint="say which: array_agg(x ORDER BY y), listagg(x) WITHIN GROUP (ORDER BY y), or sort_array(array_agg(x))",
             )
-        if name == "ApproxTopK":
-            self._refuse(
-                expression,
-                f"{_called(expression)} takes any of the values that are there equally often",
-                hint="count by value, and take the first: row_number() OVER (PARTITION BY ... ORDER BY n DESC, value) <= k",
-            )
+        if name in _FREQUENT:
+            self._check_frequent(expression, self._answers == "exact")
+        if name == "WindowExpression" and kind(_function(expression.windowFunction())) in _FREQUENT:
+            self._check_frequent(_function(expression.windowFunction()), True)
         aggregate = name in (
             "CollectSet",
             "CollectList",
@@ -185,6 +185,22 @@ class Determinism:
         for child in children:
             self._check(
                 child, inside_sort=sorts or (inside_sort and name in ("AggregateExpression", "Alias"))
+            )
+
+    def _check_frequent(self, expression: Jvm, exactly: bool) -> None:
+        """Frequent values are known within bounds, and so shown as they are or not at all."""
+        if exactly or kind(expression) != "ApproxTopK":
+            self._refuse(
+                expression,
+                f"{_called(expression)} takes no row back, and what is computed from it has no bound",
+                hint="over a topic without a key, show approx_top_k() as it is; else count by value in a view, and take the first: "
+                "row_number() OVER (PARTITION BY ... ORDER BY n DESC, value) <= k",
+            )
+        wanted, tracked = (e.eval(None) for e in children_of(expression)[1:])
+        if wanted is None or tracked is None or not 1 <= wanted <= tracked <= _TRACKED_MAX:
+            self._refuse(
+                expression,
+                f"{_called(expression)} tells k values from 1, and tracks from k to {_TRACKED_MAX} of them",
             )
 
     def _window(self, plan: Jvm) -> Jvm:

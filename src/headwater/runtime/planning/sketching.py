@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from headwater.operators.distinct_count import DistinctCount
+from headwater.operators.frequent_items import FrequentItems
 from headwater.operators.quantiles import Quantiles, summed_up
 from headwater.operators.sketches import Sketch
 from headwater.runtime.planning.answering import ACCURACY_MAX, accuracy_of, normalized, ranked, shares_of
 from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, kind, module
 
-SKETCHED = frozenset({"HyperLogLogPlusPlus", "ApproximatePercentile"})
+SKETCHED = frozenset({"HyperLogLogPlusPlus", "ApproximatePercentile", "ApproxTopK"})
 """Functions of which groups keep a sketch, if their input takes nothing back."""
 _PRECISIONS = range(4, 25)
 _SEED = 42
@@ -24,6 +25,13 @@ def sketch_of(catalyst: Catalyst, function: Jvm) -> Sketch | None:
         if wanted == ACCURACY_MAX or not summed_up(values):
             return None
         return Quantiles(values, wanted, tuple(shares_of(shares)), kind(shares.dataType()) == "ArrayType")
+    if kind(function) == "ApproxTopK":
+        value, wanted, tracked = children_of(function)
+        if "collate" in value.dataType().sql().lower():  # of equal values any may be shown
+            return None
+        return FrequentItems(
+            catalyst.arrow_type(value.dataType()), int(wanted.eval(None)), int(tracked.eval(None))
+        )
     precision = math.ceil(2.0 * math.log2(1.106 / function.relativeSD()))
     if precision not in _PRECISIONS or _holds_maps(children_of(function)[0]):
         return None
@@ -31,10 +39,14 @@ def sketch_of(catalyst: Catalyst, function: Jvm) -> Sketch | None:
 
 
 def sketched_argument(catalyst: Catalyst, function: Jvm) -> Jvm:
-    """The expression that a sketch is of: of values to be told apart Spark's own hash."""
+    """The expression that a sketch is of: of values to be told apart Spark's own hash; and NULL, where it is a value, in a struct."""
     e, value = catalyst.expressions, children_of(function)[0]
     if kind(function) == "ApproximatePercentile":
         return ranked(catalyst, value)
+    if kind(function) == "ApproxTopK":
+        item = normalized(catalyst, value)
+        named = [module(e, "Literal").apply("item"), item]
+        return e.CreateNamedStruct(catalyst.seq(named)) if value.nullable() else item
     hashed = e.XxHash64(catalyst.seq([normalized(catalyst, value)]), _SEED)
     nothing = module(e, "Literal").create(None, hashed.dataType())
     return e.If(e.IsNull(value), nothing, hashed)
