@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwater import events
+    from headwater.bloom import BloomFilter
     from headwater.capture.python import Source
     from headwater.errors import (
         AggregateNotFoundError,
@@ -97,6 +98,7 @@ __all__ = [
     "ArithmeticOverflowError",
     "BacklogError",
     "BadRowError",
+    "BloomFilter",
     "CallFailedError",
     "ClaimTakenError",
     "ClosedError",
@@ -168,6 +170,7 @@ __all__ = [
 
 _HOMES = {
     "Aggregate": "headwater.events.aggregate",
+    "BloomFilter": "headwater.bloom",
     "Receipt": "headwater.positions",
     "Source": "headwater.capture.python",
     "Workspace": "headwater.workspace",

@@ -239,7 +239,9 @@ def _without_repeats(found: _Summaries) -> _Summaries:
 def _paired(found: _Summaries, part: Ints) -> tuple[_Summaries, Ints]:
     """Parts 0 and 1 of each group put together, and 2 and 3, and so on."""
     side, pair = part & 1, part >> 1
-    order = np.lexsort((side, found.values, pair, found.owners))
+    # tuples come by groups and parts, so that of equal values those of the first part stay before the others
+    whole = found.owners * (int(pair.max()) + 1) + pair
+    order = np.lexsort((found.values, whole))
     found, side, pair = found.take(order), side[order], pair[order]
     count = len(found)
     slacks = found.slacks.copy()

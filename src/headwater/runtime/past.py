@@ -112,6 +112,7 @@ class Past:
         self._bases = Bases(store.storage)
         self._catalog = tools.catalog
         self._evaluator = tools.evaluator
+        self._functions = tools.functions
         self._batch = Batch(tools.spark, log, moment.positions, tools.functions)
         self._moment = moment
         found = {name: definition_at(log, name, part.incarnation) for name, part in moment.parts.items()}
@@ -197,6 +198,9 @@ class Past:
             self._made[name] = self._computed(definition, "exact" if known.exactly else "approximate")
             if known.columns and not known.repeatable and self._held is not None:
                 self._give(name, self._held(name))
+            elif any(f.kind == "aggregate" for f in self._functions.used(definition.query).values()):
+                # views above read the rows: users' aggregates are lists in Spark's plan, which are refused in views
+                self._give(name, self._made[name])
 
     def _open(self, definition: ViewDefinition) -> None:
         """Have Spark see the topics that a view reads, as it reads them."""
