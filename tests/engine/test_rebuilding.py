@@ -96,7 +96,7 @@ def test_one_that_is_not_its_select_is_not_put_in_place(
     before = incarnation(ws, "sums")
     ws.view("sums").rebuild()
     with monkeypatch.context() as patched:
-        patched.setattr(comparing, "difference", lambda *_: "1 row differs")
+        patched.setattr(comparing, "held_against", lambda *_: "1 row differs")
         report = ws.run()
     assert "it is not what its SELECT gives" in report.stopped["sums~next"]
     assert incarnation(ws, "sums") == before
@@ -115,7 +115,7 @@ def test_one_that_is_not_its_select_is_not_put_in_place(
 
 
 def test_it_is_not_compared_if_that_is_not_wanted(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparing, "difference", lambda *_: "never called")
+    monkeypatch.setattr(comparing, "held_against", lambda *_: "never called")
     before = incarnation(ws, "sums")
     ws.view("sums").rebuild(verify=False)
     assert ws.run().stopped == {}
@@ -161,7 +161,7 @@ def test_an_engine_that_keeps_going_compares_it_and_switches(
         assert rows(ws, "total") == [{"x": 100}]
         now = incarnation(ws, "sums")
         with monkeypatch.context() as patched:
-            patched.setattr(comparing, "difference", lambda *_: "1 row differs")
+            patched.setattr(comparing, "held_against", lambda *_: "1 row differs")
             ws.view("sums").rebuild()
             ws.run()  # it is not waited for what is not going to be
         assert incarnation(ws, "sums") == now
@@ -170,7 +170,7 @@ def test_an_engine_that_keeps_going_compares_it_and_switches(
     assert ws.verify().ok
 
 
-@pytest.mark.parametrize("where", ["difference", "view_contents"])
+@pytest.mark.parametrize("where", ["held_against", "view_contents"])
 def test_a_comparison_that_fails_is_tried_some_times_and_then_said(
     ws: Workspace, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -183,7 +183,7 @@ def test_a_comparison_that_fails_is_tried_some_times_and_then_said(
     monkeypatch.setattr(comparing, "REST_S", 0.01)
     monkeypatch.setattr(comparing, where, fail)
     ws.view("total").rebuild()
-    if where == "difference":
+    if where == "held_against":
         report = ws.run()
         assert "tried 3 times: MemoryError: no more memory" in report.stopped["total~next"]
     else:
@@ -208,7 +208,7 @@ def test_an_engine_that_stops_does_not_wait_for_a_comparison(
         begun.set()
         ended.wait(60)
 
-    monkeypatch.setattr(comparing, "difference", take_long)
+    monkeypatch.setattr(comparing, "held_against", take_long)
     monkeypatch.setattr(comparing, "CLOSE_S", 0.01)
     runner = ws.start(every="20 ms")
     ws.view("total").rebuild()

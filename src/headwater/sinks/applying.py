@@ -158,12 +158,9 @@ class Applier:
         """Compare what the target holds with the view, whatever its stand says, and apply the difference; how many rows
         that were."""
         with self._working():
-            point = self._point()
-            if point is None:
-                return 0
             self._known = False
-            self._learn()
-            return self._level(point)
+            point = self._point_after_stand()
+            return 0 if point is None else self._level(point)
 
     def mark(self) -> Stand | None:
         """Have the target told of the tick that it has got to, also where nothing has changed since; its stand then."""
@@ -283,11 +280,19 @@ class Applier:
         self._note(replace(self._status, withheld=len(withheld)))
         self._known = True
 
-    def _step(self) -> bool:
+    def _point_after_stand(self) -> Point | None:
+        """The newest tick of the view, with the stand known. If the target had to be asked, the tick is looked up again after its answer: who else
+        keeps it in step may have gone on meanwhile, and a stand ahead of an older look would pass for one of the future."""
         point = self._point()
+        if point is None or self._known:
+            return point
+        self._learn()
+        return self._point()
+
+    def _step(self) -> bool:
+        point = self._point_after_stand()
         if point is None:
             return False
-        self._learn()
         stand = self._stand
         if stand is None or not self._goes_on(point):
             self._level(point)

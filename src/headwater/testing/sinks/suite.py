@@ -207,6 +207,24 @@ class SinkContract(VersionStories):
         applied = sum(len(change) for target in (first, second) for change in target.applied)
         assert applied == 1 + sum(range(1, 7))
 
+    def test_who_looked_at_the_view_before_another_went_on_takes_nothing_back(self) -> None:
+        self.feed.tick([row(1)])
+        one = self.run()
+        two = self.start()
+        ask = self.target.stand
+
+        def late() -> Stand | None:
+            if self.feed.now == 1:
+                self.feed.tick([row(1), row(2)])
+                self.catch_up(one)
+            return ask()
+
+        self.target.stand = late  # type: ignore[method-assign]
+        two.step()
+        assert two.status().levelled == 0
+        assert not self.target.applied
+        self.assert_holds()
+
     def test_whatever_happens_in_between_the_end_is_the_view(self) -> None:
         for seed in range(3):
             self._play(random.Random(seed))
