@@ -135,14 +135,14 @@ def _kept(root: g.Node, sources: Mapping[str, Extent]) -> Iterator[Kept]:
             case g.Fold():
                 instead = "the same over a topic with a PRIMARY KEY"
                 yield Kept(node, "a state for every key", instead, rows(node, sources))
-            case g.Match():
+            case g.Meet():
                 what = "every version of every stored query, for documents that come"
                 yield Kept(node, what, "", rows(node.queries, sources))
                 if node.backfill:
                     what = "documents, for stored queries that come later with backfill"
                     instead = "the same WITH (backfill = FALSE)"
                     yield Kept(node, what, instead, rows(node.documents, sources))
-            case g.Regroup(evaluate=g.Matching()):
+            case g.Regroup(evaluate=g.RowPattern()):
                 instead = "GROUP BY window(...) keeps a row for every window"
                 what = "every row of its partitions, since any may be part of another match when others come"
                 yield Kept(node, what, instead, rows(node.input, sources))

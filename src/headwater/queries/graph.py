@@ -284,7 +284,7 @@ class Waits:
 
 
 @dataclass(frozen=True)
-class Matching:
+class RowPattern:
     """What a Regroup finds in its groups: matches of a row pattern. Expressions are over inputs that `spec` tells."""
 
     spec: MatchSpec = field(compare=False, repr=False)
@@ -400,7 +400,7 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class Match:
+class Meet:
     """Pairs of a stored query and a document that meets it: what is told of the query, then columns of the document, as
     `handle` puts them. Queries are records of their topic, documents the rows that stand in theirs."""
 
@@ -454,7 +454,7 @@ Node = (
     | SessionAggregate
     | Versions
     | Fold
-    | Match
+    | Meet
     | Close
 )
 

@@ -30,7 +30,7 @@ def unique_keys(node: g.Node, of_source: Callable[[g.Source], Keys]) -> Keys:
             return _least({frozenset(range(node.keys))})
         case g.Fold():
             return _least({frozenset(range(len(node.key)))})
-        case g.Match():
+        case g.Meet():
             return _least({frozenset(range(2))})  # the query, and the document
         case g.Join():
             return _joined(node, below[0], below[1])

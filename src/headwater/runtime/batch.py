@@ -39,13 +39,13 @@ from headwater.runtime.hidden import (
     versions_of,
     visible,
 )
-from headwater.runtime.matching import matches_at
+from headwater.runtime.patterns import matches_at
 from headwater.runtime.planning.answering import Answers
 from headwater.runtime.planning.catalyst import Catalyst, Jvm, collected, output_of, plain_type
 from headwater.runtime.planning.cumulating import rewritten_plan
 from headwater.runtime.planning.handles import Relation, with_versions
-from headwater.runtime.planning.matches import columns_matched, is_match, matched_by
 from headwater.runtime.planning.names import Opened
+from headwater.runtime.planning.patterns import columns_matched, is_match, matched_by
 from headwater.runtime.planning.planner import analyse, pin, refuser
 from headwater.runtime.planning.policy import Policy
 from headwater.runtime.planning.registration import SessionFunctions

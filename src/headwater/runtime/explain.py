@@ -128,7 +128,7 @@ def _reached(node: g.Node) -> str:
     if isinstance(node, g.Regroup) and isinstance(node.evaluate, g.Aggregate):
         node = node.evaluate
     match node:
-        case g.Regroup(evaluate=g.Matching()):
+        case g.Regroup(evaluate=g.RowPattern()):
             return "passed all rows that decided on its match and on those before, or WITHIN is over"
         case g.Join():
             return "passed the last time at which a row could still match it"
@@ -249,7 +249,7 @@ def title(node: g.Node) -> str:
             return f"{node.kind} join on {on}{more}"
         case g.Rank():
             return f"{node.function} <= {node.limit} by ({_names(node.input.schema, node.key)})"
-        case g.Regroup(evaluate=g.Matching(spec=spec)):
+        case g.Regroup(evaluate=g.RowPattern(spec=spec)):
             by, along = (
                 _names(spec.schema, columns) for columns in (spec.partition, [o.column for o in spec.order])
             )
@@ -270,7 +270,7 @@ def title(node: g.Node) -> str:
             return f"versions by ({_names(node.input.schema, node.key)}), of records that are not late"
         case g.Fold():
             return f"fold {node.name} by ({_names(node.input.schema, node.key)}), in the order of the log"
-        case g.Match():
+        case g.Meet():
             return "match documents with the queries stored at their place in the log"
 
 

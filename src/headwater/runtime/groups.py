@@ -20,14 +20,14 @@ from headwater.operators.delta import Delta, row_hashes, take_rows
 from headwater.operators.functions import Function
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator, conformed, evaluation_error
-from headwater.runtime.matching import compile_match
+from headwater.runtime.patterns import compile_match
 from headwater.runtime.planning.catalyst import collected, identity, items, kind, output_of
 from headwater.runtime.planning.handles import Evaluation
 
 
 def compile_groups(node: g.Regroup, evaluator: Evaluator) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """The function of a group's rows, for many groups at once."""
-    if isinstance(node.evaluate, g.Matching):
+    if isinstance(node.evaluate, g.RowPattern):
         return compile_match(node.evaluate, evaluator)
     evaluate = (
         _aggregated(node.evaluate) if isinstance(node.evaluate, g.Aggregate) else _planned(node, evaluator)
@@ -38,7 +38,7 @@ def compile_groups(node: g.Regroup, evaluator: Evaluator) -> Callable[[pa.Record
 def shown_columns(node: g.Regroup) -> dict[int, int]:
     """Columns of a whole group's result that are columns of its input."""
     evaluation = node.evaluate
-    if isinstance(evaluation, g.Matching):
+    if isinstance(evaluation, g.RowPattern):
         shown_places = enumerate(evaluation.spec.shown)
         return {place: shown.number for place, shown in shown_places if shown.what == "column"}
     if not isinstance(evaluation, Evaluation):  # the aggregate that it is in place of: its keys come first

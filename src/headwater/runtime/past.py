@@ -45,10 +45,10 @@ from headwater.runtime.hidden import (
 from headwater.runtime.history import base_of, base_slot, removed
 from headwater.runtime.inputs import Inputs
 from headwater.runtime.lateness import LATE_NAME, told_of, watermarks_at
+from headwater.runtime.meeting import recomputed
 from headwater.runtime.planning.answering import Answers
 from headwater.runtime.planning.policy import NEEDED, Policy
 from headwater.runtime.reading import Relation, is_named
-from headwater.runtime.rematching import recomputed
 from headwater.runtime.tools import Tools
 from headwater.runtime.units import ERRORS_NAME, Unit, ViewUnit, view_of
 from headwater.runtime.versions import all_records, readable_versions

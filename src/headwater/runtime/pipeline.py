@@ -30,18 +30,18 @@ from headwater.operators import (
 from headwater.operators.delta import Delta, concat, consolidate, take_rows
 from headwater.operators.fold import fold
 from headwater.operators.functions import Function
-from headwater.operators.matching import Matcher, MatchSpec
 from headwater.operators.ordered import Order
 from headwater.operators.patterns import step as patterns
 from headwater.operators.regroup import regroup
 from headwater.operators.runs import Run, arrange, contents
 from headwater.operators.stacking import Small
+from headwater.operators.standing.meeting import Meeting, MeetSpec
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator
 from headwater.runtime.groups import compile_groups, kernel_function, shown_columns
 from headwater.runtime.linear import compile_condition, compile_map, renamed
-from headwater.runtime.matching import compile_expressions
 from headwater.runtime.native import may_fail, native
+from headwater.runtime.patterns import compile_expressions
 from headwater.runtime.placement import Parts, Place, Placement
 from headwater.runtime.planning.expiring import Expiries, Expiry
 from headwater.runtime.planning.handles import Bound
@@ -311,8 +311,8 @@ def _operator(node: g.Node, name: str, evaluator: Evaluator, ignored: frozenset[
             return _join(node, name, evaluator, ends_unread=id(node) in ignored)
         case g.Rank():
             return _Rank(node, name, exact=id(node) not in ignored)
-        case g.Regroup(evaluate=g.Matching()):
-            return _Matches(node.evaluate, name, evaluator)
+        case g.Regroup(evaluate=g.RowPattern()):
+            return _RowPattern(node.evaluate, name, evaluator)
         case g.Regroup():
             return _Regroup(node, name, evaluator)
         case g.Slide():
@@ -325,8 +325,8 @@ def _operator(node: g.Node, name: str, evaluator: Evaluator, ignored: frozenset[
             return _Versions(node, name)
         case g.Fold():
             return _Fold(node, name)
-        case g.Match():
-            return _Match(node, name)
+        case g.Meet():
+            return _Meet(node, name)
         case g.Close():
             return _Close(node, name)
 
@@ -604,17 +604,17 @@ class _Fold(Operator):
         return output, (run,)
 
 
-class _Match(Operator):
-    def __init__(self, node: g.Match, name: str) -> None:
-        spec: MatchSpec = node.handle
-        self._matcher = Matcher(spec)
+class _Meet(Operator):
+    def __init__(self, node: g.Meet, name: str) -> None:
+        spec: MeetSpec = node.handle
+        self._meeting = Meeting(spec)
         self.slots = (
             Slot(f"{name}.queries", "multiset", (0,), (), node.queries.schema),
             Slot(f"{name}.documents", "ordered", (), spec.order, spec.documents),
         )
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
-        change, queries, documents = self._matcher.step(state[0], state[1], inputs[0], inputs[1])
+        change, queries, documents = self._meeting.step(state[0], state[1], inputs[0], inputs[1])
         return change, (queries, documents)
 
 
@@ -633,10 +633,10 @@ class _Close(Operator):
         return closing.close(waiting, given, levels, self._node.schema)
 
 
-class _Matches(Operator):
-    def __init__(self, matching: g.Matching, name: str, evaluator: Evaluator) -> None:
-        self._spec = spec = matching.spec
-        self._evaluate = compile_expressions(matching, evaluator)
+class _RowPattern(Operator):
+    def __init__(self, pattern: g.RowPattern, name: str, evaluator: Evaluator) -> None:
+        self._spec = spec = pattern.spec
+        self._evaluate = compile_expressions(pattern, evaluator)
         rows, cuts = patterns.rows_order(spec), patterns.cuts_order(spec)
         self.slots = (
             Slot(f"{name}.rows", "ordered", spec.partition, rows, spec.schema),

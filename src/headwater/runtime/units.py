@@ -404,6 +404,6 @@ def contents_key(root: g.Node) -> tuple[int, ...]:
         return group
     if isinstance(root, g.Fold):
         return tuple(range(len(root.key)))
-    if isinstance(root, g.Match):
+    if isinstance(root, g.Meet):
         return 0, 1
     return partition_columns(root) or tuple(range(len(root.schema)))

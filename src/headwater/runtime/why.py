@@ -33,8 +33,8 @@ from headwater.runtime.hidden import (
 from headwater.runtime.lineage.finding import Finder
 from headwater.runtime.lineage.records import Records, records_of
 from headwater.runtime.lineage.slices import EVERYTHING, Slice, Slices, either, of_sources, within
+from headwater.runtime.meeting import recomputed
 from headwater.runtime.planning.policy import NEEDED, Policy
-from headwater.runtime.rematching import recomputed
 from headwater.runtime.text import listed
 from headwater.runtime.tools import Tools
 from headwater.runtime.units import ViewUnit, view_of

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.hashing import Mask, equal_rows
-from headwater.operators.matching import MatchSpec
+from headwater.operators.standing.meeting import MeetSpec
 from headwater.queries import graph as g
 from headwater.runtime.groups import shown_columns
 
@@ -79,8 +79,8 @@ def _below(node: g.Node, one: Slice) -> Sequence[Slice]:
             return [{c: v for c, v in one.items() if c in node.key}]
         case g.SessionAggregate():
             return [{c: v for c, v in one.items() if c < node.keys and c != node.column}]
-        case g.Match():
-            spec: MatchSpec = node.handle
+        case g.Meet():
+            spec: MeetSpec = node.handle
             query = {c: v for c, v in one.items() if c == 0}
             known = {1: spec.id[0]} if len(spec.id) == 1 else {}
             first = len(spec.output) - len(spec.shown)

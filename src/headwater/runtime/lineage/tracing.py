@@ -23,8 +23,8 @@ from headwater.hashing import Indices, Mask
 from headwater.operators import join, sessions
 from headwater.operators.collation import Order, sort_rows, total_order
 from headwater.operators.delta import Delta, concat_rows, take_rows
-from headwater.operators.matching import document_ids
 from headwater.operators.sliding import near
+from headwater.operators.standing.meeting import document_ids
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator
 from headwater.runtime.groups import compile_groups, shown_columns
@@ -111,8 +111,8 @@ def back(site: Site, demand: Demand, sites: Sites, evaluator: Evaluator) -> Dema
             yield sites[id(child)], _of_groups(sites[id(child)], key, groups)
         case g.Fold():
             yield from _fold(site, site.node, demand, sites)
-        case g.Match():
-            yield from _match(site, site.node, demand, sites)
+        case g.Meet():
+            yield from _meet(site, site.node, demand, sites)
         case g.Rank():
             yield from _rank(site, site.node, demand, sites)
         case g.Join():
@@ -167,7 +167,7 @@ def _fold(site: Site, node: g.Fold, demand: Demand, sites: Sites) -> Demands:
     yield below, _of_groups(below, node.key, _first_columns(site, demand, len(node.key)))
 
 
-def _match(site: Site, node: g.Match, demand: Demand, sites: Sites) -> Demands:
+def _meet(site: Site, node: g.Meet, demand: Demand, sites: Sites) -> Demands:
     """The documents of matches, and all records of their queries."""
     asked = [site.whole.delta.filter(demand.need).rows, site.part.delta.filter(demand.bad).rows]
     wanted = concat_rows(asked, node.schema)

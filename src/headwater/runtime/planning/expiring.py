@@ -13,7 +13,7 @@ from headwater.operators.patterns.step import cuts_schema
 from headwater.operators.sessions import SessionSpec
 from headwater.queries import graph as g
 from headwater.runtime.planning.catalyst import Jvm, identity, items, kind, output_of
-from headwater.runtime.planning.matches import columns_matched, is_match
+from headwater.runtime.planning.patterns import columns_matched, is_match
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _columns(node: g.Node, plan: Jvm, expiring: Mapping[int, Expiring]) -> list[
                 return []
             place, by = keys[0]
             return [(column, by) for column in _key_columns(node, place)]
-        case g.Regroup(evaluate=g.Matching(spec=spec)) if is_match(plan) and spec.time is not None:
+        case g.Regroup(evaluate=g.RowPattern(spec=spec)) if is_match(plan) and spec.time is not None:
             known = _known([columns_matched(plan)[spec.time]], expiring)
             at = cuts_schema(spec).get_field_index("at")
             return [(column, known[0][1]) for column in (spec.time, at)] if known else []

@@ -9,13 +9,13 @@ from __future__ import annotations
 from headwater.runtime.planning.aggregates import AggregateReader
 from headwater.runtime.planning.functions import FunctionReader
 from headwater.runtime.planning.joins import JoinReader
-from headwater.runtime.planning.matched import MatchReader
+from headwater.runtime.planning.pattern_reader import PatternReader
 from headwater.runtime.planning.sources import LinearReader
 from headwater.runtime.planning.spans import SpanReader
 from headwater.runtime.planning.windows import WindowReader
 
 
 class Lowering(
-    SpanReader, FunctionReader, WindowReader, LinearReader, AggregateReader, JoinReader, MatchReader
+    SpanReader, FunctionReader, WindowReader, LinearReader, AggregateReader, JoinReader, PatternReader
 ):
     """Reads every kind of node that has an incremental form."""

@@ -62,8 +62,8 @@ from headwater.runtime.planning.handles import (
 from headwater.runtime.planning.hidden_windows import with_named_columns
 from headwater.runtime.planning.lists import with_ordered_lists
 from headwater.runtime.planning.lowering import Lowering
-from headwater.runtime.planning.matches import with_matches, with_relations_named
 from headwater.runtime.planning.names import Names, Opened
+from headwater.runtime.planning.patterns import with_matches, with_relations_named
 from headwater.runtime.planning.policy import NEEDED, Policy
 from headwater.runtime.planning.registration import SessionFunctions
 from headwater.runtime.planning.sources import places_read

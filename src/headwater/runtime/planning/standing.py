@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from headwater.errors import EvaluationError, HeadwaterError, SchemaError, StatementError, UsageError
 from headwater.log.protocol import Log
-from headwater.operators.matching import MatchSpec
 from headwater.operators.standing.history import DELETE, RECORDS
+from headwater.operators.standing.meeting import MeetSpec
 from headwater.queries import graph as g
 from headwater.queries.standing import QUERIES, Standing
 from headwater.queries.stored import Reader, reason
@@ -39,7 +39,7 @@ def match_graph(standing: Standing, relations: Mapping[str, Relation], log: Log)
     )
     source = _source(documents, documents.name, list(wanted), POSITION, append_only=documents.append_only)
     place = source.schema.get_field_index
-    spec = MatchSpec(
+    spec = MeetSpec(
         source.schema,
         reader.fields,
         place("_partition"),
@@ -56,10 +56,10 @@ def match_graph(standing: Standing, relations: Mapping[str, Relation], log: Log)
     check_shown(spec)
     records = _source(queries, changelog_of(queries.name), QUERIES.names, _HIDDEN, append_only=True)
     told = f"{standing.sql}, by meaning {MEANING}"
-    return g.Match(source, _checked(records, reader), told, spec.output, spec, backfill=standing.backfill)
+    return g.Meet(source, _checked(records, reader), told, spec.output, spec, backfill=standing.backfill)
 
 
-def check_shown(spec: MatchSpec) -> None:
+def check_shown(spec: MeetSpec) -> None:
     """SchemaError if a column of documents would be shown under a name that matches have."""
     names = [name.lower() for name in spec.output.names]
     for name in names:

@@ -16,7 +16,7 @@ from headwater.runtime.planning.cumulating import TIME_WINDOW
 from headwater.runtime.planning.handles import Relation, Times
 from headwater.runtime.planning.names import relation_of
 from headwater.runtime.planning.time_bounds import windowed
-from headwater.runtime.planning.timed_matches import TimedMatches
+from headwater.runtime.planning.timed_patterns import TimedMatches
 from headwater.runtime.planning.timed_plans import (
     ARRIVAL,
     NO_TIME,

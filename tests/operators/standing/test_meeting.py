@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from headwater.clock import parse_span_us
 from headwater.errors import UsageError
 from headwater.operators.delta import Delta, concat, consolidate
-from headwater.operators.matching import Matcher, MatchSpec, all_matches
 from headwater.operators.runs import Run
 from headwater.operators.standing.fields import Fields
 from headwater.operators.standing.history import RECORDS, Stored
+from headwater.operators.standing.meeting import Meeting, MeetSpec, all_matches
 from headwater.operators.standing.syntax import parse
 from headwater.operators.sums import Ints
 from headwater.types import TIMESTAMP
@@ -49,8 +49,8 @@ class Log:
     commits: int = 0
     time: int = 1_000_000
 
-    def spec(self, *, backfill: bool = True) -> MatchSpec:
-        return MatchSpec(
+    def spec(self, *, backfill: bool = True) -> MeetSpec:
+        return MeetSpec(
             DOCUMENTS, FIELDS, 3, 4, 5, 2, (0,) if self.keyed else (), (1,), stored, none, self.told, backfill
         )
 
@@ -159,9 +159,9 @@ def shown(rows: Delta) -> Counter[tuple[str, Any, int, str]]:
 class Kept:
     """State as a tick leaves it."""
 
-    def __init__(self, spec: MatchSpec) -> None:
+    def __init__(self, spec: MeetSpec) -> None:
         self.spec = spec
-        self.matcher = Matcher(spec)
+        self.matcher = Meeting(spec)
         self.queries: list[Run] = []
         self.documents: list[Run] = []
         self.rows = Delta.empty(spec.output)
@@ -174,7 +174,7 @@ class Kept:
             self.rows = consolidate(concat([self.rows, change], self.spec.output))
 
     def restart(self) -> None:
-        self.matcher = Matcher(self.spec)
+        self.matcher = Meeting(self.spec)
 
 
 @pytest.mark.parametrize("keyed", [False, True])

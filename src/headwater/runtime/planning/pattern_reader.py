@@ -1,4 +1,4 @@
-"""MATCH_RECOGNIZE of a plan, as an operator: a function of whole partitions. What becomes of the clause is in `matches`."""
+"""MATCH_RECOGNIZE of a plan, as an operator: a function of whole partitions. What becomes of the clause is in `patterns`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from headwater.operators.patterns.spec import CLOSES
 from headwater.queries import graph as g
 from headwater.runtime.planning.catalyst import Jvm, module, output_of
 from headwater.runtime.planning.handles import Lowered
-from headwater.runtime.planning.matches import columns_matched, matched_by
+from headwater.runtime.planning.patterns import columns_matched, matched_by
 from headwater.runtime.planning.policy import CLOSE, DOMAIN
 from headwater.runtime.planning.reader import Reader
 
 
-class MatchReader(Reader):
+class PatternReader(Reader):
     """Reads the node that stands for MATCH_RECOGNIZE."""
 
     def _flatmapgroupsinarrow(self, plan: Jvm) -> Lowered:
@@ -25,7 +25,7 @@ class MatchReader(Reader):
         return self._waiting(below, found, found.waits, text, attributes)
 
     def _waiting(
-        self, below: Lowered, found: g.Matching, waits: g.Waits, text: str, attributes: list[Jvm]
+        self, below: Lowered, found: g.RowPattern, waits: g.Waits, text: str, attributes: list[Jvm]
     ) -> Lowered:
         """Matches, which are shown at once, and those that ran out of time, once the watermark says so."""
         c = self._c

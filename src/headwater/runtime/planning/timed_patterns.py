@@ -16,7 +16,7 @@ from headwater.operators.patterns.step import kept
 from headwater.queries import graph as g
 from headwater.runtime.planning.catalyst import Jvm, identity, items, kind, output_of
 from headwater.runtime.planning.handles import Times
-from headwater.runtime.planning.matches import NODE, columns_matched, matched_by, numbered_anew
+from headwater.runtime.planning.patterns import NODE, columns_matched, matched_by, numbered_anew
 from headwater.runtime.planning.timed_joins import TimedJoins
 from headwater.runtime.planning.timed_plans import Seen
 

@@ -16,24 +16,24 @@ from headwater.runtime.expressions import Evaluator
 from headwater.runtime.linear import Values, compile_values, renamed
 
 
-def compile_match(matching: g.Matching, evaluator: Evaluator) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+def compile_match(pattern: g.RowPattern, evaluator: Evaluator) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """The matches in all rows of many partitions at once."""
-    spec, evaluate = matching.spec, compile_expressions(matching, evaluator)
+    spec, evaluate = pattern.spec, compile_expressions(pattern, evaluator)
     return lambda rows: match_rows(spec, renamed(rows, spec.schema), evaluate)
 
 
 def matches_at(
-    matching: g.Matching, evaluator: Evaluator, rows: pa.RecordBatch, watermarks: Mapping[str, int]
+    pattern: g.RowPattern, evaluator: Evaluator, rows: pa.RecordBatch, watermarks: Mapping[str, int]
 ) -> pa.RecordBatch:
     """The matches in all rows that there are, with those that have run out of time, if they are asked for: by the watermarks
     of topics, or where nothing is said of these, by the latest time of the rows."""
-    spec = matching.spec
-    if not spec.timeouts or (spec.closing and matching.waits is None):
-        return compile_match(matching, evaluator)(rows)
-    found = compile_match(replace(matching, spec=replace(spec, closing=True)), evaluator)(rows)
-    if matching.waits is not None:
-        (level,) = levels([matching.waits.topics], watermarks)
-        level -= matching.waits.slack_us if level > EARLIEST else 0
+    spec = pattern.spec
+    if not spec.timeouts or (spec.closing and pattern.waits is None):
+        return compile_match(pattern, evaluator)(rows)
+    found = compile_match(replace(pattern, spec=replace(spec, closing=True)), evaluator)(rows)
+    if pattern.waits is not None:
+        (level,) = levels([pattern.waits.topics], watermarks)
+        level -= pattern.waits.slack_us if level > EARLIEST else 0
     else:
         latest = pc.max(rows.column(spec.time)).cast(pa.int64()).as_py()
         level = EARLIEST if latest is None else latest
@@ -42,13 +42,13 @@ def matches_at(
     return found.filter(shown).select(range(found.num_columns - 1))
 
 
-def compile_expressions(matching: g.Matching, evaluator: Evaluator) -> Evaluate:
+def compile_expressions(pattern: g.RowPattern, evaluator: Evaluator) -> Evaluate:
     """Spark's expressions by number, each compiled when it is first asked for."""
     compiled: dict[int, Values] = {}
 
     def evaluate(number: int, inputs: pa.RecordBatch, count: int) -> pa.Array:
         if number not in compiled:
-            compiled[number] = compile_values([matching.expressions[number]], evaluator)
+            compiled[number] = compile_values([pattern.expressions[number]], evaluator)
         return compiled[number](inputs, count)[0]
 
     return evaluate

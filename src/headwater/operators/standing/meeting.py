@@ -35,7 +35,7 @@ before each document or with it. It is asked where times do not tell."""
 
 
 @dataclass(frozen=True, eq=False)
-class MatchSpec:
+class MeetSpec:
     """What documents have in which column, and what is shown of them."""
 
     documents: pa.Schema
@@ -84,10 +84,10 @@ class MatchSpec:
         return (Order(self.time, descending=False, nulls_first=True),)
 
 
-class Matcher:
+class Meeting:
     """The step, with the history of queries in memory. Of one view; used by one thread at a time."""
 
-    def __init__(self, spec: MatchSpec) -> None:
+    def __init__(self, spec: MeetSpec) -> None:
         self.spec = spec
         self._history: History | None = None
         self._guard = threading.Lock()
@@ -167,7 +167,7 @@ class Matcher:
         return Delta(matches_of(self.spec, piece.rows, found), piece.weights[found.documents])
 
 
-def matches_of(spec: MatchSpec, documents: pa.RecordBatch, found: Found) -> pa.RecordBatch:
+def matches_of(spec: MeetSpec, documents: pa.RecordBatch, found: Found) -> pa.RecordBatch:
     """What was found in documents, as the rows that show it."""
     rows = take_rows(documents, found.documents)
     columns = [
@@ -182,9 +182,9 @@ def matches_of(spec: MatchSpec, documents: pa.RecordBatch, found: Found) -> pa.R
     return pa.RecordBatch.from_arrays(columns, schema=spec.output)
 
 
-def all_matches(spec: MatchSpec, records: pa.RecordBatch, documents: pa.RecordBatch) -> pa.RecordBatch:
+def all_matches(spec: MeetSpec, records: pa.RecordBatch, documents: pa.RecordBatch) -> pa.RecordBatch:
     """All matches of all documents, by all records of queries, from no state."""
-    change, _, _ = Matcher(spec).step((), (), Delta.of(records), Delta.of(documents))
+    change, _, _ = Meeting(spec).step((), (), Delta.of(records), Delta.of(documents))
     return change.rows
 
 
@@ -202,11 +202,11 @@ def _pieces(delta: Delta) -> Iterator[Delta]:
         yield delta.slice(start, min(ROWS_MAX, len(delta) - start))
 
 
-def _fields(spec: MatchSpec, piece: Delta) -> pa.Table:
+def _fields(spec: MeetSpec, piece: Delta) -> pa.Table:
     return pa.Table.from_batches([piece.rows.select([field.name for field in spec.fields.columns])])
 
 
-def document_ids(spec: MatchSpec, rows: pa.RecordBatch) -> pa.Array:
+def document_ids(spec: MeetSpec, rows: pa.RecordBatch) -> pa.Array:
     """What matches know documents by."""
     columns = [rows.column(column) for column in spec.id]
     if len(columns) == 1:

@@ -3,7 +3,7 @@
 The node is Spark's own for functions of whole groups, whose function is no function here but names the columns that are
 matched, and by a number what is looked for in them (`Catalyst.matches`). Below it stands a projection of the relation: the
 columns of PARTITION BY and ORDER BY, and everything that expressions look at. Types of measures are found by Spark over a
-relation of their inputs; see `match_expressions`. Lowering makes a graph's node of it, and batch runs it.
+relation of their inputs; see `pattern_expressions`. Lowering makes a graph's node of it, and batch runs it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from headwater.runtime.planning.catalyst import (
 from headwater.runtime.planning.cumulating import exchanged_subqueries, rewritten_plan
 from headwater.runtime.planning.determinism import Determinism, Refuse
 from headwater.runtime.planning.handles import Bound
-from headwater.runtime.planning.match_expressions import ExpressionReader, Read, RowColumns
+from headwater.runtime.planning.pattern_expressions import ExpressionReader, Read, RowColumns
 from headwater.runtime.planning.time_bounds import span_of
 
 NODE = "FlatMapGroupsInArrow"
@@ -64,14 +64,14 @@ _NEVER_FAIL = (
 )
 
 
-def matched_by(plan: Jvm, catalyst: Catalyst) -> g.Matching:
+def matched_by(plan: Jvm, catalyst: Catalyst) -> g.RowPattern:
     """What a node of a plan looks for."""
-    found: g.Matching = catalyst.matches[children_of(plan.functionExpr())[1].value()]
+    found: g.RowPattern = catalyst.matches[children_of(plan.functionExpr())[1].value()]
     return found
 
 
 def numbered_anew(
-    catalyst: Catalyst, plan: Jvm, matching: g.Matching, output: Sequence[Jvm], child: Jvm
+    catalyst: Catalyst, plan: Jvm, matching: g.RowPattern, output: Sequence[Jvm], child: Jvm
 ) -> Jvm:
     """A node that looks for something else in the rows of another plan, of the same columns."""
     number = len(catalyst.matches)
@@ -199,7 +199,7 @@ class _Match:
             timeouts=clause.timeouts,
         )
         number = len(c.matches)
-        c.matches[number] = g.Matching(spec, tuple(made.expressions), self._text())
+        c.matches[number] = g.RowPattern(spec, tuple(made.expressions), self._text())
         return self._made(hint, rows, number, spec, attributes)
 
     def _made(self, hint: Jvm, rows: Jvm, number: int, spec: k.MatchSpec, attributes: Sequence[Jvm]) -> Jvm:
