@@ -5,11 +5,13 @@ import shutil
 import stat
 from pathlib import Path
 
+import orjson
 import pytest
 
 import headwater as hw
 from headwater.clock import ManualClock
-from headwater.keys import FORGOTTEN, KEYS, MASTER, SLOT, FileKeys, subject_text
+from headwater.keys import FORGOTTEN, KEYS, LOCK, SLOT, FileKeys, subject_text
+from headwater.masters import MASTER
 from headwater.storage import Storage
 from headwater.testing import Crash, FaultyStorage
 
@@ -163,26 +165,52 @@ def test_crashed_at_any_call_a_forgetting_was_begun_or_was_not(tmp_path: Path) -
 
 
 def test_crashed_at_any_call_a_rotation_loses_no_key(tmp_path: Path) -> None:
+    """Nor does it leave a copy of one behind, which would outlive the key when that is destroyed."""
+    keys_in(tmp_path / "made").of(["anna", "bert", "carl"])
+    keys_in(tmp_path / "made").forget("carl")
     number, data = sealed(keys_in(tmp_path / "made"), "anna")
-    for call in range(1, 40):
-        folder = tmp_path / "run"
-        shutil.copytree(tmp_path / "made", folder)
-        storage = FaultyStorage(folder)
-        storage.crash_at(call)
-        ended = False
-        try:
-            FileKeys(storage, ManualClock()).rotate()
-            ended = True
-        except Crash:
-            pass
-        keys = keys_in(folder)
-        assert opened(keys, number, data) == "anna"
-        assert keys.rotate() == 1
-        assert opened(keys, number, data) == "anna"
-        shutil.rmtree(folder)
+    other = sealed(keys_in(tmp_path / "made"), "bert")
+    master = orjson.loads((tmp_path / "made" / MASTER).read_bytes())["keys"]["1"].encode()
+    left_behind = 0
+    for call in range(1, 60):
+        for when in ("before", "torn", "after"):
+            folder = tmp_path / "run"
+            shutil.copytree(tmp_path / "made", folder)
+            storage = FaultyStorage(folder)
+            storage.crash_at(call, when)  # type: ignore[arg-type]
+            ended = False
+            try:
+                FileKeys(storage, ManualClock()).rotate()
+                ended = True
+            except Crash:
+                pass
+            left_behind += any(path.suffix == ".tmp" for path in folder.iterdir())
+            keys = keys_in(folder)
+            assert (opened(keys, number, data), opened(keys, *other)) == ("anna", "bert")
+            slots = (folder / KEYS).read_bytes()
+            keys.forget("anna")
+            wrapped = slots[SLOT.size * (number - 1) + 60 : SLOT.size * (number - 1) + 108]
+            held = b"".join(path.read_bytes() for path in folder.iterdir())
+            assert wrapped not in held
+            assert {path.name for path in folder.iterdir()} == {MASTER, KEYS, FORGOTTEN, LOCK}
+            assert keys.rotate() == 1
+            assert master not in b"".join(path.read_bytes() for path in folder.iterdir())
+            assert (opened(keys, number, data), opened(keys, *other)) == (None, "bert")
+            shutil.rmtree(folder)
         if ended:
+            assert left_behind
             return
     pytest.fail("it never came through")
+
+
+def test_a_process_that_reads_while_keys_are_rotated_reads_on(tmp_path: Path) -> None:
+    one, two = keys_in(tmp_path), keys_in(tmp_path)
+    first, second = sealed(one, "anna"), sealed(one, "bert")
+    assert opened(two, *first) == "anna"
+    one.rotate()
+    cipher = two.cipher(second[0])  # between its look at what is new and the next
+    assert cipher is not None
+    assert cipher.decrypt(bytes(12), second[1], None) == b"bert"
 
 
 def test_the_folder_is_where_it_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

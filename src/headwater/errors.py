@@ -39,6 +39,7 @@ HeadwaterError
 ├── GapError                   a reader's position was removed by retention
 ├── CorruptionError            bytes on disk fail their checksum
 ├── KeyStoreError              the keys to private values are not where they should be, or damaged
+│   └── KeyServiceError        the key management service did not answer (retryable)
 ├── StorageError               the disk said no
 │   ├── DiskFullError          no space left (retryable once there is space)
 │   ├── PermissionDeniedError  the operating system refused access
@@ -280,6 +281,12 @@ class CorruptionError(HeadwaterError):
 
 class KeyStoreError(HeadwaterError):
     """The keys to private values are not where they should be, are damaged, or cannot be unwrapped; facts: folder."""
+
+
+class KeyServiceError(KeyStoreError):
+    """The key management service did not answer, or failed; facts: folder."""
+
+    retryable = True
 
 
 class StorageError(HeadwaterError):

@@ -21,6 +21,7 @@ from headwater.connections import ALERT, SINK, SOURCE
 from headwater.errors import (
     ConflictError,
     HeadwaterError,
+    SchemaError,
     StatementError,
     TopicExistsError,
     TopicNotFoundError,
@@ -112,8 +113,8 @@ def _execute(
             return show_standing(log)
         case s.Query(text):
             return views().query(text)
-        case s.AddColumn(topic, column, subject):
-            alter(log, topic, lambda t: catalog.add_column(t, column, subject))
+        case s.AddColumn():
+            _add_column(log, statement)
         case s.WidenColumn(topic, column, kind):
             _widen(log, topic, lambda t: catalog.widen_column(t, column, kind), views)
         case s.DropNotNull(topic, column):
@@ -245,6 +246,15 @@ def create(log: Log, definition: TopicDefinition) -> None:
                 raise
     if changes := catalog.difference(existing, definition):
         raise _exists(existing.name, changes, "ALTER TOPIC changes a topic that is there")
+
+
+def _add_column(log: Log, statement: s.AddColumn) -> None:
+    try:
+        alter(log, statement.topic, lambda t: catalog.add_column(t, statement.column, statement.subject))
+    except SchemaError as error:
+        if statement.private_at is None or error.facts.get("private") != statement.column.name:
+            raise
+        raise statement.private_at.pointed(error) from None
 
 
 def alter(log: Log, topic: str, change: Callable[[TopicDefinition], TopicDefinition]) -> None:

@@ -6,11 +6,14 @@ it: a copy of the workspace says nothing without them, and one that is older tha
 
 Invariants of `FileKeys`, each file 0600 in a folder 0700:
 
-  master     JSON: the master keys by number, in plain or wrapped by a KMS, and which of them is current
+  master     JSON: the master keys by number, in plain or wrapped by a KMS, and which of them is current (`headwater.masters`)
   keys       slots of 128 bytes, key number n in slot n - 1: magic, state, number, master's number, time, digest of the
              subject, nonce, wrapped key, checksum; a destroyed one is zeros but for magic, state, number and checksum
   forgotten  a line of JSON for every forgetting, in order: whose, which keys, when, by whom and why
   lock       held by who changes one of the others
+
+Whatever else lies there is of a process that died, and is removed by whoever holds the lock next: a file that was to take the
+place of `keys` or `master` has keys in it that may be destroyed since.
 
 A forgetting counts from the moment its line is durable: keys that it names are refused from then on, by every process, and
 whoever opens the folder next overwrites the slots if the one that wrote the line died before it did. Slots and lines are
@@ -25,7 +28,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -34,6 +37,8 @@ import xxhash
 
 from headwater.clock import Clock, Microseconds
 from headwater.errors import KeyStoreError, UsageError
+from headwater.masters import KEY_BYTES, Masters
+from headwater.masters import Wrapping as Wrapping
 from headwater.storage import File, Storage
 
 if TYPE_CHECKING:
@@ -41,28 +46,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-KEY_BYTES = 32
 NONCE_BYTES = 12
 SLOT = struct.Struct("<4sB3xqqq16s12s48s12xQ")
-MASTER, KEYS, FORGOTTEN, LOCK = "master", "keys", "forgotten", "lock"
+KEYS, FORGOTTEN, LOCK = "keys", "forgotten", "lock"
 _MAGIC, _LIVE, _DESTROYED = b"HWKY", 1, 2
 _CIPHERS_MAX = 20_000
 """Ciphers that are kept ready, of 2.5 kB each; making one again from its key takes some 12 µs."""
 _UNWRAPPED_MAX = 500_000
 """Keys that are kept unwrapped, of 0.2 kB each; unwrapping one again takes as long once more."""
 _LOCK_TIMEOUT_S = 30.0
-
-
-class Wrapping(Protocol):
-    """A key management service, or what stands before one: it keeps a key that never leaves it."""
-
-    def wrap(self, key: bytes) -> bytes:
-        """The key, so that only `unwrap` of this service gives it back."""
-        ...
-
-    def unwrap(self, wrapped: bytes) -> bytes:
-        """What `wrap` was given."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -198,7 +190,8 @@ class FileKeys:
         self._destroyed: frozenset[int] = frozenset()
         self._ciphers: dict[int, AESGCM] = {}
         self._unwrapped: dict[int, bytes] = {}
-        self._masters: dict[int, AESGCM] = {}
+        self._masters = Masters(self._storage, self._wrapping)
+        self._by_master: dict[int, AESGCM] = {}
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -254,10 +247,19 @@ class FileKeys:
             data = file.read_at(self._lines, size - self._lines)
         whole = data[: data.rfind(b"\n") + 1]
         for line in whole.splitlines():
-            said = orjson.loads(line)
-            one = Forgetting(
-                said["number"], said["subject"], said["at"], tuple(said["ids"]), said["who"], said["reason"]
-            )
+            try:
+                said = orjson.loads(line)
+                one = Forgetting(
+                    said["number"],
+                    said["subject"],
+                    said["at"],
+                    tuple(said["ids"]),
+                    said["who"],
+                    said["reason"],
+                )
+            except (ValueError, KeyError, TypeError):
+                where = f"line {len(self._forgotten) + 1} of {FORGOTTEN!r}"
+                raise self._damaged(f"{where} is not what was written") from None
             self._forgotten.append(one)
             if self._numbers.get(_digest(one.subject)) in one.ids:
                 del self._numbers[_digest(one.subject)]
@@ -299,17 +301,29 @@ class FileKeys:
             return made
 
     def _unwrap(self, number: int) -> bytes:
+        slot = self._kept(number)
+        if self._master(slot[3]) is None:  # keys were wrapped anew since the file was opened
+            self.close()
+            slot = self._kept(number)
+        return self._opened(slot)
+
+    def _kept(self, number: int) -> tuple[Any, ...]:
         if self._file is None:
             self._file = self._storage.open(KEYS, read_only=True)
-        return self._opened(SLOT.unpack(self._file.read_at((number - 1) * SLOT.size, SLOT.size)))
+        return SLOT.unpack(self._file.read_at((number - 1) * SLOT.size, SLOT.size))
 
     def _opened(self, slot: tuple[Any, ...]) -> bytes:
         from cryptography.exceptions import InvalidTag
 
         _, _, number, master, _, digest, nonce, wrapped, _ = slot
+        cipher = self._master(master)
+        if cipher is None:
+            raise self._damaged(f"master key {master}, by which key {number} is wrapped, is not among them")
         try:
-            return self._master(master).decrypt(nonce, wrapped, _bound(number, digest))
-        except (InvalidTag, KeyError):
+            return cipher.decrypt(nonce, wrapped, _bound(number, digest))
+        except InvalidTag:
+            self._by_master.clear()  # a service may have given another key, and give the right one when it is asked again
+            self._masters = Masters(self._storage, self._wrapping)
             raise self._damaged(f"key {number} cannot be unwrapped") from None
 
     def _damaged(self, what: str) -> KeyStoreError:
@@ -321,29 +335,30 @@ class FileKeys:
 
     # --- masters ---------------------------------------------------------------------------------------------------
 
-    def _master(self, number: int) -> AESGCM:
-        if number not in self._masters:
-            self._masters = {int(n): _cipher(key) for n, key in self._master_keys()[1].items()}
-        return self._masters[number]
+    def _master(self, number: int) -> AESGCM | None:
+        if (found := self._by_master.get(number)) is None and (key := self._masters.get(number)) is not None:
+            found = self._by_master[number] = _cipher(key)
+        return found
 
-    def _master_keys(self) -> tuple[int, dict[int, bytes]]:
-        """The number of the current master, and all of them, in plain."""
-        said = orjson.loads(self._storage.read(MASTER))
-        if said["wrapped"] and self._wrapping is None:
-            raise KeyStoreError(
-                f"the master key in {self._storage.root} is wrapped by a key management service, and none is given",
-                hint="hw.open(..., kms=...) with the service that it was made with",
-                folder=str(self._storage.root),
-            )
-        unwrap = self._wrapping.unwrap if said["wrapped"] and self._wrapping is not None else bytes
-        return said["current"], {int(n): unwrap(bytes.fromhex(key)) for n, key in said["keys"].items()}
+    def _current(self) -> int:
+        """Under the lock: the number of the master for new keys, made if there is none and nothing was wrapped by one."""
+        if not self._masters.exist():
+            if self._slots:
+                raise self._damaged("the master key is missing")
+            fresh = {1: os.urandom(KEY_BYTES)}
+            self._masters.write(1, fresh, self._masters.wrapped(fresh))
+        master = self._masters.current()
+        if not self._masters.checked(master):
+            self._try(master)
+        return master
 
-    def _write_masters(self, current: int, keys: Mapping[int, bytes]) -> None:
-        wrap = self._wrapping.wrap if self._wrapping is not None else bytes
-        shown = {str(n): wrap(key).hex() for n, key in keys.items()}
-        said = {"format": 1, "current": current, "wrapped": self._wrapping is not None, "keys": shown}
-        self._storage.write_atomic(MASTER, orjson.dumps(said))
-        self._masters = {n: _cipher(key) for n, key in keys.items()}
+    def _try(self, master: int) -> None:
+        """See that a master opens what it has wrapped, where nothing else says that it is the right one."""
+        for number in range(self._slots, 0, -1):
+            slot = self._kept(number)
+            if slot[1] == _LIVE and slot[3] == master and number not in self._destroyed:
+                self._opened(slot)
+                return
 
     def rotate(self) -> int:
         """See `Keys.rotate`."""
@@ -351,13 +366,15 @@ class FileKeys:
             self._read()
             if not self._slots:
                 return 0
-            current, keys = self._master_keys()
-            fresh = os.urandom(KEY_BYTES)
-            self._write_masters(current + 1, {**keys, current + 1: fresh})
-            slots = list(SLOT.iter_unpack(self._storage.read(KEYS)))
-            again = [self._rewrapped(slot, current + 1) for slot in slots]
+            self._finish()
+            number = self._current() + 1
+            keys = {**self._masters.all(), number: os.urandom(KEY_BYTES)}
+            wrapped = self._masters.wrapped(keys)  # the service is not needed after this
+            slots = list(SLOT.iter_unpack(self._storage.read(KEYS)[: self._slots * SLOT.size]))
+            self._masters.write(number, keys, wrapped)
+            again = [self._rewrapped(slot, number) for slot in slots]
             self._storage.write_atomic(KEYS, b"".join(again))
-            self._write_masters(current + 1, {current + 1: fresh})
+            self._masters.write(number, {number: keys[number]}, wrapped)
             self._begin()
             self._read()
             return len(self._numbers)
@@ -369,7 +386,9 @@ class FileKeys:
 
     def _slot(self, number: int, master: int, at: Microseconds, digest: bytes, key: bytes) -> bytes:
         nonce = os.urandom(NONCE_BYTES)
-        wrapped = self._master(master).encrypt(nonce, key, _bound(number, digest))
+        cipher = self._master(master)
+        assert cipher is not None
+        wrapped = cipher.encrypt(nonce, key, _bound(number, digest))
         return _packed(_MAGIC, _LIVE, number, master, at, digest, nonce, wrapped)
 
     # --- changing --------------------------------------------------------------------------------------------------
@@ -389,9 +408,7 @@ class FileKeys:
         """Under the lock: make and keep a key for each."""
         if not digests:
             return
-        if not self._storage.exists(MASTER):
-            self._write_masters(1, {1: os.urandom(KEY_BYTES)})
-        master, at = self._master_keys()[0], self._clock.now_us()
+        master, at = self._current(), self._clock.now_us()
         keys = [os.urandom(KEY_BYTES) for _ in digests]
         numbers = range(self._slots + 1, self._slots + 1 + len(digests))
         made = [
@@ -459,6 +476,9 @@ class FileKeys:
         self._storage.make_dirs(".")
         with contextlib.closing(self._storage.open(LOCK, create=True)) as file:
             _wait_for(file, lambda: self._storage.root)
+            for name in self._storage.list("."):
+                if name.endswith(".tmp"):
+                    self._storage.remove(name)
             yield
 
 

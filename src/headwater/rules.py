@@ -87,7 +87,14 @@ def check_topic(topic: Declared) -> None:
         check_column(topic, column)
     _check_roles(topic)
     for column, subject in topic.private:
-        _check_private(topic, check_column(topic, column), check_column(topic, subject))
+        if subject not in names:
+            raise SchemaError(
+                f"column {column!r} of topic {topic.name!r} cannot be PRIVATE BY ({subject}): there is no column {subject!r}",
+                hint=f"its columns are {', '.join(names)}",
+                topic=topic.name,
+                private=column,
+            )
+        _check_private(topic, check_column(topic, column), topic.schema.field(subject))
 
 
 def _check_roles(topic: Declared) -> None:
@@ -158,8 +165,16 @@ def _check_private(topic: Declared, column: pa.Field, subject: pa.Field) -> None
         "a partition column": topic.routing,
         "the time column": (topic.time,),
         "a column of device clocks": (topic.clock, topic.occurred, topic.sent),
-        "the subject of a private column": tuple(by for _, by in topic.private),
     }
+    if subject.name in dict(topic.private):
+        itself = "itself" if subject.name == column.name else "a column that is PRIVATE too"
+        raise SchemaError(
+            f"column {column.name!r} of topic {topic.name!r} cannot be PRIVATE BY ({subject.name}): that is {itself}",
+            detail="who is meant must still be known when the key is gone",
+            hint="name a column that is in plain, such as an id that says nothing by itself",
+            topic=topic.name,
+            private=column.name,
+        )
     for role, columns in roles.items():
         if column.name in columns:
             raise SchemaError(
@@ -167,18 +182,21 @@ def _check_private(topic: Declared, column: pa.Field, subject: pa.Field) -> None
                 detail="the log goes by its value, and must still do so when the key to it is gone",
                 hint="leave PRIVATE out, or go by another column, such as an id that says nothing by itself",
                 topic=topic.name,
+                private=column.name,
             )
     if pa.types.is_nested(column.type):
         raise SchemaError(
             f"column {column.name!r} of topic {topic.name!r} cannot be PRIVATE: it is nested",
             hint="make its fields columns of their own, or keep it as JSON in a STRING",
             topic=topic.name,
+            private=column.name,
         )
     if not (pa.types.is_integer(subject.type) or pa.types.is_string(subject.type)):
         raise SchemaError(
             f"column {column.name!r} of topic {topic.name!r} cannot be PRIVATE BY ({subject.name}): "
             "a subject is a whole number or a text",
             topic=topic.name,
+            private=column.name,
         )
     if subject.nullable:
         raise SchemaError(
@@ -186,12 +204,14 @@ def _check_private(topic: Declared, column: pa.Field, subject: pa.Field) -> None
             f"{subject.name} may be NULL, and then there is nobody whose key it is",
             hint=f"declare {subject.name} NOT NULL",
             topic=topic.name,
+            private=column.name,
         )
     if FORGOTTEN in (name.lower() for name in topic.schema.names):
         raise SchemaError(
             f"topic {topic.name!r} has private columns, and {FORGOTTEN!r} is a column that it has by itself",
             hint="choose another name",
             topic=topic.name,
+            private=column.name,
         )
 
 

@@ -135,9 +135,10 @@ def _place(path: Any) -> str:
         place = os.fspath(path)
     except TypeError:
         place = None
-    if not isinstance(place, str) or not place:
+    if not isinstance(place, str) or place in ("", ":memory:"):
         raise UsageError(
-            f"a workspace is opened by the path of its folder, not {path!r}", hint='hw.open("shop")'
+            f"a workspace is opened by the path of its folder, not {path!r}",
+            hint=f'hw.open("shop"), or hw.open("{MEMORY}") for one that is kept nowhere',
         )
     return place
 

@@ -17,6 +17,7 @@ import pytest
 import headwater as hw
 from headwater import Workspace
 from headwater.clock import ManualClock
+from headwater.runtime.source import HeadwaterDataSource
 from headwater.settings import LogSettings
 from headwater.testing import Crash
 
@@ -182,6 +183,11 @@ def test_an_older_copy_forgets_again_before_anything_is_readable(open_ws: Open, 
     shutil.rmtree(tmp_path / "ws")
     shutil.copytree(tmp_path / "copy", tmp_path / "ws")
 
+    by_ip = HeadwaterDataSource({"workspace": str(tmp_path / "ws"), "view": "by_ip"})
+    with pytest.raises(
+        hw.ViewUnavailableError, match="does not know it yet"
+    ):  # nor by who opens no workspace
+        by_ip.reader(by_ip.schema()).partitions()
     ws = open_ws()
     assert holding(tmp_path / "ws", "ip-1-secret") + holding(tmp_path / "ws", "mail-1-secret") == []
     with pytest.raises(hw.ViewUnavailableError):

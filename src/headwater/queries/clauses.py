@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from headwater.catalog import OPTION_NAMES
 from headwater.connections import EnvValue
 from headwater.errors import HeadwaterError, StatementError
-from headwater.queries.dialect import Word, Words, pointing, shown
+from headwater.queries.dialect import Span, Word, Words, shown
 
 T = TypeVar("T")
 
@@ -104,13 +104,19 @@ def read_set(words: Words, known: Sequence[str], what: str, example: str) -> dic
     return options
 
 
-def checked(words: Words, first: Word, last: Word, build: Callable[[], T], hint: str | None = None) -> T:
-    """What `build` gives; its error with the place in the statement added."""
+def checked(
+    words: Words,
+    first: Word,
+    last: Word,
+    build: Callable[[], T],
+    hint: str | None = None,
+    private: Mapping[str, Span] | None = None,
+) -> T:
+    """What `build` gives; its error with the place in the statement added: that of PRIVATE BY, if it is about such a column."""
     try:
         return build()
     except StatementError:
         raise
     except HeadwaterError as error:
-        raise pointing(
-            words.text, first.start, last.end, error.message, hint=error.hint or hint, because=error.detail
-        ) from None
+        span = (private or {}).get(error.facts.get("private", ""), Span(words.text, first.start, last.end))
+        raise span.pointed(error, hint) from None

@@ -13,7 +13,7 @@ from sqlglot import TokenType
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 
-from headwater.errors import StatementError, underlined
+from headwater.errors import HeadwaterError, StatementError, underlined
 
 WordKind = Literal["word", "quoted", "string", "number", "sign", "end"]
 
@@ -191,6 +191,20 @@ class Words:
 def shown(word: Word) -> str:
     """A word as an error quotes it."""
     return "the end" if word.kind == "end" else f"{word.text!r}"
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a text, to be underlined in an error about it."""
+
+    text: str
+    start: int
+    end: int
+
+    def pointed(self, error: HeadwaterError, hint: str | None = None) -> StatementError:
+        """An error with this place added."""
+        hint = error.hint or hint
+        return pointing(self.text, self.start, self.end, error.message, hint=hint, because=error.detail)
 
 
 def pointing(

@@ -23,7 +23,7 @@ from headwater.connections import (
 )
 from headwater.queries.alerts import alter_alert, create_alert, drop_alert
 from headwater.queries.clauses import checked, read_kind, read_new_name, read_options, read_set, read_string
-from headwater.queries.dialect import Word, Words, shown
+from headwater.queries.dialect import Span, Word, Words, shown
 from headwater.queries.standing import ShowStanding, create_standing, drop_standing
 from headwater.queries.statements import (
     AcceptDrop,
@@ -169,7 +169,7 @@ def _create(words: Words) -> Statement:
         return CreateTopicAs(name.text, _query(words), columns, options, lenient, replace)
     statement = CreateTopic(name.text, columns, options, lenient, replace)
     if not any(isinstance(v, EnvValue) for v in options.values()):
-        checked(words, name, last, statement.definition)
+        checked(words, name, last, statement.definition, private=columns.private_at)
     return statement
 
 
@@ -258,6 +258,7 @@ def _emits_otherwise(taken: Sequence[Word]) -> bool:
 def _columns(words: Words) -> Columns:
     fields: list[pa.Field] = []
     private: dict[str, str] = {}
+    private_at: dict[str, Span] = {}
     key: tuple[str, ...] = ()
     time: tuple[str, Microseconds] | None = None
     while True:
@@ -274,7 +275,7 @@ def _columns(words: Words) -> Columns:
         else:
             column, is_key, subject = _column(words)
             if subject is not None:
-                private[column.name] = subject
+                private[column.name], private_at[column.name] = subject
             if is_key and key:
                 words.fail(
                     "the primary key is given twice",
@@ -287,14 +288,15 @@ def _columns(words: Words) -> Columns:
             break
     schema = pa.schema([f.with_nullable(f.nullable and f.name not in key) for f in fields])
     event_time, lateness_us = time or (None, 0)
-    return Columns(schema, key, event_time, lateness_us, private)
+    return Columns(schema, key, event_time, lateness_us, private, private_at)
 
 
-def _column(words: Words) -> tuple[pa.Field, bool, str | None]:
-    """A column, whether it is the primary key, and the column that it is PRIVATE BY, if it is."""
+def _column(words: Words) -> tuple[pa.Field, bool, tuple[str, Span] | None]:
+    """A column, whether it is the primary key, and the column that it is PRIVATE BY, if it is, and where that stands."""
     name = words.name("a column")
     kind = _type(words, name)
-    nullable, is_key, subject = True, False, None
+    nullable, is_key = True, False
+    subject: tuple[str, Span] | None = None
     while True:
         if words.accept("NOT", "NULL"):
             nullable = False
@@ -304,9 +306,10 @@ def _column(words: Words) -> tuple[pa.Field, bool, str | None]:
             if subject is not None:
                 words.fail(f"column {name.text!r} is PRIVATE twice")
             hint = f"write {quote(name.text)} ... PRIVATE BY (user): the column that says whose value it is"
+            start = words.next.start
             words.expect("PRIVATE", "BY", "(", hint=hint)
-            subject = words.name("the column that says whose value it is").text
-            words.expect(")", hint=hint)
+            by = words.name("the column that says whose value it is").text
+            subject = by, Span(words.text, start, words.expect(")", hint=hint).end)
         elif words.next.is_("DEFAULT", "GENERATED", "COMMENT", "CHECK", "UNIQUE", "REFERENCES"):
             words.fail(
                 f"columns of a topic have no {words.next.text.upper()}",
@@ -399,7 +402,8 @@ def _alter(words: Words) -> Statement:
                 "a primary key is fixed when the topic is created",
                 hint="make a new topic and copy the records",
             )
-        return AddColumn(topic, column, subject)
+        by, private_at = subject or (None, None)
+        return AddColumn(topic, column, by, private_at)
     if words.accept("ALTER"):
         words.accept("COLUMN")
         name = words.name("a column")

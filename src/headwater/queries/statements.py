@@ -15,6 +15,7 @@ from headwater.clock import Microseconds
 from headwater.connections import AlertDefinition, Options, SinkDefinition, SourceDefinition
 from headwater.connections import EnvValue as EnvValue
 from headwater.connections import resolve as resolve
+from headwater.queries.dialect import Span
 from headwater.queries.standing import CreateStanding as CreateStanding
 from headwater.queries.standing import DropStanding as DropStanding
 from headwater.queries.standing import ShowStanding as ShowStanding
@@ -30,6 +31,8 @@ class Columns:
     lateness_us: Microseconds = 0
     private: Mapping[str, str] = field(default_factory=dict)
     """Columns that are PRIVATE, each with the column that it is so BY."""
+    private_at: Mapping[str, Span] = field(default_factory=dict, compare=False, repr=False)
+    """Where that stands."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +251,8 @@ class AddColumn:
     topic: str
     column: pa.Field
     subject: str | None = None
+    private_at: Span | None = field(default=None, compare=False, repr=False)
+    """Where PRIVATE BY stands."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from headwater.errors import (
     CorruptionError,
     FencedError,
     HeadwaterError,
+    KeyStoreError,
     StorageError,
     TickNotKeptError,
     WorkspaceMissingError,
@@ -161,6 +162,13 @@ class Attempt:
             yield from self._move(unit, standing)
         except (FencedError, StorageError, ClosedError):
             raise
+        except (
+            KeyStoreError
+        ) as error:  # others go on without it, and it is built anew once its keys are there
+            standing = self._unmended(unit, standing, str(error.message))
+            standing.is_blocked = True
+            self._stop(unit, standing, str(error.message))
+            self.errors[unit.name] = error
         except HeadwaterError as error:
             if error.retryable or is_of_state(error):
                 raise

@@ -15,7 +15,8 @@ from typing import Literal
 
 from headwater.catalog import ViewDefinition
 from headwater.clock import SystemClock
-from headwater.errors import UsageError, ViewNotFoundError
+from headwater.connections import DELETION
+from headwater.errors import UsageError, ViewNotFoundError, ViewUnavailableError
 from headwater.log.appending import make_producer
 from headwater.log.embedded.log import EmbeddedLog
 from headwater.log.protocol import Producer
@@ -98,7 +99,16 @@ class ViewPlace:
         return self.definition().name
 
     def store(self) -> StateStore:
-        """The ticks of the workspace; opening it costs nothing."""
+        """The ticks of the workspace; opening it costs nothing. What they hold of somebody who was forgotten is not read: a copy from
+        before a forgetting has it until it is opened as a workspace, which applies it."""
+        log = open_log(self.workspace)
+        known = log.entries(DELETION)
+        if any(f"forget-{one.number}" not in known for one in log.keys.forgotten()):
+            raise ViewUnavailableError(
+                f"view {self.view!r} cannot be read: somebody was forgotten, and this copy of the workspace does not know it yet",
+                hint=f"hw.open({self.workspace!r}) applies it, and ws.run() makes the views anew",
+                view=self.view,
+            )
         return StateStore(Storage(self.workspace), SystemClock())
 
 
