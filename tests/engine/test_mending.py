@@ -6,10 +6,12 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 import headwater as hw
@@ -23,9 +25,10 @@ from tests.engine.test_deletion import holding
 pytestmark = pytest.mark.slow
 
 SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
+START = datetime(2026, 1, 1, tzinfo=UTC)
 LONG = os.environ.get("HEADWATER_LONG") == "1"
 SCHEMA = """
-CREATE TOPIC sales (id BIGINT, shop STRING, item STRING, n INT, price DECIMAL(9, 2)) WITH (partitions = 2, partition_by = 'shop');
+CREATE TOPIC sales (id BIGINT, shop STRING, item STRING, n INT, price DECIMAL(9, 2), at TIMESTAMP) WITH (partitions = 2, partition_by = 'shop');
 CREATE TOPIC items (item STRING, label STRING, owner BIGINT NOT NULL, note STRING PRIVATE BY (owner), PRIMARY KEY (item));
 """
 MENDED = {
@@ -40,10 +43,25 @@ MENDED = {
     "both": "SELECT item, 1 AS k FROM sales WHERE n > 2 UNION ALL SELECT item, 2 FROM items",
     "notes": "SELECT note, count(*) AS c, max(label) AS l, max(_offset) AS o FROM items GROUP BY note",
 }
-BUILT_ANEW = {
-    "highest": "SELECT shop, max(price) AS p FROM sales GROUP BY shop",
+RECOMPUTED = {
+    "highest": "SELECT shop, max(price) AS p, min_by(item, id) AS first FROM sales WHERE n > 0 GROUP BY shop",
+    "ends": "SELECT min(price) AS low, max(price) AS high, count(*) AS c FROM sales",
+    "guessed": "SELECT item, approx_count_distinct(id) AS ids, percentile_approx(n, 0.5) AS n FROM sales GROUP BY item",
+    "weighed": "SELECT item, total(n) AS t FROM sales GROUP BY item",
+    "hourly": """SELECT shop, window(at, '20 seconds', '10 seconds').start AS w, max(n) AS n
+        FROM sales GROUP BY shop, window(at, '20 seconds', '10 seconds')""",
+    "visits": """SELECT shop, session_window(at, '5 seconds') AS w, count(*) AS c, max(price) AS p
+        FROM sales GROUP BY shop, session_window(at, '5 seconds')""",
+    "dear": "SELECT id, item, price FROM sales WHERE price > 3",
+    "above": "SELECT item, max(price) AS p FROM (SELECT * FROM dear UNION ALL SELECT id, item, price FROM sales) GROUP BY item",
+    "over": "SELECT max(p) AS p, count(*) AS c FROM highest",
+    "last": None,
 }
-VIEWS = {**MENDED, **BUILT_ANEW}
+"""What these keep does not say what a row takes with it: the groups that rows go from are computed again."""
+BUILT_ANEW = {
+    "pairs": "SELECT s.item, max(t.id) AS id FROM sales s JOIN sales t ON s.id = t.id AND s.n > 1 GROUP BY s.item",
+}
+VIEWS = {**MENDED, **RECOMPUTED, **BUILT_ANEW}
 OF_ITEMS = {"labelled", "by_label", "unknown", "both", "notes"}
 OF_SALES = set(VIEWS) - {"notes"}
 
@@ -56,6 +74,7 @@ def open_ws(tmp_path: Path, spark: Any) -> Iterator[Any]:
         for ws in opened:
             ws.close()
         opened.append(hw.open(tmp_path / "ws", spark=spark, settings=SETTINGS))
+        with_functions(opened[-1])
         return opened[-1]
 
     yield again
@@ -66,9 +85,34 @@ def open_ws(tmp_path: Path, spark: Any) -> Iterator[Any]:
 def ws(open_ws: Any) -> Workspace:
     made: Workspace = open_ws()
     made.sql(SCHEMA)
+    with_functions(made)
     for name, query in VIEWS.items():
-        made.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+        if query is not None:
+            made.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
     return made
+
+
+def with_functions(ws: Workspace) -> None:
+    """A user's aggregate without a way to take rows out, and a fold that depends on the order of rows."""
+    if "sales" not in ws.log.topics():
+        return
+    ws.aggregate(
+        "total",
+        zero=0,
+        add=lambda state, n: state + (pc.sum(n).as_py() or 0),
+        merge=lambda a, b: a + b,
+        result=lambda state: state,
+        state="BIGINT",
+        returns="BIGINT",
+    )
+    ws.fold(
+        "last",
+        topic="sales",
+        key="shop",
+        zero={"item": None, "n": 0},
+        step=lambda state, sale: {"item": sale["item"], "n": state["n"] * 3 % 1_000_003 + sale["n"]},
+        returns="item STRING, n BIGINT",
+    )
 
 
 def fill(ws: Workspace, chance: random.Random, since: int, rows: int) -> None:
@@ -80,6 +124,7 @@ def fill(ws: Workspace, chance: random.Random, since: int, rows: int) -> None:
             "item": f"item-{chance.randrange(6)}-",
             "n": chance.randrange(5),
             "price": Decimal(chance.randrange(80)) / 2,
+            "at": START + timedelta(seconds=chance.randrange(60)),
         }
         for n in range(since, since + rows)
     ]
@@ -154,7 +199,7 @@ def test_what_was_deleted_is_taken_back_and_nothing_else_is_read(
     assert_whole(ws)
     places = {p.name: p.detail for p in ws.deletions()[0].places if p.kind == "view"}
     assert places["by_shop"].startswith("taken back from it")
-    assert places["highest"].startswith("made anew from the log")
+    assert places["pairs"].startswith("made anew from the log")
     assert ws.deletions()[0].done
 
 
@@ -164,7 +209,7 @@ def test_views_are_their_selects_after_any_deletions(
 ) -> None:
     """Also where a process dies between a tick and what follows it, and where a tick meets records as they are removed."""
     chance = random.Random(seed)
-    at, deleted = 0, 0
+    at = 0
     for step in range(26 if LONG else 12):
         act = chance.choice(
             ["append", "append", "tick", "excise", "excise", "forget", "crash", "open", "race"]
@@ -186,11 +231,9 @@ def test_views_are_their_selects_after_any_deletions(
             )
             with suppress(hw.UsageError):
                 ws.excise(*which)
-                deleted += 1
         elif act == "forget":
             with suppress(hw.UsageError):
                 ws.forget(chance.randrange(3))
-                deleted += 1
         elif act == "crash":
             with monkeypatch.context() as patch, suppress(Crash):
                 patch.setattr(f"headwater.runtime.erasing.{chance.choice(['without', '_say'])}", die)
@@ -202,12 +245,13 @@ def test_views_are_their_selects_after_any_deletions(
             with monkeypatch.context() as patch:
                 excise_once_read(ws, patch, f"id % 3 = {chance.randrange(3)}", late=chance.random() < 0.5)
                 ws.run()
-                deleted += 1
         else:
             ws = open_ws()
     fill(ws, chance, at, 8)
     ws.run()
-    assert deleted
+    assert_whole(ws)
+    ws.excise("sales", f"_offset % 4 = {chance.randrange(4)}")
+    ws.run()
     assert_whole(ws)
     assert all(deletion.done for deletion in ws.deletions())
     assert not list((Path(ws.path or "") / withdrawn.FOLDER).glob("*"))
@@ -274,7 +318,7 @@ def test_records_that_wait_to_be_taken_back_are_as_private_as_they_were(
 
 
 def test_an_excision_reaches_what_sinks_have_copied(ws: Workspace, open_ws: Any, tmp_path: Path) -> None:
-    for name in VIEWS:
+    for name in reversed(VIEWS):
         if name not in ("by_shop", "by_label", "labelled"):
             ws.sql(f"DROP VIEW {name}")
     ws.sql(

@@ -202,6 +202,9 @@ class View:
         assert is_consolidated(step.output)
         assert step.output.rows.schema == spec.output
         self._show(step.output)
+        said = a.shown(spec, self.state)
+        assert said.weights.tolist() == [1] * len(self.shown)
+        assert {identity(row) for row in tuples(said.rows)} == self.shown.keys()
         return step.output
 
     def _show(self, output: Delta) -> None:

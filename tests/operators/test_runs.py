@@ -193,6 +193,16 @@ def test_the_parts_of_a_run_are_the_run(changes: list[Any], cuts: list[int]) -> 
         assert all(low <= h < high for h in part.hashes.tolist())
 
 
+@given(changes_of([pa.int8(), VALUE]), st.sets(st.sampled_from([None, -2, -1, 0, 1, 2])))
+def test_a_run_among_some_keys_has_their_rows(changes: list[Any], keys: set[int | None]) -> None:
+    kinds = [pa.int8(), VALUE]
+    run = r.arrange(delta(changes, kinds), (0,))
+    hashes = np.unique(r.key_hashes(batch([(key,) for key in keys], [pa.int8()]), (0,)))
+    found = r.among(run, hashes)
+    assert r.is_sorted(found.hashes)
+    assert counted(found) == count([change for change in changes if change[0][0] in keys])
+
+
 def test_without_a_key_all_rows_are_one_group() -> None:
     changes = [((n, 0.5), 1) for n in range(5)]
     run = r.arrange(delta(changes, [pa.int64(), VALUE]), ())

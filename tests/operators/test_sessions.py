@@ -215,6 +215,7 @@ def test_sessions_that_keep_no_rows_aggregate_as_rows_do(hashing: str, case: Any
         made = delta(labelled(every, spec.key, place), kinds)
         anew = aggregate.step(spec.aggregate, (), (), made).output
         assert _by_key(concat(total, spec.aggregate.output), width) == _by_key(anew, width)
+        assert _by_key(session_aggregate.shown(spec, state), width) == _by_key(anew, width)
 
 
 def _by_key(change: Delta, width: int) -> Counter[Hashable]:

@@ -38,7 +38,7 @@ from headwater.operators.functions import Function
 from headwater.operators.grouping import Groups, group
 from headwater.operators.latest import Found, find
 from headwater.operators.ordered import arrange_ordered, first_rows
-from headwater.operators.runs import Run, key_hashes
+from headwater.operators.runs import Run, contents_latest, key_hashes
 from headwater.operators.sketches import Sketched
 from headwater.operators.sums import Bools, Ints
 from headwater.parallel import side_by_side
@@ -239,6 +239,20 @@ def initial(spec: AggregateSpec) -> Delta:
     return Delta(row, np.ones(1, dtype=np.int64))
 
 
+def shown(spec: AggregateSpec, state: Sequence[Run]) -> Delta:
+    """The output for all groups that a state has."""
+    held = contents_latest(state, spec.state, range(spec.width))
+    if not len(held):
+        return initial(spec)
+    columns = held.rows.columns
+    first = len(columns) - len(spec.customs)
+    there = np.ones(len(held), dtype=np.bool_)
+    kept = _kept(spec, columns[spec.width : first], columns[first:])
+    keys = columns[: spec.width]
+    rows = pa.RecordBatch.from_arrays([*keys, *_finish(spec, kept, None, there)], schema=spec.output)
+    return Delta(rows, held.weights, distinct=True)
+
+
 def step(spec: AggregateSpec, state: Sequence[Run], arranged: Sequence[Sequence[Run]], delta: Delta) -> Step:
     """Apply a delta; `arranged` has the runs of each of `spec.arrangements`.
 
@@ -337,11 +351,16 @@ def finished(spec: AggregateSpec, kept: Sequence[pa.Array], keys: pa.RecordBatch
 
     Raises ArithmeticOverflowError, naming the group by its key, if a sum does not fit its type.
     """
+    there = np.ones(len(kept[0]), dtype=np.bool_)
+    return _finish(spec, _kept(spec, kept, []), keys, there)
+
+
+def _kept(spec: AggregateSpec, kept: Sequence[pa.Array], customs: list[pa.Array]) -> Kept:
+    """Columns of a state after the key, told apart."""
     columns = iter(kept)
     numbers = [[_number(next(columns)) for _ in dtypes] for dtypes in spec.dtypes]
     picks = [[next(columns) for _ in each.kinds(spec.schema)] for each in spec.held]
-    there = np.ones(len(kept[0]), dtype=np.bool_)
-    return _finish(spec, Kept(numbers, picks, []), keys, there)
+    return Kept(numbers, picks, customs)
 
 
 def _merged(spec: AggregateSpec, kept: Sequence[pa.Array], order: Ints, starts: Ints, sizes: Ints) -> Kept:

@@ -335,6 +335,14 @@ def split(run: Run, low: int, high: int) -> Run:
     return Run(run.hashes[start:end], run.rows.slice(start, end - start), run.weights[start:end])
 
 
+def among(run: Run, hashes: Hashes) -> Run:
+    """The part of a run whose keys have one of these hashes, each once and ascending."""
+    starts, lengths = locate(run, hashes)
+    before = np.cumsum(lengths) - lengths
+    places = np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
+    return Run(run.hashes[places], take_rows(run.rows, places), run.weights[places])
+
+
 def joined(parts: Sequence[Run]) -> Run:
     """Runs of ranges of hashes that follow one another, as one."""
     return Run(

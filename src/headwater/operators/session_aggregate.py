@@ -24,7 +24,7 @@ from headwater.operators.accumulators import Batch
 from headwater.operators.aggregate import AggregateSpec
 from headwater.operators.delta import Delta, concat_rows, empty_rows, stable_order, take_rows
 from headwater.operators.grouping import Groups, group
-from headwater.operators.ordered import arrange_ordered
+from headwater.operators.ordered import arrange_ordered, merge_ordered
 from headwater.operators.runs import Run, key_hashes
 from headwater.operators.sessions import bounds_of, by_start, intervals, lanes_of, session_starts, times_of
 from headwater.operators.sums import Ints
@@ -108,6 +108,16 @@ def step(spec: SessionAggregateSpec, state: Sequence[Run], delta: Delta) -> tupl
     both = old.then(new)
     keys = take_rows(groups.keys, both.labels)
     return _output(spec, keys, both, owners), _run(spec, groups, keys, both, len(old))
+
+
+def shown(spec: SessionAggregateSpec, state: Sequence[Run]) -> Delta:
+    """The output for all sessions that a state has."""
+    if not state:
+        return Delta.empty(spec.aggregate.output)
+    rows = merge_ordered(state, range(len(spec.key)), by_start(spec.start)).rows
+    held = _Sessions(np.arange(rows.num_rows), *lanes_of(rows, spec.start), rows.columns[spec.start + 2 :])
+    keys = rows.select(range(len(spec.key)))
+    return _output(spec, keys, held, np.zeros(0, dtype=np.int64))
 
 
 def _combined(spec: SessionAggregateSpec, delta: Delta, groups: Groups) -> _Sessions:

@@ -40,6 +40,7 @@ from headwater.runtime.lateness import watermarks_at
 from headwater.runtime.mending import Mending
 from headwater.runtime.moved import Standing
 from headwater.runtime.phases import Phases
+from headwater.runtime.pipeline import Again
 from headwater.runtime.placement import Parts
 from headwater.runtime.together import Move, together
 from headwater.runtime.trials import OLD
@@ -389,6 +390,11 @@ class Attempt:
                 changes = self._mending.added(unit, changes, start, self.inputs)
             return changes
 
+    def _again(self, unit: ViewUnit) -> Again:
+        """Computes groups of a view again that something is taken back from."""
+        assert self._mending is not None
+        return self._mending.again(unit, self._cut, self.inputs, self._contents)
+
     def _since(self, name: str, base: Manifest | None) -> Delta:
         """What a unit that is built anew has yet to read of one below it: all, or what is not in its base."""
         now = self._contents(name)
@@ -457,7 +463,8 @@ class Attempt:
             self._arrange(unit, standing)
             if unit.is_past_replay(standing.positions):
                 self._arrangements.expire(unit, watermarks)
-            done: Done = yield from unit.move(changes, held, first=first, watermarks=watermarks)
+            again = self._again(unit) if unit.name in self.mended else None
+            done: Done = yield from unit.move(changes, held, first=first, watermarks=watermarks, again=again)
         else:
             done = unit.step(changes, held, first=first)
         for slot, run in done.runs.items():

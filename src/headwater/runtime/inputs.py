@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,8 @@ from headwater.runtime.units import TableUnit, Unit
 
 Span = tuple[str, tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
 """A topic, and where in it: by partition, its begin and its end."""
+PIECE_ROWS = 1 << 18
+"""Records that are read at a time of those that are read once more."""
 
 
 class Inputs:
@@ -29,6 +31,8 @@ class Inputs:
         self._made: dict[tuple[Span, tuple[str, ...], frozenset[str]], Delta] = {}
         """Changes as views read them, by what is hidden that they need, and by what they do not look at."""
         self._topics: dict[str, TopicDefinition] = {}
+        self._pieces: list[Span] = []
+        """Where records were read that were taken in before."""
 
     @property
     def rows(self) -> int:
@@ -66,6 +70,17 @@ class Inputs:
             known.append((unseen, found))
         return found if found.schema.names == columns else found.select(columns)
 
+    def pieces(self, unit: Unit, topic: str, end: Ends, seen: Collection[str]) -> Iterator[Delta]:
+        """All records of a topic up to a cut, in the order of the log, some at a time; of its columns those that are `seen` have values."""
+        columns, stops = self.columns(unit, topic), end.get(topic, {})
+        unseen = self._unseen(unit, topic) | (set(columns) - set(seen))
+        self._pieces.append((topic, (), tuple(stops.items())))
+        for partition, stop in sorted(stops.items()):
+            first = self._log.partitions(topic)[partition].first
+            for begin in range(first, stop, PIECE_ROWS):
+                span = {partition: min(begin + PIECE_ROWS, stop)}
+                yield Delta.of(self._records(topic, columns, {partition: begin}, span, frozenset(unseen)))
+
     def clip(self, topic: str, start: Ends, end: Ends, sequence: int) -> dict[int, int]:
         """Positions of a topic at a commit of the log, where a cut went beyond it."""
         clipped: dict[int, int] = {}
@@ -89,7 +104,7 @@ class Inputs:
 
     def has_met(self, topic: str, offsets: Mapping[int, Sequence[int]]) -> bool:
         """Whether some of these offsets are in what was read of a topic."""
-        for name, begins, stops in self._read:
+        for name, begins, stops in (*self._read, *self._pieces):
             starts = dict(begins)
             for partition, stop in stops if name == topic else ():
                 mine = np.asarray(offsets.get(partition, ()), np.int64)

@@ -14,7 +14,7 @@ looks at private columns of a stream whose subject was forgotten: what it holds 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -29,10 +29,11 @@ from headwater.positions import Ends
 from headwater.queries import graph as g
 from headwater.runtime.arrangements import arrangement_id
 from headwater.runtime.hidden import fitted, is_changelog, read_records
-from headwater.runtime.history import kept_private
+from headwater.runtime.history import kept_private, removed
 from headwater.runtime.inputs import Inputs
+from headwater.runtime.recomputing import Recomputing, can_be_recomputed
 from headwater.runtime.trials import BESIDE
-from headwater.runtime.units import TableUnit, Unit, ViewUnit, counted_on, view_of
+from headwater.runtime.units import TableUnit, Unit, ViewUnit, keeps_little, view_of
 from headwater.runtime.withdrawn import kept, offsets_of, records_at
 from headwater.state.manifest import Manifest, ViewState
 from headwater.storage import Storage
@@ -52,8 +53,9 @@ _TAKING_BACK = (
     g.Regroup,
     g.Slide,
     g.Sessions,
+    g.Close,
 )
-"""Operators that take back any row which they were given, aside from what `counted_on` says."""
+"""Operators that take back any row which they were given, unless they keep too little for it."""
 
 
 class Mending:
@@ -89,7 +91,7 @@ class Mending:
                 and "unplanned" not in state.extra
                 and all(name in self.units for name in below)
                 and all(self._can_be_taken_back(unit, entry) for entry in mine)
-                and _takes_back(unit, {*below, *(entry.document["of"] for entry in mine)})
+                and self._takes_back(unit, state, {*below, *(entry.document["of"] for entry in mine)})
             ):
                 self.units.add(unit.name)
 
@@ -117,6 +119,40 @@ class Mending:
             back = [Delta.of(fitted(inputs.shown(unit, topic, each), schema)).negated() for each in rows]
             found[name] = concat([*back, given], schema)
         return found
+
+    def again(
+        self, unit: ViewUnit, end: Ends, inputs: Inputs, contents: Callable[[str], Delta]
+    ) -> Recomputing:
+        """Computes groups of a view again over what there is up to a cut, where it cannot be told otherwise what is taken back."""
+        topics = {name: topic for topic, name in unit.named.items()}
+
+        def whole(source: g.Source) -> Iterator[Delta]:
+            if source.name not in topics:
+                yield contents(unit.sources[source.name])
+                return
+            topic = topics[source.name]
+            own = self._log.topic(topic).schema.names
+            seen = [*(own[i] for i in source.columns), *source.hidden]
+            yield from inputs.pieces(unit, topic, end, seen)
+
+        return Recomputing(unit.pipeline, whole)
+
+    def _takes_back(self, unit: Unit, state: ViewState, changed: set[str]) -> bool:
+        """Whether a unit can take back rows of these topics and units."""
+        if isinstance(unit, TableUnit):
+            return type(unit) is TableUnit
+        if unit.replaces is not None or unit.name.endswith(BESIDE) or unit.leaves_out:
+            return False
+        if any(slot.expires is not None for slot in unit.slots):
+            return False
+        known = {**unit.sources, **{name: topic for topic, name in unit.named.items()}}
+        met = [node for node in g.walk(unit.plan.root) if _meets(node, known, changed)]
+        again = [node for node in met if keeps_little(node)]
+        if again and removed(self._log, state.extra["begins"]):
+            return False  # what they were made from is not there to be read
+        return all(
+            can_be_recomputed(node) if keeps_little(node) else isinstance(node, _TAKING_BACK) for node in met
+        )
 
     def _touching(self, state: ViewState) -> list[Entry]:
         """The deletions of what a unit itself has read."""
@@ -213,18 +249,10 @@ def _before_positions(rows: pa.RecordBatch, upto: Mapping[int, int]) -> pa.Recor
     return take_rows(rows, np.flatnonzero(offsets < ends))
 
 
-def _takes_back(unit: Unit, changed: set[str]) -> bool:
-    """Whether a unit can take back rows of these topics and units."""
-    if isinstance(unit, TableUnit):
-        return type(unit) is TableUnit
-    if unit.replaces is not None or unit.name.endswith(BESIDE) or unit.leaves_out:
-        return False
-    if any(slot.expires is not None for slot in unit.slots):
-        return False
-    if not all(isinstance(node, _TAKING_BACK) for node in g.walk(unit.plan.root)):
-        return False
-    known = {**unit.sources, **{name: topic for topic, name in unit.named.items()}}
-    return not any(known.get(name) in changed for name in counted_on(unit.plan.root))
+def _meets(node: g.Node, known: Mapping[str, str], changed: set[str]) -> bool:
+    """Whether rows of these topics and units reach a node."""
+    read = {known[source.name] for source in g.sources(node) if source.name in known}
+    return not changed.isdisjoint(read | set(map(view_of, read)))
 
 
 def unsure(

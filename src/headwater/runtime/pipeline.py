@@ -6,7 +6,7 @@ writes files, so the same step runs in the driver and, by hash range, in tasks, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Protocol
@@ -38,13 +38,14 @@ from headwater.operators.stacking import Small
 from headwater.operators.standing.meeting import Meeting, MeetSpec
 from headwater.queries import graph as g
 from headwater.runtime.expressions import Evaluator
-from headwater.runtime.groups import compile_groups, kernel_function, shown_columns
+from headwater.runtime.groups import compile_groups, kernel_function
 from headwater.runtime.linear import compile_condition, compile_map, renamed
 from headwater.runtime.native import may_fail, native
 from headwater.runtime.patterns import compile_expressions
 from headwater.runtime.placement import Parts, Place, Placement
 from headwater.runtime.planning.expiring import Expiries, Expiry
 from headwater.runtime.planning.handles import Bound
+from headwater.runtime.shown_keys import group_columns
 from headwater.runtime.spreading import Spread, spread
 from headwater.runtime.tasks import (
     AggregateKernel,
@@ -110,6 +111,22 @@ class Operator:
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
         """The change of its output, and a run to add to each slot."""
         raise NotImplementedError
+
+    def shown(self, state: Sequence[Runs]) -> Delta:
+        """All that it has put out, if what it keeps tells that."""
+        raise NotImplementedError
+
+
+class Again(Protocol):
+    """Who steps in the place of operators that do not know what rows that go take with them; see `recomputing`."""
+
+    def applies(self, node: g.Node, given: Sequence[Delta]) -> bool:
+        """Whether it is needed for a change of what a node reads."""
+
+    def step(
+        self, node: g.Node, operator: Operator, given: Delta, state: Sequence[Runs]
+    ) -> tuple[Delta, Sequence[Run]]:
+        """The change of the node's output, and a run to add to each slot."""
 
 
 @dataclass(frozen=True)
@@ -204,10 +221,11 @@ class Pipeline:
         *,
         first: bool,
         watermarks: Mapping[str, int] | None = None,
+        again: Again | None = None,
     ) -> Move[tuple[Run, Mapping[Slot, Run | Parts]]]:
         """The same, beside other views, with the change as a run by these columns, which must be the `group` where there is
-        one."""
-        outcome = yield from self._move(changes, state, first, watermarks or {})
+        one. `again`: rows may go that are never taken back but by a deletion."""
+        outcome = yield from self._move(changes, state, first, watermarks or {}, again)
         change = outcome.change
         if self.group is not None and change.hashes is not None:
             change = aggregate.netted(change)
@@ -216,7 +234,12 @@ class Pipeline:
         return arrange(change, key), outcome.runs
 
     def _move(
-        self, changes: Mapping[str, Delta], state: State, first: bool, watermarks: Mapping[str, int]
+        self,
+        changes: Mapping[str, Delta],
+        state: State,
+        first: bool,
+        watermarks: Mapping[str, int],
+        again: Again | None = None,
     ) -> Move[Outcome]:
         made: list[Delta] = []
         runs: dict[Slot, Run | Parts] = {}
@@ -235,6 +258,12 @@ class Pipeline:
             if isinstance(operator, _Close):
                 output, run = operator.step_at(given[0], state(operator.slots[0]), watermarks)
                 runs.update((s, run) for s in operator.slots if len(run))
+            elif again is not None and again.applies(node, given):
+                rows = given[0]
+                if place in self._spreads:
+                    (rows, _) = self._operators[self._spreads[place][1]].step(given, ())
+                output, made_anew = again.step(node, operator, rows, [state(slot) for slot in operator.slots])
+                runs.update((s, r) for s, r in zip(operator.slots, made_anew, strict=True) if len(r))
             elif any(len(d) for d in given):
                 step = self._step_spread if place in self._spreads else self._step
                 output, added = yield from step(operator, given, state)
@@ -331,45 +360,6 @@ def _operator(node: g.Node, name: str, evaluator: Evaluator, ignored: frozenset[
             return _Close(node, name)
 
 
-def group_columns(root: g.Node) -> tuple[int, ...] | None:
-    """Where rows of a node show the key of the group that each is the result of; None if they do not."""
-    node, origins = _below_maps(root)
-    if isinstance(node, g.Regroup) and isinstance(node.evaluate, g.Aggregate):
-        node = node.evaluate
-    return _places(range(node.keys), origins) if isinstance(node, g.Aggregate | g.SessionAggregate) else None
-
-
-def partition_columns(root: g.Node) -> tuple[int, ...] | None:
-    """Where rows of a node show the key of the partition that each was ranked in, or computed with; None if they do not."""
-    node, origins = _below_maps(root)
-    if isinstance(node, g.Regroup):
-        shown = shown_columns(node)
-        origins = [None if c is None else shown.get(c) for c in origins]
-    return _places(node.key, origins) if isinstance(node, g.Rank | g.Regroup) else None
-
-
-def _below_maps(root: g.Node) -> tuple[g.Node, list[int | None]]:
-    """The node whose rows a graph shows in the end, and the column of it that each column shown is, if it is one."""
-    node = root
-    origins: list[int | None] = list(range(len(root.schema)))
-    while isinstance(node, g.Map | g.Close):
-        for step in reversed(node.steps) if isinstance(node, g.Map) else ():
-            if isinstance(step, g.Project):
-                origins = [None if c is None else step.expressions[c].column for c in origins]
-            elif isinstance(step, g.Call):
-                origins = [None if c == step.place else c for c in origins]
-            elif not isinstance(step, g.Filter):
-                return root, []
-        node = node.input
-    return node, origins
-
-
-def _places(key: Iterable[int], origins: Sequence[int | None]) -> tuple[int, ...] | None:
-    """Where each column of a key is shown; None if one is not, or there is none."""
-    places = tuple(origins.index(k) if k in origins else -1 for k in key)
-    return places if places and min(places) >= 0 else None
-
-
 def _passes_all(node: g.Map, *, ranks_unread: bool) -> bool:
     """Whether it passes on every column, so that rows which differ still do; ranks that nobody reads do not differ."""
     origins: list[int | None] = list(range(len(node.input.schema)))
@@ -434,6 +424,9 @@ class _Aggregate(Operator):
 
     def initial(self) -> Delta | None:
         return aggregate.initial(self.spec) if not self.spec.width else None
+
+    def shown(self, state: Sequence[Runs]) -> Delta:
+        return aggregate.shown(self.spec, state[0])
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
         return self._step(inputs, state)
@@ -571,12 +564,16 @@ class _SessionAggregate(Operator):
         functions = tuple(kernel_function(f, append_only=True) for f in node.functions)
         whole = aggregate.AggregateSpec(node.input.schema, node.keys, functions)
         spec = session_aggregate.SessionAggregateSpec(whole, node.column)
+        self._spec = spec
         self.kernel: Kernel = SessionAggregateKernel(spec)
         key, order = tuple(range(len(spec.key))), sessions.by_start(spec.start)
         self.slots = (Slot(f"{name}.sessions", "ordered", key, order, spec.state),)
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
         return self.kernel(inputs, state)
+
+    def shown(self, state: Sequence[Runs]) -> Delta:
+        return session_aggregate.shown(self._spec, state[0])
 
 
 class _Versions(Operator):

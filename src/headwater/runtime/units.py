@@ -34,9 +34,10 @@ from headwater.runtime.hidden import (
 )
 from headwater.runtime.lateness import LATE_NAME, Late, Lateness, domains_of
 from headwater.runtime.linear import columns_of, renamed
-from headwater.runtime.pipeline import Pipeline, Slot, State, group_columns, partition_columns
+from headwater.runtime.pipeline import Again, Pipeline, Slot, State
 from headwater.runtime.placement import Parts
 from headwater.runtime.planning.planner import Plan
+from headwater.runtime.shown_keys import group_columns, partition_columns
 from headwater.runtime.together import Move, alone
 from headwater.runtime.trials import BESIDE as BESIDE
 from headwater.runtime.trials import Trial
@@ -224,8 +225,9 @@ class ViewUnit:
         *,
         first: bool,
         watermarks: Mapping[str, int] | None = None,
+        again: Again | None = None,
     ) -> Move[Done]:
-        """The same, beside other views."""
+        """The same, beside other views; `again`: rows may go that are never taken back but by a deletion."""
         given = self._by_source(changes)
         counted = {
             topic: {"read": int(given[name].weights.sum())}
@@ -234,7 +236,7 @@ class ViewUnit:
         }
         beside: dict[Slot, Delta] = {}
         try:
-            changed, made, late = yield from self._moved(given, state, first, watermarks)
+            changed, made, late = yield from self._moved(given, state, first, watermarks, again)
         except EvaluationError as error:
             if self._admission is None:
                 raise
@@ -242,7 +244,7 @@ class ViewUnit:
             if not len(done.errors):
                 raise no_single_row(error) from error
             try:
-                changed, made, late = yield from self._moved(done.admitted, state, first, watermarks)
+                changed, made, late = yield from self._moved(done.admitted, state, first, watermarks, again)
             except EvaluationError as another:
                 raise no_single_row(another) from another
             beside = {self._errors.contents: consolidate(done.errors)}
@@ -268,9 +270,10 @@ class ViewUnit:
         state: State,
         first: bool,
         watermarks: Mapping[str, int] | None,
+        again: Again | None,
     ) -> Move[tuple[Run, Mapping[Slot, Run | Parts], Late | None]]:
         changed, made = yield from self.pipeline.move_arranged(
-            given, state, self.key, first=first, watermarks=watermarks
+            given, state, self.key, first=first, watermarks=watermarks, again=again
         )
         return changed, made, None if self._lateness is None else self._lateness.found(given)
 
@@ -384,17 +387,20 @@ def counted_on(root: g.Node) -> dict[str, None]:
     """The sources of operators that keep too little to take a row back, since none is ever taken back."""
     found: dict[str, None] = {}
     for node in g.walk(root):
-        match node:
-            case g.SessionAggregate():
-                keeps_little = True
-            case g.Aggregate(input=below) if below.append_only:
-                one_way = ("min", "max", "min_by", "max_by", "sketch")
-                keeps_little = bool(node.customs) or any(f.kind in one_way for f in node.functions)
-            case _:
-                keeps_little = False
-        if keeps_little:
+        if keeps_little(node):
             found |= dict.fromkeys(source.name for source in g.sources(node))
     return found
+
+
+def keeps_little(node: g.Node) -> bool:
+    """Whether an operator keeps too little to take a row back, since none is ever taken back from what it reads."""
+    match node:
+        case g.SessionAggregate() | g.Fold():
+            return True
+        case g.Aggregate(input=below) if below.append_only:
+            one_way = ("min", "max", "min_by", "max_by", "sketch")
+            return bool(node.customs) or any(f.kind in one_way for f in node.functions)
+    return False
 
 
 def contents_key(root: g.Node) -> tuple[int, ...]:
