@@ -20,6 +20,7 @@ import pyarrow as pa
 from headwater.hashing import Hashes, Indices, Mask, equal_rows
 from headwater.operators.lanes import nulls
 from headwater.operators.runs import Key, Run, lookup
+from headwater.operators.searching import first_places
 
 Lane = npt.NDArray[Any]
 _INTEGER = pa.int64()
@@ -156,7 +157,7 @@ def _hits(held: Hashes, sought: Hashes) -> tuple[Indices, Indices, Indices]:
     """Which hashes are there, where each of these is first, and which are not."""
     if not held.size:
         return _NONE, _NONE, _NONE
-    at = held.searchsorted(sought)
+    at = first_places(held, sought)
     np.minimum(at, held.size - 1, out=at)
     hit = held[at] == sought
     found = hit.nonzero()[0]

@@ -34,6 +34,7 @@ from headwater.operators.delta import (
     stable_order,
     take_rows,
 )
+from headwater.operators.searching import first_places
 
 _INTEGER = pa.int64()
 
@@ -129,7 +130,7 @@ def is_sorted(hashes: Hashes) -> bool:
 
 def locate(run: Run, hashes: Hashes) -> tuple[Indices, Indices]:
     """Where in a run each of the hashes is: starts and lengths of ranges. Fast if the hashes ascend."""
-    starts = np.searchsorted(run.hashes, hashes)
+    starts = first_places(run.hashes, hashes)
     lengths = np.zeros(len(hashes), dtype=np.int64)
     if len(run):
         inside = np.minimum(starts, len(run) - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 FOLDER = "state"
 MANIFESTS = "state/manifests"
@@ -39,6 +40,7 @@ def manifest_name(tick: int) -> str:
     return f"{MANIFESTS}/{tick:012d}.json"
 
 
+@lru_cache(maxsize=1 << 14)  # the folder is listed again and again
 def manifest_tick(file: str) -> int | None:
     """The tick of a file in the folder of manifests; None if it is none."""
     match = _MANIFEST.match(file)
@@ -50,6 +52,7 @@ def temporary_name(tick: int, epoch: int) -> str:
     return f"{MANIFESTS}/{tick:012d}.{epoch}.tmp"
 
 
+@lru_cache(maxsize=1 << 14)
 def temporary_origin(file: str) -> Origin | None:
     """Who wrote a manifest that was not committed; None if the file is something else."""
     match = _TEMPORARY.match(file)

@@ -10,8 +10,9 @@ import contextlib
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import takewhile
 
 from headwater.clock import Clock, Microseconds, to_us
 from headwater.errors import (
@@ -64,7 +65,7 @@ class StateStore:
 
     def latest(self) -> Manifest | None:
         """The newest tick; None if there is none yet."""
-        for tick in reversed(self.ticks()):
+        for tick in self._newest_first():
             with contextlib.suppress(TickNotKeptError):  # collected since
                 manifest = self.manifest(tick)
                 self._let_go_of_removed_files(tick)
@@ -73,10 +74,15 @@ class StateStore:
 
     def latest_whole(self) -> Manifest | None:
         """The newest tick whose manifest is not damaged: what an engine can go on from."""
-        for tick in reversed(self.ticks()):
+        for tick in self._newest_first():
             with contextlib.suppress(TickNotKeptError, CorruptionError):
                 return self.manifest(tick)
         return None
+
+    def _newest_first(self) -> Iterator[int]:
+        """The ticks that can be read, without a look at the names of those that nobody asks for."""
+        found = map(layout.manifest_tick, reversed(self._storage.list(layout.MANIFESTS)))
+        return (tick for tick in found if tick is not None)
 
     def manifest(self, tick: int) -> Manifest:
         """A tick; TickNotKeptError if it was collected, or not made yet."""
@@ -183,8 +189,7 @@ class StateStore:
         newest = current_epoch(self._storage)
         if newest > manifest.epoch:
             raise fenced(manifest.epoch, newest)
-        ticks = self.ticks()
-        if ticks and ticks[-1] >= manifest.tick:
+        if next(self._newest_first(), -1) >= manifest.tick:
             raise _lost(manifest.tick)
 
     def _writers_of(self, manifest: Manifest) -> list[Writer]:
@@ -325,7 +330,8 @@ class StateStore:
         return freed
 
     def _unrecorded(self, recorded: int | None) -> list[int]:
-        return [tick for tick in self.ticks() if recorded is None or tick > recorded]
+        found = takewhile(lambda tick: recorded is None or tick > recorded, self._newest_first())
+        return list(found)[::-1]
 
     def _record_cuts(self) -> None:
         for tick in self._unrecorded(self._cuts.last_tick()):
