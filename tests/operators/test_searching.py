@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -28,7 +31,7 @@ def spread_evenly(random: np.random.Generator, count: int) -> Hashes:
     return np.sort(random.integers(0, LAST, count, dtype=np.uint64, endpoint=True))
 
 
-SHAPES = {
+SHAPES: dict[str, Callable[[np.random.Generator, int], Hashes]] = {
     "evenly": spread_evenly,
     "each some times": lambda random, count: np.sort(np.repeat(spread_evenly(random, count // 20 + 1), 20)),
     "one key has most": lambda random, count: hashes([*spread_evenly(random, 100), *[2**63] * count]),
@@ -56,9 +59,9 @@ def test_hashes_are_found_where_halving_finds_them(shape: str, count: int) -> No
 
 def test_few_pages_of_a_long_run_are_looked_at() -> None:
     held = spread_evenly(np.random.default_rng(1), 1_000_000)
-    looked = _Watched(held)
+    looked: Any = _Watched(held)
     sought = held[::10_000]
-    assert (first_places(looked, sought) == held.searchsorted(sought)).all()  # type: ignore[arg-type]
+    assert (first_places(looked, sought) == held.searchsorted(sought)).all()
     assert looked.halved < len(sought) // 10
 
 
@@ -68,9 +71,9 @@ class _Watched:
     def __init__(self, held: Hashes) -> None:
         self._held, self.size, self.halved = held, held.size, 0
 
-    def __getitem__(self, place: object) -> object:
-        return self._held[place]  # type: ignore[index]
+    def __getitem__(self, place: Any) -> Any:
+        return self._held[place]
 
-    def searchsorted(self, sought: Hashes) -> object:
+    def searchsorted(self, sought: Hashes) -> Any:
         self.halved += len(sought)
         return self._held.searchsorted(sought)

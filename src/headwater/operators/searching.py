@@ -40,7 +40,7 @@ def first_places(held: Hashes, sought: Hashes) -> Indices:
         places = _within(places + left * per_place, last)
     starts = _within(places - _WINDOW.size // 2, held.size - _WINDOW.size)
     less = np.count_nonzero(held[starts[:, None] + _WINDOW] < sought[:, None], axis=1)
-    found = starts + less
+    found: Indices = starts + less
     # Where a window is all above or all below what is sought, its place may be outside of it.
     outside = ((less == 0) & (starts > 0)) | ((less == _WINDOW.size) & (found < held.size))
     if outside.any():
@@ -50,4 +50,5 @@ def first_places(held: Hashes, sought: Hashes) -> Indices:
 
 
 def _within(places: npt.NDArray[Any], last: int) -> Indices:
-    return np.minimum(np.maximum(places, 0), last).astype(np.int64, copy=False)
+    inside: Indices = np.minimum(np.maximum(places, 0), last).astype(np.int64, copy=False)
+    return inside
