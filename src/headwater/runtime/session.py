@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ENVIRONMENT_PREFIX = "HEADWATER_SPARK_"
+_TEXT = "spark.sql.debug.maxToStringFields"
 SEMANTICS: Mapping[str, str] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -35,6 +36,7 @@ SEMANTICS: Mapping[str, str] = {
     "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
     "spark.sql.crossJoin.enabled": "true",
+    _TEXT: "100000",  # plans tell expressions apart by their text
 }
 """What the meaning of a query depends on: the same in every session that we evaluate in, whatever the user's own says."""
 
@@ -133,6 +135,11 @@ def _ours(spark: SparkSession) -> SparkSession:
     beside = spark.newSession()
     for name, value in SEMANTICS.items():
         beside.conf.set(name, value)
+    # texts of plans are cut off as the default session says, whichever a plan is of
+    sessions = getattr(spark._jvm.org.apache.spark.sql.classic, "SparkSession$")  # type: ignore[union-attr]
+    default = getattr(sessions, "MODULE$").getDefaultSession()
+    if default.isDefined():
+        default.get().conf().set(_TEXT, SEMANTICS[_TEXT])
     return beside
 
 

@@ -260,6 +260,8 @@ class AggregateReader(SessionReader):
             return False
         if a.isDistinct() and name not in ("Count", "Sum", "Average", "Min", "Max"):
             return False
+        if name == "Sum" and function.evalContext().evalMode().toString() == "TRY":  # no error, but NULL
+            return False
         if name in ("Sum", "Average"):
             argument = self._c.arrow_type(function.children().head().dataType())
             return bool(

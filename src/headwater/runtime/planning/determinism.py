@@ -25,6 +25,7 @@ from headwater.runtime.planning.catalyst import (
     output_of,
 )
 from headwater.runtime.planning.ties import with_ties_decided
+from headwater.runtime.planning.unrepeatable import unrepeatable
 
 Refuse = Callable[..., NoReturn]
 """refuse(node, reason, hint=...): raises, underlining the part of the SQL that a Catalyst node came from."""
@@ -39,15 +40,18 @@ _CLOCKS = {
     "CurrentUser": "the session",
     "CurrentDatabase": "the session",
     "CurrentCatalog": "the session",
+    "CurrentPath": "the session",
     "InputFileName": "the files that are read",
     "InputFileBlockStart": "the files that are read",
     "InputFileBlockLength": "the files that are read",
-    "Version": "the version of Spark",
+    "SparkVersion": "the version of Spark",
 }
 _ANY_VALUE = {"First", "Last", "AnyValue"}
 _UNORDERED_LISTS = {"CollectList", "ListAgg"}
 _FREQUENT = {"ApproxTopK", "ApproxTopKAccumulate", "ApproxTopKCombine"}
 _TRACKED_MAX = 1_000_000
+_CHOOSING = ("max_by(", "min_by(", "mode(")
+_SETS = {"CollectSet", "CollectUnion"}
 _PEER_SENSITIVE = {"FirstValue", "LastValue", "NthValue", "First", "Last", "CollectList", "AnyValue"}
 _ROW_SENSITIVE = {"RowNumber", "Lag", "Lead", "NTile", "NthValue"}
 
@@ -79,7 +83,7 @@ class Determinism:
         for expression in items(plan.expressions()):
             unread = wanted is not None and kind(expression) == "Alias" and identity(expression) not in wanted
             self._check(expression, inside_sort=unread)
-        if name in ("Aggregate", "Window") and any(f in plan.toString() for f in ("max_by(", "min_by(")):
+        if name in ("Aggregate", "Window") and any(f in plan.toString() for f in _CHOOSING):
             plan = with_ties_decided(self._catalyst, plan)
         if name in ("Aggregate", "Window"):
             plan = answered(self._catalyst, plan, self._answers)
@@ -92,7 +96,7 @@ class Determinism:
         if name == "GlobalLimit":
             return self._limit_next_to_sort(plan)
         if name == "Aggregate" and any(
-            f in plan.toString() for f in ("collect_set(", "listagg(", "array_sort(")
+            f in plan.toString() for f in ("collect_set(", "collect_union(", "listagg(", "array_sort(")
         ):
             return self._ordered_aggregates(plan)
         return plan
@@ -162,12 +166,14 @@ class Determinism:
                 f"{_called(expression)} lists values in the order of the rows, and rows have no order in a view",
                 hint="say which: array_agg(x ORDER BY y), listagg(x) WITHIN GROUP (ORDER BY y), or sort_array(array_agg(x))",
             )
+        if (told := unrepeatable(name)) is not None:
+            self._refuse(expression, f"{_called(expression)} {told.reason}", hint=told.hint)
         if name in _FREQUENT:
             self._check_frequent(expression, self._answers == "exact")
         if name == "WindowExpression" and kind(_function(expression.windowFunction())) in _FREQUENT:
             self._check_frequent(_function(expression.windowFunction()), True)
         aggregate = name in (
-            "CollectSet",
+            *_SETS,
             "CollectList",
             "ListAgg",
             "AggregateExpression",
@@ -293,7 +299,7 @@ class Determinism:
 
     def _sorted_window_sets(self, plan: Jvm) -> Jvm:
         """`collect_set(...) OVER (...)` sorted too."""
-        if "collect_set(" not in plan.toString():
+        if not any(f in plan.toString() for f in ("collect_set(", "collect_union(")):
             return plan
         c = self._catalyst
 
@@ -331,7 +337,7 @@ class Determinism:
         return expressions.SortOrder(e, ascending, nulls_first, self._catalyst.seq([]))
 
     def _sorted_set(self, e: Jvm) -> Jvm | None:
-        if kind(e) != "AggregateExpression" or kind(e.aggregateFunction()) != "CollectSet":
+        if kind(e) != "AggregateExpression" or kind(e.aggregateFunction()) not in _SETS:
             return None
         if not _orderable(e.aggregateFunction().child()):
             self._refuse(e, "maps have no order, so a set of them has none", hint="collect their entries")

@@ -1,13 +1,15 @@
-"""`min_by` and `max_by` where several rows have the least or greatest ordering: Spark takes any of them, a view must not.
+"""`min_by`, `max_by` and `mode` where several rows have the least or greatest ordering, or several values are there most often:
+Spark takes any of them, a view must not.
 
 `max_by(v, o)` is written as `max_by(v, struct(o, v))`, so that of these rows it is the one with the greatest v, NULL below all
 others, and for `min_by` the least. Where o is NULL so is the struct, for such rows never count. The operators do the
-same by themselves (`operators.extremes`), and so need no struct: `by_parts` gives back what it was made of.
+same by themselves (`operators.extremes`), and so need no struct: `by_parts` gives back what it was made of. With a third
+argument, how many values, equal orderings go by the value too. Of the values that are there most often `mode` takes the least.
 """
 
 from __future__ import annotations
 
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, find, items, kind, module
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, find, items, kind, module, option
 
 _PICKS = ("MinBy", "MaxBy")
 _FIELDS = ("_headwater_ordering", "_headwater_value")
@@ -20,16 +22,19 @@ def with_ties_decided(catalyst: Catalyst, plan: Jvm) -> Jvm:
     is_ordered = module(catalyst.jvm.org.apache.spark.sql.catalyst.expressions, "RowOrdering").isOrderable
 
     def decided(pick: Jvm) -> Jvm | None:
-        if kind(pick) not in _PICKS or by_parts(pick) is not None:
+        if kind(pick) == "Mode" and option(pick.reverseOpt()) is None:
+            (value,) = children_of(pick)
+            return e.aggregate.Mode(value, True) if is_ordered(c.seq([value])) else None
+        if kind(pick) not in (*_PICKS, "MaxMinByK") or by_parts(pick) is not None:
             return None
-        value, ordering = children_of(pick)
+        value, ordering, *count = children_of(pick)
         if not is_ordered(c.seq([value])) or value.semanticEquals(ordering):
             return None
         names = [module(e, "Literal").apply(name) for name in _FIELDS]
         both = e.CreateNamedStruct(c.seq([names[0], ordering, names[1], value]))
         none = module(e, "Literal").create(None, both.dataType())
         known = e.If(e.IsNull(ordering), none, both)
-        return pick.withNewChildren(c.seq([value, known]))
+        return pick.withNewChildren(c.seq([value, known, *count]))
 
     def each(expressions: Jvm) -> Jvm:
         return c.seq(c.rewritten(expression, decided) for expression in items(expressions))
