@@ -344,6 +344,14 @@ def among(run: Run, hashes: Hashes) -> Run:
     return Run(run.hashes[places], take_rows(run.rows, places), run.weights[places])
 
 
+def is_among(hashes: Hashes, some: Hashes) -> Mask:
+    """Which of the hashes are among some, each once and ascending."""
+    if not len(some):
+        return np.zeros(len(hashes), dtype=np.bool_)
+    found: Mask = some[np.minimum(np.searchsorted(some, hashes), len(some) - 1)] == hashes
+    return found
+
+
 def joined(parts: Sequence[Run]) -> Run:
     """Runs of ranges of hashes that follow one another, as one."""
     return Run(

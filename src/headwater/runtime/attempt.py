@@ -453,7 +453,7 @@ class Attempt:
         *,
         first: bool,
     ) -> Move[None]:
-        nothing = not first and not any(_size(c) for c in changes.values())
+        nothing = not first and unit.name not in self.mended and not any(map(_size, changes.values()))
         if nothing and watermarks == standing.watermarks:
             standing.change = None
             return

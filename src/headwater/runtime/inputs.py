@@ -8,12 +8,14 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.catalog import CAPTURED, TopicDefinition
+from headwater.hashing import Indices
 from headwater.log.protocol import Log
 from headwater.operators.delta import Delta, concat_rows
 from headwater.parallel import side_by_side
 from headwater.positions import Ends
 from headwater.runtime.hidden import EVERY, READABLE, read_records
 from headwater.runtime.units import TableUnit, Unit
+from headwater.runtime.withdrawn import records_at
 
 Span = tuple[str, tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
 """A topic, and where in it: by partition, its begin and its end."""
@@ -70,16 +72,38 @@ class Inputs:
             known.append((unseen, found))
         return found if found.schema.names == columns else found.select(columns)
 
-    def pieces(self, unit: Unit, topic: str, end: Ends, seen: Collection[str]) -> Iterator[Delta]:
-        """All records of a topic up to a cut, in the order of the log, some at a time; of its columns those that are `seen` have values."""
-        columns, stops = self.columns(unit, topic), end.get(topic, {})
-        unseen = self._unseen(unit, topic) | (set(columns) - set(seen))
+    def pieces(
+        self, unit: Unit, topic: str, end: Ends, seen: Collection[str]
+    ) -> Iterator[tuple[int, Indices, pa.RecordBatch]]:
+        """All records of a topic up to a cut, in the order of the log, some of a partition at a time, with their offsets; of its columns
+        those that are `seen` have values."""
+        stops = end.get(topic, {})
         self._pieces.append((topic, (), tuple(stops.items())))
         for partition, stop in sorted(stops.items()):
             first = self._log.partitions(topic)[partition].first
             for begin in range(first, stop, PIECE_ROWS):
-                span = {partition: min(begin + PIECE_ROWS, stop)}
-                yield Delta.of(self._records(topic, columns, {partition: begin}, span, frozenset(unseen)))
+                span = begin, min(begin + PIECE_ROWS, stop)
+                read = self._once_more(unit, topic, seen)
+                batches = read_records(self._log, topic, partition, span, read)
+                rows = concat_rows(list(batches), self.layout(topic, read))
+                yield partition, rows.column("_offset").to_numpy(), self._filled(unit, topic, rows)
+
+    def at(
+        self, unit: Unit, topic: str, partition: int, offsets: Indices, seen: Collection[str]
+    ) -> pa.RecordBatch:
+        """The records at some offsets, which ascend, in the same way."""
+        read = self._once_more(unit, topic, seen)
+        batches = records_at(self._log, topic, partition, offsets, read)
+        return self._filled(unit, topic, concat_rows(list(batches), self.layout(topic, read)))
+
+    def _once_more(self, unit: Unit, topic: str, seen: Collection[str]) -> list[str]:
+        unseen = self._unseen(unit, topic)
+        wanted = [n for n in self.columns(unit, topic) if n in seen and n not in unseen]
+        return list(dict.fromkeys([*wanted, "_offset"]))
+
+    def _filled(self, unit: Unit, topic: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+        columns = self.columns(unit, topic)
+        return _with_nulls(rows, columns, self.layout(topic, columns))
 
     def clip(self, topic: str, start: Ends, end: Ends, sequence: int) -> dict[int, int]:
         """Positions of a topic at a commit of the log, where a cut went beyond it."""
@@ -122,7 +146,7 @@ class Inputs:
 
     def _unseen(self, unit: Unit, topic: str) -> frozenset[str]:
         """The private columns that a unit does not look at: what need not be decrypted for it is NULL."""
-        private = self._definition(topic).private
+        private = self.definition(topic).private
         return frozenset() if topic in unit.keeps else frozenset(column for column, _ in private)
 
     def layout(self, topic: str, columns: Sequence[str]) -> pa.Schema:
@@ -131,9 +155,9 @@ class Inputs:
         return pa.schema([known[name] for name in columns])
 
     def _schema(self, topic: str) -> pa.Schema:
-        return self._definition(topic).schema
+        return self.definition(topic).schema
 
-    def _definition(self, topic: str) -> TopicDefinition:
+    def definition(self, topic: str) -> TopicDefinition:
         """A topic, the same for every view of the tick: the log is asked once."""
         if topic not in self._topics:
             self._topics[topic] = self._log.topic(topic)

@@ -8,17 +8,17 @@ if there is none: the row that goes is the one that the table holds, so that nob
 get what that changes, as after any other tick. Then every arrangement is written anew in one run, in which what was taken
 back is nowhere.
 
-What keeps too little to take a row back, or shows what depends on when rows came, is built anew instead; so is a view that
-looks at private columns of a stream whose subject was forgotten: what it holds does not say which part was whose.
+What keeps too little to take a row back is computed again from the log for the groups that rows go from, and so is what views hold of
+private columns of a stream whose subject was forgotten (`recomputing`). Where these groups are not known, or what was shown depends on
+when rows came, a view is built anew instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headwater.catalog import TopicDefinition
 from headwater.hashing import Hashes
@@ -31,9 +31,11 @@ from headwater.runtime.arrangements import arrangement_id
 from headwater.runtime.hidden import fitted, is_changelog, read_records
 from headwater.runtime.history import kept_private, removed
 from headwater.runtime.inputs import Inputs
-from headwater.runtime.recomputing import Recomputing, can_be_recomputed
+from headwater.runtime.recomputing import Recomputing
+from headwater.runtime.rereading import Forgotten, Rereading, of_subjects, private_of
 from headwater.runtime.trials import BESIDE
 from headwater.runtime.units import TableUnit, Unit, ViewUnit, keeps_little, view_of
+from headwater.runtime.veiled import is_linear, readers
 from headwater.runtime.withdrawn import kept, offsets_of, records_at
 from headwater.state.manifest import Manifest, ViewState
 from headwater.storage import Storage
@@ -91,7 +93,7 @@ class Mending:
                 and "unplanned" not in state.extra
                 and all(name in self.units for name in below)
                 and all(self._can_be_taken_back(unit, entry) for entry in mine)
-                and self._takes_back(unit, state, {*below, *(entry.document["of"] for entry in mine)})
+                and self._takes_back(unit, state, mine, set(below))
             ):
                 self.units.add(unit.name)
 
@@ -124,34 +126,40 @@ class Mending:
         self, unit: ViewUnit, end: Ends, inputs: Inputs, contents: Callable[[str], Delta]
     ) -> Recomputing:
         """Computes groups of a view again over what there is up to a cut, where it cannot be told otherwise what is taken back."""
-        topics = {name: topic for topic, name in unit.named.items()}
+        mine = [] if (state := self._before.views.get(unit.name)) is None else self._touching(state)
+        subjects = [entry.document["of"] for entry in mine if entry.document["what"] == "forget"]
+        gone = {
+            topic: [
+                inputs.shown(unit, topic, r)
+                for e in mine
+                if e.document["of"] == topic
+                for r in self._rows_of(e)
+            ]
+            for topic in (unit.named if subjects else ())
+        }
+        return Recomputing(unit.pipeline, Rereading(unit, end, inputs, contents, Forgotten(subjects, gone)))
 
-        def whole(source: g.Source) -> Iterator[Delta]:
-            if source.name not in topics:
-                yield contents(unit.sources[source.name])
-                return
-            topic = topics[source.name]
-            own = self._log.topic(topic).schema.names
-            seen = [*(own[i] for i in source.columns), *source.hidden]
-            yield from inputs.pieces(unit, topic, end, seen)
-
-        return Recomputing(unit.pipeline, whole)
-
-    def _takes_back(self, unit: Unit, state: ViewState, changed: set[str]) -> bool:
-        """Whether a unit can take back rows of these topics and units."""
+    def _takes_back(self, unit: Unit, state: ViewState, mine: Sequence[Entry], below: set[str]) -> bool:
+        """Whether a unit can take back what deletions take from what it reads itself, and from units below it."""
         if isinstance(unit, TableUnit):
             return type(unit) is TableUnit
         if unit.replaces is not None or unit.name.endswith(BESIDE) or unit.leaves_out:
             return False
         if any(slot.expires is not None for slot in unit.slots):
             return False
+        forgets = any(entry.document["what"] == "forget" for entry in mine)
+        changed = below | {e.document["of"] for e in mine if e.document["what"] == "excise"}
+        changed |= set(unit.keeps) if forgets else set()
         known = {**unit.sources, **{name: topic for topic, name in unit.named.items()}}
         met = [node for node in g.walk(unit.plan.root) if _meets(node, known, changed)]
-        again = [node for node in met if keeps_little(node)]
-        if again and removed(self._log, state.extra["begins"]):
-            return False  # what they were made from is not there to be read
+        reads_again = forgets or any(map(keeps_little, met))
+        if reads_again and removed(self._log, state.extra["begins"]):
+            return False  # what it was made from is not there to be read
+        if forgets and readers(unit.plan.root, private_of(unit, self._log.topic)) is None:
+            return False
         return all(
-            can_be_recomputed(node) if keeps_little(node) else isinstance(node, _TAKING_BACK) for node in met
+            all(map(is_linear, node.inputs)) if keeps_little(node) else isinstance(node, _TAKING_BACK)
+            for node in met
         )
 
     def _touching(self, state: ViewState) -> list[Entry]:
@@ -166,7 +174,7 @@ class Mending:
     def _can_be_taken_back(self, unit: Unit, entry: Entry) -> bool:
         """Whether it is known what a deletion takes from a unit."""
         if entry.document["what"] == "forget":
-            return type(unit) is TableUnit
+            return type(unit) is TableUnit or isinstance(unit, ViewUnit)
         if {entry.document["of"]} < set(entry.document["topics"]) & {entry.document["of"], *unit.topics}:
             return False  # it reads copies, of which nothing was kept
         if type(unit) is not TableUnit:
@@ -175,6 +183,11 @@ class Mending:
             if isinstance(unit, ViewUnit) and is_changelog(unit.named[entry.document["of"]]):
                 return False
         return self._of_excision(entry) is not None
+
+    def _rows_of(self, entry: Entry) -> list[pa.RecordBatch]:
+        is_excision = entry.document["what"] == "excise"
+        rows = self._of_excision(entry) if is_excision else None
+        return [] if rows is None else [rows]
 
     def _of_excision(self, entry: Entry) -> pa.RecordBatch | None:
         """The records that were removed from the topic itself."""
@@ -224,11 +237,7 @@ class Mending:
         for batch in read_records(self._log, topic.name, partition, (first, end), columns):
             hashes.append(key_hashes(batch.select(topic.key), range(len(topic.key))))
             offsets.append(batch.column("_offset").to_numpy())
-            is_theirs = np.zeros(batch.num_rows, np.bool_)
-            for column in by:
-                named = pc.is_in(batch.column(column).cast(pa.string()), pa.array(subjects, pa.string()))
-                is_theirs |= named.to_numpy(zero_copy_only=False)
-            theirs.append(is_theirs)
+            theirs.append(of_subjects(batch, by, subjects))
         return np.concatenate(hashes), np.concatenate(offsets), np.concatenate(theirs)
 
 

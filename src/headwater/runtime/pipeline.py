@@ -124,9 +124,12 @@ class Again(Protocol):
         """Whether it is needed for a change of what a node reads."""
 
     def step(
-        self, node: g.Node, operator: Operator, given: Delta, state: Sequence[Runs]
+        self, node: g.Node, operator: Operator, given: Sequence[Delta], state: Sequence[Runs]
     ) -> tuple[Delta, Sequence[Run]]:
         """The change of the node's output, and a run to add to each slot."""
+
+    def instead(self, change: Run, runs: Runs, key: tuple[int, ...]) -> Run:
+        """What changes in the view, given the change that came out, and the runs of what it shows, by a key."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,7 @@ class Pipeline:
         placement: Placement | None = None,
         expiries: Expiries | None = None,
     ) -> None:
+        self.evaluator = evaluator
         self._placement = placement
         self._expiries = expiries or {}
         self.schema = root.schema
@@ -259,10 +263,10 @@ class Pipeline:
                 output, run = operator.step_at(given[0], state(operator.slots[0]), watermarks)
                 runs.update((s, run) for s in operator.slots if len(run))
             elif again is not None and again.applies(node, given):
-                rows = given[0]
                 if place in self._spreads:
-                    (rows, _) = self._operators[self._spreads[place][1]].step(given, ())
-                output, made_anew = again.step(node, operator, rows, [state(slot) for slot in operator.slots])
+                    given = [self._operators[self._spreads[place][1]].step(given, ())[0]]
+                held = [state(slot) for slot in operator.slots]
+                output, made_anew = again.step(node, operator, given, held)
                 runs.update((s, r) for s, r in zip(operator.slots, made_anew, strict=True) if len(r))
             elif any(len(d) for d in given):
                 step = self._step_spread if place in self._spreads else self._step

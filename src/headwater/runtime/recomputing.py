@@ -15,46 +15,68 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from headwater.hashing import Hashes, Mask
+from headwater.hashing import Hashes
 from headwater.operators.delta import Delta, concat, consolidate
-from headwater.operators.runs import Key, Run, among, contents_latest, key_hashes
+from headwater.operators.runs import Key, Run, among, arrange, contents, contents_latest, is_among, key_hashes
 from headwater.queries import graph as g
 from headwater.runtime.compaction import merged_run
-from headwater.runtime.linear import renamed
+from headwater.runtime.linear import compile_map, renamed
 from headwater.runtime.pipeline import Operator, Pipeline, Runs, Slot, source_change
+from headwater.runtime.rereading import Rereading
 from headwater.runtime.units import keeps_little
-
-Whole = Callable[[g.Source], Iterator[Delta]]
-"""All rows of a source after the tick, in the order of the log, in pieces."""
+from headwater.runtime.veiled import Linear, is_linear, keys_of, readers, shown_by, unfiltered, veiled
 
 _RUNS_MAX = 8
 """So many runs of what is computed again are looked into, before they are merged."""
 
 
-def can_be_recomputed(node: g.Node) -> bool:
-    """Whether the rows that such an operator has read can be had again: single rows of topics and of views that it reads."""
-    return all(isinstance(each, g.Source | g.Constant | g.Map | g.Union) for each in list(g.walk(node))[:-1])
-
-
 class Recomputing:
-    """Computes the groups again that rows go from. `whole` has the sources of a pipeline as they are after the tick."""
+    """Computes the groups again that rows go from, and those of rows whose values are gone."""
 
-    def __init__(self, pipeline: Pipeline, whole: Whole) -> None:
+    def __init__(self, pipeline: Pipeline, sources: Rereading) -> None:
         self._operators = {id(node): operator for node, operator in pipeline.nodes}
-        self._whole = whole
+        self._evaluator = pipeline.evaluator
+        self._root = pipeline.root
+        self._sources = sources
+        self._readers = {id(node) for node in readers(pipeline.root, sources.forgotten) or ()}
+        self._unfiltered: dict[int, Callable[[Delta], Delta]] = {}
 
     def applies(self, node: g.Node, given: Sequence[Delta]) -> bool:
         """Whether an operator has to: rows go, and it does not know what that changes."""
+        if id(node) in self._readers:
+            return not isinstance(node, Linear)
         return keeps_little(node) and any((delta.weights < 0).any() for delta in given)
 
     def step(
-        self, node: g.Node, operator: Operator, given: Delta, state: Sequence[Runs]
+        self, node: g.Node, operator: Operator, given: Sequence[Delta], state: Sequence[Runs]
     ) -> tuple[Delta, Sequence[Run]]:
         """The change of its output, and a run to add to each slot, as the operator's own step would give them."""
-        key = _key(node)
-        hashes = key_hashes(given.rows, key)
-        touched = np.unique(hashes[given.weights < 0])
-        rest = given.filter(~_is_in(hashes, touched))
+        if isinstance(node, g.Aggregate | g.SessionAggregate | g.Fold):
+            return self._of_groups(node, operator, given[0], state)
+        return self._of_rows(node, operator, given, state)
+
+    def instead(self, change: Run, runs: Runs, key: Key) -> Run:
+        """What changes in a view of single rows, given what was added, and the runs of what it shows, by a key."""
+        if id(self._root) not in self._readers or not isinstance(self._root, Linear):
+            return change
+        shown = shown_by(self._root, self._sources.forgotten)
+        given = Delta(renamed(change.rows, self._root.schema), change.weights)
+        held = contents(runs, self._root.schema)
+        found = self._replaced(
+            self._root,
+            shown,
+            given,
+            lambda touched: held.filter(is_among(key_hashes(held.rows, shown), touched)),
+        )
+        return arrange(found, key)
+
+    def _of_groups(
+        self, node: Grouping, operator: Operator, given: Delta, state: Sequence[Runs]
+    ) -> tuple[Delta, Sequence[Run]]:
+        """A step of an operator whose state is a function of its groups."""
+        (key,) = keys_of(node) or ()
+        touched = self._touched(node.input, key, given)
+        rest = given.filter(~is_among(key_hashes(given.rows, key), touched))
         output, added = operator.step([rest], state) if len(rest) else (Delta.empty(node.schema), None)
         held = [[among(run, touched) for run in runs] for runs in state]
         made, new = self._made(node, operator, key, touched)
@@ -65,18 +87,57 @@ class Recomputing:
         ]
         return consolidate(Delta(shown.rows, shown.weights)), runs
 
+    def _of_rows(
+        self, node: g.Node, operator: Operator, given: Sequence[Delta], state: Sequence[Runs]
+    ) -> tuple[Delta, Sequence[Run]]:
+        """A step of an operator that holds the rows of each input, by its key: what goes is what it holds."""
+        keys = keys_of(node)
+        assert keys is not None
+        changes = []
+        for place, below in enumerate(node.inputs):
+            if not is_linear(below) or not any(map(self._sources.forgotten, g.sources(below))):
+                changes.append(given[place])
+                continue
+            slot, runs = operator.slots[place], state[place]
+
+            def held(touched: Hashes, slot: Slot = slot, runs: Runs = runs, below: g.Node = below) -> Delta:
+                parts = [among(run, touched) for run in runs]
+                if not parts:
+                    return Delta.empty(below.schema)
+                whole = merged_run(slot, parts, bottom=True)
+                return Delta(renamed(whole.rows, below.schema), whole.weights)
+
+            changes.append(self._replaced(below, keys[place], given[place], held))
+        if not any(map(len, changes)):
+            return Delta.empty(node.schema), [_no_run(slot.schema) for slot in operator.slots]
+        return operator.step(changes, state)
+
+    def _replaced(self, node: g.Node, key: Key, given: Delta, held: Callable[[Hashes], Delta]) -> Delta:
+        """A change of a node's rows in which those of touched keys are the rows as they are now, less those that are held."""
+        touched = self._touched(node, key, given)
+        rest = given.filter(~is_among(key_hashes(given.rows, key), touched))
+        now = self._rows(node, key, touched)
+        return consolidate(concat([rest, held(touched).negated(), *now], node.schema))
+
+    def _touched(self, node: g.Node, key: Key, given: Delta) -> Hashes:
+        """The hashes of the keys of rows that go, or whose values are gone."""
+        found = [key_hashes(given.rows, key)[given.weights < 0]]
+        for source, path in _paths(node):
+            if isinstance(source, g.Source) and self._sources.forgotten(source):
+                for rows in self._sources.of_forgotten(source):
+                    through = self._through(path, source_change(source, rows), filtered=False)
+                    found.append(key_hashes(through.rows, key))
+        return np.unique(np.concatenate(found))
+
     def _made(
-        self, node: g.Node, operator: Operator, key: Key, touched: Hashes
+        self, node: Grouping, operator: Operator, key: Key, touched: Hashes
     ) -> tuple[Delta, list[list[Run]]]:
         """What groups give over their rows as these are now, and the runs that hold them."""
         output: list[Delta] = []
         if (nothing := operator.initial()) is not None:
             output.append(nothing)
         runs: list[list[Run]] = [[] for _ in operator.slots]
-        for piece in self._rows(node.inputs[0]):
-            mine = piece.filter(_is_in(key_hashes(piece.rows, key), touched))
-            if not len(mine):
-                continue
+        for mine in self._rows(node.input, key, touched):
             change, added = operator.step([mine], runs)
             output.append(change.renamed(renamed(change.rows, node.schema)))
             for i, run in enumerate(added):
@@ -85,35 +146,67 @@ class Recomputing:
                     runs[i] = [merged_run(operator.slots[i], runs[i], bottom=True)]
         return consolidate(concat(output, node.schema)), runs
 
-    def _rows(self, node: g.Node) -> Iterator[Delta]:
-        """All rows of a node that changes single rows alone, in pieces."""
-        match node:
-            case g.Source():
-                yield from (source_change(node, piece) for piece in self._whole(node))
-            case g.Constant():
-                yield Delta.of(node.rows)
-            case _:
-                operator = self._operators[id(node)]
-                for below in node.inputs:
-                    for piece in self._rows(below):
-                        if len(piece):
-                            change, _ = operator.step([piece], ())
-                            yield change.renamed(renamed(change.rows, node.schema))
+    def _rows(self, node: g.Node, key: Key, touched: Hashes) -> Iterator[Delta]:
+        """The rows of a node, single ones of its sources, whose keys have these hashes, in pieces that are not empty."""
+        if not len(touched):
+            return
+        hidden = veiled(node, self._sources.private)
+        is_plain = hidden is not None and hidden.isdisjoint(key)
+        for source, path in _paths(node):
+            if isinstance(source, g.Constant):
+                pieces: Iterator[Delta] = iter([Delta.of(source.rows)])
+            elif is_plain and self._sources.private(source):
+                pieces = self._candidates(source, path, key, touched)
+            else:
+                pieces = (source_change(source, rows) for rows in self._sources.whole(source))
+            for piece in pieces:
+                rows = self._through(path, piece)
+                mine = rows.filter(is_among(key_hashes(rows.rows, key), touched))
+                if len(mine):
+                    yield mine
+
+    def _candidates(
+        self, source: g.Source, path: Sequence[g.Node], key: Key, touched: Hashes
+    ) -> Iterator[Delta]:
+        """The rows of a source that come to these keys, found without their private values. Weights are places there, from 1 on."""
+        for piece in self._sources.plain(source):
+            numbered = Delta(piece.rows.rows, np.arange(1, len(piece.rows) + 1, dtype=np.int64))
+            rows = self._through(path, source_change(source, numbered), filtered=False)
+            places = np.unique(rows.weights[is_among(key_hashes(rows.rows, key), touched)]) - 1
+            if len(places):
+                yield source_change(source, piece.at(places))
+
+    def _through(self, path: Sequence[g.Node], rows: Delta, *, filtered: bool = True) -> Delta:
+        """Rows after some linear nodes; unless `filtered` without filters that look at private values."""
+        for node in path:
+            if not len(rows):
+                return Delta.empty(path[-1].schema)
+            if filtered or not isinstance(node, g.Map):
+                rows, _ = self._operators[id(node)].step([rows], ())
+            else:
+                rows = self._without_filters(node)(rows)
+            rows = rows.renamed(renamed(rows.rows, node.schema))
+        return rows
+
+    def _without_filters(self, node: g.Map) -> Callable[[Delta], Delta]:
+        if id(node) not in self._unfiltered:
+            self._unfiltered[id(node)] = compile_map(unfiltered(node, self._sources.private), self._evaluator)
+        return self._unfiltered[id(node)]
 
 
-def _key(node: g.Node) -> Key:
-    """The columns of the input that tell groups apart."""
-    match node:
-        case g.SessionAggregate():
-            return tuple(i for i in range(node.keys) if i != node.column)
-        case g.Aggregate():
-            return tuple(range(node.keys))
-        case g.Fold():
-            return node.key
-    raise AssertionError(f"{node} keeps no groups")
+Grouping = g.Aggregate | g.SessionAggregate | g.Fold
 
 
-def _shown(node: g.Node, operator: Operator, held: Sequence[Runs]) -> Delta:
+def _paths(node: g.Node) -> Iterator[tuple[g.Source | g.Constant, list[g.Node]]]:
+    """The sources of a linear node, each with the nodes that its rows pass, the node itself the last."""
+    if isinstance(node, g.Source | g.Constant):
+        yield node, []
+    for below in node.inputs:
+        for source, path in _paths(below):
+            yield source, [*path, node]
+
+
+def _shown(node: Grouping, operator: Operator, held: Sequence[Runs]) -> Delta:
     """What an operator has given for the groups that it holds."""
     if isinstance(node, g.Fold):
         return contents_latest(held[0], node.schema, range(len(node.key)))
@@ -134,11 +227,3 @@ def _replacing(slot: Slot, held: Runs, new: Sequence[Run], added: Run | None) ->
 def _no_run(schema: pa.Schema) -> Run:
     nothing = Delta.empty(schema)
     return Run(np.zeros(0, np.uint64), nothing.rows, nothing.weights)
-
-
-def _is_in(hashes: Hashes, some: Hashes) -> Mask:
-    """Which of the hashes are among some, which ascend."""
-    if not len(some):
-        return np.zeros(len(hashes), np.bool_)
-    found: Mask = some[np.minimum(np.searchsorted(some, hashes), len(some) - 1)] == hashes
-    return found

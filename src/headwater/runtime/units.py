@@ -275,6 +275,8 @@ class ViewUnit:
         changed, made = yield from self.pipeline.move_arranged(
             given, state, self.key, first=first, watermarks=watermarks, again=again
         )
+        if again is not None:
+            changed = again.instead(changed, state(self.contents), self.key)
         return changed, made, None if self._lateness is None else self._lateness.found(given)
 
     def admitted(self, changes: Mapping[str, Delta]) -> Mapping[str, Delta]:
