@@ -11,9 +11,11 @@ import pyarrow as pa
 from headwater.queries import graph as g
 from headwater.runtime.planning.catalyst import (
     Jvm,
+    Numbers,
     children_of,
     items,
     kind,
+    kinds_in,
     module,
     option,
     output_of,
@@ -102,7 +104,7 @@ class AggregateReader(SessionReader):
             ]
             return e.CreateArray(c.seq(e.aggregate.Max(one).toAggregateExpression() for one in chosen), False)
 
-        if "pivotfirst(" not in plan.toString():
+        if "PivotFirst" not in kinds_in(items(plan.aggregateExpressions())):
             return plan
         outputs = [c.rewritten(o, change) for o in items(plan.aggregateExpressions())]
         return plan.copy(plan.groupingExpressions(), c.seq(outputs), plan.child(), c.none())
@@ -112,14 +114,13 @@ class AggregateReader(SessionReader):
     ) -> tuple[Lowered, tuple[g.Function, ...]]:
         """The input with the keys first, then the arguments and filters of the functions, each once."""
         columns = [self._named(e) for e in grouping]
-        places: dict[str, int] = {}
+        numbers, first = Numbers(), len(columns)
 
         def place(e: Jvm) -> int:
-            text = e.canonicalized().toString()
-            if text not in places:
-                places[text] = len(columns)
+            place = first + numbers.of(e)
+            if place == len(columns):
                 columns.append(self._named(e))
-            return places[text]
+            return place
 
         functions = tuple(
             self._function(a, [place(e) for e in self._args(a)], place, child.node.append_only)
@@ -134,11 +135,12 @@ class AggregateReader(SessionReader):
         told apart by a tag; a function reads the rows of its branch.
         """
         c = self._c
-        groups: dict[str, list[Jvm]] = {}
+        groups: dict[tuple[tuple[int, ...], int | None], list[Jvm]] = {}
+        numbers = Numbers()
         for a in distinct:
             chosen = option(a.filter())
-            key = ",".join(sorted(e.canonicalized().toString() for e in self._args(a)))
-            groups.setdefault(key + "|" + (chosen.canonicalized().toString() if chosen else ""), []).append(a)
+            key = tuple(sorted(numbers.of(e) for e in self._args(a)))
+            groups.setdefault((key, None if chosen is None else numbers.of(chosen)), []).append(a)
         all_rows, functions = self._arguments(child, grouping, plain)
         keys = [self._named(e) for e in grouping]
         branches: list[tuple[Lowered, list[Jvm]]] = [(all_rows, all_rows.attributes[len(keys) :])]
@@ -157,11 +159,9 @@ class AggregateReader(SessionReader):
                 g.Aggregate(below.node, width, (), self._c.arrow_schema(below.attributes)), below.attributes
             )
             branches.append((unique, unique.attributes[len(keys) :]))
-            texts = [e.canonicalized().toString() for e in arguments]
+            given = [numbers.of(e) for e in arguments]
             for a in group:
-                members.append(
-                    (a, number, [texts.index(e.canonicalized().toString()) for e in self._args(a)])
-                )
+                members.append((a, number, [given.index(numbers.of(e)) for e in self._args(a)]))
         # every branch gets the columns of all, null where they are not its own, and one flag per branch
         flags = len(branches)
         starts: list[int] = []
@@ -260,10 +260,11 @@ class AggregateReader(SessionReader):
             return False
         if a.isDistinct() and name not in ("Count", "Sum", "Average", "Min", "Max"):
             return False
-        if name == "Sum" and function.evalContext().evalMode().toString() == "TRY":  # no error, but NULL
-            return False
         if name in ("Sum", "Average"):
             argument = self._c.arrow_type(function.children().head().dataType())
+            mode = function.evalContext().evalMode() if name == "Sum" else function.evalMode()
+            if mode.toString() == "TRY" and not pa.types.is_floating(argument):
+                return False  # NULL where it is too large, which the kernel refuses
             return bool(
                 pa.types.is_integer(argument)
                 or pa.types.is_floating(argument)

@@ -15,17 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, kind, module
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, is_orderable, kind, module
 
 Answers = Literal["approximate", "exact", "floor", "ceiling"]
 ACCURACY_MAX = 2**31 - 1
 ERRORS = 5.0
 """How many standard errors a distinct count may be off."""
 _FEW = 3
-_APPROXIMATE = ("approx_count_distinct(", "percentile_approx(", "approx_top_k(")
+APPROXIMATE = frozenset({"HyperLogLogPlusPlus", "ApproximatePercentile", "ApproxTopK"})
+"""The kinds of approximate functions."""
 _ROUNDING = 1e-9
-_FIELDS_MAX = 100_000
-"""Of a plan as text: all of them."""
 
 
 def answered(catalyst: Catalyst, plan: Jvm, answers: Answers) -> Jvm:
@@ -33,9 +32,6 @@ def answered(catalyst: Catalyst, plan: Jvm, answers: Answers) -> Jvm:
 
     In windows they always are exact: frames are computed from their rows, and not from a sketch.
     """
-    told = plan.simpleString(_FIELDS_MAX)
-    if not any(name in told for name in _APPROXIMATE):
-        return plan
     c = catalyst
     if kind(plan) == "Window":
         of_frames = [
@@ -81,9 +77,7 @@ def _counts(c: Catalyst, call: Jvm, answers: Answers) -> Jvm | None:
         return None
     function, e = call.aggregateFunction(), c.expressions
     value = children_of(function)[0]
-    if (
-        "map<" in value.dataType().simpleString()
-    ):  # whose values have no order, and so cannot be told apart by one
+    if not is_orderable(c, value):  # so its values cannot be told apart by an order
         return None
     counting = e.aggregate.Count(c.seq([value]))
     new = e.NamedExpression.newExprId()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Jvm = Any
 """A py4j handle."""
+Refuse = Callable[..., NoReturn]
+"""refuse(node, reason, hint=...): raises, underlining the part of the SQL that a Catalyst node came from."""
 
 _ID = re.compile(r"#\d+L?")
 _UTC = "UTC"
@@ -186,6 +188,42 @@ def find(node: Jvm, found: Callable[[Jvm], bool]) -> Jvm:
         if (hit := find(child, found)) is not None:
             return hit
     return None
+
+
+def kinds_in(expressions: Iterable[Jvm]) -> set[str]:
+    """The kinds of all nodes of expression trees.
+
+    Not told from their text: Spark cuts what it prints after 25 parts, and quotes no strings.
+    """
+    found: set[str] = set()
+    for expression in expressions:
+        found.add(kind(expression))
+        found |= kinds_in(children_of(expression))
+    return found
+
+
+class Numbers:
+    """A number for each expression, the same for those that mean the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, list[tuple[Jvm, int]]] = {}
+        self._next = 0
+
+    def of(self, expression: Jvm) -> int:
+        """The number of an expression, from 0 in the order that they are met."""
+        alike = self._known.setdefault(expression.semanticHash(), [])
+        for known, number in alike:
+            if known.semanticEquals(expression):
+                return number
+        alike.append((expression, self._next))
+        self._next += 1
+        return self._next - 1
+
+
+def is_orderable(catalyst: Catalyst, expression: Jvm) -> bool:
+    """Whether an expression's values have an order: maps have none, nor what holds one."""
+    rows = module(catalyst.expressions, "RowOrdering")
+    return bool(rows.isOrderable(catalyst.seq([expression])))
 
 
 def _kept(handle: Jvm, fact: str, ask: Callable[[], Any]) -> Any:

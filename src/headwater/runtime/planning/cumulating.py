@@ -23,6 +23,7 @@ from headwater.queries.orderings import Spelled, spelled
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
+    Refuse,
     children_of,
     find,
     identity,
@@ -32,7 +33,6 @@ from headwater.runtime.planning.catalyst import (
     option,
     output_of,
 )
-from headwater.runtime.planning.determinism import Refuse
 
 TIME_WINDOW = "spark.timeWindow"
 """Metadata of a column that is a window fixed by the row's time: tumbling, hopping or cumulative."""

@@ -8,27 +8,28 @@ its order leaves ties, the tie is broken by the remaining columns of the operato
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any
 
-from headwater.runtime.planning.answering import Answers, answered
+from headwater.runtime.planning.answering import APPROXIMATE, Answers, answered
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
+    Refuse,
     children_of,
     find,
     identity,
+    is_orderable,
     items,
     kind,
+    kinds_in,
     module,
     option,
     output_of,
 )
-from headwater.runtime.planning.ties import with_ties_decided
+from headwater.runtime.planning.ties import PICKS, with_ties_decided
 from headwater.runtime.planning.unrepeatable import unrepeatable
-
-Refuse = Callable[..., NoReturn]
-"""refuse(node, reason, hint=...): raises, underlining the part of the SQL that a Catalyst node came from."""
 
 _CLOCKS = {
     "CurrentDate": "the current date",
@@ -46,12 +47,18 @@ _CLOCKS = {
     "InputFileBlockLength": "the files that are read",
     "SparkVersion": "the version of Spark",
 }
+SOON = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+"""Texts that Spark reads as the time at which a query is run."""
+_TIMES = ("date", "timestamp", "timestamp_ntz")
+_OF_WINDOWS = frozenset(
+    ["CumeDist", "DenseRank", "Lag", "Lead", "NTile", "NthValue", "PercentRank", "Rank", "RowNumber"]
+)
+"""Functions of windows alone of which it is known what becomes of rows that are equal in the order of the window."""
 _ANY_VALUE = {"First", "Last", "AnyValue"}
 _UNORDERED_LISTS = {"CollectList", "ListAgg"}
 _FREQUENT = {"ApproxTopK", "ApproxTopKAccumulate", "ApproxTopKCombine"}
 _TRACKED_MAX = 1_000_000
-_CHOOSING = ("max_by(", "min_by(", "mode(")
-_SETS = {"CollectSet", "CollectUnion"}
+_SETS = frozenset({"CollectSet", "CollectUnion"})
 _PEER_SENSITIVE = {"FirstValue", "LastValue", "NthValue", "First", "Last", "CollectList", "AnyValue"}
 _ROW_SENSITIVE = {"RowNumber", "Lag", "Lead", "NTile", "NthValue"}
 
@@ -80,24 +87,24 @@ class Determinism:
         if name == "Sample":
             self._refuse(plan, "a sample is another one each time", hint="filter by a hash of a key instead")
         plan = self._subqueries(plan)
-        for expression in items(plan.expressions()):
+        expressions = items(plan.expressions())
+        for expression in expressions:
             unread = wanted is not None and kind(expression) == "Alias" and identity(expression) not in wanted
             self._check(expression, inside_sort=unread)
-        if name in ("Aggregate", "Window") and any(f in plan.toString() for f in _CHOOSING):
-            plan = with_ties_decided(self._catalyst, plan)
-        if name in ("Aggregate", "Window"):
+        met = kinds_in(expressions) if name in ("Aggregate", "Window") else set()
+        if met & PICKS:
+            plan = with_ties_decided(self._catalyst, plan, self._refuse)
+        if met & APPROXIMATE:
             plan = answered(self._catalyst, plan, self._answers)
         if name == "Window":
-            return self._window(plan)
+            return self._window(self._sorted_window_sets(plan) if met & _SETS else plan)
         if name == "Sort":
             return plan.copy(
                 self._total(plan.order(), plan.child()), True, plan.child(), self._catalyst.none()
             )
         if name == "GlobalLimit":
             return self._limit_next_to_sort(plan)
-        if name == "Aggregate" and any(
-            f in plan.toString() for f in ("collect_set(", "collect_union(", "listagg(", "array_sort(")
-        ):
+        if met & {*_SETS, "ListAgg", "ArraySort"}:
             return self._ordered_aggregates(plan)
         return plan
 
@@ -153,6 +160,11 @@ class Determinism:
                 f"{_called(expression)} depends on {_CLOCKS[name]}, so the view would change without any new record",
                 hint="use a column, such as the topic's time column",
             )
+        self._check_clocks_in_text(expression)
+        if name == "AesEncrypt":
+            self._check_encrypted(expression)
+        if name == "WindowExpression":
+            self._check_known(expression)
         if name in _ANY_VALUE and not inside_sort:
             self._refuse(
                 expression,
@@ -193,6 +205,50 @@ class Determinism:
                 child, inside_sort=sorts or (inside_sort and name in ("AggregateExpression", "Alias"))
             )
 
+    def _check_clocks_in_text(self, expression: Jvm) -> None:
+        """`CAST('now' AS TIMESTAMP)` is `now()`."""
+        if kind(expression) not in ("Cast", "ParseToDate", "ParseToTimestamp"):
+            return
+        told = children_of(expression)[0]
+        if expression.dataType().typeName() not in _TIMES or told.dataType().typeName() != "string":
+            return
+        if told.foldable() and (text := self._value(told)) is not None and SOON.match(str(text)):
+            self._refuse(
+                expression,
+                f"'{text}' as a time depends on the current time, so the view would change without any new record",
+                hint="use a column, such as the topic's time column",
+            )
+
+    def _check_encrypted(self, expression: Jvm) -> None:
+        """Without an initialization vector a random one is used, though Spark calls the result deterministic."""
+        _, _, mode, _, vector, _ = children_of(expression)
+        plain = mode.foldable() and str(self._value(mode)).upper() == "ECB"
+        if not plain and not (vector.foldable() and self._value(vector)):
+            self._refuse(
+                expression,
+                f"{_called(expression)} gives another value each time it is evaluated, with a random initialization vector",
+                hint="say one that is constant, the fifth argument; or encrypt before the row is appended",
+            )
+
+    def _value(self, constant: Jvm) -> Any:
+        """What an expression over nothing is; None also where it fails."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            return constant.eval(None)
+        except (Py4JError, PySparkException):  # as it would wherever it is evaluated
+            return None
+
+    def _check_known(self, expression: Jvm) -> None:
+        function = expression.windowFunction()
+        if kind(function) not in (*_OF_WINDOWS, *_ANY_VALUE, "AggregateExpression"):
+            self._refuse(
+                expression,
+                f"{_called(function)} may give another value where rows are equal in the order of its window",
+                hint="docs/sql.md lists the window functions that work, such as lag()",
+            )
+
     def _check_frequent(self, expression: Jvm, exactly: bool) -> None:
         """Frequent values are known within bounds, and so shown as they are or not at all."""
         if exactly or kind(expression) != "ApproxTopK":
@@ -212,7 +268,6 @@ class Determinism:
     def _window(self, plan: Jvm) -> Jvm:
         """Order rows fully for the functions that count rows; leave alone those for which ties are one."""
         c = self._catalyst
-        plan = self._sorted_window_sets(plan)
         by_rows, by_peers = [], []
         for named in items(plan.windowExpressions()):
             window: Jvm = _window_expression(named)
@@ -268,7 +323,9 @@ class Determinism:
         c = self._catalyst
         given = items(order)
         named = {identity(o.child()) for o in given if kind(o.child()) == "AttributeReference"}
-        rest = [self._ascending(a) for a in output_of(child) if identity(a) not in named and _orderable(a)]
+        rest = [
+            self._ascending(a) for a in output_of(child) if identity(a) not in named and self._orderable(a)
+        ]
         return c.seq([*given, *rest])
 
     def _limit_next_to_sort(self, plan: Jvm) -> Jvm:
@@ -299,8 +356,6 @@ class Determinism:
 
     def _sorted_window_sets(self, plan: Jvm) -> Jvm:
         """`collect_set(...) OVER (...)` sorted too."""
-        if not any(f in plan.toString() for f in ("collect_set(", "collect_union(")):
-            return plan
         c = self._catalyst
 
         def sorted_set(e: Jvm) -> Jvm | None:
@@ -325,7 +380,7 @@ class Determinism:
         listed, comparison = children_of(e)
         if kind(listed) != "AggregateExpression" or kind(listed.aggregateFunction()) != "CollectList":
             return None
-        if not _orderable(listed.aggregateFunction()):
+        if not self._orderable(listed.aggregateFunction()):
             self._refuse(e, "maps have no order, so a list of them has none", hint="list their entries")
         return e.withNewChildren(
             self._catalyst.seq([self._catalyst.expressions.SortArray(listed), comparison])
@@ -339,9 +394,12 @@ class Determinism:
     def _sorted_set(self, e: Jvm) -> Jvm | None:
         if kind(e) != "AggregateExpression" or kind(e.aggregateFunction()) not in _SETS:
             return None
-        if not _orderable(e.aggregateFunction().child()):
+        if not self._orderable(e.aggregateFunction().child()):
             self._refuse(e, "maps have no order, so a set of them has none", hint="collect their entries")
         return self._catalyst.expressions.SortArray(e)
+
+    def _orderable(self, expression: Jvm) -> bool:
+        return is_orderable(self._catalyst, expression)
 
 
 def _unsorted(expression: Jvm) -> set[int]:
@@ -367,10 +425,3 @@ def _function(expression: Jvm) -> Jvm:
 
 def _called(expression: Jvm) -> str:
     return str(expression.prettyName()) + "()"
-
-
-def _orderable(expression: Jvm) -> bool:
-    return "map<" not in expression.dataType().simpleString() and expression.dataType().typeName() not in (
-        "variant",
-        "interval",
-    )

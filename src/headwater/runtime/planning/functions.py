@@ -12,6 +12,7 @@ from headwater.runtime.planning.aggregates import AggregateReader
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
+    Refuse,
     children_of,
     find,
     items,
@@ -21,7 +22,6 @@ from headwater.runtime.planning.catalyst import (
     output_of,
     readable,
 )
-from headwater.runtime.planning.determinism import Refuse
 from headwater.runtime.planning.handles import Lowered, Relation
 from headwater.runtime.planning.sliding import SlideReader
 from headwater.runtime.planning.sources import LinearReader

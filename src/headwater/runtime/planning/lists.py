@@ -14,8 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headwater.queries.orderings import LISTS, Spelled, spelled
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, find, items, kind, module, option
-from headwater.runtime.planning.determinism import Refuse
+from headwater.runtime.planning.catalyst import (
+    Catalyst,
+    Jvm,
+    Refuse,
+    children_of,
+    find,
+    items,
+    kind,
+    module,
+    option,
+)
 
 _PLANS = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
 _WINDOWS = ("WindowExpression", "UnresolvedWindowExpression")

@@ -24,6 +24,7 @@ from headwater.queries.statements import Query
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
+    Refuse,
     children_of,
     conjuncts,
     find,
@@ -35,7 +36,7 @@ from headwater.runtime.planning.catalyst import (
     readable,
 )
 from headwater.runtime.planning.cumulating import exchanged_subqueries, rewritten_plan
-from headwater.runtime.planning.determinism import Determinism, Refuse
+from headwater.runtime.planning.determinism import Determinism
 from headwater.runtime.planning.handles import Bound
 from headwater.runtime.planning.pattern_expressions import ExpressionReader, Read, RowColumns
 from headwater.runtime.planning.time_bounds import span_of

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
@@ -41,6 +42,7 @@ from headwater.runtime.planning.approximating import shown_as_they_are
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
+    Refuse,
     children_of,
     kind,
     option,
@@ -49,7 +51,7 @@ from headwater.runtime.planning.catalyst import (
     spark_schema_json,
 )
 from headwater.runtime.planning.cumulating import cumulated, with_own_functions
-from headwater.runtime.planning.determinism import Determinism, Refuse
+from headwater.runtime.planning.determinism import SOON, Determinism
 from headwater.runtime.planning.expiring import Expiries, expiries
 from headwater.runtime.planning.handles import (
     COLUMN_KEY,
@@ -82,6 +84,8 @@ _POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
 _NO_WINDOW = re.compile(r"The input is not a correct window column: window_time\((\w+)")
 _COUNTED = re.compile(r"(?<=_common_expr)_\d+")
 """Names that Spark numbers anew in each process."""
+_TYPED = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
+"""What a text can be written as that is read as a time."""
 _RULES = "org.apache.spark.sql.catalyst.optimizer."
 _EXCLUDED = (
     # They look at the (empty) data that stands in for a source while planning.
@@ -196,7 +200,7 @@ class Planner:
         pinned, timed, names = self._analysed(
             query, relations, policy, is_timed=not policy.is_plain, answers=answers
         )
-        optimized = self.catalyst.dataset(timed.plan).queryExecution().optimizedPlan()
+        optimized = self._optimized(query, timed.plan)
         lowering = Lowering(self.catalyst, relations, refuser(query), self._functions)
         if names.met:
             lowering.keep_hidden(optimized)
@@ -270,10 +274,19 @@ class Planner:
         return pinned, timing.timed(pinned), names
 
     def _late(self, query: Query, relations: Mapping[str, Relation], part: LatePlan) -> LateGraph:
-        optimized = self.catalyst.dataset(part.plan).queryExecution().optimizedPlan()
+        optimized = self._optimized(query, part.plan)
         lowering = Lowering(self.catalyst, relations, refuser(query), self._functions)
         lowering.keep_hidden(optimized)
         return LateGraph(part.topic, lowering.lower(optimized)[0])
+
+    def _optimized(self, query: Query, plan: Jvm) -> Jvm:
+        """A plan as Spark would run it; StatementError if a part of it fails on whatever rows, such as CAST('x' AS INT)."""
+        from pyspark.errors import PySparkException
+
+        try:
+            return self.catalyst.dataset(plan).queryExecution().optimizedPlan()
+        except PySparkException as error:
+            raise statement_error(query, error) from None
 
     def _register(self, relations: Mapping[str, Relation]) -> None:
         for name in [n for n in self._registered if n not in relations]:
@@ -402,8 +415,28 @@ def pin(
     answers: Answers = "approximate",
 ) -> Jvm:
     """The analysed plan of a query, with every choice that Spark leaves open made, and approximate functions answered so."""
+    _refuse_moving_times(query)
     analysed = analyse(catalyst, query, functions, names).queryExecution().analyzed()
     return Determinism(catalyst, refuser(query), answers).pinned(analysed)
+
+
+def _refuse_moving_times(query: Query) -> None:
+    """TIMESTAMP 'now' is the time at which the query is read: of that nothing is left in Spark's plan."""
+    words = words_of(query.text)
+    for kind_of, told in pairwise(words):
+        if (
+            kind_of.is_name
+            and kind_of.text.lower() in _TYPED
+            and told.kind == "string"
+            and SOON.match(told.text)
+        ):
+            raise pointing(
+                query.source or query.text,
+                query.start + kind_of.start,
+                query.start + told.end,
+                f"{kind_of.text} '{told.text}' depends on the current time, so the view would change without any new record",
+                hint="use a column, such as the topic's time column",
+            )
 
 
 def analyse(

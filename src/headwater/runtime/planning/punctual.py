@@ -23,6 +23,7 @@ from headwater.runtime.hidden import VERSIONED, table_topic
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
+    Refuse,
     children_of,
     identity,
     items,
@@ -31,7 +32,6 @@ from headwater.runtime.planning.catalyst import (
     option,
     output_of,
 )
-from headwater.runtime.planning.determinism import Refuse
 from headwater.runtime.planning.handles import Relation
 from headwater.runtime.planning.policy import Policy
 from headwater.runtime.planning.time_bounds import Bounds, moved, terms

@@ -15,7 +15,16 @@ from typing import NamedTuple
 
 from headwater.queries import graph as g
 from headwater.runtime.hidden import is_versions, table_topic
-from headwater.runtime.planning.catalyst import Jvm, children_of, conjuncts, identity, items, kind, module
+from headwater.runtime.planning.catalyst import (
+    Jvm,
+    Numbers,
+    children_of,
+    conjuncts,
+    identity,
+    items,
+    kind,
+    module,
+)
 from headwater.runtime.planning.handles import Lowered
 from headwater.runtime.planning.reader import Reader
 
@@ -75,11 +84,11 @@ class RangeReader(Reader):
 
     def _interval(self, terms: Sequence[Jvm], left: Lowered, right: Lowered) -> Band | None:
         sides = ({identity(a) for a in left.attributes}, {identity(a) for a in right.attributes})
-        pairs: dict[tuple[str, str], list[_Bound]] = {}
+        pairs: dict[tuple[int, int], list[_Bound]] = {}
+        numbers = Numbers()
         for term in terms:
             if (bound := _bound(term, *sides)) is not None:
-                known = tuple(side.canonicalized().toString() for side in (bound.left, bound.right))
-                pairs.setdefault((known[0], known[1]), []).append(bound)
+                pairs.setdefault((numbers.of(bound.left), numbers.of(bound.right)), []).append(bound)
         found: list[tuple[int, _Bound, int, int]] = []
         for bounds in pairs.values():
             above = min((b.by for b in bounds if b.sign > 0), default=None)

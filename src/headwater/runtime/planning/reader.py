@@ -9,6 +9,7 @@ from headwater.queries import graph as g
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
+    Refuse,
     find,
     identity,
     items,
@@ -16,7 +17,6 @@ from headwater.runtime.planning.catalyst import (
     module,
     readable,
 )
-from headwater.runtime.planning.determinism import Refuse
 from headwater.runtime.planning.handles import Bound, Lowered, Relation, with_versions
 
 _NAMES = {"UnionLoop": "WITH RECURSIVE", "LogicalRelation": "reading files"}

@@ -18,8 +18,7 @@ from headwater.runtime.functions.definitions import FunctionDefinition
 from headwater.runtime.functions.folds import Fold, recomputed
 from headwater.runtime.functions.registry import Functions
 from headwater.runtime.functions.states import CollectedCalls
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, find, items, kind, module
-from headwater.runtime.planning.determinism import Refuse
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, Refuse, children_of, find, items, kind, module
 from headwater.types import format_type
 
 _SUBQUERIES = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")

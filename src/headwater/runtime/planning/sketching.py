@@ -8,10 +8,17 @@ from headwater.operators.distinct_count import DistinctCount
 from headwater.operators.frequent_items import FrequentItems
 from headwater.operators.quantiles import Quantiles, summed_up
 from headwater.operators.sketches import Sketch
-from headwater.runtime.planning.answering import ACCURACY_MAX, accuracy_of, normalized, ranked, shares_of
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, kind, module
+from headwater.runtime.planning.answering import (
+    ACCURACY_MAX,
+    APPROXIMATE,
+    accuracy_of,
+    normalized,
+    ranked,
+    shares_of,
+)
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, is_orderable, kind, module
 
-SKETCHED = frozenset({"HyperLogLogPlusPlus", "ApproximatePercentile", "ApproxTopK"})
+SKETCHED = APPROXIMATE
 """Functions of which groups keep a sketch, if their input takes nothing back."""
 _PRECISIONS = range(4, 25)
 _SEED = 42
@@ -33,7 +40,7 @@ def sketch_of(catalyst: Catalyst, function: Jvm) -> Sketch | None:
             catalyst.arrow_type(value.dataType()), int(wanted.eval(None)), int(tracked.eval(None))
         )
     precision = math.ceil(2.0 * math.log2(1.106 / function.relativeSD()))
-    if precision not in _PRECISIONS or _holds_maps(children_of(function)[0]):
+    if precision not in _PRECISIONS or not is_orderable(catalyst, children_of(function)[0]):
         return None
     return DistinctCount(precision, *_corrections(catalyst, precision))
 
@@ -50,10 +57,6 @@ def sketched_argument(catalyst: Catalyst, function: Jvm) -> Jvm:
     hashed = e.XxHash64(catalyst.seq([normalized(catalyst, value)]), _SEED)
     nothing = module(e, "Literal").create(None, hashed.dataType())
     return e.If(e.IsNull(value), nothing, hashed)
-
-
-def _holds_maps(expression: Jvm) -> bool:
-    return "map<" in expression.dataType().simpleString()
 
 
 def _corrections(catalyst: Catalyst, precision: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:

@@ -9,32 +9,48 @@ argument, how many values, equal orderings go by the value too. Of the values th
 
 from __future__ import annotations
 
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, find, items, kind, module, option
+from headwater.runtime.planning.catalyst import (
+    Catalyst,
+    Jvm,
+    Refuse,
+    children_of,
+    find,
+    is_orderable,
+    items,
+    kind,
+    module,
+)
 
-_PICKS = ("MinBy", "MaxBy")
+PICKS = frozenset({"MinBy", "MaxBy", "MaxMinByK", "Mode"})
+"""The kinds of functions that take some rows of those that come first."""
 _FIELDS = ("_headwater_ordering", "_headwater_value")
 """Which nobody else's struct has."""
 
 
-def with_ties_decided(catalyst: Catalyst, plan: Jvm) -> Jvm:
+def with_ties_decided(catalyst: Catalyst, plan: Jvm, refuse: Refuse) -> Jvm:
     """An analysed aggregate or window with its choices made."""
     c, e = catalyst, catalyst.expressions
-    is_ordered = module(catalyst.jvm.org.apache.spark.sql.catalyst.expressions, "RowOrdering").isOrderable
 
     def decided(pick: Jvm) -> Jvm | None:
-        if kind(pick) == "Mode" and option(pick.reverseOpt()) is None:
-            (value,) = children_of(pick)
-            return e.aggregate.Mode(value, True) if is_ordered(c.seq([value])) else None
-        if kind(pick) not in (*_PICKS, "MaxMinByK") or by_parts(pick) is not None:
+        if kind(pick) not in PICKS or by_parts(pick) is not None:
             return None
-        value, ordering, *count = children_of(pick)
-        if not is_ordered(c.seq([value])) or value.semanticEquals(ordering):
+        if kind(pick) == "Mode":
+            (counted,) = children_of(pick)
+            return None if pick.reverseOpt().isDefined() else e.aggregate.Mode(counted, True)
+        value, ordering, *number = children_of(pick)
+        if value.semanticEquals(ordering):
             return None
+        if not is_orderable(c, value):
+            refuse(
+                pick,
+                f"{pick.prettyName()}() takes any of the rows with the same ordering, and maps have no order to choose by",
+                hint=f"take its entries: {pick.prettyName()}(sort_array(map_entries(m)), x)",
+            )
         names = [module(e, "Literal").apply(name) for name in _FIELDS]
         both = e.CreateNamedStruct(c.seq([names[0], ordering, names[1], value]))
         none = module(e, "Literal").create(None, both.dataType())
         known = e.If(e.IsNull(ordering), none, both)
-        return pick.withNewChildren(c.seq([value, known, *count]))
+        return pick.withNewChildren(c.seq([value, known, *number]))
 
     def each(expressions: Jvm) -> Jvm:
         return c.seq(c.rewritten(expression, decided) for expression in items(expressions))
@@ -48,7 +64,7 @@ def with_ties_decided(catalyst: Catalyst, plan: Jvm) -> Jvm:
 
 def by_parts(function: Jvm) -> list[Jvm] | None:
     """The value and the ordering of a `min_by` or `max_by` whose choice is made; None for any other function."""
-    if kind(function) not in _PICKS:
+    if kind(function) not in ("MinBy", "MaxBy"):
         return None
     value, ordering = children_of(function)
     both = find(ordering, lambda e: kind(e) == "CreateNamedStruct")

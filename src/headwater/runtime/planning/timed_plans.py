@@ -10,9 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from headwater.runtime.hidden import table_topic
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, children_of, identity, module, output_of
+from headwater.runtime.planning.catalyst import (
+    Catalyst,
+    Jvm,
+    Refuse,
+    children_of,
+    identity,
+    module,
+    output_of,
+)
 from headwater.runtime.planning.cumulating import ending_after
-from headwater.runtime.planning.determinism import Refuse
 from headwater.runtime.planning.expiring import Expiring, Place
 from headwater.runtime.planning.handles import Relation, Times
 from headwater.runtime.planning.policy import CLOSE, DOMAIN, POSITION, WATERMARK, Policy

@@ -21,8 +21,7 @@ from typing import NamedTuple
 from headwater.queries.as_of import VERSIONS
 from headwater.queries.orderings import Spelled
 from headwater.runtime.hidden import VERSIONED, versions_of
-from headwater.runtime.planning.catalyst import Catalyst, Jvm, find, items, kind, module
-from headwater.runtime.planning.determinism import Refuse
+from headwater.runtime.planning.catalyst import Catalyst, Jvm, Refuse, find, items, kind, module
 from headwater.runtime.planning.names import Names, Opened
 
 _JOINS = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
