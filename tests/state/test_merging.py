@@ -70,7 +70,17 @@ def test_a_larger_class_is_left_alone_until_there_are_enough_of_it() -> None:
     large, larger = NOW_ROWS_MAX, FAN * NOW_ROWS_MAX
     assert merges(larger, large, large, large) == []
     assert merges(larger, *[large] * FAN) == [Merge(1, 1 + FAN, FAN * large, False)]
-    assert merges(*[larger] * (FAN - 1), *[large] * FAN) == [Merge(FAN - 1, 2 * FAN - 1, FAN * large, False)]
+    assert merges(*[larger] * (FAN - 2), *[large] * FAN) == [Merge(FAN - 2, 2 * FAN - 2, FAN * large, False)]
+
+
+def test_a_merge_that_completes_a_larger_class_takes_it_along() -> None:
+    large, larger, largest = (FAN**n * NOW_ROWS_MAX for n in range(3))
+    together = (FAN - 1) * larger + FAN * large
+    assert merges(*[larger] * (FAN - 1), *[large] * FAN) == [Merge(0, 2 * FAN - 1, together, False)]
+    most = [*[largest] * (FAN - 1), *[larger] * (FAN - 1), *[large] * FAN]
+    assert merges(*most) == [Merge(0, len(most), sum(most), False)]
+    # A tick after that has nothing left to do, however small it is.
+    assert merges(sum(most), 1) == []
     assert merges(*[larger] * FAN) == [Merge(0, FAN, FAN * larger, False)]
 
 

@@ -8,8 +8,9 @@ Tiny runs: what a merge of them costs hardly depends on their rows, and so they 
 then become one.
 
 Large runs cost real time to rewrite, so they wait for company: runs are of one size class if they are within a factor of
-`fan` of each other, and `fan` neighbours of a class become one of the next, with what is smaller beside them. Probes then meet up to `fan` runs
-per class, and a row is rewritten once per class.
+`fan` of each other, and `fan` neighbours of a class become one of the next, with what is smaller beside them; if that makes
+`fan` of the next, these become one with them at once. Probes then meet up to `fan` runs per class, and a row is rewritten at most
+once per class.
 """
 
 from __future__ import annotations
@@ -58,14 +59,19 @@ def to_merge(
         small -= 1
     found = _settled(sizes, small, now_rows_max, few)
     classes = [_size_class(rows, now_rows_max, fan) for rows in sizes[:small]]
-    if small:
-        start = small
-        for size in range(max(classes) + 1):
-            while start and classes[start - 1] <= size:
-                start -= 1
-            if classes[start:small].count(size) >= fan:
-                rows = sum(sizes[start:small])
-                return [Merge(start, small, rows, now=False), *found]
+    start = first = small
+    for size in range(max(classes, default=-1) + 1):
+        while start and classes[start - 1] <= size:
+            start -= 1
+        waiting = classes[start:first].count(size)
+        if first < small and _size_class(sum(sizes[first:small]), now_rows_max, fan) == size:
+            waiting += (
+                1  # what comes of smaller ones makes them enough: then all become one, without a step between
+            )
+        if waiting >= fan:
+            first = start
+    if first < small:
+        return [Merge(first, small, sum(sizes[first:small]), now=False), *found]
     return found
 
 
