@@ -1,0 +1,336 @@
+"""Patterns whose results others have published, Trino and Oracle above all: what they say comes out, comes out here.
+
+A case is numbers, which are the values of rows 1, 2, 3 ..., a clause, and the rows that it gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import headwater as hw
+from headwater.errors import EvaluationError
+from headwater.settings import LogSettings
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
+Rows = list[tuple[Any, ...]]
+
+DOWN = (90, 80, 70, 70)
+VALLEYS = (90, 80, 70, 80, 90, 50, 40, 60)
+FALLS_RISES = "DEFINE B AS B.value < PREV(B.value), C AS C.value > PREV(C.value)"
+LABELLED = "MEASURES MATCH_NUMBER() AS n, RUNNING LAST(value) AS v, CLASSIFIER() AS l ALL ROWS PER MATCH"
+SHOWN = "id, n, v, l"
+
+
+@pytest.fixture(scope="module")
+def ws(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[hw.Workspace]:
+    with hw.open(tmp_path_factory.mktemp("examples") / "w", settings=SETTINGS, spark=spark) as opened:
+        yield opened
+
+
+def asked(ws: hw.Workspace, relation: str, clause: str, shown: str = "*") -> Rows:
+    table = ws.query(f"SELECT {shown} FROM {relation} MATCH_RECOGNIZE ({clause}) AS m")
+    return sorted((tuple(row.values()) for row in table.to_pylist()), key=_sortable)
+
+
+def _sortable(row: tuple[Any, ...]) -> list[tuple[bool, Any]]:
+    return [(value is not None, value if value is not None else 0) for value in row]
+
+
+def series(values: tuple[int, ...]) -> str:
+    return f"(VALUES {', '.join(f'({i}, {v})' for i, v in enumerate(values, 1))}) t(id, value)"
+
+
+def empties(*rows: int) -> Rows:
+    return [(row, number, None, None) for number, row in enumerate(rows, 1)]
+
+
+def one_each(*matches: str, values: tuple[int, ...] = DOWN, first: int = 1) -> Rows:
+    """Rows of matches that follow one another, by their labels; an empty one, written as '', takes a row."""
+    found: Rows = []
+    row = first
+    for number, labels in enumerate(matches, 1):
+        for label in labels or " ":
+            found.append((row, number, None, None) if label == " " else (row, number, values[row - 1], label))
+            row += 1
+    return found
+
+
+def b(low: int, *sizes: int) -> Rows:
+    """Matches of B alone, of so many rows each, from a row on; 0 is an empty one."""
+    return one_each(*("B" * size for size in sizes), first=low)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("() | A", empties(1, 2, 3, 4)),
+        ("^A", [(1, 1, 90, "A")]),
+        ("A^", []),
+        ("^A^", []),
+        ("A$", [(4, 1, 70, "A")]),
+        ("$A", []),
+        ("$A$", []),
+        ("A B C DEFINE B AS B.value < PREV(B.value), C AS C.value = PREV(C.value)", one_each("ABC", first=2)),
+        ("((A) (B (C))) DEFINE B AS B.value < PREV(B.value), C AS C.value = PREV(C.value)", one_each("ABC", first=2)),
+        ("B | C | A DEFINE B AS B.value < PREV(B.value), C AS C.value <= PREV(C.value)", one_each("A", "B", "B", "C")),
+        ("PERMUTE(B, C) DEFINE B AS B.value < PREV(B.value), C AS C.value < PREV(C.value)", one_each("BC", first=2)),
+        # a quantifier that repeats nothing ends
+        ("()* | B", empties(1, 2, 3, 4)),
+        ("()+ | B", empties(1, 2, 3, 4)),
+        ("(){5,} | B", empties(1, 2, 3, 4)),
+        ("B | ()* DEFINE B AS B.value < PREV(B.value)", one_each("", "B", "B", "")),
+        ("(B ()*)* DEFINE B AS B.value < PREV(B.value)", one_each("", "BB", "")),
+        ("(B ()*)*? DEFINE B AS B.value < PREV(B.value)", empties(1, 2, 3, 4)),
+        ("^* | B", empties(1, 2, 3, 4)),
+        ("^+ | B DEFINE B AS B.value < PREV(B.value)", one_each("", "B", "B")),
+        ("^* A B DEFINE B AS B.value < PREV(B.value)", one_each("AB")),
+        ("$* | B", empties(1, 2, 3, 4)),
+        ("$+ | B DEFINE B AS B.value < PREV(B.value)", one_each("B", "B", first=2)),
+        ("B A $+ DEFINE B AS B.value < PREV(B.value)", one_each("BA", first=3)),
+    ],
+)  # fmt: skip
+def test_parts_of_patterns(ws: hw.Workspace, pattern: str, expected: Rows) -> None:
+    body, _, define = pattern.partition(" DEFINE ")
+    clause = f"ORDER BY id {LABELLED} PATTERN ({body}) {'DEFINE ' + define if define else ''}"
+    assert asked(ws, series(DOWN), clause, SHOWN) == expected
+
+
+@pytest.mark.parametrize(
+    ("quantifier", "expected"),
+    [
+        ("*", b(1, 0, 3)),
+        ("*?", empties(1, 2, 3, 4)),
+        ("+", b(2, 3)),
+        ("+?", b(2, 1, 1, 1)),
+        ("?", b(1, 0, 1, 1, 1)),
+        ("??", empties(1, 2, 3, 4)),
+        ("{,}", b(1, 0, 3)),
+        ("{,}?", empties(1, 2, 3, 4)),
+        ("{1,}", b(2, 3)),
+        ("{1,}?", b(2, 1, 1, 1)),
+        ("{2,}", b(2, 3)),
+        ("{2,}?", b(2, 2)),
+        ("{5,}", []),
+        ("{5,}?", []),
+        ("{,1}", b(1, 0, 1, 1, 1)),
+        ("{,1}?", empties(1, 2, 3, 4)),
+        ("{,2}", b(1, 0, 2, 1)),
+        ("{,2}?", empties(1, 2, 3, 4)),
+        ("{,5}", b(1, 0, 3)),
+        ("{1,1}", b(2, 1, 1, 1)),
+        ("{1,5}", b(2, 3)),
+        ("{1,5}?", b(2, 1, 1, 1)),
+        ("{5,7}", []),
+        ("{1}", b(2, 1, 1, 1)),
+        ("{2}", b(2, 2)),
+        ("{2}?", b(2, 2)),
+        ("{5}", []),
+    ],
+)
+def test_quantifiers(ws: hw.Workspace, quantifier: str, expected: Rows) -> None:
+    clause = f"ORDER BY id {LABELLED} PATTERN (B{quantifier}) DEFINE B AS B.value <= PREV(B.value)"
+    assert asked(ws, series(DOWN), clause, SHOWN) == expected
+
+
+WHOLE = one_each("ABBCC", "ABC", values=VALLEYS)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hidden"),
+    [
+        ("A B+ C+", ""),
+        ("A {- B+ -} C+", "B"),
+        ("{- A -} {- B+ -} C+", "AB"),
+        ("A {- {- B+ -} C+ -}", "BC"),
+        ("{- A B+ C+ -}", "ABC"),
+        ("A B+ {- ()* -} C+", ""),
+        ("A {- B -}+ {- C -}+", "BC"),
+        ("A {- B -}* {- C -}*", "BC"),
+        ("A {- B -}{1,2} {- C -}{1,2}", "BC"),
+    ],
+)
+def test_rows_that_are_matched_and_not_shown(ws: hw.Workspace, pattern: str, hidden: str) -> None:
+    clause = f"ORDER BY id {LABELLED} PATTERN ({pattern}) {FALLS_RISES}"
+    assert asked(ws, series(VALLEYS), clause, SHOWN) == [row for row in WHOLE if row[3] not in hidden]
+
+
+ZIGZAG = (90, 80, 70, 80, 70, 80)
+
+
+def zigzag(*matches: tuple[int, str]) -> Rows:
+    """Matches by their first rows and labels."""
+    return sorted(
+        (first + i, number, ZIGZAG[first + i - 1], label)
+        for number, (first, labels) in enumerate(matches, 1)
+        for i, label in enumerate(labels)
+    )
+
+
+@pytest.mark.parametrize(
+    ("skip", "expected"),
+    [
+        ("PAST LAST ROW", zigzag((1, "ABBC"))),
+        ("TO NEXT ROW", zigzag((1, "ABBC"), (2, "ABC"), (4, "ABC"))),
+        ("TO FIRST C", zigzag((1, "ABBC"), (4, "ABC"))),
+        ("TO LAST B", zigzag((1, "ABBC"), (4, "ABC"))),
+        ("TO B", zigzag((1, "ABBC"), (4, "ABC"))),
+        ("TO U", zigzag((1, "ABBC"), (4, "ABC"))),
+        ("TO A", "first row"),
+        ("TO D", "no row"),
+    ],
+)
+def test_where_the_search_goes_on(ws: hw.Workspace, skip: str, expected: Rows | str) -> None:
+    clause = (
+        f"ORDER BY id {LABELLED} AFTER MATCH SKIP {skip} PATTERN (A B+ C+ D?) SUBSET U = (C, D) "
+        f"{FALLS_RISES}, D AS false"
+    )
+    if isinstance(expected, str):
+        with pytest.raises(EvaluationError, match="SKIP") as caught:
+            asked(ws, series(ZIGZAG), clause)
+        assert "(A B+ C+ D?)" in str(caught.value) or "A B+ C+ D?" in str(caught.value)
+    else:
+        assert asked(ws, series(ZIGZAG), clause, SHOWN) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "pattern", "expected"),
+    [
+        ("ONE ROW PER MATCH", "B*", [(1, None, None), (2, 70, "B"), (3, None, None)]),
+        ("", "B*", [(1, None, None), (2, 70, "B"), (3, None, None)]),
+        ("ONE ROW PER MATCH", "B+", [(1, 70, "B")]),
+        ("ALL ROWS PER MATCH", "B*", [(1, None, None), (2, 70, "B"), (2, 80, "B"), (3, None, None)]),
+        ("ALL ROWS PER MATCH", "B+", [(1, 70, "B"), (1, 80, "B")]),
+        ("ALL ROWS PER MATCH SHOW EMPTY MATCHES", "B*", [(1, None, None), (2, 70, "B"), (2, 80, "B"), (3, None, None)]),
+        ("ALL ROWS PER MATCH OMIT EMPTY MATCHES", "B*", [(2, 70, "B"), (2, 80, "B")]),
+        ("ALL ROWS PER MATCH OMIT EMPTY MATCHES", "B+", [(1, 70, "B"), (1, 80, "B")]),
+        ("ALL ROWS PER MATCH WITH UNMATCHED ROWS", "B+", [(None, None, None), (None, None, None), (1, 70, "B"), (1, 80, "B")]),
+        ("ALL ROWS PER MATCH WITH UNMATCHED ROWS", "B*", [(1, None, None), (2, 70, "B"), (2, 80, "B"), (3, None, None)]),
+    ],
+)  # fmt: skip
+def test_rows_per_match(ws: hw.Workspace, rows: str, pattern: str, expected: Rows) -> None:
+    clause = (
+        f"ORDER BY id MEASURES MATCH_NUMBER() AS n, RUNNING LAST(value) AS v, CLASSIFIER() AS l {rows} "
+        f"PATTERN ({pattern}) DEFINE B AS B.value < PREV(B.value)"
+    )
+    assert asked(ws, series(DOWN), clause, "n, v, l") == expected
+
+
+def test_a_row_of_one_match_is_not_unmatched_because_it_begins_no_other(ws: hw.Workspace) -> None:
+    clause = """ORDER BY id MEASURES MATCH_NUMBER() AS n, CLASSIFIER() AS l ALL ROWS PER MATCH WITH UNMATCHED ROWS
+        AFTER MATCH SKIP TO NEXT ROW PATTERN (A B{2}) DEFINE B AS B.value < PREV(B.value)"""
+    found = asked(ws, series((100, 100, 90, 80, 70, 100)), clause, "id, n, l")
+    first = [(2, 1, "A"), (3, 1, "B"), (3, 2, "A"), (4, 1, "B"), (4, 2, "B"), (5, 2, "B")]
+    assert found == [(1, None, None), *first, (6, None, None)]
+
+
+@pytest.mark.parametrize(
+    ("measure", "expected"),
+    [
+        ("value", (10, 20, 30)),
+        ("LAST(value)", (10, 20, 30)),
+        ("RUNNING LAST(value)", (10, 20, 30)),
+        ("FINAL LAST(value)", (30, 30, 30)),
+        ("FIRST(value)", (10, 10, 10)),
+        ("FINAL FIRST(value)", (10, 10, 10)),
+        ("FINAL LAST(value, 2)", (10, 10, 10)),
+        # up to the current row there are not three of them before the third
+        ("FIRST(value, 2)", (None, None, 30)),
+        ("FINAL FIRST(value, 2)", (30, 30, 30)),
+        ("LAST(value, 10)", (None, None, None)),
+        ("PREV(value)", (None, 10, 20)),
+        ("PREV(value, 0)", (10, 20, 30)),
+        ("NEXT(value)", (20, 30, None)),
+        ("NEXT(FIRST(value), 2)", (30, 30, 30)),
+        ("NEXT(FIRST(value), 10)", (None, None, None)),
+        ("PREV(FIRST(value, 10), 2)", (None, None, None)),
+        ("PREV(LAST(value, 1), 1)", (None, None, 10)),
+        ("FIRST(A.value) IN (30, LAST(A.value))", (True, False, False)),
+        ("CLASSIFIER() IN ('X', lower(CLASSIFIER()))", (False, False, False)),
+        ("MATCH_NUMBER() IN (0, MATCH_NUMBER())", (True, True, True)),
+    ],
+)
+def test_navigation(ws: hw.Workspace, measure: str, expected: tuple[Any, ...]) -> None:
+    clause = f"ORDER BY id MEASURES {measure} AS m ALL ROWS PER MATCH PATTERN (A+)"
+    assert asked(ws, series((10, 20, 30)), clause, "id, m.m") == list(enumerate(expected, 1))
+
+
+def test_navigation_leaves_the_match_and_not_the_partition(ws: hw.Workspace) -> None:
+    measures = "PREV(B.value, 4) AS a, PREV(B.value, 3) AS b, PREV(B.value, 2) AS c, NEXT(B.value, 1) AS d, NEXT(B.value, 2) AS e"
+    clause = f"ORDER BY id MEASURES {measures} PATTERN (A B) DEFINE B AS B.value = PREV(B.value)"
+    assert asked(ws, series((10, 20, 30, 30, 40)), clause) == [(None, 10, 20, 40, None)]
+
+
+def test_a_condition_looks_back_at_what_was_matched(ws: hw.Workspace) -> None:
+    def labels(values: tuple[int, ...], define: str, subset: str = "", end: str = "") -> list[str]:
+        clause = f"ORDER BY id MEASURES CLASSIFIER() AS l ALL ROWS PER MATCH PATTERN ((A | B)* X {end}) {subset} DEFINE X AS {define}"
+        return [row[1] for row in asked(ws, series(values), clause, "id, l")]
+
+    assert labels((1, 1), "value = A.value") == ["A", "X"]
+    assert labels((1, 1), "value = B.value") == ["B", "X"]
+    sums = "value = PREV(LAST(A.value), 3) + FIRST(A.value) + PREV(LAST(B.value), 2)"
+    assert labels((1, 2, 3, 4, 5, 6), sums) == ["B", "A", "A", "A", "B", "X"]
+    named = "PREV(CLASSIFIER(U), 1) = 'A' AND LAST(CLASSIFIER(), 3) = 'B' AND FIRST(CLASSIFIER(U)) = 'B'"
+    assert labels((1, 2, 3, 4, 5), named, "SUBSET U = (A, B)", "$") == ["B", "B", "A", "A", "X"]
+
+
+def test_labels_of_rows_ahead_are_known_to_measures_alone(ws: hw.Workspace) -> None:
+    clause = f"ORDER BY id MEASURES NEXT(CLASSIFIER()) AS l ALL ROWS PER MATCH PATTERN (A B+ C+) {FALLS_RISES}"
+    assert asked(ws, series((90, 80, 70, 80)), clause, "id, l") == [(1, "B"), (2, "B"), (3, "C"), (4, None)]
+    never = "ORDER BY id ALL ROWS PER MATCH PATTERN (A+) DEFINE A AS NEXT(CLASSIFIER()) = 'A'"
+    assert asked(ws, series((90, 80, 70, 80)), never) == []
+
+
+def test_names_of_variables(ws: hw.Workspace) -> None:
+    clause = """ORDER BY id MEASURES CLASSIFIER() AS l ALL ROWS PER MATCH PATTERN (a `b`+ C+)
+        DEFINE `b` AS `b`.value < PREV(`b`.value), c AS C.value > PREV(c.value)"""
+    assert asked(ws, series((90, 80, 70, 80)), clause, "id, l") == [(1, "A"), (2, "b"), (3, "b"), (4, "C")]
+    # a word of the clause is a name where a name is expected
+    named = "FIRST(CLASSIFIER()) = 'B' AND " + " AND ".join(f"FIRST(CLASSIFIER(), {i}) = 'B'" for i in range(1, 8))
+    words = f"ORDER BY id MEASURES CLASSIFIER() AS l ALL ROWS PER MATCH PATTERN ((A | B)+ LAST) DEFINE LAST AS {named}"
+    assert [row[1] for row in asked(ws, series(tuple(range(9))), words, "id, l")] == ["B"] * 8 + ["LAST"]
+
+
+def test_a_subset_is_the_rows_of_its_variables(ws: hw.Workspace) -> None:
+    clause = """ORDER BY id MEASURES CLASSIFIER(U) AS u, CLASSIFIER(W) AS w ALL ROWS PER MATCH PATTERN ((L | H) A)
+        SUBSET U = (L, H), W = (A, L, H) DEFINE A AS A.value = 80, L AS L.value < 80, H AS H.value > 80"""
+    found = asked(ws, series((90, 80, 70, 80)), clause, "id, u, w")
+    assert found == [(1, "H", "H"), (2, "H", "A"), (3, "L", "L"), (4, "L", "A")]
+
+
+def test_running_and_final(ws: hw.Workspace) -> None:
+    clause = f"""ORDER BY id MEASURES FINAL LAST(CLASSIFIER()) AS l, LAST(A.value) AS a, FINAL LAST(A.value) AS fa,
+        LAST(B.value) AS b, FINAL LAST(B.value) AS fb, LAST(C.value) AS c, FINAL LAST(C.value) AS fc
+        ALL ROWS PER MATCH PATTERN (A B+ C+) {FALLS_RISES}"""
+    found = asked(ws, series((90, 80, 70, 100, 200)), clause, "id, l, a, fa, b, fb, c, fc")
+    assert found == [
+        (1, "C", 90, 90, None, 70, None, 200),
+        (2, "C", 90, 90, 80, 70, None, 200),
+        (3, "C", 90, 90, 70, 70, None, 200),
+        (4, "C", 90, 90, 70, 70, 100, 200),
+        (5, "C", 90, 90, 70, 70, 200, 200),
+    ]
+
+
+def test_columns_of_the_output_are_in_the_order_of_the_standard(ws: hw.Workspace) -> None:
+    relation = "(VALUES ('ordering', 'partitioning', 90)) t(id, part, value)"
+    clause = "PARTITION BY part ORDER BY id MEASURES CLASSIFIER() AS l {} PATTERN (A)"
+    assert asked(ws, relation, clause.format("ALL ROWS PER MATCH")) == [("partitioning", "ordering", "A", 90)]
+    assert asked(ws, relation, clause.format("ONE ROW PER MATCH")) == [("partitioning", "A")]
+
+
+def test_several_in_one_query(ws: hw.Workspace) -> None:
+    one = "MATCH_RECOGNIZE (ORDER BY id MEASURES CLASSIFIER() AS l ALL ROWS PER MATCH PATTERN ({}))"
+    query = f"""SELECT a.l, b.l AS m, c.l AS n FROM (VALUES (1), (2), (3)) t(id) {one.format("A")} AS a,
+        (VALUES (10), (20)) t(id) {one.format("B")} AS b, (VALUES (100)) t(id) {one.format("C")} AS c"""
+    assert [tuple(row.values()) for row in ws.query(query).to_pylist()] == [("A", "B", "C")] * 6
+
+
+def test_what_could_be_tried_in_many_ways_is_not(ws: hw.Workspace) -> None:
+    clause = "ORDER BY id PATTERN ((A+)+ B) DEFINE A AS value = 1, B AS value = 2"
+    assert asked(ws, series((1,) * 200), clause) == []
