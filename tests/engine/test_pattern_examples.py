@@ -6,13 +6,14 @@ A case is numbers, which are the values of rows 1, 2, 3 ..., a clause, and the r
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 import headwater as hw
-from headwater.errors import EvaluationError
+from headwater.errors import EvaluationError, StatementError
 from headwater.settings import LogSettings
 
 pytestmark = pytest.mark.slow
@@ -280,7 +281,9 @@ def test_a_condition_looks_back_at_what_was_matched(ws: hw.Workspace) -> None:
 
 
 def test_labels_of_rows_ahead_are_known_to_measures_alone(ws: hw.Workspace) -> None:
-    clause = f"ORDER BY id MEASURES NEXT(CLASSIFIER()) AS l ALL ROWS PER MATCH PATTERN (A B+ C+) {FALLS_RISES}"
+    clause = (
+        f"ORDER BY id MEASURES NEXT(CLASSIFIER()) AS l ALL ROWS PER MATCH PATTERN (A B+ C+) {FALLS_RISES}"
+    )
     assert asked(ws, series((90, 80, 70, 80)), clause, "id, l") == [(1, "B"), (2, "B"), (3, "C"), (4, None)]
     never = "ORDER BY id ALL ROWS PER MATCH PATTERN (A+) DEFINE A AS NEXT(CLASSIFIER()) = 'A'"
     assert asked(ws, series((90, 80, 70, 80)), never) == []
@@ -291,7 +294,9 @@ def test_names_of_variables(ws: hw.Workspace) -> None:
         DEFINE `b` AS `b`.value < PREV(`b`.value), c AS C.value > PREV(c.value)"""
     assert asked(ws, series((90, 80, 70, 80)), clause, "id, l") == [(1, "A"), (2, "b"), (3, "b"), (4, "C")]
     # a word of the clause is a name where a name is expected
-    named = "FIRST(CLASSIFIER()) = 'B' AND " + " AND ".join(f"FIRST(CLASSIFIER(), {i}) = 'B'" for i in range(1, 8))
+    named = "FIRST(CLASSIFIER()) = 'B' AND " + " AND ".join(
+        f"FIRST(CLASSIFIER(), {i}) = 'B'" for i in range(1, 8)
+    )
     words = f"ORDER BY id MEASURES CLASSIFIER() AS l ALL ROWS PER MATCH PATTERN ((A | B)+ LAST) DEFINE LAST AS {named}"
     assert [row[1] for row in asked(ws, series(tuple(range(9))), words, "id, l")] == ["B"] * 8 + ["LAST"]
 
@@ -334,3 +339,103 @@ def test_several_in_one_query(ws: hw.Workspace) -> None:
 def test_what_could_be_tried_in_many_ways_is_not(ws: hw.Workspace) -> None:
     clause = "ORDER BY id PATTERN ((A+)+ B) DEFINE A AS value = 1, B AS value = 2"
     assert asked(ws, series((1,) * 200), clause) == []
+
+
+LETTERS = "(VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')) t(id, value)"
+
+
+def column(ws: hw.Workspace, relation: str, measure: str, rest: str) -> list[Any]:
+    """A measure at every row of matches."""
+    clause = f"ORDER BY id MEASURES {measure} AS m ALL ROWS PER MATCH {rest}"
+    return [row[1] for row in asked(ws, relation, clause, "id, m.m")]
+
+
+@pytest.mark.parametrize(
+    ("measure", "rest", "expected"),
+    [
+        ("array_agg(value || CLASSIFIER())", "PATTERN (X Y Z+)", [["aX"], ["aX", "bY"], ["aX", "bY", "cZ"], ["aX", "bY", "cZ", "dZ"]]),
+        ("array_agg(U.id)", "PATTERN (X Y Z Y) SUBSET U = (X, Z)", [[1], [1], [1, 3], [1, 3]]),
+        ("array_agg(CLASSIFIER(U))", "PATTERN (X Y Z Y) SUBSET U = (X, Z)", [["X"], ["X"], ["X", "Z"], ["X", "Z"]]),
+        ("array_agg(U.value || CLASSIFIER(U))", "PATTERN (X Y Z Y) SUBSET U = (X, Z)", [["aX"], ["aX"], ["aX", "cZ"], ["aX", "cZ"]]),
+        ("FINAL array_agg(lower(CLASSIFIER()))", "PATTERN (A B C D)", [["a", "b", "c", "d"]] * 4),
+        ("sum(MATCH_NUMBER() * 100)", "PATTERN (A B C D)", [100, 200, 300, 400]),
+        ("FINAL sum(-MATCH_NUMBER())", "PATTERN (A B C D)", [-4] * 4),
+        ("max_by(value, CLASSIFIER())", "PATTERN (A B D C)", ["a", "b", "c", "c"]),
+        ("max_by(CLASSIFIER(A), A.id)", "PATTERN (B A C A)", [None, "A", "A", "A"]),
+        ("min_by(1, 2)", "PATTERN (A+)", [1] * 4),
+        ("min_by(B.value, 1)", "PATTERN (A B A A)", [None, "b", "b", "b"]),
+        ("count(C.*)", "PATTERN (A B C D)", [0, 0, 1, 1]),
+        ("count(U.*)", "PATTERN (A B C D) SUBSET U = (B, D)", [0, 1, 1, 2]),
+        ("concat_ws('', array_agg(lower(CLASSIFIER(U))))", "PATTERN (M X T X) SUBSET U = (M, T)", ["m", "m", "mt", "mt"]),
+        # what is navigated to may be an expression over the row and how it is classified
+        ("LAST(value || CLASSIFIER(), 1)", "PATTERN (A B C D)", [None, "aA", "bB", "cC"]),
+        ("NEXT(FIRST(B.value || lower(CLASSIFIER(B))))", "PATTERN (A B C D)", [None, "cc", "cc", "cc"]),
+        ("PREV(coalesce(CLASSIFIER(), 'none'))", "PATTERN (A B C D)", [None, "A", "B", "C"]),
+        ("LAST(CLASSIFIER() = 'A' OR id > 2)", "PATTERN (A B C D)", [True, False, True, True]),
+        # DISTINCT and FILTER
+        ("count(DISTINCT id % 2)", "PATTERN (A+)", [1, 2, 2, 2]),
+        ("sum(DISTINCT id % 2)", "PATTERN (A+)", [1, 1, 1, 1]),
+        ("count(DISTINCT id % 2, id % 3)", "PATTERN (A+)", [1, 2, 3, 4]),
+        ("sum(id) FILTER (WHERE id % 2 = 0)", "PATTERN (A+)", [None, 2, 2, 6]),
+        ("count(*) FILTER (WHERE CLASSIFIER() = 'B')", "PATTERN (A B A B)", [0, 1, 1, 2]),
+        ("count(B.*) FILTER (WHERE B.id > 2)", "PATTERN (A B A B)", [0, 0, 0, 1]),
+        ("array_agg(DISTINCT id % 3) FILTER (WHERE id > 1)", "PATTERN (A+)", [[], [2], [2, 0], [2, 0, 1]]),
+        ("max_by(value, -id) FILTER (WHERE id > 1)", "PATTERN (A+)", [None, "b", "b", "b"]),
+        # other aggregates, as Spark has them
+        ("var_pop(id)", "PATTERN (A+)", [0.0, 0.25, 2 / 3, 1.25]),
+        ("stddev(id)", "PATTERN (A{2})", [None, 0.7071067811865476] * 2),
+        ("collect_set(id % 2)", "PATTERN (A+)", [[1], [1, 0], [1, 0], [1, 0]]),
+        ("string_agg(value, '-')", "PATTERN (A+)", ["a", "a-b", "a-b-c", "a-b-c-d"]),
+        ("bool_and(id < 3)", "PATTERN (A+)", [True, True, False, False]),
+        ("count_if(id > 2)", "PATTERN (A+)", [0, 0, 1, 2]),
+        ("any_value(value)", "PATTERN (A+)", ["a"] * 4),
+        ("last_value(value)", "PATTERN (A+)", ["a", "b", "c", "d"]),
+        ("max(struct(-id, value)).value", "PATTERN (A+)", ["a"] * 4),
+        ("bit_xor(id)", "PATTERN (A+)", [1, 3, 0, 4]),
+        ("corr(id, 2 * id)", "PATTERN (A{3})", [None, 1.0, 1.0]),
+        ("count(DISTINCT CLASSIFIER())", "PATTERN (A B A C)", [1, 2, 2, 3]),
+        ("avg(CAST(id AS DECIMAL(5, 2))) FILTER (WHERE id <> 2)", "PATTERN (A+)", [Decimal("1"), Decimal("1"), Decimal("2"), Decimal("2.666667")]),
+    ],
+)  # fmt: skip
+def test_aggregates(ws: hw.Workspace, measure: str, rest: str, expected: list[Any]) -> None:
+    assert column(ws, LETTERS, measure, rest) == expected
+
+
+def test_a_column_called_as_a_variable_is(ws: hw.Workspace) -> None:
+    relation = "(VALUES (1, 'p'), (2, 'q'), (3, NULL), (4, 's')) t(id, A)"
+    clause = "ORDER BY id MEASURES count(A.A) AS own, count(A) AS every, count(A.*) AS n ALL ROWS PER MATCH PATTERN (A B A A)"
+    found = asked(ws, relation, clause, "id, own, every, n")
+    assert found == [(1, 1, 1, 1), (2, 1, 2, 1), (3, 1, 2, 2), (4, 2, 3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("values", "pattern", "define", "expected"),
+    [
+        # a row that is tried and not taken is in no aggregate
+        ((4, 6, 0), "(A | B)*", "A AS avg(B.value) = 5", "BBA"),
+        ((4, 6, 0, 5), "(A | B)*", "A AS avg(A.value) = 5", "BBBA"),
+        ((1, 1, 1, 1, 1), "(A | B)*", "A AS sum(value) > 4", "BBBBA"),
+        ((2, 4, 6, 8, 10), "(A | B)*", "A AS max(value + MATCH_NUMBER()) > 5", "BBAAA"),
+        ((4, 6, 10, 1, 1, 1, 10, 5, 1), "(A | B)*", "A AS sum(A.value) - A.value <= sum(B.value)", "BABAAAABA"),
+        # two sets of the same sum
+        (tuple(range(1, 9)), "^(A | B)* (X | Y)$", "X AS sum(A.id) + id = sum(B.id), Y AS sum(B.id) + id = sum(A.id)", "AAAABBBX"),
+        ((1, 2, 3, 4), "(A | B | C)* X", "X AS array_agg(CLASSIFIER()) = array('C', 'A', 'B', 'X')", "CABX"),
+        (
+            tuple(range(1, 9)), "(A | B){4}",
+            "A AS max(id - 2 * MATCH_NUMBER()) > 1 AND max(CLASSIFIER()) = 'B', B AS min(lower(CLASSIFIER())) = 'b' OR min(MATCH_NUMBER() + 100) < 0",
+            "BBBABAAA",
+        ),
+        ((1, 2, 3, 9), "A+ B", "B AS B.value > approx_count_distinct(A.value)", None),
+        ((1, 2, 3, 9, 1), "A+ B", "A AS coalesce(stddev_pop(A.value), 0) < 1, B AS B.value > max(A.value)", "AAAB"),
+        ((1, 2, 1, 2, 3), "A+ B", "A AS count(DISTINCT A.value) <= 2, B AS B.value > 2", "AAAAB"),
+    ],
+)  # fmt: skip
+def test_aggregates_in_conditions(
+    ws: hw.Workspace, values: tuple[int, ...], pattern: str, define: str, expected: str | None
+) -> None:
+    rest = f"PATTERN ({pattern}) DEFINE {define}"
+    if expected is None:
+        with pytest.raises(StatementError):
+            column(ws, series(values), "CLASSIFIER()", rest)
+        return
+    assert "".join(column(ws, series(values), "CLASSIFIER()", rest)) == expected

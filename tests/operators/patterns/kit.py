@@ -102,15 +102,18 @@ def asked(
     conditions: dict[str, Sequence[tuple[tuple[Input, ...], Callable[..., Any]]]] | None = None,
     measures: Sequence[tuple[tuple[Input, ...], Callable[..., Any], pa.DataType]] = (),
     arguments: Sequence[Callable[..., Any]] = (),
+    labelled: Sequence[Callable[..., Any]] = (),
     **options: Any,
 ) -> Asked:
     """What is asked for. A variable without conditions of its own is one bit of the column `bits`.
 
-    Arguments of aggregates are functions of `x`, numbered from 0. Shown are key, time, the classifier, the number of the
+    Arguments of aggregates are functions of `x`, numbered from 0, then those that are texts and functions of `x`, the
+    variable of the row and the number of the match. Shown are key, time, the classifier, the number of the
     match, then the measures.
     """
     expressions = [Expression((Navigate(X),), pa.int64()) for _ in arguments]
-    functions: list[Callable[..., Any]] = list(arguments)
+    expressions += [Expression((Navigate(X), Classify(), MatchNumber()), pa.string()) for _ in labelled]
+    functions: list[Callable[..., Any]] = [*arguments, *labelled]
 
     def number(inputs: tuple[Input, ...], function: Callable[..., Any], kind: pa.DataType) -> int:
         expressions.append(Expression(inputs, kind))

@@ -173,7 +173,7 @@ class Partition:
         seen = path if each.final else path[:upto]
         mapped = [i for i, (name, _) in enumerate(seen) if each.variables is None or name in each.variables]
         if isinstance(each, Aggregate):
-            return self._aggregate(each, [self.rows[start + i] for i in mapped])
+            return self._aggregate(each, [(self.rows[start + i], path[i][0], number) for i in mapped])
         if each.nth >= len(mapped):
             return [None]
         at = (mapped[each.nth] if each.side == "first" else mapped[-1 - each.nth]) + each.offset
@@ -182,12 +182,18 @@ class Partition:
         assert isinstance(each, Navigate)
         return [self.rows[start + at][each.column] if 0 <= start + at < len(self.rows) else None]
 
-    def _aggregate(self, each: Aggregate, rows: Sequence[Row]) -> list[Any]:
+    def _aggregate(self, each: Aggregate, rows: Sequence[tuple[Row, str, int]]) -> list[Any]:
         if each.argument is None:
             return [len(rows)]
-        inputs = self.spec.expressions[each.argument].inputs
-        columns = [navigate.column for navigate in inputs if isinstance(navigate, Navigate)]
-        values = [self.functions[each.argument](*(row[column] for column in columns)) for row in rows]
+        values = []
+        for row, label, number in rows:
+            given = [
+                row[i.column] if isinstance(i, Navigate) else label if isinstance(i, Classify) else number
+                for i in self.spec.expressions[each.argument].inputs
+            ]
+            values.append(self.functions[each.argument](*given))
+        if each.kind == "list":
+            return [values]
         values = [value for value in values if value is not None]
         match each.kind:
             case "count":

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.errors import ArithmeticOverflowError
+from headwater.errors import ArithmeticOverflowError, EvaluationError
+from headwater.operators.patterns import measures as module
 from headwater.operators.patterns.pattern import Pattern
 from headwater.operators.patterns.spec import Aggregate, Classify, Input, MatchNumber, Navigate, Skip
 from tests.conftest import LONG
@@ -44,7 +45,11 @@ def measures() -> st.SearchStrategy[Measure]:
     )
     count = st.builds(Aggregate, st.just("count"), some, st.none(), st.booleans())
     mean = st.builds(Aggregate, st.just("avg"), some, st.just(0), st.booleans())
+    listed = st.builds(Aggregate, st.just("list"), some, st.sampled_from([0, 1, 2]), st.booleans())
+    named = st.builds(Aggregate, st.sampled_from(["min", "count"]), some, st.just(2), st.booleans())
     return st.one_of(
+        st.tuples(st.tuples(listed, listed), st.just(lambda a, b: f"{a} {b}"), st.just(pa.string())),
+        st.tuples(st.tuples(named), st.just(str), st.just(pa.string())),
         st.tuples(st.tuples(navigate), st.just(_same), whole),
         st.tuples(st.tuples(navigate, navigate), st.just(_both), whole),
         st.tuples(st.tuples(classify), st.just(_same), st.just(pa.string())),
@@ -70,7 +75,8 @@ def test_measures_are_those_of_the_oracle(
     pattern: Pattern, chosen: list[Measure], given_rows: list[Row], shown: Any, skip: Skip
 ) -> None:
     arguments = [lambda x: x, lambda x: x if x % 2 else None]
-    question = asked(pattern, measures=chosen, arguments=arguments, rows=shown, skip=skip)
+    labelled = [lambda x, label, number: f"{label}{number}" if x % 2 else None]
+    question = asked(pattern, measures=chosen, arguments=arguments, labelled=labelled, rows=shown, skip=skip)
     assert question.matched(given_rows) == question.expected(given_rows)
 
 
@@ -95,3 +101,13 @@ def test_a_sum_that_does_not_fit_names_the_pattern() -> None:
     question = asked(concat("A+"), measures=total, arguments=[lambda x: x])
     with pytest.raises(ArithmeticOverflowError, match=r"a match of \(pattern\)"):
         question.matched([(0, i, 1, 2**62) for i in range(3)])
+
+
+def test_lists_are_made_some_at_a_time_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[Measure] = [((Aggregate("list", None, 0),), str, pa.string())]
+    given_rows = [(key, i, 1, i) for key in range(3) for i in range(9)]
+    question = asked(concat("A+"), measures=joined, arguments=[lambda x: x], rows="all", work_max=50)
+    monkeypatch.setattr(module, "LISTED_MAX", 10)
+    assert question.matched(given_rows) == question.expected(given_rows)
+    with pytest.raises(EvaluationError, match=r"a match of the pattern \(pattern\) is too long"):
+        question.matched([(7, i, 1, i) for i in range(10)])

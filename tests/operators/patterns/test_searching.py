@@ -47,9 +47,15 @@ def _is_odd(*values: Any) -> bool:
     return bool(values[0] % 2)
 
 
+def _ends_alike(values: list[Any]) -> bool:
+    return len(values) < 3 or values[-1] == values[-3]
+
+
 def conditions() -> st.SearchStrategy[Condition]:
     """Of inputs of all kinds."""
+    listed = st.builds(Aggregate, st.just("list"), some, st.sampled_from([0, 1]))
     return st.one_of(
+        st.tuples(st.tuples(listed), st.just(_ends_alike)),
         st.tuples(st.tuples(navigations, navigations), st.just(_is_less)),
         st.tuples(st.tuples(st.just(Navigate(X)), navigations), st.just(_is_less)),
         st.tuples(st.tuples(aggregates), st.just(_is_at_least_2)),
@@ -83,6 +89,7 @@ def test_matches_are_those_of_the_oracle(
         pattern,
         conditions=own,
         arguments=[lambda x: x],
+        labelled=[lambda x, label, number: f"{label}{(x + number) % 2}"],
         rows=shown,
         skip=skip,
         within=within,
@@ -128,6 +135,32 @@ def test_partitions_are_asked_for_at_once() -> None:
     given_rows = [(key, i, 7, i) for key in range(500) for i in range(6)]
     assert match_rows(question.spec, batch(given_rows), evaluate).num_rows == 1_000
     assert len(calls) < 20
+
+
+def test_what_is_asked_if_the_answer_is_no_is_asked_at_once() -> None:
+    choice = Quantified(Alternate((Variable("A"), Variable("B"))), 1, None)
+    total = (Aggregate("sum", frozenset("A"), 0),)
+    question = asked(
+        Concat((choice, Variable("C"))),
+        conditions={"A": [], "B": [], "C": [(total, lambda t: t == 55)]},
+        arguments=[lambda x: x],
+    )
+    evaluate, calls = _counting(question)
+    given_rows = [(7, i, 0, i) for i in range(12)]
+    made = match_rows(question.spec, batch(given_rows), evaluate)
+    assert made.num_rows == 1
+    assert len(calls) < 25, "of some hundred paths that were tried"
+
+
+def test_a_long_partition_may_take_more_steps_than_a_short_one() -> None:
+    question = rising(concat("A B"), Navigate(X, frozenset("A")))
+    limited = asked(
+        concat("A B"),
+        conditions={"A": [], "B": [((Navigate(X, frozenset("A")), Navigate(X)), _is_less)]},
+        work_max=0,
+    )
+    given_rows = [(0, i, 0, i) for i in range(1_000)]
+    assert limited.matched(given_rows) == question.matched(given_rows)
 
 
 def test_a_pattern_that_needs_too_many_steps_is_refused_by_its_name() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.errors import ArithmeticOverflowError
+from headwater.errors import ArithmeticOverflowError, EvaluationError
 from headwater.hashing import Indices
 from headwater.operators.delta import take_rows
 from headwater.operators.frames import Frames, Weighted
@@ -26,6 +27,9 @@ from headwater.operators.patterns.spec import (
     Variables,
 )
 from headwater.operators.sums import Bools
+
+LISTED_MAX = 1 << 22
+"""Values in the lists that are handed over at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +50,38 @@ class Measuring:
         self._evaluate = evaluate
         self._selections: dict[Variables, Selection] = {}
         self._weighted: dict[tuple[Variables, int], Weighted] = {}
+        self._values: dict[tuple[Variables, int], pa.Array] = {}
         self._frames: list[Frames] = []
 
     def column(self, expression: int, points: Points) -> pa.Array:
         """An expression at some points."""
+        listed = self._listed(expression, points)
+        if int(listed.sum()) <= LISTED_MAX:
+            return self._column(expression, points)
+        most = np.bincount(points.matches, weights=listed)
+        if most.max() > self._spec.work_max:
+            raise too_long(self._spec)
+        parts = np.searchsorted(
+            np.cumsum(listed), np.arange(LISTED_MAX, int(listed.sum()), LISTED_MAX), side="right"
+        )
+        bounds = np.unique(np.concatenate(([0], parts, [len(listed)])))
+        return pa.concat_arrays(
+            [
+                self._column(expression, Points(points.matches[low:high], points.upto[low:high]))
+                for low, high in pairwise(bounds.tolist())
+            ]
+        )
+
+    def _listed(self, expression: int, points: Points) -> Indices:
+        """How many values the lists of an expression have at each point."""
+        counts = np.zeros(len(points.matches), dtype=np.int64)
+        for each in self._spec.expressions[expression].inputs:
+            if isinstance(each, Aggregate) and each.kind == "list":
+                _, low, high = self._range(each.variables, points, each.final)
+                counts += high - low
+        return counts
+
+    def _column(self, expression: int, points: Points) -> pa.Array:
         columns = [
             column
             for each in self._spec.expressions[expression].inputs
@@ -110,23 +142,73 @@ class Measuring:
         if each.argument is None:
             return [pa.array(high - low)]
         held = (each.variables, each.argument)
-        if held not in self._weighted:
-            rows = take_rows(self._partitions.rows, self._found.rows[selection.places])
-            self._weighted[held] = weighted(self._spec, each.argument, rows, self._evaluate)
         frames = Frames(low, high)
+        if each.kind == "list":
+            return [lists(self._argument(held, selection), frames)]
+        if held not in self._weighted:
+            self._weighted[held] = weighted(self._argument(held, selection))
         self._frames.append(frames)  # the values know frames by their identity
         return aggregated(each, self._weighted[held], frames, self._spec)
 
+    def _argument(self, held: tuple[Variables, int], selection: Selection) -> pa.Array:
+        if held not in self._values:
+            found, places = self._found, selection.places
+            rows = take_rows(self._partitions.rows, found.rows[places])
+            rows_of = Mapped(rows, found.labels[places], found.numbers[found.owners[places]])
+            self._values[held] = argument_values(self._spec, held[1], rows_of, self._evaluate)
+        return self._values[held]
 
-def weighted(spec: MatchSpec, argument: int, rows: pa.RecordBatch, evaluate: Evaluate) -> Weighted:
-    """The values of an aggregate's argument for rows, each of which counts once."""
+
+@dataclass(frozen=True, eq=False)
+class Mapped:
+    """Rows of matches: the variable that each is mapped to, by number, and the number of its match."""
+
+    rows: pa.RecordBatch
+    labels: Indices
+    numbers: Indices
+
+
+def argument_values(spec: MatchSpec, argument: int, mapped: Mapped, evaluate: Evaluate) -> pa.Array:
+    """The argument of an aggregate for rows of matches."""
     columns = []
     for each in spec.expressions[argument].inputs:
-        if not isinstance(each, Navigate):
-            raise TypeError("the argument of an aggregate looks at columns of a row alone")
-        columns.append(rows.column(each.column))
-    values = evaluate(argument, batch(columns), rows.num_rows)
-    return Weighted(batch([values]), np.ones(rows.num_rows, dtype=np.int64))
+        match each:
+            case Navigate():
+                columns.append(mapped.rows.column(each.column))
+            case Classify():
+                columns.append(pc.take(pa.array(spec.variables, pa.string()), pa.array(mapped.labels)))
+            case MatchNumber():
+                columns.append(pa.array(mapped.numbers, pa.int64()))
+            case Aggregate():
+                raise TypeError("the argument of an aggregate looks at its row alone")
+    return evaluate(argument, batch(columns), mapped.rows.num_rows)
+
+
+def weighted(values: pa.Array) -> Weighted:
+    """Values of an aggregate's argument, each of which counts once."""
+    return Weighted(batch([values]), np.ones(len(values), dtype=np.int64))
+
+
+def lists(values: pa.Array, frames: Frames) -> pa.Array:
+    """The values of each range, as a list."""
+    sizes = frames.ends - frames.starts
+    offsets = np.concatenate(([0], np.cumsum(sizes)))
+    if offsets[-1] >= np.iinfo(np.int32).max:
+        raise OverflowError("lists have too many values for one array")
+    places = np.arange(offsets[-1]) + np.repeat(frames.starts - offsets[:-1], sizes)
+    taken = pc.take(values, pa.array(places))
+    kind = pa.list_(pa.field("element", values.type))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), taken, type=kind)
+
+
+def too_long(spec: MatchSpec) -> EvaluationError:
+    """Why lists of the rows of a match are not made."""
+    return EvaluationError(
+        f"a match of the pattern {spec.text} is too long for what is asked of all its rows",
+        detail=f"an aggregate would look at more than {spec.work_max:,} values: at all rows of the match, for each of them",
+        hint="use ONE ROW PER MATCH, or bound the pattern's quantifiers",
+        pattern=spec.text,
+    )
 
 
 def aggregated(each: Aggregate, values: Weighted, frames: Frames, spec: MatchSpec) -> list[pa.Array]:
@@ -142,4 +224,5 @@ def aggregated(each: Aggregate, values: Weighted, frames: Frames, spec: MatchSpe
                 key={},
             )
 
+    assert each.kind != "list"
     return values.buffers(Function(each.kind, (0,)), frames, overflow)

@@ -3,7 +3,8 @@
 Whether such a condition holds depends on where its inputs navigate to, and on nothing else: that is its *question*.
 Attempts to match run side by side, one for each partition and some for rows further on in it, each until it needs an
 answer; then all open questions are answered at once. An attempt in a loop asks also what it will want to know if the
-next rows are taken. Answers are kept, so that asking too much costs time and changes nothing.
+next rows are taken; one that was told no before, what it will want to know if it is told no again. Answers are kept, so
+that asking too much costs time and changes nothing.
 
 A branch is not entered if the symbols of its rows say that no match comes of it (see `reach`), nor if one with the same
 place, row and navigation has failed before. What that leaves is bounded for each partition. Where it is asked when a
@@ -13,6 +14,7 @@ match is final, symbols are not enough: rows to come could change what they say,
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -28,10 +30,11 @@ from headwater.operators.lanes import booleans
 from headwater.operators.patterns.automaton import ACCEPT
 from headwater.operators.patterns.found import Finding
 from headwater.operators.patterns.matching import Cursors, Failure, Ground, Outcome, finished, next_start
-from headwater.operators.patterns.measures import aggregated, weighted
+from headwater.operators.patterns.measures import Mapped, aggregated, argument_values, lists, weighted
 from headwater.operators.patterns.partitions import batch
 from headwater.operators.patterns.reach import OPEN
 from headwater.operators.patterns.spec import (
+    WORK_ROW_MAX,
     Aggregate,
     Classify,
     Evaluate,
@@ -43,10 +46,13 @@ from headwater.operators.patterns.spec import (
 
 
 class _Rows(NamedTuple):
-    """The rows of an aggregate: all of them; or the first, if they follow one another."""
+    """The rows of an aggregate: all of them; or the first, if they follow one another. Where its argument looks at them, the
+    variables that they are mapped to, in which case all are there, and the number of the match."""
 
     key: tuple[int, ...]
     size: int
+    labels: tuple[int, ...] = ()
+    number: int = 0
 
 
 Question = tuple[object, ...]
@@ -57,10 +63,14 @@ _SIDE_BY_SIDE = 4_096
 """Partitions that are searched at a time."""
 _AHEAD_MAX = 1_024
 """Rows for which a loop asks in advance, at most."""
+_SUPPOSED_MAX = 1_024
+"""Questions that are asked in case the ones before are answered by no, at most."""
 _ATTEMPTS_MAX = 256
 """Rows of a partition at which matches are tried at a time."""
-_ANSWERS_MAX = 2_000_000
+_ANSWERS_MAX = 500_000
 """Answers that are kept."""
+_FAILED_MAX = 200_000
+"""Branches that are known to have failed, of one attempt."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +90,8 @@ class _Conditions:
     """Whether the path itself matters, not only which rows it has led to."""
     numbered: bool
     """Whether the number of the match matters."""
+    arguments: dict[int, tuple[bool, bool]]
+    """Of the arguments of aggregates: whether they look at the variables of rows, and at the number of the match."""
 
     @staticmethod
     def of(ground: Ground) -> _Conditions:
@@ -91,6 +103,7 @@ class _Conditions:
         inputs = [
             each for numbers in by_label for number in numbers for each in spec.expressions[number].inputs
         ]
+        arguments = [within for each in inputs for within in spec.argument_inputs(each)]
         sets = list(dict.fromkeys(each.variables for each in inputs if not isinstance(each, MatchNumber)))
         firsts, lasts = [0] * len(sets), [0] * len(sets)
         for each in inputs:
@@ -110,8 +123,16 @@ class _Conditions:
             tuple(tuple(i for i, s in enumerate(sets) if s is None or name in s) for name in names),
             tuple(firsts),
             tuple(lasts),
-            any(isinstance(each, Classify) for each in inputs),
-            any(isinstance(each, MatchNumber) for each in inputs),
+            any(isinstance(each, Classify) for each in (*inputs, *arguments)),
+            any(isinstance(each, MatchNumber) for each in (*inputs, *arguments)),
+            {
+                each.argument: (
+                    any(isinstance(i, Classify) for i in spec.argument_inputs(each)),
+                    any(isinstance(i, MatchNumber) for i in spec.argument_inputs(each)),
+                )
+                for each in inputs
+                if isinstance(each, Aggregate) and each.argument is not None
+            },
         )
 
 
@@ -168,7 +189,7 @@ class _Search:
         while (row := self._cursors.upfrom(row, end)) < end:
             first = self._attempt(attempts, partition, row, number)
             questions = first.ask()
-            if work + first.steps > ground.spec.work_max:
+            if work + first.steps > self.work_max(partition):
                 raise self._too_much(partition)
             if not first.over:
                 for at in self._following(row + 1, end, 0 if self.conditions.numbered else width):
@@ -188,6 +209,12 @@ class _Search:
             self._cursors.skipped[row + 1 : after] = True
             row, width = after, max(width // 2, 1)
             attempts = {at: each for at, each in attempts.items() if at >= row}
+
+    def work_max(self, partition: int) -> int:
+        """Steps that may be made in a partition."""
+        partitions = self.ground.partitions
+        rows = partitions.ends.item(partition) - partitions.starts.item(partition)
+        return self.ground.spec.work_max + WORK_ROW_MAX * rows
 
     def _attempt(self, attempts: dict[int, _Attempt], partition: int, row: int, number: int) -> _Attempt:
         if row not in attempts:
@@ -211,7 +238,7 @@ class _Search:
         told = ", ".join(f"{name} = {value!r}" for name, value in key.items())
         return EvaluationError(
             f"matching the pattern {ground.spec.text} takes too many steps",
-            detail=f"more than {ground.spec.work_max:,} in one partition{': ' + told if told else ''}",
+            detail=f"more than {self.work_max(partition):,} in one partition{': ' + told if told else ''}",
             hint="make its alternatives exclude each other, bound its quantifiers, or add WITHIN",
             pattern=ground.spec.text,
             key=key,
@@ -232,8 +259,10 @@ class _Attempt:
         self._limit = search.ground.limit(row, self._end)
         self._lane = int(search.ground.reach.lanes[partition])
         self._mapped: list[list[int]] = [[] for _ in search.conditions.tracked]
-        self._ahead = 1
+        self._ahead = self._supposing = 1
         self._path: list[int] = []
+        self._failed: set[Question] = set()
+        self._work_max = search.work_max(partition)
         self._run = self._search_on()
         self._waiting: list[Question] = []
         self.path: list[int] | None = None
@@ -256,17 +285,18 @@ class _Attempt:
         ground, conditions, path = self._ground, self._search.conditions, self._path
         automaton, reach = ground.automaton, ground.reach
         ends, looked, limit = reach.ends, reach.looked, self._limit
-        failed: set[Question] = set()
+        failed = self._failed
         stack = [iter(ground.begins(self._row, self._partition))]
         while stack:
             self.steps += 1
-            if self.steps > ground.spec.work_max:
+            if self.steps > self._work_max:
                 return
             place = next(stack[-1], None)
             if place is None:
                 stack.pop()
                 if stack:
-                    failed.add(self._standing())
+                    if len(failed) < _FAILED_MAX:
+                        failed.add(self._standing())
                     self._leave()
                 continue
             if place == ACCEPT:
@@ -294,8 +324,11 @@ class _Attempt:
             if expressions:
                 answers = self._search.answers
                 questions = [self._question(each) for each in expressions]
-                while any(question not in answers for question in questions):
-                    yield self._in_advance(place, at, questions)
+                if any(question not in answers for question in questions):
+                    while any(question not in answers for question in questions):
+                        yield self._in_advance(place, at, questions) + self._supposed(stack)
+                    was_no = not all(answers[question] for question in questions)
+                    self._supposing = min(4 * self._supposing, _SUPPOSED_MAX) if was_no else 1
                 if not all(answers[question] for question in questions):
                     self._leave()
                     continue
@@ -303,6 +336,62 @@ class _Attempt:
                 self._leave()
                 continue
             stack.append(iter(automaton.follow[place][at + 1 == self._end]))
+
+    def _supposed(self, stack: Sequence[Iterator[int]]) -> list[Question]:
+        """Questions that will be open if those about the row that was entered last are answered by no, and so on."""
+        if self._supposing == 1:
+            return []
+        ground, search = self._ground, self._search
+        labels, answers = ground.automaton.labels, search.answers
+        path, mapped = self._path.copy(), [rows.copy() for rows in self._mapped]
+        ahead = [copy(each) for each in stack]
+        asked: dict[Question, None] = {}
+        failed: set[Question] = set()
+        self._leave()
+        steps = 0
+        while ahead and len(asked) < self._supposing and steps < 8 * self._supposing:
+            steps += 1
+            place = next(ahead[-1], None)
+            if place is None:
+                ahead.pop()
+                if ahead:
+                    failed.add(self._standing())
+                    self._leave()
+                continue
+            at = self._row + len(self._path)
+            if place == ACCEPT:
+                break
+            if (
+                at >= self._limit
+                or not self._reaches(place, at)
+                or not ground.masks.item(at) >> labels[place] & 1
+            ):
+                continue
+            self._enter(place, at)
+            questions = [self._question(each) for each in search.conditions.by_label[labels[place]]]
+            unknown = [question for question in questions if question not in answers]
+            asked.update(dict.fromkeys(unknown))
+            standing = self._standing()
+            if (
+                unknown
+                or not all(answers[q] for q in questions)
+                or standing in failed
+                or standing in self._failed
+            ):
+                self._leave()
+                continue
+            ahead.append(iter(ground.automaton.follow[place][at + 1 == self._end]))
+        self.steps += steps
+        self._path[:] = path
+        for rows, before in zip(self._mapped, mapped, strict=True):
+            rows[:] = before
+        return list(asked)
+
+    def _reaches(self, place: int, at: int) -> bool:
+        """Whether the symbols of rows let a match come of it."""
+        ground, reach = self._ground, self._ground.reach
+        cell = reach.offsets.item(self._end - 1 - at) + self._lane
+        return ground.spec.closing or reach.ends.item(place, cell) <= self._limit
 
     def _enter(self, place: int, row: int) -> None:
         self._path.append(place)
@@ -339,12 +428,7 @@ class _Attempt:
             return self._number
         rows = self._mapped[self._search.conditions.tracked.index(each.variables)]
         if isinstance(each, Aggregate):
-            if each.argument is None:
-                return len(rows)
-            if not rows:
-                return _Rows((0,), 0)
-            is_range = rows[-1] - rows[0] + 1 == len(rows)
-            return _Rows((rows[0],) if is_range else tuple(rows), len(rows))
+            return len(rows) if each.argument is None else self._rows_of(each, each.argument, rows)
         if each.nth >= len(rows):
             return -1
         row = (rows[each.nth] if each.side == "first" else rows[-1 - each.nth]) + each.offset
@@ -352,6 +436,20 @@ class _Attempt:
             at = row - self._row
             return self._ground.automaton.labels[self._path[at]] if 0 <= at < len(self._path) else -1
         return row if self._begin <= row < self._end else -1
+
+    def _rows_of(self, each: Aggregate, argument: int, rows: list[int]) -> _Rows:
+        if each.kind == "list":
+            self.steps += len(rows)
+        is_labelled, is_numbered = self._search.conditions.arguments[argument]
+        number = self._number if is_numbered else 0
+        if not rows:
+            return _Rows((0,), 0, (), number)
+        if is_labelled:
+            labels = self._ground.automaton.labels
+            mapped = tuple(labels[self._path[row - self._row]] for row in rows)
+            return _Rows(tuple(rows), len(rows), mapped, number)
+        is_range = rows[-1] - rows[0] + 1 == len(rows)
+        return _Rows((rows[0],) if is_range else tuple(rows), len(rows), (), number)
 
     def _in_advance(self, place: int, row: int, questions: Sequence[Question]) -> list[Question]:
         """Questions that are open, and those that will be if a loop goes on."""
@@ -380,6 +478,8 @@ class _Answering:
     ground: Ground
     evaluate: Evaluate
     names: pa.Array = field(init=False)
+    values: dict[int, pa.Array] = field(default_factory=dict)
+    """Of arguments, for all rows."""
 
     def __post_init__(self) -> None:
         self.names = pa.array(self.ground.spec.variables, pa.string())
@@ -411,17 +511,37 @@ class _Answering:
     def _aggregated(self, each: Aggregate, argument: int, lane: Sequence[object]) -> list[pa.Array]:
         """An aggregate over ranges of rows, given by where they begin and end, or else row by row."""
         asked = [rows for rows in lane if isinstance(rows, _Rows)]
-        longest: dict[tuple[int, ...], int] = {}
+        longest: dict[_Rows, int] = {}
         for rows in asked:
-            longest[rows.key] = max(longest.get(rows.key, 0), rows.size)
-        begins: dict[tuple[int, ...], int] = {}
-        parts, offset = [], 0
-        for key, count in longest.items():
-            begins[key] = offset
+            alike = rows._replace(size=0)
+            longest[alike] = max(longest.get(alike, 0), rows.size)
+        begins: dict[_Rows, int] = {}
+        parts, labels, offset = [], [], 0
+        for alike, count in longest.items():
+            begins[alike] = offset
             offset += count
+            key = alike.key
             parts.append(np.array(key) if len(key) > 1 else np.arange(key[0], key[0] + count))
-        low = np.array([begins[rows.key] for rows in asked], dtype=np.int64)
+            labels.append(np.array(alike.labels or [0] * count, dtype=np.int64))
+        low = np.array([begins[rows._replace(size=0)] for rows in asked], dtype=np.int64)
         high = low + np.array([rows.size for rows in asked], dtype=np.int64)
         spec, places = self.ground.spec, np.concatenate(parts).astype(np.int64)
-        values = weighted(spec, argument, take_rows(self.ground.partitions.rows, places), self.evaluate)
-        return aggregated(each, values, Frames(low, high), spec)
+        frames = Frames(low, high)
+        if all(isinstance(looked, Navigate) for looked in spec.argument_inputs(each)):
+            values = pc.take(self._of_rows(argument), pa.array(places))
+        else:
+            numbers = np.repeat([alike.number for alike in longest], list(longest.values()))
+            mapped = Mapped(take_rows(self.ground.partitions.rows, places), np.concatenate(labels), numbers)
+            values = argument_values(spec, argument, mapped, self.evaluate)
+        if each.kind == "list":
+            return [lists(values, frames)]
+        return aggregated(each, weighted(values), frames, spec)
+
+    def _of_rows(self, argument: int) -> pa.Array:
+        """An argument that looks at nothing but its row, for all rows."""
+        if argument not in self.values:
+            rows = self.ground.partitions.rows
+            none = np.zeros(rows.num_rows, dtype=np.int64)
+            mapped = Mapped(rows, none, none)
+            self.values[argument] = argument_values(self.ground.spec, argument, mapped, self.evaluate)
+        return self.values[argument]

@@ -37,14 +37,15 @@ Variables = frozenset[str] | None
 Evaluate = Callable[[int, pa.RecordBatch, int], pa.Array]
 """Evaluates the expression of this number over its inputs, of so many rows; a batch without columns keeps no count."""
 
-AggregateKind = Literal["count", "sum", "avg", "min", "max"]
+AggregateKind = Literal["count", "sum", "avg", "min", "max", "list"]
 
 CLOSES = "closes"
 """The column, the last of all if it is asked for, that says when a row of the output is final."""
 NEVER = 2**63 - 1
 """What `closes` says as long as only a row that is not there yet can settle it."""
-WORK_MAX = 10_000_000
-"""Steps that matching may take in one partition."""
+WORK_MAX = 1_000_000
+"""Steps that matching may take in one partition, and as many more for each of its rows as `WORK_ROW_MAX` says."""
+WORK_ROW_MAX = 200
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,16 @@ class Classify:
 class Aggregate:
     """The buffer columns of a function over the rows mapped to the variables, in place of one input as many as it has.
 
-    `argument` is the number of an expression whose inputs are columns of the row alone; None counts rows.
+    `argument` is the number of an expression whose inputs are columns of the row, its variable and the number of the match
+    alone; None counts rows. A `list` has the argument of every row, in their order: what becomes of it is up to the
+    expression, of which `function` tells one from another.
     """
 
     kind: AggregateKind
     variables: Variables = None
     argument: int | None = None
     final: bool = False
+    function: str = ""
 
 
 @dataclass(frozen=True)
@@ -195,8 +199,16 @@ class MatchSpec:
             case Aggregate(kind=kind, argument=argument):
                 if argument is None:
                     return [pa.int64()]
-                values = pa.schema([pa.field("value", self.expressions[argument].type)])
-                return functions.fields(Function(kind, (0,)), values)
+                value = self.expressions[argument].type
+                if kind == "list":
+                    return [pa.list_(pa.field("element", value))]
+                return functions.fields(Function(kind, (0,)), pa.schema([pa.field("value", value)]))
+
+    def argument_inputs(self, each: Input) -> tuple[Input, ...]:
+        """What the argument of an aggregate looks at; nothing if it is none, or has none."""
+        if not isinstance(each, Aggregate) or each.argument is None:
+            return ()
+        return self.expressions[each.argument].inputs
 
     def is_symbol(self, variable: str, expression: int) -> bool:
         """Whether a condition of a variable depends on the row, and rows at a fixed distance, alone."""

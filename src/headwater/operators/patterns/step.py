@@ -96,7 +96,8 @@ def _rows_back(spec: MatchSpec) -> int:
 def _inputs(spec: MatchSpec) -> list[Input]:
     """What conditions and measures look at."""
     numbers = [*spec.measures, *(number for each in spec.conditions.values() for number in each)]
-    return [each for number in numbers for each in spec.expressions[number].inputs]
+    looked = [each for number in numbers for each in spec.expressions[number].inputs]
+    return looked + [within for each in looked for within in spec.argument_inputs(each)]
 
 
 def step(spec: MatchSpec, rows: Sequence[Run], cuts: Sequence[Run], delta: Delta, evaluate: Evaluate) -> Step:

@@ -117,6 +117,21 @@ class Catalyst:
         ansi = module(self.expressions, "EvalMode").fromBoolean(True)
         return self.expressions.Cast(expression, data_type, self.none(), ansi)
 
+    def call(self, name: str, arguments: Sequence[Jvm]) -> Jvm:
+        """A call of a function of Spark's, still to be analysed."""
+        none, analysis = self.none(), self.jvm.org.apache.spark.sql.catalyst.analysis
+        return analysis.UnresolvedFunction(
+            self.seq([name]), self.seq(arguments), False, none, none, self.seq([]), False
+        )
+
+    def variable(self, *names: str) -> Jvm:
+        """The argument of a lambda, or a field of it, still to be analysed."""
+        return self.expressions.UnresolvedNamedLambdaVariable(self.seq(names))
+
+    def lambda_of(self, body: Jvm, *arguments: str) -> Jvm:
+        """A lambda, still to be analysed."""
+        return self.expressions.LambdaFunction(body, self.seq(self.variable(a) for a in arguments), False)
+
     def rewritten(self, node: Jvm, change: Callable[[Jvm], Jvm | None]) -> Jvm:
         """A tree with every node for which `change` gives another one replaced, from the leaves up."""
         below = children_of(node)

@@ -124,7 +124,7 @@ class _Lists:
     def _list(self, call: Jvm, value: Jvm, order: Sequence[Jvm]) -> Jvm:
         keys = [f"key{i}" for i in range(len(order))]
         fields = zip([*keys, _VALUE], [*(o.child() for o in order), value], strict=True)
-        element = self._call("named_struct", [e for name, e in fields for e in (self._literal(name), e)])
+        element = self._c.call("named_struct", [e for name, e in fields for e in (self._literal(name), e)])
         found = self._c.seq([element])
         listed = call.copy(
             call.nameParts(),
@@ -136,13 +136,13 @@ class _Lists:
             False,
         )
         if all(_ascends(o) and _nulls_first(o) for o in order):
-            ordered = self._call("sort_array", [listed])  # which is how structs compare
+            ordered = self._c.call("sort_array", [listed])  # which is how structs compare
         else:
-            ordered = self._call("array_sort", [listed, self._comparison(keys, order)])
+            ordered = self._c.call("array_sort", [listed, self._comparison(keys, order)])
         if option(call.ignoreNulls()) is not False:
-            filled = self._c.expressions.IsNotNull(self._of("s", _VALUE))
-            ordered = self._call("filter", [ordered, self._lambda(filled, "s")])
-        return self._call("transform", [ordered, self._lambda(self._of("s", _VALUE), "s")])
+            filled = self._c.expressions.IsNotNull(self._c.variable("s", _VALUE))
+            ordered = self._c.call("filter", [ordered, self._c.lambda_of(filled, "s")])
+        return self._c.call("transform", [ordered, self._c.lambda_of(self._c.variable("s", _VALUE), "s")])
 
     def _comparison(self, keys: Sequence[str], order: Sequence[Jvm]) -> Jvm:
         """(l, r) -> -1, 0 or 1: by the first key in which they differ, and by the value if by none."""
@@ -150,7 +150,7 @@ class _Lists:
         directions = [(k, _ascends(o), _nulls_first(o)) for k, o in zip(keys, order, strict=True)]
         branches = []
         for key, ascending, nulls_first in (*directions, (_VALUE, True, True)):
-            left, right = self._of("l", key), self._of("r", key)
+            left, right = self._c.variable("l", key), self._c.variable("r", key)
             less, null = (-1 if ascending else 1), (-1 if nulls_first else 1)
             cases = [
                 (e.IsNull(left), null),
@@ -159,23 +159,11 @@ class _Lists:
             ]
             which = self._case([(when, self._literal(n)) for when, n in cases], self._literal(-less))
             branches.append((e.Not(e.EqualNullSafe(left, right)), which))
-        return self._lambda(self._case(branches, self._literal(0)), "l", "r")
+        return self._c.lambda_of(self._case(branches, self._literal(0)), "l", "r")
 
     def _case(self, branches: Sequence[tuple[Jvm, Jvm]], otherwise: Jvm) -> Jvm:
         pairs = self._c.seq(self._pair(when, then) for when, then in branches)
         return self._c.expressions.CaseWhen(pairs, self._some.apply(otherwise))
-
-    def _lambda(self, body: Jvm, *arguments: str) -> Jvm:
-        return self._c.expressions.LambdaFunction(body, self._c.seq(self._of(a) for a in arguments), False)
-
-    def _of(self, *names: str) -> Jvm:
-        return self._c.expressions.UnresolvedNamedLambdaVariable(self._c.seq(names))
-
-    def _call(self, name: str, arguments: Sequence[Jvm]) -> Jvm:
-        none = self._c.none()
-        return self._analysis.UnresolvedFunction(
-            self._c.seq([name]), self._c.seq(arguments), False, none, none, self._c.seq([]), False
-        )
 
     def _literal(self, value: str | int) -> Jvm:
         return module(self._c.expressions, "Literal").apply(value)

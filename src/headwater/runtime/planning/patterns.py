@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -38,6 +39,7 @@ from headwater.runtime.planning.catalyst import (
 from headwater.runtime.planning.cumulating import exchanged_subqueries, rewritten_plan
 from headwater.runtime.planning.determinism import Determinism
 from headwater.runtime.planning.handles import Bound
+from headwater.runtime.planning.pattern_aggregates import Folding, plain_call
 from headwater.runtime.planning.pattern_expressions import ExpressionReader, Read, RowColumns
 from headwater.runtime.planning.time_bounds import span_of
 
@@ -198,6 +200,7 @@ class _Match:
             within=within,
             time=time,
             timeouts=clause.timeouts,
+            work_max=k.WORK_MAX,
         )
         number = len(c.matches)
         c.matches[number] = g.RowPattern(spec, tuple(made.expressions), self._text())
@@ -343,12 +346,16 @@ class _Expressions:
         self.expressions: list[g.Expression] = []
         self.typed: dict[int, Jvm] = {}
         """Spark's, by number."""
-        for column in reader.arguments:
-            attribute = self._columns[column]
-            self._add(attribute, (k.Navigate(column),), (attribute,))
         self._finals: dict[int, Jvm] = {}
-        self._buffers: dict[int, list[Jvm]] = self._aggregated(rows)
-        self._leaf = self._inputs()
+        self._buffers: dict[int, list[Jvm]] = {}
+        self._leaf = [self._leaf_of(number, each) for number, each in enumerate(reader.inputs)]
+        for argument in reader.arguments:
+            if argument.column is not None:
+                attribute = self._columns[argument.column]
+                self._add(attribute, (k.Navigate(argument.column),), (attribute,))
+            elif argument.read is not None:
+                self._numbered(self._typed(argument.read))
+        self._aggregate()
 
     def condition(self, read: Read, variable: str) -> tuple[int, ...]:
         """The numbers of the expressions that a condition is made of."""
@@ -420,60 +427,61 @@ class _Expressions:
         analysed = Determinism(c, self._refuse).pinned(c.dataset(project).queryExecution().analyzed())
         found = (find(e, _is_aggregate) for e in items(analysed.expressions()))
         if (other := next((e for e in found if e is not None), None)) is not None:
-            self._refuse(other, "patterns have the aggregates count, sum, avg, min and max", hint="max(A.x)")
+            self._refuse(other, "patterns have the aggregates of Spark alone", hint="max(A.x)")
         return items(analysed.projectList())[0].child()
 
-    def _inputs(self) -> list[Jvm]:
-        """An attribute for each input, called as expressions call it."""
-        c = self._c
-        made = []
-        literal = module(c.expressions, "Literal")
-        types = c.jvm.org.apache.spark.sql.types
-        for number, each in enumerate(self._reader.inputs):
-            match each:
-                case k.Navigate(column=column):
-                    kind_ = self._columns[column].dataType()
-                case k.Classify():
-                    kind_ = module(types, "StringType")
-                case k.MatchNumber():
-                    kind_ = module(types, "LongType")
-                case k.Aggregate():
-                    kind_ = self._finals[number].dataType()
-            value = literal.create(None, kind_)
-            made.append(c.alias(value, f"in{number}").toAttribute().withNullability(True))
-        for number, buffers in self._buffers.items():
-            if len(buffers) == 1 and kind(self._finals[number]) == "AttributeReference":
-                made[number] = buffers[0].withName(f"in{number}")
-        return made
+    def _leaf_of(self, number: int, each: k.Input) -> Jvm:
+        """An attribute for an input, called as expressions call it; that of an aggregate gets its type later."""
+        types = self._c.jvm.org.apache.spark.sql.types
+        match each:
+            case k.Navigate(column=column):
+                kind_ = self._columns[column].dataType()
+            case k.Classify():
+                kind_ = module(types, "StringType")
+            case k.MatchNumber():
+                kind_ = module(types, "LongType")
+            case k.Aggregate():
+                kind_ = (
+                    self._finals[number].dataType() if number in self._finals else module(types, "LongType")
+                )
+        value = module(self._c.expressions, "Literal").create(None, kind_)
+        return self._c.alias(value, f"in{number}").toAttribute().withNullability(True)
 
-    def _aggregated(self, rows: Jvm) -> dict[int, list[Jvm]]:
-        """By the numbers of inputs that are aggregates: the attributes of their buffers. Fills in how these are finished."""
-        c = self._c
-        buffers: dict[int, list[Jvm]] = {}
+    def _aggregate(self) -> None:
+        """The attributes of the buffers of aggregates, how these are finished, and what type comes of it."""
         for number, each in enumerate(self._reader.inputs):
             if not isinstance(each, k.Aggregate):
                 continue
-            if each.argument is None:
-                function = c.expressions.aggregate.Count(c.seq([module(c.expressions, "Literal").apply(1)]))
+            function = self._kernel_function(each)
+            if function is None:
+                call = self._reader.calls.get(each) or plain_call(self._c, each.kind)
+                listed = replace(each, kind="list", function=each.function or each.kind)
+                self._reader.inputs[number] = listed
+                element = self.typed[each.argument or 0].dataType()
+                many, self._finals[number] = Folding(self._c, self._refuse).folded(call, element)
+                self._buffers[number] = [many]
             else:
-                attribute = self._columns[self._reader.arguments[each.argument]]
-                parser = c.session.sessionState().sqlParser()
-                called = parser.parseExpression(f"{each.kind}(x)")
-                called = called.withNewChildren(c.seq([attribute]))
-                plan = c.plans.Aggregate(c.seq([]), c.seq([c.alias(called, "a")]), rows, c.none())
-                analysed = c.dataset(plan).queryExecution().analyzed()
-                found = find(items(analysed.aggregateExpressions())[0], _is_aggregate)
-                function = found.aggregateFunction()
-                argument = children_of(function)[0]
-                if kind(argument) != "AttributeReference" or not self._is_kept(each.kind, attribute):
-                    self._refuse(
-                        attribute,
-                        f"{each.kind} over rows of a match is not there for values of type {attribute.dataType().sql()}",
-                        hint="cast them: sum(CAST(A.x AS DOUBLE))",
-                    )
-            buffers[number] = items(function.aggBufferAttributes())
-            self._finals[number] = function.evaluateExpression()
-        return buffers
+                self._buffers[number] = items(function.aggBufferAttributes())
+                self._finals[number] = function.evaluateExpression()
+            self._leaf[number] = self._leaf_of(number, each)
+            if len(self._buffers[number]) == 1 and kind(self._finals[number]) == "AttributeReference":
+                self._leaf[number] = self._buffers[number][0].withName(f"in{number}")
+
+    def _kernel_function(self, each: k.Aggregate) -> Jvm | None:
+        """Spark's function, whose buffer the kernel fills; None if it has no such kernel."""
+        c = self._c
+        if each.argument is None:
+            return c.expressions.aggregate.Count(c.seq([module(c.expressions, "Literal").apply(1)]))
+        if each.kind == "list":
+            return None
+        attribute = c.alias(self.typed[each.argument], "x").toAttribute()
+        leaf = module(c.plans, "LocalRelation").apply(c.seq([attribute]))
+        called = c.call(each.kind, [attribute])
+        plan = c.plans.Aggregate(c.seq([]), c.seq([c.alias(called, "a")]), leaf, c.none())
+        analysed = c.dataset(plan).queryExecution().analyzed()
+        function = find(items(analysed.aggregateExpressions())[0], _is_aggregate).aggregateFunction()
+        is_direct = kind(children_of(function)[0]) == "AttributeReference"
+        return function if is_direct and self._is_kept(each.kind, attribute) else None
 
     def _is_kept(self, function: str, attribute: Jvm) -> bool:
         type_ = self._c.arrow_type(attribute.dataType())
