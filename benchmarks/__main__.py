@@ -34,6 +34,7 @@ SUBJECTS = (
     "sinks",
     "events",
     "queues",
+    "deletion",
     "standing",
     "patterns",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import orjson
 import pytest
+from click.testing import CliRunner
 
 import headwater as hw
 from headwater import masters
+from headwater.cli.program import cli
 from headwater.clock import ManualClock
 from headwater.keys import KEYS, SLOT, FileKeys
 from headwater.masters import MASTER
@@ -215,3 +218,31 @@ def test_a_missing_master_is_told_and_no_other_is_made(tmp_path: Path) -> None:
         with pytest.raises(hw.KeyStoreError, match="the master key is missing"):
             call(keys_in(tmp_path, None))
     assert not (tmp_path / MASTER).exists()
+
+
+def test_the_environment_names_a_service_for_programs_that_open_no_workspace_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vault_client.py").write_text(
+        "class Service:\n"
+        "    def wrap(self, key): return bytes(byte ^ 0x5A for byte in key)\n"
+        "    unwrap = wrap\n"
+        "service, made = Service(), Service\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    with hw.open(tmp_path / "ws", durability="os", kms=Service()) as ws:
+        ws.topic("p", "u BIGINT NOT NULL, e STRING", private={"e": "u"}).append([{"u": 1, "e": "secret"}])
+
+    def tail() -> Any:
+        return CliRunner().invoke(cli, ["-w", "ws", "tail", "p"])
+
+    told = tail()
+    assert told.exit_code == 1
+    assert "HEADWATER_KMS=module:name" in told.output
+    for named in ("vault_client:service", "vault_client:made"):
+        monkeypatch.setenv("HEADWATER_KMS", named)
+        assert '"secret"' in tail().output
+    for wrong in ("vault_client:other", "nowhere:service", "vault_client", ":"):
+        monkeypatch.setenv("HEADWATER_KMS", wrong)
+        assert "there is no key management service" in tail().output

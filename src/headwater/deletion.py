@@ -362,7 +362,8 @@ class Deletions:
             if not records:
                 continue
             counted = f"{records} record{'' if records == 1 else 's'}"
-            detail = f"{counted} read NULL, and have _forgotten" if forgets else f"{counted} removed"
+            reads = "reads NULL, and has" if records == 1 else "read NULL, and have"
+            detail = f"{counted} {reads} _forgotten" if forgets else f"{counted} removed"
             status: Status = "done" if said["logged"] else "scheduled"
             found.append(Place("log", topic, status, at, detail))
         return found

@@ -48,6 +48,7 @@ HeadwaterError
 ├── NewerVersionError          written by a newer version of Headwater
 ├── NotAWorkspaceError         the folder holds something else
 ├── LogTimeoutError            a lock or a wait took longer than allowed (retryable)
+├── CommitInterruptedError     a thread that wrote for several was interrupted: whether it was written is not known
 ├── ClosedError                the workspace was closed
 ├── JavaMissingError           Spark is needed and no Java 17+ was found
 ├── SourceError                a source cannot go on
@@ -323,6 +324,10 @@ class LogTimeoutError(HeadwaterError):
     """A lock or a wait took longer than allowed."""
 
     retryable = True
+
+
+class CommitInterruptedError(HeadwaterError):
+    """A thread that wrote for several was interrupted while it did; whether it was written is not known."""
 
 
 class ClosedError(HeadwaterError):

@@ -3,6 +3,10 @@
 While one batch is being done the next gathers, so the more callers there are, the more share one lock and one sync.
 A thread alone finds no one to wait for and pays nothing for it. Event loops do not wait: they post, and are told. Appends of
 the log, posts over HTTP and commands to aggregates all gather here.
+
+Ctrl-C is one thread's: it comes in the main thread, wherever that is. So the main thread leads what is its own alone, and has another thread lead
+where several wait; whoever is interrupted while it waits takes its requests back, if nobody has begun with them, and
+leaves no place in the line empty.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
+from headwater.errors import CommitInterruptedError
+
 
 class Request:
     """Something to be done, by this thread or by another. `error` is what came of it, if it failed."""
@@ -26,6 +32,10 @@ class Request:
         self.error: BaseException | None = None
         self.done = False
         self._leads = False
+        self._told = False
+        """Whether a batch with it is over."""
+        self._thread = 0
+        """Whose it is, where a thread waits for it."""
         self._called: threading.Event | None = None
         self._future: asyncio.Future[None] | None = None
 
@@ -70,15 +80,35 @@ class Gathering(Generic[R]):
         """Return once all of several requests are done, which gather as if they came from so many threads."""
         if not requests:
             return
+        mine = threading.get_ident()
         for request in requests:
-            request._called = threading.Event()
-        if leads := self._add(requests):
-            self._lead(requests[0])
-        for request in requests[leads:]:
-            assert request._called is not None
-            request._called.wait()
-            if request._leads:
-                self._lead(request)
+            request._thread, request._called = mine, threading.Event()
+        try:
+            if self._add(requests):
+                self._lead(requests[0])
+            for request in requests:
+                assert request._called is not None
+                while not request._told:
+                    request._called.wait()
+                    request._called.clear()
+                    if request._leads:
+                        self._lead(request)
+        except BaseException:
+            self._leave(requests)
+            raise
+
+    def _leave(self, requests: Sequence[R]) -> None:
+        """Take back what nobody has begun with, and let another lead what one of these was to lead."""
+        gone = set(map(id, requests))
+        with self._lock:
+            led = any(request._leads for request in requests)
+            left = [request for request in self._waiting if id(request) in gone]
+            if left:
+                self._waiting = [request for request in self._waiting if id(request) not in gone]
+                if self._limits.overlap_weight is not None:
+                    self._weight -= sum(request.weight for request in left)
+        if led:
+            self._hand_over()
 
     def post(self, request: R, threads: Executor) -> asyncio.Future[None]:
         """The same for an event loop, which is not to wait: one of `threads` does the work if nobody does it already, and what is
@@ -97,6 +127,7 @@ class Gathering(Generic[R]):
                 self._weight += sum(request.weight for request in requests)
             leads = self._may_begin()
             self._batches += leads
+            requests[0]._leads = leads and requests[0]._called is not None
             return leads
 
     def _may_begin(self) -> bool:
@@ -104,8 +135,16 @@ class Gathering(Generic[R]):
         return self._batches == 0 or (self._batches == 1 and overlap is not None and self._weight >= overlap)
 
     def _lead(self, leader: R | None) -> None:
-        """Do what waits; a leader that is no thread of an event loop's is the first of it."""
+        """Do what waits, or have another thread do it; a leader that is no thread of an event loop's is the first of it."""
         with self._lock:
+            if leader is not None:
+                deputy = self._deputy(leader)
+                leader._leads = False
+                if deputy is not None:
+                    deputy._leads = True
+                    assert deputy._called is not None
+                    deputy._called.set()
+                    return
             batch = self._taken()
         failure: BaseException | None = None
         try:
@@ -118,9 +157,16 @@ class Gathering(Generic[R]):
         finally:
             for other in batch:
                 if failure is not None and not other.done and other.error is None:
-                    other.error = failure
+                    other.error = failure if other is leader else _told(failure)
             self._hand_over()
             _tell(batch, leader)
+
+    def _deputy(self, leader: R) -> R | None:
+        """Who leads in the place of the main thread, which may be interrupted: the first of another thread's that waits."""
+        if leader._thread != threading.main_thread().ident:
+            return None
+        others = (r for r in self._waiting if r._called is not None and r._thread != leader._thread)
+        return next(others, None)
 
     def _taken(self) -> list[R]:
         limits, count = self._limits, len(self._waiting)
@@ -147,11 +193,11 @@ class Gathering(Generic[R]):
                 self._batches += 1
                 self._batches += heir._called is None and self._may_begin()
             begun = self._batches - before
+            if heir is not None and heir._called is not None:
+                heir._leads = True
+                heir._called.set()
+                return
         if heir is None:
-            return
-        if heir._called is not None:
-            heir._leads = True
-            heir._called.set()
             return
         assert self._threads is not None
         try:
@@ -166,10 +212,22 @@ class Gathering(Generic[R]):
             _tell(left, None)
 
 
+def _told(failure: BaseException) -> BaseException:
+    """What those hear who only waited: not that they were interrupted, who were not."""
+    if isinstance(failure, Exception):
+        return failure
+    return CommitInterruptedError(
+        "the thread that wrote this together with others was interrupted",
+        detail="whether it was written is not known",
+        hint="look what is there, or do it again in a way that can be repeated: append(..., producer=, sequence=), execute(..., command_id=)",
+    )
+
+
 def _tell(batch: Sequence[Request], leader: Request | None) -> None:
     """Let those go on whose requests are done: threads, and event loops, each woken once."""
     loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for other in batch:
+        other._told = True
         if other._called is not None:
             if other is not leader:
                 other._called.set()

@@ -9,6 +9,9 @@ uses the key must see that it opens what it once wrapped.
 from __future__ import annotations
 
 import hashlib
+import importlib
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +24,8 @@ from headwater.storage import Storage
 
 MASTER = "master"
 KEY_BYTES = 32
+KMS_VARIABLE = "HEADWATER_KMS"
+"""In the environment: the service that wraps master keys, as module:name."""
 ANSWER_WITHIN_S = 20.0
 """For how long a service is waited for; less than others wait for the lock that is held meanwhile."""
 
@@ -38,6 +43,39 @@ class Wrapping(Protocol):
     def unwrap(self, wrapped: bytes) -> bytes:
         """What `wrap` was given."""
         ...
+
+
+class NamedService:
+    """A service that the environment names, as `module:name`, for programs that open no workspace themselves: the `headwater` command,
+    workers of Spark. It is imported, from where the program is, when it is first asked. The name is of a service, or of a function that gives one."""
+
+    def __init__(self, named: str) -> None:
+        self._named = named
+        self._found: Wrapping | None = None
+
+    def wrap(self, key: bytes) -> bytes:
+        """See `Wrapping.wrap`."""
+        return self._service().wrap(key)
+
+    def unwrap(self, wrapped: bytes) -> bytes:
+        """See `Wrapping.unwrap`."""
+        return self._service().unwrap(wrapped)
+
+    def _service(self) -> Wrapping:
+        if self._found is None:
+            module, _, name = self._named.partition(":")
+            if (here := os.getcwd()) not in sys.path:
+                sys.path.insert(0, here)
+            try:
+                found: Any = getattr(importlib.import_module(module), name)
+            except (ImportError, AttributeError, ValueError) as error:
+                raise KeyStoreError(
+                    f"there is no key management service {self._named!r}: {error}",
+                    hint=f"{KMS_VARIABLE}=my_module:service names an object with wrap and unwrap, or a function that gives one",
+                ) from error
+            is_service = hasattr(found, "unwrap") and not isinstance(found, type)
+            self._found = found if is_service else found()
+        return self._found
 
 
 class Masters:
@@ -127,7 +165,7 @@ class Masters:
             raise self._error(
                 KeyStoreError,
                 f"the master key in {self._storage.root} is wrapped by a key management service, and none is given",
-                hint="hw.open(..., kms=...) with the service that it was made with",
+                hint=f"hw.open(..., kms=...) with the service that it was made with, or {KMS_VARIABLE}=module:name",
             )
         return self._asked("unwrap", self._wrapping.unwrap, wrapped)
 
@@ -150,6 +188,8 @@ class Masters:
             self._silent_until = time.monotonic() + ANSWER_WITHIN_S
             raise self._silence(what)
         answer, error = answers[0]
+        if isinstance(error, KeyStoreError):
+            raise error
         if error is not None:
             raise self._error(
                 KeyServiceError,

@@ -88,7 +88,26 @@ def test_what_fails_comes_again_with_the_same_key(ws: hw.Workspace, server: Serv
     assert len(set(keys(server))) == 1
 
 
-def test_what_is_refused_is_dead_in_the_end_with_the_answer_and_edited_it_is_another_request(
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_message_that_is_wrong_as_it_is_is_posted_once_and_dead(
+    ws: hw.Workspace, server: Server, status: int
+) -> None:
+    queue = outbox(ws, 3, deliveries=5)
+    server.answer = lambda body, key: (status if body["row"]["id"] == 1 else 200, "", {})
+    assert ws.post("emails", server.url, **QUICK).wait().handled == 2
+    assert sorted(posted(server)) == [0, 1, 2]
+    assert queue.standing().dead == 1
+
+
+def test_a_conflict_may_pass_and_is_posted_again(ws: hw.Workspace, server: Server) -> None:
+    outbox(ws, 1)
+    answers = [(409, "still at it", {}), (200, "", {})]
+    server.answer = lambda body, key: answers.pop(0)
+    assert ws.post("emails", server.url, **QUICK).wait().handled == 1
+    assert len(set(keys(server))) == 1
+
+
+def test_what_is_refused_is_dead_with_the_answer_and_edited_it_is_another_request(
     ws: hw.Workspace, server: Server
 ) -> None:
     queue = outbox(ws, 3, deliveries=2)
@@ -96,7 +115,7 @@ def test_what_is_refused_is_dead_in_the_end_with_the_answer_and_edited_it_is_ano
         (422, "no such customer", {}) if body["row"]["customer"] == "b" else (200, "", {})
     )
     report = ws.post("emails", server.url, **QUICK).wait()
-    assert (report.handled, report.failed, queue.standing().dead) == (2, 2, 1)
+    assert (report.handled, report.failed, queue.standing().dead) == (2, 1, 1)
     (letter,) = ws.dead().find("emails")
     assert letter.letter.error == "422: no such customer"
     first = keys(server)[1]

@@ -1,12 +1,15 @@
 """Requests of several threads are done together, each with its own outcome."""
 
 import asyncio
+import signal
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import headwater as hw
 from headwater.gathering import Gathering, Limits, Request
 
 
@@ -181,3 +184,146 @@ def test_a_second_batch_begins_beside_the_first_once_enough_waits() -> None:
     with ThreadPoolExecutor(2) as threads:
         asyncio.run(main(threads))
     assert sorted(batches) == [[0], [1, 2, 3], [4], [5, 6, 7], [8]]
+
+
+class Stage:
+    """Work that waits to be let on, and by which threads it was done."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
+        self.batches: list[tuple[bool, list[int]]] = []
+
+    def work(self, requests: Sequence[Number]) -> None:
+        in_main = threading.current_thread() is threading.main_thread()
+        self.batches.append((in_main, [request.value for request in requests]))
+        self.begun.release()
+        assert self.go_on.acquire(timeout=20)
+        doubling(requests)
+
+
+def in_thread(gathering: Gathering[Number], value: int) -> tuple[threading.Thread, Number]:
+    request = Number(value)
+    thread = threading.Thread(target=gathering.submit, args=(request,), daemon=True)
+    thread.start()
+    return thread, request
+
+
+def waiting(gathering: Gathering[Number], count: int) -> None:
+    while len(gathering._waiting) < count:
+        time.sleep(0.001)
+
+
+def test_the_main_thread_leads_nobody_but_itself() -> None:
+    stage = Stage()
+    gathering = Gathering(stage.work)
+    others = [in_thread(gathering, 1)]
+    assert stage.begun.acquire(timeout=20)
+
+    def meanwhile() -> None:
+        waiting(gathering, 1)  # the main thread's own
+        others.extend(in_thread(gathering, value) for value in (3, 4))
+        waiting(gathering, 3)
+        for _ in range(2):
+            stage.go_on.release()
+
+    director = threading.Thread(target=meanwhile)
+    director.start()
+    own = Number(2)
+    gathering.submit(own)
+    director.join(20)
+    for thread, request in others:
+        thread.join(20)
+        assert request.doubled == request.value * 2
+    assert own.doubled == 4
+    assert [in_main for in_main, _ in stage.batches] == [False, False]
+    assert sorted(value for _, values in stage.batches for value in values) == [1, 2, 3, 4]
+
+
+def interrupt_main() -> None:
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
+
+
+def test_who_is_interrupted_while_it_waits_takes_its_request_back_and_holds_up_nobody() -> None:
+    stage = Stage()
+    gathering = Gathering(stage.work)
+    first = in_thread(gathering, 1)
+    assert stage.begun.acquire(timeout=20)
+
+    def meanwhile() -> None:
+        waiting(gathering, 1)
+        interrupt_main()
+
+    threading.Thread(target=meanwhile, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        gathering.submit(Number(2))
+    assert not gathering._waiting
+    later = in_thread(gathering, 3)
+    waiting(gathering, 1)
+    for _ in range(2):
+        stage.go_on.release()
+    for thread, request in (first, later):
+        thread.join(20)
+        assert request.done
+    assert [values for _, values in stage.batches] == [[1], [3]]
+
+
+def test_those_who_come_while_one_is_interrupted_at_work_are_done_by_one_of_them() -> None:
+    stage = Stage()
+    gathering = Gathering(stage.work)
+    others: list[tuple[threading.Thread, Number]] = []
+
+    def meanwhile() -> None:
+        assert stage.begun.acquire(timeout=20)  # the main thread, for itself alone
+        others.extend(in_thread(gathering, value) for value in (2, 3))
+        waiting(gathering, 2)
+        interrupt_main()
+        stage.go_on.release()
+
+    director = threading.Thread(target=meanwhile)
+    director.start()
+    with pytest.raises(KeyboardInterrupt):
+        gathering.submit(Number(1))
+    director.join(20)
+    stage.go_on.release()
+    for thread, request in others:
+        thread.join(20)
+        assert (request.done, request.error) == (True, None)
+    assert stage.batches[0] == (True, [1])
+    assert sorted(stage.batches[1][1]) == [2, 3]
+
+
+def test_who_waited_for_a_thread_that_was_interrupted_is_told_so_and_not_interrupted() -> None:
+    begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def work(requests: Sequence[Number]) -> None:
+        begun.release()
+        assert go_on.acquire(timeout=20)
+        if len(requests) > 1:
+            requests[0].done = True
+            raise SystemExit(1)
+        doubling(requests)
+
+    gathering = Gathering(work)
+    outcomes: dict[int, BaseException | None] = {}
+
+    def ask(value: int) -> None:
+        try:
+            gathering.submit(Number(value))
+            outcomes[value] = None
+        except BaseException as error:  # noqa: BLE001 - what each of them hears is the question
+            outcomes[value] = error
+
+    threads = [threading.Thread(target=ask, args=(0,))]
+    threads[0].start()
+    assert begun.acquire(timeout=20)
+    for value in (1, 2, 3):
+        threads.append(threading.Thread(target=ask, args=(value,)))
+        threads[-1].start()
+        waiting(gathering, value)
+    for _ in range(2):
+        go_on.release()
+    for thread in threads:
+        thread.join(20)
+    assert outcomes[0] is None
+    assert isinstance(outcomes[1], SystemExit), "it led, and it was interrupted"
+    assert [type(outcomes[value]) for value in (2, 3)] == [hw.CommitInterruptedError] * 2

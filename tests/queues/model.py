@@ -61,6 +61,9 @@ class Model:
     def nack(self, number: int, due: int) -> None:
         self._again(self.items[number], due)
 
+    def give_up(self, number: int) -> None:
+        self.items[number].at = "dead"
+
     def release(self, number: int, now: int) -> None:
         item = self.items[number]
         item.at, item.time, item.deliveries = "waiting", now, item.deliveries - 1

@@ -153,6 +153,50 @@ def test_after_so_many_deliveries_a_message_is_dead(ws: hw.Workspace, clock: Man
     assert queue.standing().dead == 1
 
 
+def test_a_message_that_is_given_up_is_dead_at_once_and_frees_its_key(ws: hw.Workspace) -> None:
+    ws.topic("outbox", "id BIGINT, customer STRING").append([{"id": n, "customer": "a"} for n in range(3)])
+    queue = ws.queue("emails", topic="outbox", deliveries=5, key="customer")
+    (first,) = queue.receive(3)
+    with pytest.raises(hw.UsageError, match="does not come again after a delay"):
+        first.nack(final=True, delay="1 minute")
+    first.nack(final=True, error="no such address")
+    (letter,) = ws.dead().find("emails")
+    assert (letter.letter.error, queue.standing().dead) == ("no such address", 1)
+    (second,) = queue.receive(3)
+    queue.settle([second.token], "nack", final=True)
+    assert queue.standing().dead == 2
+    assert ids(queue.receive(3)) == [2]
+    ws.dead().replay("emails/0-0")
+    assert [m.deliveries for m in ws.queue("emails").receive(3)] == [], "its key is held"
+
+
+def test_of_many_workers_only_who_has_a_lease_can_settle_it(ws: hw.Workspace) -> None:
+    """Whatever another does with it is refused, names who has it, and changes nothing."""
+    outbox(ws, 1)
+    ws.queue("emails", topic="outbox")
+    one, two = ws.queue("emails", worker="one"), ws.queue("emails", worker="two")
+    (message,) = one.receive()
+    before = one.standing()
+    for act in (
+        lambda: two.ack(message),
+        lambda: two.nack(message, delay="1 hour"),
+        lambda: two.nack(message, final=True),
+        lambda: two.release(message),
+        lambda: two.extend(message, "1 hour"),
+        lambda: two.receive(ack=message),
+        lambda: two.settle([message.token], "ack"),
+        lambda: two.settle([message.token], "nack", final=True),
+    ):
+        with pytest.raises(hw.LeaseLostError, match="worker 'two' does not hold it") as lost:
+            act()
+        assert "worker 'one' has it now" in str(lost.value)
+        assert (lost.value.holder, lost.value.messages) == ("one", ["0-0"])
+        assert one.standing() == before
+    assert not message.settled
+    message.ack()
+    assert one.standing().acknowledged == 1
+
+
 def test_log_readers_and_queues_read_the_same_topic(ws: hw.Workspace) -> None:
     outbox(ws)
     queues = [ws.queue(name, topic="outbox") for name in ("emails", "audit")]
@@ -474,6 +518,27 @@ def test_asyncio(tmp_path: Path) -> None:
             return found
 
     assert asyncio.run(main()) == [0, 1, 2]
+
+
+def test_work_that_is_cancelled_after_its_message_was_settled_ends_quietly(tmp_path: Path) -> None:
+    async def main() -> None:
+        with hw.open(tmp_path / "ws") as ws:
+            outbox(ws, 1)
+            queue, begun = ws.queue("emails", topic="outbox"), asyncio.Event()
+
+            async def handle(message: Message) -> None:
+                await queue.aio.ack(message)
+                begun.set()
+                await asyncio.Event().wait()
+
+            work = asyncio.ensure_future(queue.aio.work(handle))
+            await begun.wait()
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+            assert queue.standing().acknowledged == 1
+
+    asyncio.run(main())
 
 
 def test_dead_messages_are_shown_edited_dropped_and_replayed(tmp_path: Path, clock: ManualClock) -> None:

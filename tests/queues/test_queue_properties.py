@@ -120,6 +120,9 @@ class Play:
     def nack(self, worker: str, number: int) -> None:
         self._settle("nack", worker, number, delay=f"{number} seconds", error="not yet")
 
+    def give_up(self, worker: str, number: int) -> None:
+        self._settle("nack", worker, number, final=True, error="never")
+
     def release(self, worker: str, number: int) -> None:
         self._settle("release", worker, number)
 
@@ -151,6 +154,8 @@ class Play:
         getattr(self.queues[worker], what)(message, **options)
         if what == "ack":
             self.model.ack(message.offset)
+        elif "final" in options:
+            self.model.give_up(message.offset)
         elif what == "nack":
             self.model.nack(message.offset, self.now + number * 1_000_000)
         elif what == "release":
@@ -202,6 +207,7 @@ STEPS = st.tuples(
             "ack",
             "ack",
             "nack",
+            "give_up",
             "release",
             "extend",
             "pass_time",

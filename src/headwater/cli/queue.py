@@ -210,12 +210,23 @@ def ack(session: Session, name: str, tokens: Sequence[str], worker: str) -> None
 @_settling
 @click.option("--delay", metavar="SPAN", help="Hand them out again after so long.")
 @click.option("--error", metavar="TEXT", help="Why they are not done.")
+@click.option("--final", is_flag=True, help="Give them up: they are dead at once.")
 @pass_session
 def nack(
-    session: Session, name: str, tokens: Sequence[str], worker: str, delay: str | None, error: str | None
+    session: Session,
+    name: str,
+    tokens: Sequence[str],
+    worker: str,
+    delay: str | None,
+    error: str | None,
+    final: bool,
 ) -> None:
     """Give messages of QUEUE back: they are handed out again."""
-    _settle(session, name, worker, lambda found: found.settle(tokens, "nack", delay=delay, error=error))
+
+    def act(found: Queue) -> None:
+        found.settle(tokens, "nack", delay=delay, error=error, final=final)
+
+    _settle(session, name, worker, act)
 
 
 @queue.command()

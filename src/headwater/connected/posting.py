@@ -1,7 +1,8 @@
 """Messages of a queue as POST requests: `ws.post`. Each is delivered as the queue does it, to somebody's web server.
 
-Answered with 2xx, a message is acknowledged. Whatever else comes of a request gives the message back, to be posted again after a pause
-that doubles and differs; after the queue's `deliveries` it is dead, with the last answer as its error. The requests are those of
+Answered with 2xx, a message is acknowledged. An answer that says that this message is wrong as it is (400, 413, 422) makes it dead at once, with the
+answer as its error: the same request would get the same answer. Whatever else comes of a request gives the message back, to be posted again after a pause
+that doubles and differs; after the queue's `deliveries` it is dead. The requests are those of
 `headwater.sinks.hook`: signed, tried several times, and known by a key that is the same each time. While the receiver is down (the
 circuit is open) nothing is posted, and finding out whether it still is does not wear messages out.
 
@@ -84,6 +85,10 @@ class _NotTaken(Exception):
     """What the receiver said; the message comes again."""
 
 
+class _Refused(_NotTaken):
+    """What the receiver said of a message that it will never take."""
+
+
 class _NotPosted(Exception):
     """There was no time, or no use, for the message: as if it had not been handed out."""
 
@@ -161,7 +166,8 @@ class Poster(Worker):
         if 200 <= status < 300:
             return
         if status in REFUSED:
-            raise _NotTaken(f"{status}: {said}" if said else str(status))
+            kind = _NotTaken if status == http.client.CONFLICT else _Refused
+            raise kind(f"{status}: {said}" if said else str(status))
         self._error = SinkError(
             f"{hook.shown} answers {status} {http.client.responses.get(status, '')}".rstrip(),
             detail=said or None,
@@ -198,6 +204,9 @@ class Poster(Worker):
             self._release(messages)
         else:
             super()._give_back(messages, error)
+
+    def _is_final(self, error: BaseException) -> bool:
+        return isinstance(error, _Refused)
 
     def _said(self, error: BaseException) -> str:
         return str(error) if isinstance(error, _NotTaken) else super()._said(error)

@@ -205,7 +205,10 @@ class Store(Generic[S, C, E]):
         """An aggregate as it was at a time: with the events that were appended by then."""
         _check_id(aggregate_id, "an aggregate id")
         if not isinstance(when, datetime):
-            raise UsageError(f"a past state is asked for by a datetime, not {when!r}")
+            raise UsageError(
+                f"a past state is asked for by a datetime, not {when!r}",
+                hint='store.at("7", datetime(2026, 1, 31, 12, tzinfo=UTC))',
+            )
         with self._lock:
             self._deciding.refresh()
             found = self._states.at(aggregate_id, to_us(when))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -41,9 +42,11 @@ class AsyncQueue:
         """As `Queue.ack`."""
         await asyncio.to_thread(self.queue.ack, messages)
 
-    async def nack(self, messages: Any, *, delay: Span | None = None, error: str | None = None) -> None:
+    async def nack(
+        self, messages: Any, *, delay: Span | None = None, error: str | None = None, final: bool = False
+    ) -> None:
         """As `Queue.nack`."""
-        await asyncio.to_thread(partial(self.queue.nack, messages, delay=delay, error=error))
+        await asyncio.to_thread(partial(self.queue.nack, messages, delay=delay, error=error, final=final))
 
     async def release(self, messages: Any) -> None:
         """As `Queue.release`."""
@@ -70,7 +73,9 @@ class AsyncQueue:
                 try:
                     await handler(message)
                 except asyncio.CancelledError:
-                    self.queue.nack(message)
+                    if not message.settled:
+                        with suppress(LeaseLostError):
+                            self.queue.nack(message)
                     raise
                 except Exception as error:  # noqa: BLE001 - a handler may raise anything; the message says what
                     await self._settled(self.nack(message, delay=delay, error=said(error)))

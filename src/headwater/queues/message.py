@@ -31,7 +31,9 @@ class Settling(Protocol):
     name: str
 
     def ack(self, messages: Any) -> None: ...
-    def nack(self, messages: Any, *, delay: Span | None = None, error: str | None = None) -> None: ...
+    def nack(
+        self, messages: Any, *, delay: Span | None = None, error: str | None = None, final: bool = False
+    ) -> None: ...
     def release(self, messages: Any) -> None: ...
     def extend(self, messages: Any, lease: Span | None = None) -> None: ...
 
@@ -216,9 +218,9 @@ class Message:
         """It is done: durable when this returns."""
         self._batch.queue.ack(self)
 
-    def nack(self, *, delay: Span | None = None, error: str | None = None) -> None:
-        """It is not done: another worker gets it, after a delay if one is given."""
-        self._batch.queue.nack(self, delay=delay, error=error)
+    def nack(self, *, delay: Span | None = None, error: str | None = None, final: bool = False) -> None:
+        """It is not done: another worker gets it, after a delay if one is given. `final`: nobody will ever do it, and it is dead at once."""
+        self._batch.queue.nack(self, delay=delay, error=error, final=final)
 
     def release(self) -> None:
         """It was not begun: another worker gets it at once, and this delivery does not count."""
@@ -247,6 +249,14 @@ class Message:
         else:
             with suppress(LeaseLostError):  # what is to be heard of is the error that left the block
                 self.nack(error=said(error))
+
+
+def refuse_final_delay(delay: Span | None, final: bool) -> None:
+    """UsageError for a message that is to come again and is not."""
+    if final and delay is not None:
+        raise UsageError(
+            "a message that is given up does not come again after a delay", hint="leave delay or final out"
+        )
 
 
 def said(error: BaseException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from headwater.log.protocol import Log
 from headwater.log.reader import wait_ms
 from headwater.queues.definition import QueueDefinition, delay_of, lease_of
 from headwater.queues.ledger import Ask, Claim, Ledger, Ledgers
-from headwater.queues.message import Message, Messages, Span, error_text, parse_token
+from headwater.queues.message import Message, Messages, Span, error_text, parse_token, refuse_final_delay
 from headwater.queues.places import OFFSET_BITS, Places, shown
 from headwater.queues.standing import QueueStanding, standing_of
 from headwater.queues.wire import Kind, Op
@@ -130,10 +131,14 @@ class Queue:
         *,
         delay: Span | None = None,
         error: str | None = None,
+        final: bool = False,
     ) -> None:
         """These are not done: they are handed out again, after `delay` if one is given, or are dead if that was their last delivery.
-        `error` says why."""
+        `error` says why. `final`: nobody will ever do them, and they are dead at once."""
+        refuse_final_delay(delay, final)
         ops = self._ops("nack", messages, span_us=delay_of(delay), error=error_text(error))
+        if final:
+            ops = [replace(op, deliveries=1) for op in ops]
         self._settle(messages, self._submit(Ask(ops)), "given back")
 
     def release(self, messages: Message | Messages | Iterable[Message]) -> None:
@@ -153,16 +158,24 @@ class Queue:
                 message.note(until=until)
 
     def settle(
-        self, tokens: Sequence[str], kind: Kind, *, delay: Span | None = None, error: str | None = None
+        self,
+        tokens: Sequence[str],
+        kind: Kind,
+        *,
+        delay: Span | None = None,
+        error: str | None = None,
+        final: bool = False,
     ) -> None:
         """What `ack`, `nack`, `release` and `extend` do, for messages that are known by their tokens."""
-        span = delay_of(delay) if kind == "nack" else 0
+        refuse_final_delay(delay, final)
+        span, once = delay_of(delay) if kind == "nack" else 0, 1 if final else None
         if kind == "extend":
             span = self.definition.lease_us if delay is None else lease_of(delay)
         ops = []
         for place, lease in map(parse_token, tokens):
             self._refuse_unknown(place)
-            ops.append(Op(kind, np.array([place]), self.worker, lease, span_us=span, error=error_text(error)))
+            op = Op(kind, np.array([place]), self.worker, lease, span_us=span, error=error_text(error))
+            ops.append(replace(op, deliveries=once))
         self._refuse_lost(self._submit(Ask(ops)), "settled")
 
     # --- looking ---------------------------------------------------------------------------------------------------

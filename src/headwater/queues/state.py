@@ -298,7 +298,7 @@ class QueueState:
             self.totals.returned += len(rows)
             for place in grant.places[rows].tolist() if op.error else ():
                 self.errors[place] = op.error or ""
-            self._return(grant, rows, np.full(len(rows), at + (op.span_us or 0)))
+            self._return(grant, rows, np.full(len(rows), at + (op.span_us or 0)), op.deliveries)
         elif op.kind == "release":
             self.totals.returned += len(rows)
             grant.deliveries[rows] -= 1
@@ -309,9 +309,9 @@ class QueueState:
             heapq.heappush(self._lapses, (grant.earliest(), grant.lease))
         return Outcome(lost=lost)
 
-    def _return(self, grant: Grant, rows: Counts, due: Counts) -> None:
+    def _return(self, grant: Grant, rows: Counts, due: Counts, limit: int | None = None) -> None:
         """Messages are no longer leased, and not done: they come again, or were delivered too often."""
-        worn = grant.deliveries[rows] >= grant.limit
+        worn = grant.deliveries[rows] >= (grant.limit if limit is None else limit)
         self.dying.update(
             zip(grant.places[rows[worn]].tolist(), grant.deliveries[rows[worn]].tolist(), strict=True)
         )

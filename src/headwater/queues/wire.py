@@ -41,7 +41,8 @@ class Op:
     """Something that a worker asks for.
 
     'claim': up to `count` of `places`, in their order, for `span_us`; one without places goes on with those of the claim before
-    it in the same append. After `deliveries` a message is dead. 'ack', 'nack' (again after `span_us`, with an error), 'release' (as if it had not
+    it in the same append. After `deliveries` a message is dead. 'ack', 'nack' (again after `span_us`, with an error; or dead, if it was handed
+    out `deliveries` times, where that is given), 'release' (as if it had not
     been handed out) and 'extend' (by `span_us` from then on): `places` of a lease, which is the number of the record that claimed them. 'skip': there
     is no message in `ranges`. 'bury': the letters of `places` are written. 'gone': the
     records of `places` were excised, whatever became of them before. 'replay': dead ones are waiting again, one with another row

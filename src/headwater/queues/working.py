@@ -197,11 +197,14 @@ class Worker:
             self._failed += len(messages)
         if not left:
             return
-        delay = timedelta(microseconds=self._pause_us(max(message.deliveries for message in left)))
-        try:
-            self._queue.nack(left, delay=delay, error=self._said(error))
-        except LeaseLostError:
-            pass
+        final = self._is_final(error)
+        pause = timedelta(microseconds=self._pause_us(max(message.deliveries for message in left)))
+        with suppress(LeaseLostError):
+            self._queue.nack(left, delay=None if final else pause, error=self._said(error), final=final)
+
+    def _is_final(self, error: BaseException) -> bool:
+        """Whether an error says that its message is of no use, however often it is handed out."""
+        return False
 
     def _pause_us(self, deliveries: int) -> Microseconds:
         """How long a message stays away that was handed out so often."""

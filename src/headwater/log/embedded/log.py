@@ -39,6 +39,7 @@ from headwater.log.names import (
     plain_document,
 )
 from headwater.log.protocol import Append, Capability, Entry, Finding, MaintenanceReport, ProducerInfo
+from headwater.masters import KMS_VARIABLE, NamedService
 from headwater.positions import Receipt
 from headwater.settings import LogSettings
 from headwater.spelling import Named
@@ -89,7 +90,7 @@ class EmbeddedLog(ReadSide, ConsumerSide, DeclaringSide):
         """The log in a folder; made if it is missing and `create`. Settings given here win over the stored ones.
 
         `keys` is the folder with the keys to private columns: beside the workspace if it is not said, here or in
-        HEADWATER_KEYS. `kms` wraps their master.
+        HEADWATER_KEYS. `kms` wraps their master; HEADWATER_KMS may name it.
         """
         storage = storage or Storage(path)
         if not storage.exists(WORKSPACE_FILE):
@@ -100,6 +101,8 @@ class EmbeddedLog(ReadSide, ConsumerSide, DeclaringSide):
         clock = clock or SystemClock()
         folder = Path(keys or os.environ.get(KEYS_VARIABLE) or f"{storage.root.absolute()}.keys")
         # A folder may hold the keys of several workspaces: one that takes another's place has nothing of it.
+        if kms is None and (named := os.environ.get(KMS_VARIABLE)):
+            kms = NamedService(named)
         kept = FileKeys(Storage(folder / str(about["id"]), secret=True), clock, kms)
         return cls(storage, settings, clock, kept)
 
