@@ -6,7 +6,8 @@ the log, posts over HTTP and commands to aggregates all gather here.
 
 Ctrl-C is one thread's: it comes in the main thread, wherever that is. So the main thread leads what is its own alone, and has another thread lead
 where several wait; whoever is interrupted while it waits takes its requests back, if nobody has begun with them, and
-leaves no place in the line empty.
+leaves no place in the line empty. An interrupt comes between two steps of the interpreter where something was called, so what must not be torn apart
+here stands together without a call between; threads are woken by locks, which do that in one step.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Request:
         """Whether a batch with it is over."""
         self._thread = 0
         """Whose it is, where a thread waits for it."""
-        self._called: threading.Event | None = None
+        self._called: threading.Lock | None = None
+        """Held until the thread that waits for it is to look."""
         self._future: asyncio.Future[None] | None = None
 
 
@@ -82,15 +84,15 @@ class Gathering(Generic[R]):
             return
         mine = threading.get_ident()
         for request in requests:
-            request._thread, request._called = mine, threading.Event()
+            request._thread, request._called = mine, threading.Lock()
+            request._called.acquire()
         try:
             if self._add(requests):
                 self._lead(requests[0])
             for request in requests:
                 assert request._called is not None
                 while not request._told:
-                    request._called.wait()
-                    request._called.clear()
+                    request._called.acquire()
                     if request._leads:
                         self._lead(request)
         except BaseException:
@@ -108,7 +110,7 @@ class Gathering(Generic[R]):
                 if self._limits.overlap_weight is not None:
                     self._weight -= sum(request.weight for request in left)
         if led:
-            self._hand_over()
+            self._hand_over(_Turn())
 
     def post(self, request: R, threads: Executor) -> asyncio.Future[None]:
         """The same for an event loop, which is not to wait: one of `threads` does the work if nobody does it already, and what is
@@ -136,30 +138,49 @@ class Gathering(Generic[R]):
 
     def _lead(self, leader: R | None) -> None:
         """Do what waits, or have another thread do it; a leader that is no thread of an event loop's is the first of it."""
-        with self._lock:
-            if leader is not None:
-                deputy = self._deputy(leader)
-                leader._leads = False
-                if deputy is not None:
-                    deputy._leads = True
-                    assert deputy._called is not None
-                    deputy._called.set()
-                    return
-            batch = self._taken()
+        batch: list[R] = []
+        turn: _Turn | None = None
         failure: BaseException | None = None
         try:
+            with self._lock:
+                deputy = None if leader is None else self._deputy(leader)
+                if leader is not None and deputy is not None and deputy._called is not None:
+                    leader._leads = False
+                    deputy._leads = True
+                    try:
+                        deputy._called.release()
+                    except RuntimeError:
+                        pass  # it is about to look
+                    return
+                mine = _Turn()
+                batch = self._taken()
+                turn = mine
+                if leader is not None:
+                    leader._leads = False
             if batch:  # another batch may have taken all of it
                 self._work(batch)
         except BaseException as error:
             failure = error
-            if leader is not None:
+            if leader is not None or turn is None:
                 raise
         finally:
-            for other in batch:
-                if failure is not None and not other.done and other.error is None:
-                    other.error = failure if other is leader else _told(failure)
-            self._hand_over()
-            _tell(batch, leader)
+            again: BaseException | None = None
+            while turn is not None:
+                try:
+                    self._end(turn, batch, leader, failure)
+                    turn = None
+                except KeyboardInterrupt as error:  # whoever waits must not: once more
+                    again = error
+            if again is not None:
+                raise again
+
+    def _end(self, turn: _Turn, batch: Sequence[R], leader: R | None, failure: BaseException | None) -> None:
+        """Let the next lead, and tell those whose requests are done. It may be begun again if it was interrupted."""
+        for other in batch:
+            if failure is not None and not other.done and other.error is None:
+                other.error = failure if other is leader else _told(failure)
+        self._hand_over(turn)
+        _tell(batch, leader)
 
     def _deputy(self, leader: R) -> R | None:
         """Who leads in the place of the main thread, which may be interrupted: the first of another thread's that waits."""
@@ -184,21 +205,25 @@ class Gathering(Generic[R]):
             self._weight -= sum(request.weight for request in batch)
         return batch
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, turn: _Turn) -> None:
         with self._lock:
-            self._batches -= 1
-            heir = self._waiting[0] if self._waiting and self._may_begin() else None
-            before = self._batches
-            if heir is not None:
-                self._batches += 1
-                self._batches += heir._called is None and self._may_begin()
-            begun = self._batches - before
-            if heir is not None and heir._called is not None:
-                heir._leads = True
-                heir._called.set()
+            if not turn.over:
+                turn.over = True
+                self._batches -= 1
+            if not self._waiting or not self._may_begin():
                 return
-        if heir is None:
-            return
+            heir = self._waiting[0]
+            if heir._called is not None:
+                self._batches += 1
+                heir._leads = True
+                try:
+                    heir._called.release()
+                except RuntimeError:
+                    pass  # it is about to look
+                return
+            self._batches += 1
+            begun = 1 + self._may_begin()
+            self._batches += begun - 1
         assert self._threads is not None
         try:
             for _ in range(begun):
@@ -210,6 +235,19 @@ class Gathering(Generic[R]):
             for request in left:
                 request.error = error
             _tell(left, None)
+
+
+class _Turn:
+    """That a batch is being done; `over` once it does not count any more."""
+
+    over = False
+
+
+def _wake_up(called: threading.Lock) -> None:
+    try:
+        called.release()
+    except RuntimeError:
+        pass  # it is about to look
 
 
 def _told(failure: BaseException) -> BaseException:
@@ -230,7 +268,7 @@ def _tell(batch: Sequence[Request], leader: Request | None) -> None:
         other._told = True
         if other._called is not None:
             if other is not leader:
-                other._called.set()
+                _wake_up(other._called)
         elif other._future is not None:
             loops.setdefault(other._future.get_loop(), []).append(other._future)
     for loop, futures in loops.items():

@@ -151,17 +151,25 @@ class Appender:
                     except (HeadwaterError, pa.ArrowException) as error:
                         request.error = error
                 self._maybe_checkpoint()
-            written = [r for r in requests if r.ticket is not None]
-            if written:
-                last = max(r.ticket for r in written if r.ticket is not None)
-                sync, gather = any(r.sync for r in written), all(r.gather for r in written)
-                self._core.flush(last, sync=sync, gather=gather)
+            self._flush(requests)
+        except KeyboardInterrupt:
+            self._flush(
+                requests
+            )  # what is written counts for others who append, so they must be able to see it
+            raise
         except VoidedError:
             for request in requests:
                 request.done = request.ticket is not None and self._core.counted(request.ticket)
             return
         for request in requests:
             request.done = request.error is None
+
+    def _flush(self, requests: Sequence[AppendRequest]) -> None:
+        written = [r for r in requests if r.ticket is not None]
+        if written:
+            last = max(r.ticket for r in written if r.ticket is not None)
+            sync, gather = any(r.sync for r in written), all(r.gather for r in written)
+            self._core.flush(last, sync=sync, gather=gather)
 
     def _append_one(self, state: State, request: AppendRequest) -> None:
         append = request.append
