@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.hashing import Hashes, Indices, Mask, equal_rows
+from headwater.operators.hash_places import first_places
 from headwater.operators.lanes import nulls
 from headwater.operators.runs import Key, Run, lookup
-from headwater.operators.searching import first_places
 
 Lane = npt.NDArray[Any]
 _INTEGER = pa.int64()

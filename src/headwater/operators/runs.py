@@ -34,7 +34,7 @@ from headwater.operators.delta import (
     stable_order,
     take_rows,
 )
-from headwater.operators.searching import first_places
+from headwater.operators.hash_places import first_places
 
 _INTEGER = pa.int64()
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from headwater.hashing import Hashes
-from headwater.operators import searching
-from headwater.operators.searching import first_places
+from headwater.operators import hash_places
+from headwater.operators.hash_places import first_places
 
 LAST = 2**64 - 1
 
@@ -18,9 +18,9 @@ LAST = 2**64 - 1
 @pytest.fixture(autouse=True)
 def long_runs_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that runs of some thousand hashes are searched as long ones are."""
-    monkeypatch.setattr(searching, "LONG", 16)
-    monkeypatch.setattr(searching, "SPARSE", 1)
-    monkeypatch.setattr(searching, "FEW", 1)
+    monkeypatch.setattr(hash_places, "LONG", 16)
+    monkeypatch.setattr(hash_places, "SPARSE", 1)
+    monkeypatch.setattr(hash_places, "FEW", 1)
 
 
 def hashes(values: object) -> Hashes:
