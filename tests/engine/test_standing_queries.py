@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import headwater as hw
@@ -257,6 +258,34 @@ def test_a_bad_query_is_refused_with_its_place_and_one_that_is_there_is_told_of(
     told = ws.query("SELECT _topic, _offset, _error FROM news.errors ORDER BY _offset").to_pylist()
     assert [(row["_topic"], row["_offset"]) for row in told] == [("news_queries", 1), ("news_queries", 2)]
     assert told[0]["_error"].startswith("nothing in this query says which documents to look at")
+
+
+def test_many_queries_are_stored_in_one_commit_or_none_is(ws: Workspace) -> None:
+    ws.sql(TOPICS["plain"])
+    ws.sql("CREATE STANDING QUERY news ON articles")
+    news = ws.standing("news")
+    many = [{"id": f"q{n}", "query": f"w{n} OR ash", "owner": "ann"} for n in range(500)]
+    with pytest.raises(StatementError, match="query 'bad' is refused: there is no field 'titel'") as refused:
+        news.add_all([*many, {"id": "bad", "query": "ash titel:x"}])
+    assert (refused.value.facts["id"], refused.value.facts["start"]) == ("bad", 4)
+    for wrong, said in (
+        ({"id": "x"}, "needs 'id' and 'query'"),
+        ({"id": "x", "query": "ash", "onwer": "ann"}, "has no 'onwer'"),
+        ("ash", "is a mapping, not 'ash'"),
+        ({"id": 7, "query": "ash"}, "is a text, not 7"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            news.add_all([wrong])  # type: ignore[list-item]
+    assert news.list().num_rows == 0
+    news.add_all(many)
+    news.add_all(
+        pa.Table.from_pylist([{"id": "t", "query": "ash", "kind": None}, {"id": "q0", "query": "w0"}])
+    )
+    ws.topic("articles").append([{"text": "ash w0"}])
+    ws.run()
+    assert len(shown_ids(ws)) == 501
+    added = {row["id"]: row["added_at"] for row in news.list().to_pylist()}
+    assert (added["q1"], added["t"]) == (added["q499"], added["q0"])
 
 
 def test_what_cannot_be_matched_is_refused_and_leaves_nothing_behind(ws: Workspace) -> None:

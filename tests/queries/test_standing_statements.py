@@ -189,3 +189,27 @@ def test_columns_that_are_not_there_are_refused() -> None:
             reader(**options)
     with pytest.raises(UsageError, match="no language"):
         reader(language="klingon")
+
+
+def test_what_was_checked_is_not_read_again_when_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(created("CREATE STANDING QUERY news ON articles"), SCHEMA, ())
+    calls: list[str] = []
+    read = reader.query
+
+    def counted(text: str, *rest: Any, **options: Any) -> Query:
+        calls.append(text)
+        return read(text, *rest, **options)
+
+    monkeypatch.setattr(reader, "query", counted)
+    asked = {"kind": None, "owner": None, "backfill": None, "allow_scans": None}
+    records = [{"id": str(n), "query": f"spark n:{n}", **asked} for n in range(5)]
+    for record in records:
+        reader.check(record)
+    assert [reader.stored(record).query.text for record in records] == calls
+    assert len(calls) == 5
+    with pytest.raises(StatementError):
+        reader.check({"id": "x", "query": "(", **asked})
+    monkeypatch.setattr("headwater.queries.stored._REMEMBERED_MAX", 2)
+    for record in records:
+        reader.check(record)
+    assert len(reader._checked) <= 2

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +15,16 @@ from headwater.errors import SchemaError, StatementError, UsageError
 from headwater.operators.standing.fields import Fields
 from headwater.operators.standing.history import Stored
 from headwater.operators.standing.nodes import Query
-from headwater.operators.standing.syntax import parse
+from headwater.operators.standing.syntax import Parser
 from headwater.operators.sums import Ints
 from headwater.queries.dialect import pointing
 from headwater.queries.predicates import check_predicate, holds, necessary
 from headwater.queries.standing import Standing
 from headwater.types import quote
 
-QueryKind = Literal["lucene", "sql"]
-_KEPT_MAX = 20_000
-"""Queries that are not read again when the same record is looked at a second time."""
+_QUERY_KINDS = ("lucene", "sql")
+_REMEMBERED_MAX = 1 << 17
+"""So many queries that were checked are remembered until they are stored."""
 
 
 class Reader:
@@ -43,41 +42,42 @@ class Reader:
         )
         if not self.fields.columns:
             raise SchemaError(f"topic {standing.topic!r} has no column that a standing query could name")
-        self._kept: OrderedDict[tuple[str, str, bool], Query] = OrderedDict()
+        self._parser = Parser(self.fields, "and" if standing.operator == "and" else "or")
+        self._checked: dict[tuple[Any, ...], Query] = {}
 
     def query(self, text: Any, kind: Any = None, *, allow_scans: bool = False) -> Query:
         """A query as it is written; StatementError, underlining the mistake, if it cannot be taken."""
         kind = "lucene" if kind is None else kind
-        if kind not in get_args(QueryKind):
+        if kind not in _QUERY_KINDS:
             raise UsageError(f"a stored query is 'lucene' or 'sql', not {kind!r}", hint="kind='lucene'")
         if not isinstance(text, str) or not text.strip():
             raise UsageError("a stored query is a text, which is not empty", hint="'title:spark AND stream*'")
-        allowed = allow_scans or self._standing.allow_scans
-        known = (kind, text, allowed)
-        if known not in self._kept:
-            made = self._parsed(text, kind)
-            if made.scans and not allowed:
-                raise pointing(
-                    text,
-                    0,
-                    len(text),
-                    "nothing in this query says which documents to look at: every one would be held against it",
-                    hint="add a word or a range that must be there, or allow it: allow_scans=True",
-                )
-            self._kept[known] = made
-            if len(self._kept) > _KEPT_MAX:
-                self._kept.popitem(last=False)
-        return self._kept[known]
+        made = self._parser.parse(text) if kind == "lucene" else self._condition(text)
+        if made.scans and not (allow_scans or self._standing.allow_scans):
+            raise pointing(
+                text,
+                0,
+                len(text),
+                "nothing in this query says which documents to look at: every one would be held against it",
+                hint="add a word or a range that must be there, or allow it: allow_scans=True",
+            )
+        return made
 
-    def _parsed(self, text: str, kind: str) -> Query:
-        if kind == "lucene":
-            return parse(text, self.fields, "and" if self._standing.operator == "and" else "or")
+    def _condition(self, text: str) -> Query:
         check_predicate(text, self.schema)
         return Query.of_predicate(text, text, necessary(text, self.fields))
 
+    def check(self, record: dict[str, Any]) -> None:
+        """HeadwaterError if a record cannot be understood; else it is not read again when it is stored."""
+        if len(self._checked) >= _REMEMBERED_MAX:  # somebody checks and does not store
+            self._checked.clear()
+        self._checked[_asked(record)] = self.stored(record).query
+
     def stored(self, record: dict[str, Any]) -> Stored:
         """What a record asks to be stored; HeadwaterError if it cannot be."""
-        query = self.query(record["query"], record["kind"], allow_scans=bool(record["allow_scans"]))
+        query = self._checked.pop(_asked(record), None)
+        if query is None:
+            query = self.query(record["query"], record["kind"], allow_scans=bool(record["allow_scans"]))
         backfill_us = None if record["backfill"] is None else self.backfill_us(record["backfill"])
         return Stored(str(record["id"]), query, record["owner"], backfill_us)
 
@@ -98,6 +98,10 @@ class Reader:
     ) -> list[npt.NDArray[np.bool_]]:
         """Which of some rows meet conditions of SQL, each of which is known by its text."""
         return [holds(str(text), documents.take(pa.array(rows))) for text, rows in asked]
+
+
+def _asked(record: dict[str, Any]) -> tuple[Any, ...]:
+    return record["query"], record["kind"], record["allow_scans"]
 
 
 def reason(error: StatementError) -> str:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from headwater.arguments import span_us
 from headwater.arguments import text as text_of
 from headwater.clock import Clock, format_span
-from headwater.errors import UsageError, ViewNotFoundError
+from headwater.errors import HeadwaterError, UsageError, ViewNotFoundError
 from headwater.log.protocol import Log
 from headwater.log.topic import Topic
 from headwater.positions import Receipt
@@ -55,14 +55,15 @@ class StandingQueries:
         `kind` is 'lucene' or 'sql', a condition over the columns of documents. `backfill`, such as '7 days', asks it of
         documents before it too, those not older than that now.
         """
-        return self.add_all(
-            [{**self.record(id, query, owner=owner, kind=kind, backfill=backfill, allow_scans=allow_scans)}]
-        )
+        made = self.record(id, query, owner=owner, kind=kind, backfill=backfill, allow_scans=allow_scans)
+        return self._topic.append([made])
 
-    def add_all(self, queries: Iterable[Mapping[str, Any]]) -> Receipt:
-        """Store several queries in one commit; each is a mapping with `id`, `query` and what else `add` takes. If one is
-        refused, none is stored."""
-        return self._topic.append([self.record(**query) for query in queries])
+    def add_all(self, queries: Iterable[Mapping[str, Any]] | pa.Table) -> Receipt:
+        """Store many queries in one commit: mappings, or a table, with `id`, `query` and what else `add` takes. If one is
+        refused none is stored, and the error says which it is."""
+        rows = queries.to_pylist() if isinstance(queries, pa.Table | pa.RecordBatch) else queries
+        reader = self._reader()
+        return self._topic.append([_one_of_many(reader, row) for row in rows])
 
     def record(
         self,
@@ -75,18 +76,7 @@ class StandingQueries:
         allow_scans: bool = False,
     ) -> dict[str, Any]:
         """The checked record of a query, to be appended together with others: `ws.append({"news_queries": [...], ...})`."""
-        text_of(id, "the id of a stored query", hint='ws.standing("news").add("spark", "title:spark")')
-        if owner is not None:
-            text_of(owner, "owner")
-        reader = self._reader()
-        reader.query(query, kind, allow_scans=allow_scans)
-        span = None
-        if backfill is not None:
-            known_us = span_us(backfill, "backfill")
-            span = backfill if isinstance(backfill, str) else format_span(known_us)
-            reader.backfill_us(span)
-        values = (id, query, kind, owner, span, bool(allow_scans))
-        return dict(zip(QUERIES.names, values, strict=True))
+        return _record(self._reader(), id, query, owner, kind, backfill, allow_scans)
 
     def remove(self, id: str) -> Receipt:
         """Take a query away; what it has matched stays. Nothing changes if there is none of this id."""
@@ -117,6 +107,45 @@ class StandingQueries:
             schema = pa.schema([topic.schema.field(name) for name in view.inputs[topic.name]])
             self._read = (known, Reader(self.standing, schema, topic.key))
         return self._read[1]
+
+
+def _record(
+    reader: Reader,
+    id: str,
+    query: str,
+    owner: str | None = None,
+    kind: str | None = None,
+    backfill: str | timedelta | None = None,
+    allow_scans: bool | None = False,
+) -> dict[str, Any]:
+    text_of(id, "the id of a stored query", hint='ws.standing("news").add("spark", "title:spark")')
+    if owner is not None:
+        text_of(owner, "owner")
+    reader.query(query, kind, allow_scans=bool(allow_scans))
+    span = None
+    if backfill is not None:
+        known_us = span_us(backfill, "backfill")
+        span = backfill if isinstance(backfill, str) else format_span(known_us)
+        reader.backfill_us(span)
+    values = (id, query, kind or "lucene", owner, span, bool(allow_scans))
+    return dict(zip(QUERIES.names, values, strict=True))
+
+
+def _one_of_many(reader: Reader, row: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(row, Mapping):
+        raise UsageError(f"a query to store is a mapping, not {row!r}", hint=_ROW)
+    if not {"id", "query"} <= row.keys() or not row.keys() <= set(QUERIES.names):
+        wrong = next((name for name in row if name not in QUERIES.names), None)
+        what = f"has no {wrong!r}" if wrong is not None else "needs 'id' and 'query'"
+        raise UsageError(f"a query to store {what}: {dict(row)!r}", hint=_ROW)
+    try:
+        return _record(reader, **row)
+    except HeadwaterError as error:
+        told = f"query {row['id']!r} is refused: {error.message}"
+        raise type(error)(told, detail=error.detail, hint=error.hint, **error.facts, id=row["id"]) from error
+
+
+_ROW = 'such as {"id": "spark", "query": "title:spark", "owner": "ann"}'
 
 
 def find_standing(log: Log, name: str) -> tuple[str, Standing]:

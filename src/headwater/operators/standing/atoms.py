@@ -17,13 +17,11 @@ from headwater.operators.standing.nodes import (
     HIGHEST,
     LOWEST,
     Everything,
-    Fuzzy,
+    Holds,
     Leaf,
-    Pattern,
     Phrase,
     Present,
     Range,
-    Span,
     Term,
 )
 from headwater.operators.standing.patterns import Patterns
@@ -39,6 +37,7 @@ class Atoms:
 
     def __init__(self, fields: Fields) -> None:
         self.fields = fields
+        self._places = {column.name: place for place, column in enumerate(fields.columns)}
         count = len(fields.columns)
         self.kind = np.zeros(1024, dtype=np.int8)
         self.field = np.zeros(1024, dtype=np.int16)
@@ -68,39 +67,26 @@ class Atoms:
 
     def of(self, leaf: Leaf) -> int:
         """The atom of a leaf."""
+        if isinstance(leaf, Term):
+            place = self._places[leaf.field]
+            known = self.terms[place]
+            found = known.get(leaf.term)
+            return self._new(known, leaf.term, TERM, place, _rarity(leaf.term)) if found is None else found
         if isinstance(leaf, Everything):
             return ALWAYS
-        assert not hasattr(leaf, "payload")
-        place = self.fields.place(leaf.field)
-        match leaf:
-            case Term(term=term):
-                found = self.terms[place].get(term)
-                return (
-                    found
-                    if found is not None
-                    else self._new(self.terms[place], term, TERM, place, _rarity(term))
-                )
-            case Pattern() | Fuzzy() | Span():
-                number = self.patterns.add(leaf)
-                found = self.by_pattern[place].get(number)
-                return (
-                    found
-                    if found is not None
-                    else self._new(self.by_pattern[place], number, PATTERN, place, 0.05)
-                )
-            case Range(low=low, high=high):
-                return self._range(place, low, high)
-            case Present():
-                key: tuple[Any, ...] = (PRESENT, place)
-                return (
-                    self._others[key]
-                    if key in self._others
-                    else self._new(self._others, key, PRESENT, place, 1.0)
-                )
-            case Phrase():
-                return self._phrase(place, leaf)
-            case _:
-                raise AssertionError(f"{leaf} has no atom")
+        assert not isinstance(leaf, Holds)
+        place = self._places[leaf.field]
+        if isinstance(leaf, Range):
+            return self._range(place, leaf.low, leaf.high)
+        if isinstance(leaf, Phrase):
+            return self._phrase(place, leaf)
+        if isinstance(leaf, Present):
+            key = (PRESENT, place)
+            found = self._others.get(key)
+            return self._new(self._others, key, PRESENT, place, 1.0) if found is None else found
+        number, patterns = self.patterns.add(leaf), self.by_pattern[place]
+        found = patterns.get(number)
+        return self._new(patterns, number, PATTERN, place, 0.05) if found is None else found
 
     def _range(self, place: int, low: int, high: int) -> int:
         if low == high:
@@ -187,4 +173,7 @@ class Atoms:
 
 def _rarity(term: str) -> float:
     """How common a word is before any document was seen: longer words are rarer."""
-    return float(0.5 ** min(len(term), 12))
+    return _RARITY[min(len(term), 12)]
+
+
+_RARITY = [0.5**length for length in range(13)]

@@ -56,14 +56,18 @@ class Stored:
 
 Compile = Callable[[dict[str, Any]], Stored]
 """A record that is no tombstone, understood; HeadwaterError if it cannot be."""
+_READ = [name for name in RECORDS.names if name not in ("_offset", "_appended_at")]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Version:
-    """A query from its record on, until the next one of its id."""
+    """A query from its record on, until the next one of its id. What it asks is in the index, not here: there may be a million."""
 
-    stored: Stored
+    id: str
+    owner: str | None
     offset: int
+    asked: tuple[str, str | None, bool | None]
+    """Its text, kind and whether it may scan, to be understood once more where that is needed."""
     until: int = NEVER
     since_us: Microseconds = NEVER
     """How old the documents before it may be that it is asked of."""
@@ -114,7 +118,8 @@ class History:
         start = bisect_right(offsets, last)
         if start == len(offsets):
             return
-        new = zip(records.slice(start).to_pylist(), offsets[start:], times[start:], strict=True)
+        rows = records.slice(start).select(_READ).to_pylist()
+        new = zip(rows, offsets[start:], times[start:], strict=True)
         for record, offset, time in new:
             self._put(record, offset, time)
         self._offsets += offsets[start:]
@@ -130,10 +135,11 @@ class History:
         except HeadwaterError:  # it is told of elsewhere, and what it was to replace stays
             return
         self._end(stored.id, offset)
-        version = Version(stored, offset)
+        asked = (record["query"], record["kind"], record["allow_scans"])
+        version = Version(stored.id, stored.owner, offset, asked)
         if stored.backfill_us is not None and self._backfill:
             version.since_us = time - stored.backfill_us
-            self._asking_back.put(version)
+            self._asking_back.put(version, stored.query)
         self._index.put(stored.id, stored.query, offset + 1)
         self._versions.setdefault(stored.id, []).append(version)
 
@@ -183,14 +189,15 @@ class History:
         self, new: Sequence[int], documents: pa.Table, reached: Ints, times: Ints, upto: int
     ) -> Found:
         """What documents meet of the versions at these offsets that were added after them, and did not meet before."""
-        ids = {stored_id for offset in new if (stored_id := self._asking_back.id_at(offset)) is not None}
+        ids = {its for offset in new if (its := self._asking_back.id_at(offset)) is not None}
         index, asking_back = QueryIndex(self._fields, self._holds), _Backfills(self._fields, self._holds)
-        for version in (version for query in ids for version in self._versions[query]):
-            index.put(version.stored.id, version.stored.query, version.offset + 1)
+        for version in (version for its in ids for version in self._versions[its]):
+            query = self._understood(version)
+            index.put(version.id, query, version.offset + 1)
             if version.until != NEVER:
-                index.remove(version.stored.id, version.until + 1)
+                index.remove(version.id, version.until + 1)
             if version.since_us != NEVER:
-                asking_back.put(version)
+                asking_back.put(version, query)
         back = asking_back.matches(documents, reached, times, upto)
         if not len(back):
             return back
@@ -199,6 +206,11 @@ class History:
         valid = Found(valid.versions, some[valid.documents], valid.scores, valid.highlights)
         found, fresh = _first_of_each(valid, back), set(new)
         return found.taken([i for i, version in enumerate(found.versions) if version.offset in fresh])
+
+    def _understood(self, version: Version) -> Query:
+        text, kind, allow_scans = version.asked
+        record = {"id": version.id, "query": text, "kind": kind, "allow_scans": allow_scans}
+        return self._compile(record | {"owner": None, "backfill": None}).query
 
     def _valid(self, index: QueryIndex, documents: pa.Table, at: Ints) -> Found:
         found = index.match(documents, at)
@@ -222,14 +234,14 @@ class _Backfills:
         self._versions: dict[str, Version] = {}
         self._last = -1
 
-    def put(self, version: Version) -> None:
+    def put(self, version: Version, query: Query) -> None:
         self._versions[str(version.offset)] = version
-        self._index.put(str(version.offset), version.stored.query)
+        self._index.put(str(version.offset), query)
         self._last = max(self._last, version.offset)
 
     def id_at(self, offset: int) -> str | None:
         found = self._versions.get(str(offset))
-        return None if found is None else found.stored.id
+        return None if found is None else found.id
 
     def since(self, offset: int) -> Microseconds:
         found = self._versions.get(str(offset))
@@ -261,5 +273,5 @@ def _first_of_each(valid: Found, back: Found) -> Found:
     first: dict[tuple[int, str], int] = {}
     order = sorted(range(len(both)), key=lambda i: both.versions[i].offset)
     for i in order:
-        first.setdefault((int(both.documents[i]), both.versions[i].stored.id), i)
+        first.setdefault((int(both.documents[i]), both.versions[i].id), i)
     return both.taken(sorted(first.values()))

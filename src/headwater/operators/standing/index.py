@@ -22,7 +22,7 @@ from headwater.operators.standing.evaluation import candidates, met, scored
 from headwater.operators.standing.fields import Fields
 from headwater.operators.standing.lookup import Lookup
 from headwater.operators.standing.nodes import HIGHEST, LOWEST, Query
-from headwater.operators.standing.programs import Program, compiled
+from headwater.operators.standing.programs import Programs
 from headwater.operators.standing.segments import Anchors, Segment, derive
 from headwater.operators.standing.tokens import distinct
 
@@ -68,7 +68,7 @@ class QueryIndex:
         self._since = np.zeros(1024, dtype=np.int64)
         self._until = np.zeros(1024, dtype=np.int64)
         self._free: list[int] = []
-        self._waiting: dict[int, Program] = {}
+        self._waiting = Programs(self._atoms)
         self._segments: list[tuple[Segment, Anchors | None]] = []
         self._kept = LOWEST
 
@@ -86,20 +86,20 @@ class QueryIndex:
 
     def put(self, query_id: str, query: Query, since: int = LOWEST) -> None:
         """Add a query, which replaces the one of that id; it is valid from the position `since`, which is not before the older one's."""
-        program = compiled(query, self._atoms)
+        number = self._free[-1] if self._free else len(self._ids)
+        payload = self._waiting.add(number, query)
         self.remove(query_id, since)
-        number = self._free.pop() if self._free else len(self._ids)
-        if number == len(self._ids):
-            self._ids.append(None)
+        if number < len(self._ids):
+            self._ids[self._free.pop()] = query_id
+        else:
+            self._ids.append(query_id)
             if number == len(self._since):
                 self._since = np.append(self._since, np.zeros_like(self._since))
                 self._until = np.append(self._until, np.zeros_like(self._until))
-        self._ids[number] = query_id
         self._since[number], self._until[number] = since, HIGHEST
         self._current[query_id] = number
-        self._waiting[number] = program
-        if program.payload is not None:
-            self._payloads[number] = program.payload
+        if payload is not None:
+            self._payloads[number] = payload
         if len(self._waiting) >= WAITING_MAX:
             self._gather()
 
@@ -109,8 +109,6 @@ class QueryIndex:
         if number is None:
             return False
         self._until[number] = max(until, self._since[number])
-        if self._until[number] <= max(self._since[number], self._kept) and self._waiting.pop(number, None):
-            self._release(number)
         return True
 
     def forget(self, before: int) -> None:
@@ -248,9 +246,10 @@ class QueryIndex:
         """Make a segment of what waits, and merge segments of a size."""
         if not self._waiting:
             return
-        segment = Segment.of(list(self._waiting), list(self._waiting.values()))
-        self._waiting.clear()
-        self._segments.append((segment, None))
+        segment = self._alive(Segment.of(self._waiting))
+        self._waiting = Programs(self._atoms)
+        if len(segment):
+            self._segments.append((segment, None))
         while len(self._segments) > 1 and len(self._segments[-2][0]) < 2 * len(self._segments[-1][0]):
             (last, _), (before, _) = self._segments.pop(), self._segments.pop()
             self._segments.append((self._alive(before).and_then(self._alive(last)), None))

@@ -171,11 +171,11 @@ def matches_of(spec: MeetSpec, documents: pa.RecordBatch, found: Found) -> pa.Re
     """What was found in documents, as the rows that show it."""
     rows = take_rows(documents, found.documents)
     columns = [
-        pa.array([version.stored.id for version in found.versions], pa.string()),
+        pa.array([version.id for version in found.versions], pa.string()),
         document_ids(spec, rows),
         _whole(found.scores),
         _whole(found.highlights),
-        pa.array([version.stored.owner for version in found.versions], pa.string()),
+        pa.array([version.owner for version in found.versions], pa.string()),
         pa.array([version.offset for version in found.versions], pa.int64()),
         *(rows.column(column) for column in spec.shown),
     ]

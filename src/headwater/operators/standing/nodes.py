@@ -159,19 +159,17 @@ class Query:
 
 def selects(node: Node) -> bool:
     """Whether a document that meets the node has a term, a word or a value that can be looked up."""
-    match node:
-        case Clauses(must=must, should=should):
-            return any(map(selects, must)) or (not must and bool(should) and all(map(selects, should)))
-        case Everything() | Present() | Holds():
-            return False
-        case Range(low=low, high=high):
-            return low != LOWEST or high != HIGHEST
-        case Span(low=first, high=last):
-            return first is not None or last is not None
-        case Pattern():
-            return any(node.pieces())
-        case _:
-            return True
+    if isinstance(node, Clauses):
+        if node.must:
+            return any(map(selects, node.must))
+        return bool(node.should) and all(map(selects, node.should))
+    if isinstance(node, Everything | Present | Holds):
+        return False
+    if isinstance(node, Range):
+        return node.low != LOWEST or node.high != HIGHEST
+    if isinstance(node, Span):
+        return node.low is not None or node.high is not None
+    return not isinstance(node, Pattern) or any(node.pieces())
 
 
 def boosted(node: Node, factor: float) -> Node:

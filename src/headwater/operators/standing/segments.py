@@ -6,20 +6,25 @@ changes with the documents that pass: `derive` chooses anew, over all queries of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headwater.operators.standing.atoms import PATTERN, RANGE, TERM, Atoms
-from headwater.operators.standing.programs import Program
+from headwater.operators.standing.programs import Programs
 from headwater.operators.standing.tokens import spread
 
 Ints = npt.NDArray[np.int64]
 NONE = -1
+_KINDS: dict[str, Any] = {
+    "leaf_parent": np.int16,
+    "leaf_boost": np.float64,
+    "node_parent": np.int16,
+    "node_depth": np.int16,
+}
+"""The types of columns that are neither places nor numbers of 32 bits."""
 ALSO_MAX = 4
 """Of how many atoms another set may be that is looked at before a candidate is evaluated: a word in four fields is one."""
 
@@ -55,32 +60,13 @@ class Segment:
         return sum(getattr(self, name).nbytes for name in self.__dataclass_fields__)
 
     @staticmethod
-    def of(numbers: Sequence[int], programs: Sequence[Program]) -> Segment:
+    def of(programs: Programs) -> Segment:
         """The segment of new queries."""
-
-        def flat(name: str, kind: Any) -> npt.NDArray[Any]:
-            return np.fromiter(chain.from_iterable(getattr(p, name) for p in programs), dtype=kind)
-
-        def ends(name: str) -> Ints:
-            return _ends([len(getattr(program, name) or ()) for program in programs])
-
-        sets = [choice for program in programs for choice in program.choices or ()]
-        return Segment(
-            np.array(numbers, dtype=np.int32),
-            ends("leaf_atom"),
-            flat("leaf_atom", np.int32),
-            flat("leaf_parent", np.int16),
-            flat("leaf_weight", np.int32),
-            flat("leaf_boost", np.float64),
-            ends("node_parent"),
-            flat("node_parent", np.int16),
-            flat("node_weight", np.int32),
-            flat("node_least", np.int32),
-            flat("node_depth", np.int16),
-            ends("choices"),
-            _ends([len(choice) for choice in sets]),
-            np.fromiter(chain.from_iterable(sets), dtype=np.int32),
-        )
+        made = {}
+        for name in Segment.__dataclass_fields__:
+            kind = np.int64 if name.endswith("_at") else _KINDS.get(name, np.int32)
+            made[name] = np.array(getattr(programs, name), dtype=kind)
+        return Segment(**made)
 
     def only(self, slots: Ints) -> Segment:
         """The segment of some of the slots."""
@@ -183,12 +169,6 @@ def _also(
         has = sizes[rest] > column
         also[slots[has], column] = segment.pick_atom[segment.pick_at[rest[has]] + column]
     return also
-
-
-def _ends(counts: Sequence[int]) -> Ints:
-    at = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=at[1:])
-    return at
 
 
 def _rows(at: Ints, chosen: npt.NDArray[Any]) -> tuple[Ints, Ints]:

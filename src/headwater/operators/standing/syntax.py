@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
+from headwater.analysis import Word
 from headwater.errors import QueryError, underlined
 from headwater.operators.standing.fields import Field, Fields, range_of
 from headwater.operators.standing.nodes import (
@@ -43,14 +44,53 @@ FUZZY_CHARACTERS = 50
 """How long a fuzzy word may be: what is left of it after two deletions is looked up."""
 SLOP_MAX = 1_000
 _ENDS = frozenset(' \t\r\n\u3000()[]{}"^~:')
-_SPACE = frozenset(" \t\r\n\u3000")
+_SPACES = " \t\r\n\u3000"
+_SPACE = frozenset(_SPACES)
+_SIGNS = frozenset("+-!")
+_OPERATORS = frozenset("AO&|")
 _PLAIN = re.compile(r"[^\s\u3000()\[\]{}\"^~:\\*?]*")
 """What is neither an end of anything nor a sign, which most words are to their end."""
+_SIMPLE = re.compile(
+    r"(?:([^\W\d]\w*):)?"  # a field
+    r"([^\s\u3000()\[\]{}\"^~:\\*?+\-!&|/<>=][^\s\u3000()\[\]{}\"^~:\\*?]*)"
+    r"(?:[ \t\r\n\u3000]+|(?=\))|\Z)"
+)
+"""A clause that is a word and nothing else, which most are, with the space after it."""
+_OPERATOR = re.compile(
+    r"(?:(AND|&&)|(?:OR|\|\|))(?:(?<=[&|])|(?=[ \t\r\n\u3000()\[\]{}\"^~:]|\Z))[ \t\r\n\u3000]*"
+)
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_KEYWORDS = frozenset(("AND", "OR", "NOT"))
+_KNOWN_MAX = 50_000
+"""So many words are remembered as what they ask."""
+
+Operator = Literal["or", "and"]
 
 
-def parse(text: str, fields: Fields, operator: Literal["or", "and"] = "or") -> Query:
+def parse(text: str, fields: Fields, operator: Operator = "or") -> Query:
     """The query that a text is; `operator` is between clauses that just stand beside each other."""
-    return Query(text, _Reader(text, fields, operator).query())
+    return Parser(fields, operator).parse(text)
+
+
+class Parser:
+    """Reads many queries over the same fields: what a word asks is found out once."""
+
+    def __init__(self, fields: Fields, operator: Operator = "or") -> None:
+        self.fields = fields
+        self.operator = operator
+        self._known: dict[tuple[str, ...], dict[str, Node]] = {}
+
+    def parse(self, text: str) -> Query:
+        """The query that a text is; QueryError, with where the mistake is, if it is none."""
+        return Query(text, _Reader(text, self).query())
+
+    def known(self, where: tuple[str, ...]) -> dict[str, Node]:
+        """What plain words ask of some fields, as far as they were met."""
+        words = self._known.setdefault(where, {})
+        if len(words) >= _KNOWN_MAX:
+            words.clear()
+        return words
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +107,19 @@ class _Word:
     @property
     def keyword(self) -> str | None:
         """Which operator it is."""
-        return self.plain if not self.escaped and self.plain in ("AND", "OR", "NOT", "TO") else None
+        return self.plain if not self.escaped and self.plain in _KEYWORDS else None
 
 
 class _Reader:
-    def __init__(self, text: str, fields: Fields, operator: Literal["or", "and"]) -> None:
-        self._text, self._fields, self._operator = text, fields, operator
+    def __init__(self, text: str, parser: Parser) -> None:
+        self._text, self._fields, self._parser = text, parser.fields, parser
         self._at = 0
         self._depth = 0
         self._leaves = 0
         self._seen_at = -1
         self._seen: _Word | None = None
+        self._said = ""
+        self._words: list[Word] = []
 
     def query(self) -> Node:
         self._space()
@@ -95,27 +137,40 @@ class _Reader:
         must: list[Node] = []
         should: list[Node] = []
         must_not: list[Node] = []
-        while True:
-            self._space()
-            if self._at == len(self._text) or self._text[self._at] == ")":
-                break
-            sign, node = self._either(where)
-            kinds = {"+": must, "-": must_not, "": must if self._operator == "and" else should}
-            kinds[sign].append(node)
-        if not must and not must_not and len(should) == 1:
-            return should[0]
-        if not should and not must_not and len(must) == 1:
-            return must[0]
+        plain = must if self._parser.operator == "and" else should
+        text, end = self._text, len(self._text)
+        while self._at < end and text[self._at] != ")":
+            start = self._at
+            sign, node = self._modified(where)
+            if (operator := self._operator()) is not None:
+                sign, node = self._joined(start, sign, node, operator, where)
+            (plain if not sign else must if sign == "+" else must_not).append(node)
+        if not must_not and len(must) + len(should) == 1:
+            return must[0] if must else should[0]
         return Clauses(tuple(must), tuple(should), tuple(must_not))
 
-    def _either(self, where: tuple[str, ...]) -> tuple[str, Node]:
-        """Clauses with OR between them; the sign of the only one, if it has one."""
-        parts = [(self._at, *self._all_of(where))]
-        while self._takes("OR", "||"):
-            parts.append((self._at, *self._all_of(where)))
-        if len(parts) == 1:
-            return parts[0][1:]
-        for start, sign, _ in parts:
+    def _joined(
+        self, start: int, sign: str, node: Node, operator: str | None, where: tuple[str, ...]
+    ) -> tuple[str, Node]:
+        """Clauses with OR between them, each of which may be several with AND between; `operator` stands after the first."""
+        either: list[tuple[int, str, Node]] = []
+        while True:
+            both = [(sign, node)]
+            while operator == "AND":
+                both.append(self._modified(where))
+                operator = self._operator()
+            if len(both) > 1:
+                wanted = tuple(node for sign, node in both if sign != "-")
+                sign, node = "", Clauses(wanted, (), tuple(node for sign, node in both if sign == "-"))
+            either.append((start, sign, node))
+            if operator is None:
+                break
+            start = self._at
+            sign, node = self._modified(where)
+            operator = self._operator()
+        if len(either) == 1:
+            return sign, node
+        for start, sign, _ in either:
             if sign == "+":
                 self._refuse(
                     "+ says that a clause must hold, and between clauses with OR none must",
@@ -123,37 +178,68 @@ class _Reader:
                     start + 1,
                     hint="use AND",
                 )
-        return "", Clauses(should=tuple(_signed(sign, node) for _, sign, node in parts))
+        return "", Clauses(should=tuple(_signed(sign, node) for _, sign, node in either))
 
-    def _all_of(self, where: tuple[str, ...]) -> tuple[str, Node]:
-        """Clauses with AND between them; the sign of the only one, if it has one."""
-        first = self._modified(where)
-        nodes = [first]
-        while self._takes("AND", "&&"):
-            nodes.append(self._modified(where))
-        if len(nodes) == 1:
-            return first
-        wanted = tuple(node for sign, node in nodes if sign != "-")
-        return "", Clauses(must=wanted, must_not=tuple(node for sign, node in nodes if sign == "-"))
+    def _operator(self) -> str | None:
+        """AND or OR, whatever stands for it, if it is next; it is passed."""
+        start = self._at
+        if self._text[start : start + 1] not in _OPERATORS:
+            return None
+        found = _OPERATOR.match(self._text, start)
+        if found is None:
+            return None
+        self._at = found.end()
+        if self._at == len(self._text) or self._text[self._at] == ")":
+            said = found[0].rstrip(_SPACES)
+            self._refuse(f"{said} needs a clause on either side", start, start + len(said))
+        return "AND" if found[1] else "OR"
 
     def _modified(self, where: tuple[str, ...]) -> tuple[str, Node]:
-        """A clause, and whether + or - (NOT, !) stands before it."""
-        self._space()
-        character = self._next()
-        if character in ("+", "-", "!"):
+        """A clause, and whether + or - (NOT, !) stands before it; the space after it is passed."""
+        sign = ""
+        if (character := self._next()) in _SIGNS:
             start = self._at
             self._at += 1
             if self._next() in ("", " ", "+", "-", "!", ")"):
                 self._refuse(f"{character} stands before nothing", start, start + 1)
-            return "+" if character == "+" else "-", self._clause(where)
-        word = self._peeked()
-        if word is not None and word.keyword == "NOT":
+            sign = "+" if character == "+" else "-"
+        elif character == "N" and (word := self._peeked()) is not None and word.keyword == "NOT":
             self._at = word.end
             self._space()
-            if self._next() in ("+", "-", "!") or ((after := self._peeked()) is not None and after.keyword):
+            if self._next() in _SIGNS or ((after := self._peeked()) is not None and after.keyword):
                 self._refuse("NOT stands before nothing", word.start, word.end)
-            return "-", self._clause(where)
-        return "", self._clause(where)
+            sign = "-"
+        if (simple := self._simple(where)) is not None:
+            return sign, simple
+        node = self._clause(where)
+        self._space()
+        return sign, node
+
+    def _simple(self, where: tuple[str, ...]) -> Node | None:
+        """A word that stands for itself, with its field or without; None if what is next is something else."""
+        found = _SIMPLE.match(self._text, self._at)
+        if found is None:
+            return None
+        name, said = found.groups()
+        if said in _KEYWORDS:
+            return None
+        if name is not None:
+            where = (name,)
+        if len(where) == 1 and ((field := self._fields.named.get(where[0])) is None or field.ordered):
+            return None
+        if self._leaves + len(where) > LEAVES_MAX:
+            return None
+        known = self._parser.known(where)
+        node = known.get(said)
+        if node is None:
+            start, end = found.span(2)
+            node = known[said] = self._of_word(
+                _Word(start, end, said, said, wild=False, escaped=False), where
+            )
+        else:
+            self._leaves += len(where)
+        self._at = found.end()
+        return node
 
     def _clause(self, where: tuple[str, ...]) -> Node:
         """A group, a phrase, a range or a word, with its field and its boost."""
@@ -162,7 +248,7 @@ class _Reader:
         if self._at == len(self._text):
             self._missing()
         word = self._peeked()
-        if word is not None and word.keyword in ("AND", "OR", "NOT"):
+        if word is not None and word.keyword:
             self._refuse(f"{word.plain} needs a clause on either side", word.start, word.end, hint=_QUOTE)
         if word is not None and self._text[word.end : word.end + 1] == ":":
             self._at = word.end + 1
@@ -407,7 +493,9 @@ class _Reader:
     def _of_text(self, name: str, said: str, slop: int, start: int, end: int) -> Node:
         if self._fields.named[name].kind == "keyword":
             return self._leaf(Term(name, said), start)
-        words = self._fields.analysis.words(said)
+        if said != self._said:  # it is asked of each field
+            self._said, self._words = said, self._fields.analysis.words(said)
+        words = self._words
         if not words:
             self._refuse("there is no word in it to look for", start, end)
         if len(words) == 1:
@@ -486,21 +574,6 @@ class _Reader:
         while self._next() in _SPACE and self._at < len(self._text):
             self._at += 1
 
-    def _takes(self, word: str, sign: str) -> bool:
-        """Whether an operator is next, which is passed."""
-        self._space()
-        if self._text.startswith(sign, self._at):
-            start, self._at = self._at, self._at + len(sign)
-        elif (found := self._peeked()) is not None and found.keyword == word:
-            start, self._at = self._at, found.end
-        else:
-            return False
-        self._space()
-        if self._at == len(self._text) or self._next() == ")":
-            said = self._text[start : start + len(word)] if self._text[start].isalpha() else sign
-            self._refuse(f"{said} needs a clause on either side", start, start + len(said))
-        return True
-
     def _peeked(self) -> _Word | None:
         """The word that is next, which is not passed."""
         if self._seen_at != self._at:
@@ -552,18 +625,11 @@ class _Reader:
         return _Word(start, self._at, "".join(plain), "".join(pattern), wild, escaped)
 
     def _quoted(self) -> str:
-        start, text = self._at, self._text
-        said = []
-        self._at += 1
-        while self._at < len(text) and text[self._at] != '"':
-            if text[self._at] == ESCAPE and self._at + 1 < len(text):
-                self._at += 1
-            said.append(text[self._at])
-            self._at += 1
-        if self._at == len(text):
-            self._refuse("this quote is not closed", start, start + 1)
-        self._at += 1
-        return "".join(said)
+        found = _QUOTED.match(self._text, self._at)
+        if found is None:
+            self._refuse("this quote is not closed", self._at, self._at + 1)
+        self._at = found.end()
+        return _ESCAPED.sub(r"\1", found[1])
 
     def _number(self, sign: str, what: str, most: int, default: int | None = None) -> int:
         start = self._at

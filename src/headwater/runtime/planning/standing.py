@@ -119,7 +119,7 @@ class _Check:
             if record["_op"] == DELETE:
                 continue
             try:
-                self.reader.stored(record)
+                self.reader.check(record)
             except HeadwaterError as error:
                 why = reason(error) if isinstance(error, StatementError) else error.message
                 raise EvaluationError(
