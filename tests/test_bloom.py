@@ -40,6 +40,28 @@ def test_what_was_added_is_found(ticks: list[list[str | None]], items: int, rate
         assert told.to_pylist() == [None if value is None else True for value in part.to_pylist()]
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.one_of(st.none(), st.integers(-50, 50))), max_size=60),
+    st.lists(st.lists(st.integers(-50, 50), max_size=4), min_size=7, max_size=7),
+    st.integers(1, 40),
+)
+@settings(max_examples=60, deadline=None)
+def test_all_groups_at_once_are_each_by_itself(
+    rows: list[tuple[int, int | None]], before: list[list[int]], items: int
+) -> None:
+    filters = BloomFilter("BIGINT", items, 0.05)
+    states = [made(filters, pa.array(values, pa.int64())) for values in before]
+    column = pa.array([b"", *states], pa.binary()).slice(1)
+    rows.sort(key=lambda row: row[0])
+    owners = np.array([owner for owner, _ in rows], dtype=np.int64)
+    found = filters.add_by_group(column, owners, pa.array([value for _, value in rows], pa.int64()))
+    assert found.type == column.type
+    assert found.to_pylist() == [
+        filters.add(state, pa.array([v for owner, v in rows if owner == number], pa.int64()))
+        for number, state in enumerate(states)
+    ]
+
+
 @pytest.mark.parametrize(
     ("items", "rate"), [(10, 0.1), (100, 0.01), (1_000, 0.05), (5_000, 0.001), (20_000, 0.01)]
 )

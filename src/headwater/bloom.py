@@ -80,6 +80,21 @@ class BloomFilter:
         held[self._places(values)] = True
         return self.merge(state, np.packbits(held, bitorder="little").tobytes())
 
+    def add_by_group(self, filters: pa.Array, owners: npt.NDArray[np.int64], values: pa.Array) -> pa.Array:
+        """Many filters, each with the values in it of which it is the owner. It is `add` for all groups of a view at once."""
+        count, size = len(filters), self.bits // 8
+        known = np.flatnonzero(np.asarray(values.is_valid()))
+        places = self._places(self._typed(values).take(pa.array(known)))
+        held = self._bytes_of(filters)[0].copy()
+        bits, bytes_of = (places & 7).ravel(), ((places >> 3) + owners[known] * size).ravel()
+        for bit in range(8):  # one at a time, so that it does not matter if a byte is met twice
+            held[bytes_of[bits == bit]] |= np.uint8(1 << bit)
+        offsets = np.arange(count + 1, dtype=np.int64) * size
+        made = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(held)]
+        )
+        return made.cast(filters.type)
+
     def merge(self, one: bytes, other: bytes) -> bytes:
         """A filter with the values of both."""
         both: bytes = (np.frombuffer(one, np.uint8) | np.frombuffer(other, np.uint8)).tobytes()
@@ -89,20 +104,26 @@ class BloomFilter:
         """Whether each filter may contain its value: always if it does. NULL where either is."""
         known = np.asarray(filters.is_valid()) & np.asarray(values.is_valid())
         chosen = pa.array(np.flatnonzero(known))
-        asked = filters.take(chosen).cast(pa.large_binary())
-        size = self.bits // 8
-        starts = np.frombuffer(asked.buffers()[1], np.int64)[asked.offset : asked.offset + len(asked) + 1]
-        if len(asked) and (np.diff(starts) != size).any():
+        held, starts = self._bytes_of(filters.take(chosen))
+        found = np.zeros(len(values), dtype=np.bool_)
+        if len(chosen):
+            places = self._places(self._typed(values).take(chosen))
+            of_bits = held[starts + (places >> 3)] >> (places & 7).astype(np.uint8)
+            found[known] = (of_bits & 1).all(axis=0)
+        return pa.array(found, mask=~known)
+
+    def _bytes_of(self, filters: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """The bytes of all filters behind each other, none of which is NULL, and where each begins."""
+        cells, size = filters.cast(pa.large_binary()), self.bits // 8
+        if not len(cells):
+            return np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64)
+        starts = np.frombuffer(cells.buffers()[1], np.int64)[cells.offset : cells.offset + len(cells) + 1]
+        if (np.diff(starts) != size).any():
             raise ValueError(
                 f"a filter of {int(np.diff(starts).max())} bytes was made by another declaration, not {self}"
             )
-        found = np.zeros(len(values), dtype=np.bool_)
-        if len(asked):
-            held = np.frombuffer(asked.buffers()[2], np.uint8)
-            places = self._places(self._typed(values).take(chosen))
-            of_bits = held[starts[:-1] + (places >> 3)] >> (places & 7).astype(np.uint8)
-            found[known] = (of_bits & 1).all(axis=0)
-        return pa.array(found, mask=~known)
+        held = np.frombuffer(cells.buffers()[2], np.uint8)[starts[0] : starts[-1]]
+        return held, starts[:-1] - starts[0]
 
     def _typed(self, values: pa.Array) -> pa.Array:
         return values.cast(parse_type(self.of))

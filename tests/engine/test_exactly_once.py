@@ -32,7 +32,7 @@ from headwater.storage import Storage
 from headwater.testing import FaultyStorage
 from headwater.testing.faults import Call
 from tests.engine.test_changes import OneTick, counted, plus
-from tests.engine.workers import SETTINGS, worker
+from tests.engine.workers import SETTINGS, declare_code, worker
 
 DECLARED = """
 CREATE TOPIC orders (customer BIGINT, amount BIGINT) WITH (partitions = 2);
@@ -44,6 +44,10 @@ CREATE MATERIALIZED VIEW revenue AS
 CREATE MATERIALIZED VIEW countries AS SELECT count(*) AS n, sum(amount) AS amount FROM revenue;
 CREATE MATERIALIZED VIEW volume AS SELECT count(*) AS n, sum(amount) AS amount FROM orders;
 CREATE MATERIALIZED VIEW buyers AS SELECT amount > 50 AS large, approx_count_distinct(customer) AS n FROM orders GROUP BY 1;
+CREATE MATERIALIZED VIEW usual AS
+  SELECT amount > 50 AS large, approx_top_k(customer, 2, 8) AS buyers, percentile_approx(amount, array(0.5, 0.9), 100) AS amounts
+  FROM orders GROUP BY 1;
+CREATE MATERIALIZED VIEW met AS SELECT amount > 50 AS large, seen(customer) AS customers FROM orders GROUP BY 1;
 CREATE MATERIALIZED VIEW raised AS SELECT customer, low, high FROM orders MATCH_RECOGNIZE (
   PARTITION BY customer ORDER BY _partition, _offset
   MEASURES FIRST(less.amount) AS low, more.amount AS high
@@ -51,7 +55,7 @@ CREATE MATERIALIZED VIEW raised AS SELECT customer, low, high FROM orders MATCH_
 );
 CREATE STANDING QUERY wanted ON customers (country);
 """
-VIEWS = ("buyers", "countries", "large", "raised", "revenue", "volume", "wanted")
+VIEWS = ("buyers", "countries", "large", "met", "raised", "revenue", "usual", "volume", "wanted")
 TICK_ROWS = 20
 
 
@@ -71,6 +75,7 @@ def append(ws: Workspace, rng: random.Random, times: int) -> int:
 @pytest.fixture
 def ws(tmp_path: Path, spark: Any) -> Iterator[Workspace]:
     with hw.open(tmp_path / "shop", spark=spark, settings=SETTINGS) as workspace:
+        declare_code(workspace)
         workspace.sql(DECLARED)
         workspace.standing("wanted").add("north", "de OR f*")
         append(workspace, random.Random(5), 15)
@@ -265,7 +270,9 @@ def reopened(ws: Workspace, spark: Any) -> Workspace:
     """The workspace as another process sees it: nothing in memory."""
     assert ws.path is not None
     ws.close()
-    return hw.open(ws.path, spark=spark, settings=SETTINGS)
+    again = hw.open(ws.path, spark=spark, settings=SETTINGS)
+    declare_code(again)
+    return again
 
 
 def test_an_engine_that_starts_again_builds_nothing_anew(ws: Workspace, spark: Any) -> None:
@@ -288,6 +295,7 @@ def test_state_that_was_deleted_is_made_again_under_new_tick_numbers(ws: Workspa
     for _ in range(2):
         shutil.rmtree(ws.path / "state")
         with hw.open(ws.path, spark=spark, settings=SETTINGS) as again:
+            declare_code(again)
             second = again.run(tick_rows=TICK_ROWS)
             assert second.tick - second.ticks >= first.tick, "a tick number was used again"
             store = again._views.store

@@ -25,6 +25,11 @@ SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
 ROOT = Path(__file__).parents[2]
 
 
+def declare_code(ws: hw.Workspace) -> None:
+    """Declare the functions that views of these tests may call."""
+    ws.aggregate("seen", **hw.BloomFilter("BIGINT", items=20).aggregate)
+
+
 # --- the side of the tests -------------------------------------------------------------------------------------------
 
 
@@ -108,6 +113,7 @@ def run_engine(folder: str) -> None:
 
     done = _closed()
     with hw.open(folder, settings=SETTINGS, spark=make_session()) as ws:
+        declare_code(ws)
         ws._views.listener = _Aloud()
         runner = ws.start()
         say(f"running {os.getpid()}")

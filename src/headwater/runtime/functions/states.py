@@ -7,13 +7,16 @@ is kept by `merge` and `remove`; in batch, all rows of a group go through one `a
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from headwater.operators.sums import Ints
 from headwater.runtime.functions.calls import Code, failure, fitted, plain
 
 Where = Callable[[], Mapping[str, Any]]
@@ -41,6 +44,16 @@ class AggregateCode:
     def added(self, columns: Sequence[pa.Array], where: Where, texts: Sequence[str]) -> Any:
         """The state of some rows alone."""
         return self._called("add", self.add, plain(self.zero)[0], columns, where, texts)
+
+    def added_by_group(self, states: pa.Array, owners: Ints, columns: Sequence[pa.Array]) -> pa.Array | None:
+        """The states with rows added, each to that of its owner, in one call, if the object whose method `add` is has one for
+        that: `add_by_group(states, owners, *columns)`. None if it has not, or if it fails: one by one it is found out where."""
+        by_group: Code | None = getattr(getattr(self.add, "__self__", None), "add_by_group", None)
+        if by_group is None:
+            return None
+        with contextlib.suppress(Exception):
+            return by_group(states, owners, *columns)
+        return None
 
     def merged(self, one: Any, other: Any, where: Where) -> Any:
         """The state of the rows of both."""
@@ -128,6 +141,12 @@ class CollectedCalls:
         columns = [rows.field(i) for i in range(rows.type.num_fields)]
         texts = [rows.type.field(i).name for i in range(rows.type.num_fields)]
         offsets = lists.offsets.to_numpy()
+        if self.code.result is None:
+            owners = np.repeat(np.arange(len(lists)), np.diff(offsets))
+            rows_of = [c.slice(int(offsets[0]), len(owners)) for c in columns]
+            zeros = self.code.zero.take(pa.array(np.zeros(len(lists), dtype=np.int64)))
+            if (all_at_once := self.code.added_by_group(zeros, owners, rows_of)) is not None:
+                return all_at_once
         values = []
         for start, end in itertools.pairwise(offsets):
             given = [c.slice(int(start), int(end - start)) for c in columns]

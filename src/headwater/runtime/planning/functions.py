@@ -115,7 +115,7 @@ class FunctionReader(SlideReader, LinearReader, AggregateReader):
         if not all(self._mergeable(a) and not a.isDistinct() for a in plain):
             self._refuse(
                 plan,
-                "users' aggregates stand beside count, sum, avg, min, max and the like, not beside DISTINCT or lists",
+                "users' aggregates stand beside count, sum, avg, min, max and the like, not beside DISTINCT, lists or sketches",
                 hint="compute them in two views, and join these",
             )
         child, grouping = self.lower(found._4()), items(found._1())
@@ -140,7 +140,8 @@ class FunctionReader(SlideReader, LinearReader, AggregateReader):
         again = not child.node.append_only and not all(d.removes for d in definitions)
         keys = [e.toAttribute() for e in grouping]
         buffers, finals = self._buffers(plain)
-        values = [a.resultAttribute() for a in users]
+        # their own names have numbers of this process in them
+        values = [a.resultAttribute().withName("value") for a in users]
         attributes = [*keys, *buffers, *values]
         schema = c.arrow_schema(attributes)
         customs = []
