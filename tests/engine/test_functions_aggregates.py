@@ -220,7 +220,10 @@ def test_verify_finds_a_law_that_is_broken(tmp_path: Path, spark: SparkSession) 
     ("query", "said"),
     [
         ("SELECT total(price) OVER (PARTITION BY name) AS t FROM items", "no incremental form in OVER"),
-        ("SELECT total(price) AS t, count(DISTINCT id) AS n FROM items", "not beside DISTINCT, lists or sketches"),
+        (
+            "SELECT total(price) AS t, count(DISTINCT id) AS n FROM items",
+            "not beside DISTINCT, lists or sketches",
+        ),
         ("SELECT total(DISTINCT price) AS t FROM items", "does not support DISTINCT"),
         (
             "SELECT id, (SELECT total(price) FROM items b WHERE b.id = a.id + 1) AS t FROM items a",

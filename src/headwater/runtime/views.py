@@ -251,7 +251,7 @@ class Views:
         if not functions:
             return
         views = definitions(self._log)
-        for view in stopped_for(self.store.latest(), functions):
+        for view in stopped_for(self.store.latest_whole(), functions):
             if view in views:
                 renew(self._log, view, beside=False)
 
