@@ -24,6 +24,9 @@ Refuse = Callable[..., NoReturn]
 
 _ID = re.compile(r"#\d+L?")
 _UTC = "UTC"
+_UNKEPT = re.compile(r'(^|Type":|"type":)"(string collate|time\(|variant|geometry|geography)|"__COLLATIONS"')
+"""In the JSON form of types, those that have an Arrow type, but not one that means the same: operators find equal strings
+by their bytes, a variant becomes a struct, and of TIME Spark makes no relation."""
 
 
 class Classes:
@@ -44,6 +47,10 @@ class Classes:
 
     def __call__(self, *args: Jvm) -> Jvm:
         return self._of(*args)
+
+
+class UnkeptTypeError(TypeError):
+    """Values of this type have no form in which views keep them."""
 
 
 class Catalyst:
@@ -86,17 +93,19 @@ class Catalyst:
         return module(self.jvm.org.apache.spark.sql.catalyst.optimizer, name)
 
     def arrow_type(self, data_type: Jvm) -> pa.DataType:
-        """The Arrow type of a Spark type; TypeError if it has none."""
+        """The Arrow type of a Spark type; UnkeptTypeError if it has none."""
         text = data_type.json()
         if text not in self._types:
             from pyspark.errors import PySparkException
             from pyspark.sql.pandas.types import to_arrow_type
             from pyspark.sql.types import _parse_datatype_json_string
 
+            if _UNKEPT.search(text):
+                raise UnkeptTypeError(str(data_type.catalogString()))
             try:
                 kind = to_arrow_type(_parse_datatype_json_string(text), timezone=_UTC)
-            except (PySparkException, TypeError) as error:
-                raise TypeError(str(data_type.simpleString())) from error
+            except (PySparkException, TypeError, ValueError) as error:
+                raise UnkeptTypeError(str(data_type.catalogString())) from error
             self._types[text] = plain_type(kind)
         return self._types[text]
 

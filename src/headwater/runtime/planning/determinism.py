@@ -8,6 +8,7 @@ its order leaves ties, the tie is broken by the remaining columns of the operato
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +51,8 @@ _CLOCKS = {
 SOON = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 """Texts that Spark reads as the time at which a query is run."""
 _TIMES = ("date", "timestamp", "timestamp_ntz")
+_POINTED = ("binary", "void")
+"""Types of which a value lies elsewhere than its place in an array, as strings do."""
 _OF_WINDOWS = frozenset(
     ["CumeDist", "DenseRank", "Lag", "Lead", "NTile", "NthValue", "PercentRank", "Rank", "RowNumber"]
 )
@@ -91,6 +94,8 @@ class Determinism:
         for expression in expressions:
             unread = wanted is not None and kind(expression) == "Alias" and identity(expression) not in wanted
             self._check(expression, inside_sort=unread)
+        if name == "Aggregate":
+            self._check_maps(plan)
         met = kinds_in(expressions) if name in ("Aggregate", "Window") else set()
         if met & PICKS:
             plan = with_ties_decided(self._catalyst, plan, self._refuse)
@@ -180,6 +185,8 @@ class Determinism:
             )
         if (told := unrepeatable(name)) is not None:
             self._refuse(expression, f"{_called(expression)} {told.reason}", hint=told.hint)
+        if name == "AggregateExpression" and expression.isDistinct():
+            self._check_distinct(expression)
         if name in _FREQUENT:
             self._check_frequent(expression, self._answers == "exact")
         if name == "WindowExpression" and kind(_function(expression.windowFunction())) in _FREQUENT:
@@ -204,6 +211,25 @@ class Determinism:
             self._check(
                 child, inside_sort=sorts or (inside_sort and name in ("AggregateExpression", "Alias"))
             )
+
+    def _check_maps(self, plan: Jvm) -> None:
+        """Spark sorts maps to group by them, in code that reads 0 where a number is NULL, if it is compiled."""
+        for key in items(plan.groupingExpressions()):
+            if _loses_nulls(json.loads(key.dataType().json())):
+                self._refuse(
+                    key,
+                    "Spark takes NULL for 0 in maps of numbers or times that it groups by",
+                    hint="group by its entries: GROUP BY sort_array(map_entries(m))",
+                )
+
+    def _check_distinct(self, expression: Jvm) -> None:
+        for argument in children_of(expression.aggregateFunction()):
+            if not self._orderable(argument):
+                self._refuse(
+                    argument,
+                    "maps have no order, so which of them are equal is not known",
+                    hint="take the entries: sort_array(map_entries(m))",
+                )
 
     def _check_clocks_in_text(self, expression: Jvm) -> None:
         """`CAST('now' AS TIMESTAMP)` is `now()`."""
@@ -409,6 +435,20 @@ def _unsorted(expression: Jvm) -> set[int]:
     if kind(expression) in ("SortArray", "ArraySort"):
         return set()
     return set().union(*(_unsorted(c) for c in children_of(expression)), set())
+
+
+def _loses_nulls(data_type: Any) -> bool:
+    """Whether a type, in its JSON form, has maps in it with values that may be NULL and have a fixed width."""
+    match data_type:
+        case {"type": "map", "valueType": str(value), "valueContainsNull": True} if value not in _POINTED:
+            return not value.startswith(("decimal", "string", "char", "varchar"))
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return _loses_nulls(key) or _loses_nulls(value)
+        case {"type": "array", "elementType": element}:
+            return _loses_nulls(element)
+        case {"type": "struct", "fields": fields}:
+            return any(_loses_nulls(field["type"]) for field in fields)
+    return False
 
 
 def _is_subquery(expression: Jvm) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from headwater.queries import graph as g
 from headwater.runtime.planning.catalyst import (
     Catalyst,
     Jvm,
     Refuse,
+    UnkeptTypeError,
     find,
     identity,
     items,
@@ -47,7 +48,10 @@ class Reader:
                 f"{known} has no incremental form",
                 hint="docs/sql.md lists what works in views",
             )
-        lowered: Lowered = method(plan)
+        try:
+            lowered: Lowered = method(plan)
+        except UnkeptTypeError as error:
+            self._refuse_type(plan, error)
         self._note(lowered.node, plan)
         return lowered
 
@@ -107,9 +111,28 @@ class Reader:
             column = next((i for i, a in enumerate(attributes) if identity(a) == number), None)
         try:
             type_ = self._c.arrow_type(e.dataType())
-        except TypeError as error:
-            self._refuse(e, f"values of type {error} cannot be kept in views", hint="cast it to another type")
+        except UnkeptTypeError as error:
+            self._refuse_unkept(e, error)
         return g.Expression(readable(inner), type_, column, Bound(inner, tuple(attributes)))
+
+    def _refuse_type(self, plan: Jvm, error: UnkeptTypeError) -> NoReturn:
+        """Refuse a plan that gives such values, underlining what makes them."""
+
+        def is_unkept(e: Jvm) -> bool:
+            try:
+                self._c.arrow_type(e.dataType())
+            except UnkeptTypeError:
+                return True
+            return False
+
+        made = (find(e, is_unkept) for e in items(plan.expressions()))
+        self._refuse_unkept(next((e for e in made if e is not None), plan), error)
+
+    def _refuse_unkept(self, node: Jvm, error: UnkeptTypeError) -> NoReturn:
+        hint = "cast it to another type"
+        if "collate" in str(error):
+            hint = "compare with it in a condition, or use lower(s), which is a string like any other"
+        self._refuse(node, f"values of type {error} cannot be kept in views", hint=hint)
 
     def _named(self, e: Jvm) -> Jvm:
         return e if kind(e) in ("Alias", "AttributeReference") else self._c.alias(e, "argument")
