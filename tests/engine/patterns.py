@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,13 @@ def of(*names: str) -> frozenset[str]:
     return frozenset(names)
 
 
+def _deviation(values: list[int]) -> float | None:
+    if not values:
+        return None
+    mean = sum(values) / len(values)
+    return round(math.sqrt(sum((x - mean) ** 2 for x in values) / len(values)), 9)
+
+
 def _avg(total: float, count: int) -> float | None:
     return total / count if count else None
 
@@ -88,6 +96,23 @@ MEASURES = [
     Asked("avg(U.x)", (Aggregate("avg", U, 0),), _avg, pa.float64()),
     Asked("FINAL max(x)", (Aggregate("max", None, 0, final=True),)),
     Asked("min(C.x)", (Aggregate("min", of("C"), 0),)),
+    Asked("count(DISTINCT A.x)", (Aggregate("list", of("A"), 0),), lambda xs: len(set(xs))),
+    Asked("FINAL array_agg(U.x)", (Aggregate("list", U, 0, True),), type=pa.list_(pa.int64())),
+    Asked("array_join(array_agg(CLASSIFIER()), '')", (Aggregate("list", None, 1),), "".join, pa.string()),
+    Asked("round(stddev_pop(x), 9)", (Aggregate("list", None, 0),), _deviation, pa.float64()),
+    Asked(
+        "sum(x) FILTER (WHERE CLASSIFIER() <> 'B')",
+        (Aggregate("list", None, 0), Aggregate("list", None, 1)),
+        lambda xs, names: (
+            sum(kept) if (kept := [x for x, n in zip(xs, names, strict=True) if n != "B"]) else None
+        ),
+    ),
+    Asked(
+        "LAST(CLASSIFIER() || x, 1)",
+        (Classify(None, "last", 1), Navigate(X, None, "last", 1)),
+        lambda name, x: None if x is None else f"{name}{x}",
+        pa.string(),
+    ),
     Asked(
         "FIRST(A.x - A.bits) * 2",
         (Navigate(X, of("A"), "first"), Navigate(BITS, of("A"), "first")),
@@ -121,6 +146,15 @@ def conditions(name: str) -> list[Asked]:
             pa.bool_(),
         ),
         Asked("count(A.*) < 3", (Aggregate("count", of("A")),), lambda n: n < 3, pa.bool_()),
+        Asked(
+            "count(DISTINCT x) < 3", (Aggregate("list", None, 0),), lambda xs: len(set(xs)) < 3, pa.bool_()
+        ),
+        Asked(
+            "size(filter(array_agg(CLASSIFIER()), c -> c = 'A')) < 3",
+            (Aggregate("list", None, 1),),
+            lambda names: names.count("A") < 3,
+            pa.bool_(),
+        ),
         Asked("sum(x) <= 5", (Aggregate("sum", None, 0),), lambda n: n is not None and n <= 5, pa.bool_()),
     ]
 
@@ -183,12 +217,12 @@ def question(
 ) -> Question:
     """`within` is in seconds."""
     skip = skip or Skip()
-    expressions = [Expression((Navigate(X),), pa.int64())]
-    functions: list[Callable[..., Any]] = [lambda x: x]
+    expressions = [Expression((Navigate(X),), pa.int64()), Expression((Classify(),), pa.string())]
+    functions: list[Callable[..., Any]] = [lambda x: x, lambda name: name]
     for each in (*conditions.values(), *measures):
         expressions.append(Expression(each.inputs, each.type))
         functions.append(each.function)
-    first = 1 + len(conditions)
+    first = 2 + len(conditions)
     numbers = tuple(range(first, first + len(measures)))
     shown = [Shown("key", "column", KEY)]
     if rows != "one":
@@ -203,7 +237,7 @@ def question(
         pattern,
         text(pattern),
         tuple(expressions),
-        {name: (1 + i,) for i, name in enumerate(conditions)},
+        {name: (2 + i,) for i, name in enumerate(conditions)},
         numbers,
         tuple(shown),
         rows=rows,

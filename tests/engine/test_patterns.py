@@ -68,7 +68,7 @@ SHOWN = ["one", "all", "all, omit empty", "all, with unmatched"]
 
 
 @settings(
-    max_examples=150 if LONG else 12,
+    max_examples=500 if LONG else 12,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -106,25 +106,34 @@ VIEWS: dict[str, Question] = {
     "falls": question(
         concat("A B+ C"),
         BIT,
-        measured("FIRST(A.x)", "count(*)", "FINAL count(A.*)", "MATCH_NUMBER()", "sum(A.x)", "avg(U.x)"),
+        measured(
+            "FIRST(A.x)",
+            "count(*)",
+            "FINAL count(A.*)",
+            "MATCH_NUMBER()",
+            "sum(A.x)",
+            "avg(U.x)",
+            "count(DISTINCT A.x)",
+            "round(stddev_pop(x), 9)",
+        ),
         within=6,
     ),
     "labelled": question(
         concat("A* B? C"),
         {**BIT, "C": RISES["C"]},
-        measured("CLASSIFIER()", "LAST(x, 1)", "FINAL max(x)"),
+        measured("CLASSIFIER()", "LAST(x, 1)", "FINAL max(x)", "array_join(array_agg(CLASSIFIER()), '')"),
         rows="all, with unmatched",
     ),
     "overlapping": question(
         concat("A B+? C*"),
-        {"A": BIT["A"], "B": conditions("B")[7], "C": conditions("C")[6]},
+        {"A": BIT["A"], "B": conditions("B")[7], "C": conditions("C")[9]},
         measured("PREV(x)", "NEXT(x, 2)", "LAST(CLASSIFIER(), 1)"),
         rows="all",
         skip=Skip("to next row"),
     ),
     "growing": question(
         concat("A+ B"),
-        {"A": conditions("A")[9], "B": RISES["B"]},
+        {"A": conditions("A")[-1], "B": RISES["B"]},
         measured("count(*)", "B.x", "sum(A.x)", "PREV(FIRST(A.x, 1), 2)"),
         skip=Skip("to last", frozenset("B")),
     ),

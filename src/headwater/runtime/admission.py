@@ -243,10 +243,11 @@ def _expressions(step: g.Step) -> Sequence[g.Expression]:
 
 def no_single_row(error: EvaluationError) -> EvaluationError:
     """The error of a view that diverts rows, where none of them is to blame."""
+    elsewhere = "compute it in a subquery over the topic, below joins and aggregates, or use try_divide, try_cast and the like"
     return EvaluationError(
-        f"{error.message} It is the error of no single row of a topic, so that none can be diverted",
+        f"{error.message.rstrip('.')}. It is the error of no single row of a topic, so that none can be diverted",
         detail=error.detail,
-        hint="compute it in a subquery over the topic, below joins and aggregates, or use try_divide, try_cast and the like",
+        hint=error.hint if "pattern" in error.facts else elsewhere,
         **error.facts,
     )
 
