@@ -1,4 +1,4 @@
-"""Independent pieces of large work, side by side on the machine's cores.
+"""Independent pieces of large work, side by side on the machine's cores; and threads that are waited for.
 
 It pays where most of the time goes into calls that let other threads run meanwhile: files, Arrow, checksums, numpy. The
 threads live no longer than the work, so that a process may fork at any time.
@@ -7,6 +7,7 @@ threads live no longer than the work, so that a process may fork at any time.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -16,6 +17,31 @@ LARGE_BYTES = 8 << 20
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
+
+
+class WaitedThread(threading.Thread):
+    """A thread in the background whose `join` may be interrupted by Ctrl-C and called again. Python's own takes a thread for ended whose
+    `join` was interrupted, though it goes on, so that whoever then waits for it to stop gracefully does not wait at all."""
+
+    def __init__(self, target: Callable[[], None], name: str) -> None:
+        super().__init__(target=target, name=name, daemon=True)
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """See `Thread.run`."""
+        try:
+            super().run()
+        finally:
+            self._over.set()
+
+    def is_alive(self) -> bool:
+        """Whether it goes on."""
+        return self.ident is not None and not self._over.is_set()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended."""
+        if self.ident is None or self._over.wait(timeout):
+            super().join(timeout)
 
 
 def side_by_side(act: Callable[[_Item], _Made], items: Sequence[_Item], *, size: int) -> list[_Made]:

@@ -10,6 +10,7 @@ import pytest
 import redis
 
 import headwater as hw
+from tests.engine.test_deletion import holding
 from tests.postgres import PostgresServer
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def test_no_follower_holds_what_was_forgotten(
         (told,) = ws.deletions()
         assert told.done, [p for p in told.places if p.status == "scheduled"]
         assert {p.name for p in told.places if p.kind == "past"} == set(left)
+        assert holding(tmp_path / "ws", "ip-1-secret") == []
+        assert holding(tmp_path / "lake", "ip-1-secret") == [], "what is expired is removed"
 
         server = postgres_server
         server.stop()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
+import time
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -468,6 +471,35 @@ def test_handlers_work_and_stop_gracefully(tmp_path: Path) -> None:
         assert f"{waits} 1.0" in ws.metrics()
         ws.dead().drop(letter.letter.id)
         assert f"{waits} 0.0" in ws.metrics()
+
+
+def test_ctrl_c_waits_for_what_is_being_handled_and_takes_no_more(tmp_path: Path) -> None:
+    """Also at the end of a `with` block, and when the workspace is closed, though the wait before it was interrupted."""
+    for closes in ("block", "workspace"):
+        with hw.open(tmp_path / closes) as ws:
+            outbox(ws, 2)
+            queue, begun, over = ws.queue("emails", topic="outbox"), threading.Event(), list[int]()
+
+            def handle(message: Message, begun: threading.Event = begun, over: list[int] = over) -> None:
+                begun.set()
+                time.sleep(0.7)
+                over.append(message.row["id"])
+
+            def interrupt(begun: threading.Event = begun) -> None:
+                begun.wait(20)
+                time.sleep(0.2)
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
+
+            threading.Thread(target=interrupt, daemon=True).start()
+            worker = queue.work(handle)
+            with pytest.raises(KeyboardInterrupt), worker if closes == "block" else nullcontext():
+                worker.wait()
+            if closes == "workspace":
+                ws.close()
+            assert over == [0]
+        with hw.open(tmp_path / closes) as ws:
+            standing = ws.queue("emails").standing()
+            assert (standing.acknowledged, standing.leased, standing.waiting) == (1, 0, 1)
 
 
 def test_the_lease_is_extended_while_a_handler_runs(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headwater.errors import HeadwaterError, UsageError
+from headwater.parallel import WaitedThread
 
 LOOK_S = 0.5
 """How long it waits in silence before it looks whether it is to stop."""
@@ -29,7 +30,7 @@ class Background(abc.ABC):
     name: str
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
+        self._thread: WaitedThread | None = None
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._loop: asyncio.Runner | None = None
@@ -49,7 +50,7 @@ class Background(abc.ABC):
             raise UsageError(f"{self.name!r} runs already")
         self._stopping.clear()
         self._failure = None
-        self._thread = threading.Thread(target=self._keep_going, name=self.name, daemon=True)
+        self._thread = WaitedThread(self._keep_going, self.name)
         self._thread.start()
 
     def stop_soon(self) -> None:

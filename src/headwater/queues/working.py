@@ -13,6 +13,7 @@ from typing import Any
 from headwater.arguments import whole_number
 from headwater.clock import Microseconds, parse_span_us, to_us
 from headwater.errors import HeadwaterError, LeaseLostError, UsageError
+from headwater.parallel import WaitedThread
 from headwater.queues.definition import delay_of
 from headwater.queues.message import Message, Messages, Receiving, Span, said
 
@@ -72,10 +73,10 @@ class Worker:
         self._error: BaseException | None = None
         self._started = self._steady_s()
         self._threads = [
-            threading.Thread(target=self._loop, name=f"queue {queue.name} {n}", daemon=True)
+            WaitedThread(self._loop, f"queue {queue.name} {n}")
             for n in range(whole_number(threads, "threads", least=1))
         ]
-        self._keeper = threading.Thread(target=self._keep, name=f"queue {queue.name} leases", daemon=True)
+        self._keeper = WaitedThread(self._keep, f"queue {queue.name} leases")
         for thread in [*self._threads, *([self._keeper] if extend else [])]:
             thread.start()
 

@@ -13,6 +13,7 @@ from typing import Protocol
 from headwater.clock import Clock
 from headwater.errors import EngineRunningError, HeadwaterError, LogTimeoutError
 from headwater.log.protocol import Log
+from headwater.parallel import WaitedThread
 from headwater.runtime.catalog import definitions
 from headwater.runtime.comparing import Comparing, Tries, hold_trials
 from headwater.runtime.engine import Engine, TickReport
@@ -287,7 +288,7 @@ class Runner:
         except BaseException:
             self._ownership.release()
             raise
-        self._thread = threading.Thread(target=self._loop, name="headwater-engine", daemon=True)
+        self._thread = WaitedThread(self._loop, "headwater-engine")
         self._thread.start()
 
     def stop(self) -> RunReport:
