@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import orjson
@@ -172,6 +173,19 @@ class FileKeys:
     def again(self) -> FileKeys:
         """The same keys with a guard of its own, for a forked child."""
         return FileKeys(self._storage, self._clock, self._wrapping)
+
+    @property
+    def folder(self) -> Path:
+        """Where they lie."""
+        return self._storage.root
+
+    def check(self) -> int:
+        """How many subjects have a key; KeyStoreError if what is there cannot be opened, or the service does not open it."""
+        self.refresh()
+        with self._guard:
+            if self._numbers:
+                self.cipher(max(self._numbers.values()))
+            return len(self._numbers)
 
     def close(self) -> None:
         """Let go of the file; it is opened again if something is asked."""

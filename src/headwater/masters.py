@@ -143,6 +143,12 @@ class Masters:
         self._keys = dict(keys)
 
     def _said(self) -> dict[str, Any]:
+        if not self.exist():
+            raise self._error(
+                KeyStoreError,
+                f"the master key in {self._storage.root} is missing",
+                hint="bring the folder back from where it is kept safe; no private value can be read without it",
+            )
         try:
             said: dict[str, Any] = orjson.loads(self._storage.read(MASTER))
             _ = (

@@ -73,3 +73,28 @@ def test_wrong_input_is_refused(folder: Path, words: tuple[str, ...], says: str)
     assert done.exit_code == 2
     assert says in done.output
     assert run(folder, "deletions").output == "nothing was deleted\n"
+
+
+def test_doctor_looks_at_the_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> tuple[str, str]:
+        checks = {check["name"]: check for check in json.loads(run(folder, "doctor", "--json").output)}
+        return checks["keys"]["status"], checks["keys"]["message"]
+
+    (keys,) = Path(f"{folder}.keys").iterdir()
+    assert told() == ("ok", f"of 4 subjects, in {keys}, for its owner alone")
+    for path, mode in ((keys / "keys", 0o644), (keys, 0o750)):
+        before = path.stat().st_mode
+        path.chmod(mode)
+        assert told() == ("warn", f"others may look at {path}")
+        path.chmod(before)
+    keys.joinpath("master").rename(keys / "elsewhere")
+    assert told()[0] == "fail"
+    keys.joinpath("elsewhere").rename(keys / "master")
+
+    within = folder / "keys"
+    Path(f"{folder}.keys").rename(within)
+    status, message = told()
+    assert status == "fail"
+    assert "is not there, and people has private columns" in message
+    monkeypatch.setenv("HEADWATER_KEYS", str(within))
+    assert told() == ("warn", f"{within / keys.name} is in the workspace: a copy of that never forgets")

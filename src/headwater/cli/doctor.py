@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -161,6 +161,7 @@ def _workspace(session: Session) -> list[Check]:
             log = ws.log
             topics = ws.topics()
             findings = list(getattr(log, "findings", ()))
+            keys = _keys(log, Path(session.path))
     except (hw.NotAWorkspaceError, hw.WorkspaceMissingError) as error:
         if session.chosen:
             return [Check("workspace", "fail", error.message, error.hint)]
@@ -171,7 +172,33 @@ def _workspace(session: Session) -> list[Check]:
     checks = [Check("workspace", "ok", about)]
     for finding in findings:
         checks.append(Check("recovery", "warn", finding, "headwater verify checks everything"))
-    return [*checks, _disk(session.path), _sync(session.path)]
+    return [*checks, *keys, _disk(session.path), _sync(session.path)]
+
+
+def _keys(log: Any, workspace: Path) -> list[Check]:
+    """Whether the keys to private columns are there, can be opened, and are nobody else's; nothing if there are none."""
+    folder: Path = log.keys.folder
+    if not folder.exists():
+        private = [t.name for t in log.topics().values() if t.private and _has_records(log, t.name)]
+        if not private:
+            return []
+        hint = "bring it back, or say where it is: HEADWATER_KEYS; without it no private value can be read"
+        return [Check("keys", "fail", f"{folder} is not there, and {private[0]} has private columns", hint)]
+    try:
+        subjects = log.keys.check()
+    except HeadwaterError as error:
+        return [Check("keys", "fail", error.message, error.hint)]
+    open_to = [path for path in (folder, *folder.iterdir()) if path.stat().st_mode & 0o077]
+    if open_to:
+        return [Check("keys", "warn", f"others may look at {open_to[0]}", f"chmod -R go= {folder}")]
+    if folder.resolve().is_relative_to(workspace.resolve()):
+        hint = "move the folder out of it, and say where it is: HEADWATER_KEYS"
+        return [Check("keys", "warn", f"{folder} is in the workspace: a copy of that never forgets", hint)]
+    return [Check("keys", "ok", f"of {subjects:,} subjects, in {folder}, for its owner alone")]
+
+
+def _has_records(log: Any, topic: str) -> bool:
+    return any(info.end > 0 for info in log.partitions(topic).values())
 
 
 def _format(path: str) -> int:
