@@ -215,7 +215,7 @@ def test_a_missing_master_is_told_and_no_other_is_made(tmp_path: Path) -> None:
     keys_in(tmp_path, None).of(["anna"])
     (tmp_path / MASTER).unlink()
     for call in (lambda keys: keys.of(["bert"]), lambda keys: keys.rotate(), lambda keys: keys.check()):
-        with pytest.raises(hw.KeyStoreError, match="master key .*is missing"):
+        with pytest.raises(hw.KeyStoreError, match=r"master key .*is missing"):
             call(keys_in(tmp_path, None))
     assert not (tmp_path / MASTER).exists()
 

@@ -41,6 +41,15 @@ def text(value: Any, what: str, hint: str | None = None) -> str:
     return value
 
 
+def kept_text(value: Any, what: str, hint: str | None = None) -> str:
+    """A text that can be kept in a column or a file: half a surrogate pair cannot."""
+    try:
+        text(value, what, hint).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{what} has characters that no file can hold: {value!r}", hint=hint) from None
+    return str(value)
+
+
 def span_us(value: Any, what: str) -> Microseconds:
     """A span of time as text or timedelta; a bare number has no unit and is none."""
     if not isinstance(value, (str, timedelta)):

@@ -19,7 +19,7 @@ from headwater.arguments import span_us, whole_number
 from headwater.clock import Microseconds, format_span, parse_span_us
 from headwater.dropped import DroppedColumn, SchemaChanges
 from headwater.errors import NewerVersionError, SchemaError, UsageError
-from headwater.rules import BACKLOG_OPTIONS, NAME, WhenBehind, check_column, check_topic
+from headwater.rules import BACKLOG_OPTIONS, NAME, WhenBehind, check_column, check_free, check_topic
 from headwater.rules import HIDDEN as HIDDEN
 from headwater.settings import Durability, format_bytes, parse_bytes
 from headwater.timing import OCCURRED, SENT, STORED, WatermarkBy, with_clock
@@ -142,6 +142,8 @@ class TopicDefinition:
             values["dropped"] = tuple(map(DroppedColumn.from_json, values["dropped"]))
         if "private" in values:
             values["private"] = tuple((column, subject) for column, subject in values["private"])
+            hidden = dict(values["private"])  # which could once be NOT NULL, and read NULL all the same
+            schema = pa.schema([f.with_nullable(f.nullable or f.name in hidden) for f in schema])
         return cls(schema=schema, **values)
 
     def to_sql(self) -> str:
@@ -624,6 +626,7 @@ def check_view(name: str, names: Sequence[str] = ()) -> None:
             f"{name!r} cannot be the name of a view",
             hint="use letters, digits and underscores, not starting with a digit",
         )
+    check_free(name)
     _check_columns(name, names)
 
 

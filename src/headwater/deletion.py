@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.arguments import kept_text
 from headwater.arguments import text as text_of
 from headwater.catalog import TopicDefinition, define_topic
 from headwater.clock import Clock, Microseconds, from_us
@@ -128,19 +129,24 @@ class Deletions:
 
     def forget(self, subject: Any, *, by: str | None, reason: str | None) -> Deletion:
         """Destroy a subject's key and have everything follow."""
-        text = subject_text(subject)
+        text, who, why = subject_text(subject), _who(by), _why(reason)
         if text == CLAIMS:
             raise UsageError(
                 f"{text!r} is no subject: by its key names are compared that several claim",
                 hint="forget who has claimed one",
             )
-        if not self._private():
+        try:
+            # of topics that were dropped too: their records may lie in a copy somewhere
+            forgotten = self._log.keys.forget(text, who, why)
+        except UsageError:
+            if self._private():
+                raise
             raise UsageError(
                 "no topic of this workspace has private columns: there is nothing to forget",
                 hint="declare columns PRIVATE BY the column that says whose they are; "
                 "`headwater excise` removes records that are in the log in plain",
-            )
-        return self._follow(self._log.keys.forget(text, _who(by), reason))
+            ) from None
+        return self._follow(forgotten)
 
     def _private(self) -> list[TopicDefinition]:
         return [topic for topic in self._log.topics().values() if topic.private]
@@ -156,7 +162,7 @@ class Deletions:
                 "subject": one.subject,
                 "at": from_us(one.at),
                 "who": one.who,
-                "reason": one.reason,
+                "reason": None if one.reason is None else str(one.reason),  # it was once not looked at before
                 "topics": ", ".join(topics),
                 "records": sum(topics.values()),
             }
@@ -182,6 +188,7 @@ class Deletions:
 
     def excise(self, topic: str, where: str, *, by: str | None, reason: str | None) -> Deletion:
         """Remove the records of a topic that a condition finds, and have everything follow."""
+        who, why = _who(by), _why(reason)
         made = self._log.topic(text_of(topic, "the name of a topic", hint='ws.excise("clicks", "user = 7")'))
         where = text_of(where, "the condition", hint='ws.excise("clicks", "user = 7")')
         if not where.strip():
@@ -209,7 +216,7 @@ class Deletions:
             )
         self._refuse_based(made, found)
         said = {"what": "excise", "of": made.name, "where": _shape(where), "at": self._clock.now_us()}
-        said |= {"who": _who(by), "reason": reason}
+        said |= {"who": who, "reason": why}
         return self._report(self._excised(made.name, found, said))
 
     def excise_copies(self, of: Entry, sink: str, topic: str, offsets: Mapping[int, list[int]]) -> None:
@@ -453,11 +460,15 @@ def _moment(at: Microseconds | None) -> datetime | None:
 
 def _who(by: str | None) -> str:
     if by is not None:
-        return text_of(by, "who does it", hint="by='anna'")
+        return kept_text(by, "who does it", hint="by='anna'")
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a process whose user has no name
         return "unknown"
+
+
+def _why(reason: str | None) -> str | None:
+    return None if reason is None else kept_text(reason, "a reason", hint="reason='asked for it'")
 
 
 def _shape(where: str) -> str:

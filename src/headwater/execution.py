@@ -30,7 +30,7 @@ from headwater.errors import (
 )
 from headwater.log.appending import stage_rows
 from headwater.log.cursor import lag_of
-from headwater.log.names import check_new
+from headwater.log.names import check_left, check_new
 from headwater.log.protocol import Log, Producer
 from headwater.queries import statements as s
 from headwater.queries.dialect import words_of
@@ -261,6 +261,7 @@ def alter(log: Log, topic: str, change: Callable[[TopicDefinition], TopicDefinit
     """Change a definition; done again on the newer one if someone else changes it meanwhile."""
     for attempt in range(ATTEMPTS_MAX):
         old = log.topic(topic)
+        check_left(old)
         new = change(old)
         if new == old:
             return
@@ -327,6 +328,7 @@ def _create_as(log: Log, statement: s.CreateTopicAs, views: Callable[[], Views])
     private = _private_in_copy(log, statement, views)
     rows = views().rows(statement.query)
     definition = statement.definition(rows.schema, private=private)
+    check_new(definition)
     changes = catalog.difference(existing, definition) if existing is not None else []
     if existing is not None and unfinished is None and not statement.or_replace:
         raise _exists(existing.name, changes, f"CREATE TOPIC IF NOT EXISTS {quote(name)} leaves it as it is")
@@ -431,6 +433,7 @@ def _drop(log: Log, statement: s.DropTopic, views: Callable[[], Views]) -> None:
     if statement.if_exists and statement.name not in log.topics():
         return
     topic = log.topic(statement.name)
+    check_left(topic)
     if log.entries("view"):
         views().drop_readers(topic.name, statement.cascade, "topic")
     if not statement.cascade:

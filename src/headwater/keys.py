@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import orjson
 import xxhash
 
+from headwater.arguments import kept_text
 from headwater.clock import Clock, Microseconds
 from headwater.errors import KeyStoreError, UsageError
 from headwater.masters import KEY_BYTES, Masters
@@ -104,12 +105,10 @@ class Keys(Protocol):
 
 def subject_text(subject: Any) -> str:
     """A subject as keys know it: the same for 7 and '7', because topics may have it as either."""
+    hint = "it is the value of the column that others are PRIVATE BY: ws.forget(7)"
     if isinstance(subject, bool) or not isinstance(subject, (int, str)) or subject == "":
-        raise UsageError(
-            f"a subject is a whole number or a text, not {subject!r}",
-            hint="it is the value of the column that others are PRIVATE BY: ws.forget(7)",
-        )
-    return str(subject)
+        raise UsageError(f"a subject is a whole number or a text, not {subject!r}", hint=hint)
+    return kept_text(str(subject), "a subject", hint)
 
 
 @dataclass

@@ -18,6 +18,9 @@ from headwater.timing import TimedTopic, check_time
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,199}\Z")
 DEAD = "dead"
 """What is behind the dot of the one kind of topic that has a dot in its name: the dead messages of a queue."""
+TELLING = frozenset({"_forgotten", "_excised"})
+"""Topics that say what was deleted."""
+_KEPT = TELLING | {"_dead", "_alerts", "_claims", "_answers", "_replies"}
 HIDDEN = ("_partition", "_offset", "_appended_at", "_op", "_watermark", "_sequence", "_version")
 """Columns that every topic has besides its own; user columns may not take these names."""
 FORGOTTEN = "_forgotten"
@@ -59,6 +62,20 @@ class Declared(TimedTopic, Protocol):
     def source_columns(self) -> pa.Schema: ...
     @property
     def private(self) -> tuple[tuple[str, str], ...]: ...
+
+
+def is_kept(name: str) -> bool:
+    """Whether a topic of that name is one that a workspace makes and writes itself."""
+    return name.lower() in _KEPT or name.lower().startswith("_queue_")
+
+
+def check_free(name: str) -> None:
+    """SchemaError if users cannot give a name to a topic or a view, because the workspace does."""
+    if is_kept(name):
+        raise SchemaError(
+            f"{name!r} is a topic that workspaces make themselves",
+            hint="choose another name; all that do not begin with _ are yours",
+        )
 
 
 def check_topic(topic: Declared) -> None:
@@ -184,6 +201,13 @@ def _check_private(topic: Declared, column: pa.Field, subject: pa.Field) -> None
                 topic=topic.name,
                 private=column.name,
             )
+    if not column.nullable:
+        raise SchemaError(
+            f"column {column.name!r} of topic {topic.name!r} cannot be PRIVATE and NOT NULL: it reads NULL once its subject was forgotten",
+            hint="leave NOT NULL out",
+            topic=topic.name,
+            private=column.name,
+        )
     if pa.types.is_nested(column.type):
         raise SchemaError(
             f"column {column.name!r} of topic {topic.name!r} cannot be PRIVATE: it is nested",

@@ -34,10 +34,11 @@ REFUSED = {
         f"CREATE TOPIC t ({ID}, e STRING PRIVATE BY (id), at TIMESTAMP @PRIVATE BY (id)@, {WATERMARK})",
         "column 'at' of topic 't' cannot be PRIVATE: it is the time column",
     ),
+    "not null": (f"CREATE TOPIC t ({ID}, e STRING NOT NULL @PRIVATE BY (id)@)", "PRIVATE and NOT NULL"),
     "nested": (f"CREATE TOPIC t ({ID}, e ARRAY<STRING> @PRIVATE BY (id)@)", "it is nested"),
     "its own subject": ("CREATE TOPIC t (e STRING NOT NULL @PRIVATE BY (e)@)", "that is itself"),
     "a private subject": (
-        f"CREATE TOPIC t ({ID}, s STRING NOT NULL PRIVATE BY (id), z STRING @PRIVATE BY (s)@)",
+        f"CREATE TOPIC t ({ID}, s STRING PRIVATE BY (id), z STRING @PRIVATE BY (s)@)",
         r"PRIVATE BY \(s\): that is a column that is PRIVATE too",
     ),
     "no subject": (f"CREATE TOPIC t ({ID}, e STRING @PRIVATE BY (idd)@)", "there is no column 'idd'"),

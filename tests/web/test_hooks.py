@@ -123,6 +123,26 @@ def test_a_delivery_is_a_row_with_its_text_and_its_columns(
     assert answer.headers["headwater-receipt"] == "orders:0@0-1"
 
 
+def test_private_columns_are_encrypted_and_so_is_the_text_that_they_came_in(
+    ws: hw.Workspace, client: AppClient, clock: ManualClock
+) -> None:
+    ws.sql(
+        "CREATE SOURCE people FROM WEBHOOK WITH (secret = env('SHOP_SECRET'), "
+        "columns = 'id BIGINT NOT NULL, email STRING PRIVATE BY (id)')"
+    )
+    for number in (7, 8):
+        body = json.dumps({"id": number, "email": f"mail-{number}-secret"}).encode()
+        headers = signed(body, f"msg_{number}", clock.now_us() // 1_000_000, None)
+        assert client.post("/hooks/people", content=body, headers=headers).status_code == 200
+    assert ws.path is not None
+    kept = b"".join(path.read_bytes() for path in ws.path.rglob("*") if path.is_file())
+    assert b"-secret" not in kept
+    ws.forget(7)
+    gone, there = rows(ws, "people")
+    assert (gone["id"], gone["email"], gone["body"]) == (7, None, None)
+    assert (there["email"], json.loads(there["body"])["email"]) == ("mail-8-secret", "mail-8-secret")
+
+
 def test_the_secret_before_is_good_during_rotation_and_not_after_it(
     ws: hw.Workspace, client: AppClient, clock: ManualClock
 ) -> None:

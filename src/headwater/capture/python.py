@@ -297,7 +297,12 @@ def _topic(name: str, said: Any) -> TopicDefinition:
         return define_topic(name, normalize_schema(said))
     columns = parse_columns(text(said, f"the columns of topic {name!r}"))
     return define_topic(
-        name, columns.schema, key=columns.key, time=columns.time, lateness=columns.lateness_us
+        name,
+        columns.schema,
+        key=columns.key,
+        time=columns.time,
+        lateness=columns.lateness_us,
+        private=columns.private,
     )
 
 

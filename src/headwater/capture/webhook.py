@@ -110,8 +110,22 @@ class WebhookSource:
     def _made(self) -> TopicDefinition:
         said = f"{COLUMNS}, {self.options.columns}" if self.options.columns else COLUMNS
         made = parse_columns(said)
+        private, schema = dict(made.private), made.schema
+        if subjects := sorted(set(private.values())):
+            if len(subjects) > 1:
+                raise UsageError(
+                    f"the columns of source {self.name!r} are private by {' and by '.join(subjects)}, and each delivery's body has them all",
+                    hint="make them private by one and the same column, which the body is private by then too",
+                )
+            private["body"] = subjects[0]
+            schema = pa.schema([f.with_nullable(f.nullable or f.name == "body") for f in schema])
         topic = define_topic(
-            self.options.topic, made.schema, key=made.key, time=made.time, lateness=made.lateness_us
+            self.options.topic,
+            schema,
+            key=made.key,
+            time=made.time,
+            lateness=made.lateness_us,
+            private=private,
         )
         return owned(self.name, topic)
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from headwater.catalog import TopicDefinition, add_column, drop_not_null, widen_column
 from headwater.dropped import DroppedColumn
 from headwater.errors import ConflictError
+from headwater.log.names import check_new
 from headwater.log.protocol import Log
 from headwater.types import WIDER
 
@@ -36,6 +37,7 @@ def define(
     for _ in range(ATTEMPTS_MAX):
         known = log.topics().get(wanted.name)
         if known is None:
+            check_new(wanted)
             log.create_topic(wanted)
             return
         changed = _followed(known, wanted, log.sequence(), after())

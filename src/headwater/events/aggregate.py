@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 from headwater.errors import CommandRefusedError, EventCodeError, HeadwaterError, SchemaError, UsageError
 from headwater.events.reservations import Claim, Release
 from headwater.events.shapes import fields_of, hints_of
+from headwater.rules import check_free
 
 S = TypeVar("S")
 C = TypeVar("C")
@@ -59,6 +60,8 @@ class Aggregate(Generic[S, C, E]):
         version: int | str = 1,
         private: Sequence[str] | Mapping[str, str] = (),
     ) -> None:
+        if isinstance(name, str):
+            check_free(name)
         self.name = name
         self.decide_function = decide
         self.fold_function = fold

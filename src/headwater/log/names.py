@@ -16,6 +16,7 @@ import orjson
 from headwater.catalog import TopicDefinition
 from headwater.errors import ConflictError, SchemaError, TopicExistsError, TopicNotFoundError, UsageError
 from headwater.log.protocol import Append, Entry
+from headwater.rules import TELLING, check_free, is_kept
 from headwater.spelling import spelling, spellings
 
 VIEWS_HOLD = "headwater_views"
@@ -148,7 +149,8 @@ def is_own(topic: TopicDefinition) -> bool:
 
 
 def check_new(topic: TopicDefinition) -> None:
-    """SchemaError if only a queue makes a topic of that name."""
+    """SchemaError if only a queue, or the workspace itself, makes a topic of that name."""
+    check_free(topic.name)
     if "." in topic.name:
         raise SchemaError(
             f"{topic.name!r} is the name of a queue's dead messages",
@@ -156,8 +158,20 @@ def check_new(topic: TopicDefinition) -> None:
         )
 
 
+def check_left(topic: TopicDefinition) -> None:
+    """UsageError if a topic must stay as it is."""
+    if topic.name in TELLING:
+        raise UsageError(f"topic {topic.name!r} says what was deleted, and stays as it is", topic=topic.name)
+
+
 def check_written(topic: TopicDefinition) -> None:
-    """UsageError if only the queue that a topic belongs to writes it."""
+    """UsageError if only the workspace, or the queue that a topic belongs to, writes it."""
+    if is_kept(topic.name):
+        raise UsageError(
+            f"topic {topic.name!r} is written by the workspace itself, and by nobody else",
+            hint="it is read like any other",
+            topic=topic.name,
+        )
     if "." in topic.name:
         queue = topic.name.partition(".")[0]
         raise UsageError(

@@ -92,8 +92,10 @@ class CreateTopicAs:
         private: Mapping[str, str] | None = None,
     ) -> TopicDefinition:
         """The checked definition, with the columns that the query gives; `private` are those that come from private ones."""
-        by = set((private or {}).values())
-        schema = pa.schema([f.with_nullable(f.nullable and f.name not in by) for f in schema])
+        by, hidden = set((private or {}).values()), set(private or {})
+        schema = pa.schema(
+            [f.with_nullable((f.nullable or f.name in hidden) and f.name not in by) for f in schema]
+        )
         columns = dataclasses.replace(self.columns, schema=schema, private=private or {})
         given = CreateTopic(self.name, columns, self.options)
         return given.definition(environ)

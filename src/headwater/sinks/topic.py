@@ -23,11 +23,13 @@ from headwater.errors import (
     BadRowError,
     DiskFullError,
     LogTimeoutError,
+    SchemaError,
     StorageError,
     TopicExistsError,
     TopicNotFoundError,
 )
 from headwater.hashing import identities
+from headwater.log.names import check_new
 from headwater.log.protocol import Append, Log, Producer
 from headwater.operators.delta import concat_rows, take_rows
 from headwater.records import DELETE, UPSERT, conform
@@ -102,7 +104,10 @@ class TopicTarget:
             if self._like is not None and self._like.private:
                 made = replace(self._like, name=self.topic)  # a copy of private columns is as private
             try:
+                check_new(made)
                 self._log.create_topic(made)
+            except SchemaError as error:
+                raise SinkError(error.message, hint=error.hint, sink=shape.sink) from None
             except TopicExistsError as error:
                 if self.topic not in self._log.topics():
                     raise SinkError(error.message, hint=error.hint, sink=shape.sink) from None

@@ -156,9 +156,20 @@ def columns_topic(source: str, options: FilesOptions) -> TopicDefinition | None:
     said = parse_columns(ddl)
     if options.key and said.key and options.key != said.key:
         raise UsageError(f"source {source!r} says its key twice, and not the same", hint="leave one out")
-    return owned(source, define_topic(
-        options.topic, said.schema, key=options.key or said.key, time=said.time, lateness=said.lateness_us
-    ))  # fmt: skip
+    if said.private and options.on_error == "divert":
+        raise UsageError(
+            f"source {source!r} has private columns, and a line that is diverted would be kept in plain",
+            hint="leave PRIVATE BY or on_error = 'divert' out",
+        )
+    made = define_topic(
+        options.topic,
+        said.schema,
+        key=options.key or said.key,
+        time=said.time,
+        lateness=said.lateness_us,
+        private=said.private,
+    )
+    return owned(source, made)
 
 
 def errors_topic(source: str) -> TopicDefinition:

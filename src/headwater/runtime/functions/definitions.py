@@ -135,9 +135,9 @@ def columns_of(name: str, given: Any) -> pa.DataType:
             f"returns of function {name!r} are columns, not {given!r}", hint='returns="word STRING, n INT"'
         )
     columns = parse_columns(given)
-    if columns.key or columns.time or not len(columns.schema):
+    if columns.key or columns.time or columns.private or not len(columns.schema):
         raise UsageError(
-            f"returns of function {name!r} are columns alone, without PRIMARY KEY or WATERMARK",
+            f"returns of function {name!r} are columns alone, without PRIMARY KEY, WATERMARK or PRIVATE BY",
             hint='returns="word STRING, n INT"',
         )
     folded = [n.lower() for n in columns.schema.names]
