@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 import headwater as hw
+from headwater.testing import Crash
 from tests.events.accounts import decide, fold
 
 OWN = ["_forgotten", "_excised", "_Excised", "_dead", "_claims", "_answers", "_queue_emails"]
@@ -112,3 +113,31 @@ def test_a_subject_of_a_topic_that_was_dropped_can_still_be_forgotten(tmp_path: 
         assert ws.log.keys.cipher(number) is None
         with pytest.raises(hw.UsageError, match="no topic of this workspace has private columns"):
             ws.forget(99)
+
+
+def test_an_excision_that_was_begun_on_a_topic_that_was_dropped_since_is_over(tmp_path: Path) -> None:
+    """Neither does it keep the workspace closed, nor does it reach records of another topic of the name."""
+
+    def begun(ws: hw.Workspace) -> None:
+        """As a process leaves it that dies after its entry was written."""
+        ws.sql("CREATE TOPIC plain (id BIGINT)")
+        ws.topic("plain").append([{"id": n} for n in range(3)])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ws.log, "excise", die)
+            with pytest.raises(Crash):
+                ws.excise("plain", "id = 1")
+
+    def die(*_: object) -> None:
+        raise Crash
+
+    with hw.open(tmp_path / "ws", durability="os") as ws:
+        begun(ws)
+        ws.sql("DROP TOPIC plain")
+    with hw.open(tmp_path / "ws", durability="os") as ws:
+        assert [one.name for one in ws.deletions() if one.done] == ["excise-1"]
+        begun(ws)
+        ws.sql("DROP TOPIC plain; CREATE TOPIC plain (id BIGINT)")
+        ws.topic("plain").append([{"id": n} for n in range(3)])
+    with hw.open(tmp_path / "ws", durability="os") as ws:
+        assert [r["id"] for b in ws.topic("plain").read() for r in b.to_pylist()] == [0, 1, 2]
+        assert [one.done for one in ws.deletions()] == [True, True]

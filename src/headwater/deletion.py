@@ -230,6 +230,7 @@ class Deletions:
 
         records = sum(map(len, found.values()))
         said = {**said, "offsets": packed_offsets(found), "logged": False, "since": self._since(topic, found)}
+        said["incarnation"] = self._log.topic(topic).incarnation
         while True:
             number = len([n for n in self._log.entries(DELETION) if n.startswith("excise-")]) + 1
             try:
@@ -268,10 +269,13 @@ class Deletions:
 
         said = entry.document
         offsets = offsets_of(entry)
-        if said["of"] in self._log.topics() and self._log.entries("view"):
-            keep(self._log, self._views().store.storage, entry.name, self._log.topic(said["of"]), offsets)
-        self._log.excise(said["of"], offsets)
-        copies = excise_messages(self._log, said["of"], offsets)
+        topic, copies = self._log.topics().get(said["of"]), {}
+        # a topic that was dropped meanwhile took its records with it, and another of its name has none of them
+        if topic is not None and topic.incarnation == said.get("incarnation", topic.incarnation):
+            if self._log.entries("view"):
+                keep(self._log, self._views().store.storage, entry.name, topic, offsets)
+            self._log.excise(topic.name, offsets)
+            copies = excise_messages(self._log, topic.name, offsets)
         number = int(entry.name.removeprefix("excise-"))
         row = {
             "number": number,
