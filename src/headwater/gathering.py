@@ -144,13 +144,8 @@ class Gathering(Generic[R]):
         try:
             with self._lock:
                 deputy = None if leader is None else self._deputy(leader)
-                if leader is not None and deputy is not None and deputy._called is not None:
-                    leader._leads = False
-                    deputy._leads = True
-                    try:
-                        deputy._called.release()
-                    except RuntimeError:
-                        pass  # it is about to look
+                if deputy is not None:
+                    self._appoint(deputy, leader)
                     return
                 mine = _Turn()
                 batch = self._taken()
@@ -189,6 +184,19 @@ class Gathering(Generic[R]):
         others = (r for r in self._waiting if r._called is not None and r._thread != leader._thread)
         return next(others, None)
 
+    def _appoint(self, heir: R, in_place_of: R | None) -> None:
+        """Have a thread lead that waits: a batch more, or one that another was to lead. No call stands between these."""
+        assert heir._called is not None
+        if in_place_of is None:
+            self._batches += 1
+        else:
+            in_place_of._leads = False
+        heir._leads = True
+        try:
+            heir._called.release()
+        except RuntimeError:
+            pass  # it is about to look
+
     def _taken(self) -> list[R]:
         limits, count = self._limits, len(self._waiting)
         if limits.most is not None:
@@ -214,12 +222,7 @@ class Gathering(Generic[R]):
                 return
             heir = self._waiting[0]
             if heir._called is not None:
-                self._batches += 1
-                heir._leads = True
-                try:
-                    heir._called.release()
-                except RuntimeError:
-                    pass  # it is about to look
+                self._appoint(heir, None)
                 return
             self._batches += 1
             begun = 1 + self._may_begin()
