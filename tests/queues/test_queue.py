@@ -162,6 +162,8 @@ def test_a_message_that_is_given_up_is_dead_at_once_and_frees_its_key(ws: hw.Wor
     (first,) = queue.receive(3)
     with pytest.raises(hw.UsageError, match="does not come again after a delay"):
         first.nack(final=True, delay="1 minute")
+    with pytest.raises(hw.UsageError, match="final is True or False, not 'yes'"):
+        first.nack(final="yes")  # type: ignore[arg-type]
     first.nack(final=True, error="no such address")
     (letter,) = ws.dead().find("emails")
     assert (letter.letter.error, queue.standing().dead) == ("no such address", 1)

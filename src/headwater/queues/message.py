@@ -252,7 +252,9 @@ class Message:
 
 
 def refuse_final_delay(delay: Span | None, final: bool) -> None:
-    """UsageError for a message that is to come again and is not."""
+    """UsageError for a message that is to come again and is not, and for what is no such choice."""
+    if not isinstance(final, bool):
+        raise UsageError(f"final is True or False, not {final!r}", hint="queue.nack(message, final=True)")
     if final and delay is not None:
         raise UsageError(
             "a message that is given up does not come again after a delay", hint="leave delay or final out"
