@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
+from headwater.catalog import define_topic
 from headwater.connected.dead import Dead
 from headwater.connected.shelves import Edited, Known, Letter, Note, Pile, as_json, fitted, packed
 from headwater.runtime.deeds import SCHEMA, TOPIC, Deeds, read_deeds, write_deeds
@@ -291,7 +292,8 @@ def test_what_was_done_is_a_topic_that_outlasts_its_readers(ws: hw.Workspace, de
 
 
 def test_another_topic_in_its_place_is_told(ws: hw.Workspace, dead: Dead, box: Box) -> None:
-    ws.sql(f"CREATE TOPIC {TOPIC} (id BIGINT)")
+    """One that was made when that was not refused yet."""
+    ws.log.create_topic(define_topic(TOPIC, pa.schema([("id", pa.int64())])))
     box.put("red", 1)
     with pytest.raises(hw.HeadwaterError, match="is there and has other columns"):
         dead.drop("red/1")
