@@ -113,3 +113,16 @@ def test_a_topic_with_a_queue_is_dropped_by_cascade_alone(folder: Path) -> None:
         ws.sql("DROP TOPIC outbox CASCADE")
         assert ws.queues() == []
         assert list(ws.log.topics()) == []
+
+
+def test_a_message_that_is_given_up_is_a_dead_letter_at_once(folder: Path) -> None:
+    run(folder, "queue", "make", "emails", "outbox")
+    one, two = rows(folder, "queue", "receive", "emails", "--max", "2")
+    said = run(folder, "queue", "nack", "emails", one["token"], "--final", "--delay", "1 hour", status=2)
+    assert "does not come again after a delay" in said
+    run(folder, "queue", "nack", "emails", one["token"], two["token"], "--final", "--error", "no address")
+    assert {letter["error"] for letter in rows(folder, "dead", "list")} == {"no address"}
+    run(folder, "dead", "replay", "emails/0-0")
+    run(folder, "dead", "drop", "emails/0-1")
+    (again, _, _) = rows(folder, "queue", "receive", "emails", "--max", "9")
+    assert (json.loads(again["row"]), again["deliveries"]) == ({"id": 0}, 1)
