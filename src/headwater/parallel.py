@@ -26,6 +26,7 @@ class WaitedThread(threading.Thread):
     def __init__(self, target: Callable[[], None], name: str) -> None:
         super().__init__(target=target, name=name, daemon=True)
         self._over = threading.Event()
+        self._pid = os.getpid()
 
     def run(self) -> None:
         """See `Thread.run`."""
@@ -35,12 +36,12 @@ class WaitedThread(threading.Thread):
             self._over.set()
 
     def is_alive(self) -> bool:
-        """Whether it goes on."""
-        return self.ident is not None and not self._over.is_set()
+        """Whether it goes on; never in a forked child, where there is no such thread."""
+        return self.ident is not None and not self._over.is_set() and self._pid == os.getpid()
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until it has ended."""
-        if self.ident is None or self._over.wait(timeout):
+        if self._pid == os.getpid() and (self.ident is None or self._over.wait(timeout)):
             super().join(timeout)
 
 
