@@ -67,6 +67,7 @@ SKIPS = [Skip(), Skip("to next row"), Skip("to first", frozenset("B")), Skip("to
 SHOWN = ["one", "all", "all, omit empty", "all, with unmatched"]
 
 
+@pytest.mark.timeout(1800 if LONG else 300)
 @settings(
     max_examples=500 if LONG else 12,
     deadline=None,
