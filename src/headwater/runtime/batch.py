@@ -66,11 +66,9 @@ class Batch:
     def __init__(
         self, spark: SparkSession, log: Log | None, cut: Ends, functions: Functions | None = None
     ) -> None:
-        from headwater.runtime.session import SEMANTICS
+        from headwater.runtime.session import beside
 
-        self._spark = spark.newSession()
-        for name, value in SEMANTICS.items():
-            self._spark.conf.set(name, value)
+        self._spark = beside(spark)
         self._spark.conf.set("spark.sql.runSQLOnFiles", "false")  # a query reads topics and views
         self._catalyst = Catalyst(self._spark)
         self._functions = (

@@ -39,6 +39,11 @@ SEMANTICS: Mapping[str, str] = {
     _TEXT: "100000",  # plans tell expressions apart by their text
 }
 """What the meaning of a query depends on: the same in every session that we evaluate in, whatever the user's own says."""
+_MEANING = re.compile(
+    r"spark\.sql\.(legacy|ansi|parser|decimalOperations|lateralColumnAlias|datetime)\."
+    r"|spark\.sql\.(groupByOrdinal|orderByOrdinal|groupByAliases|pivotMaxValues|storeAssignmentPolicy|session\.collation.*)$"
+)
+"""Further settings of this kind, which have Spark's defaults with us: views are made anew by who starts with others."""
 
 _DEFAULTS: Mapping[str, str] = {
     "spark.master": f"local[{os.cpu_count() or 2},4]",  # the second number: a task may fail three times
@@ -132,15 +137,25 @@ def _ours(spark: SparkSession) -> SparkSession:
     """A session beside the user's: the same cluster, its own settings and names."""
     # Spark's Python side logs every refused query with its whole stack; the error itself says what is needed.
     logging.getLogger("SQLQueryContextLogger").disabled = True
-    beside = spark.newSession()
-    for name, value in SEMANTICS.items():
-        beside.conf.set(name, value)
+    own = beside(spark)
     # texts of plans are cut off as the default session says, whichever a plan is of
     sessions = getattr(spark._jvm.org.apache.spark.sql.classic, "SparkSession$")  # type: ignore[union-attr]
     default = getattr(sessions, "MODULE$").getDefaultSession()
     if default.isDefined():
         default.get().conf().set(_TEXT, SEMANTICS[_TEXT])
-    return beside
+    return own
+
+
+def beside(spark: SparkSession) -> SparkSession:
+    """Another session on the same cluster, in which queries mean what they mean to us, whatever Spark was started with."""
+    own = spark.newSession()
+    started = spark._jsparkSession.sharedState().conf().getAll()
+    for name in (setting._1() for setting in started):
+        if _MEANING.match(name):
+            own.conf.unset(name)
+    for name, value in SEMANTICS.items():
+        own.conf.set(name, value)
+    return own
 
 
 @contextlib.contextmanager

@@ -73,7 +73,7 @@ from headwater.runtime.planning.standing import match_graph
 from headwater.runtime.planning.timed_plans import LatePlan, TimedPlan
 from headwater.runtime.planning.timing import Timing
 from headwater.runtime.planning.versions import Unversioned, VersionedNames, view_without_versions
-from headwater.runtime.session import SEMANTICS
+from headwater.runtime.session import beside
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -154,9 +154,7 @@ class Planner:
     """Plans queries over relations that have a schema and, for now, no rows."""
 
     def __init__(self, spark: SparkSession, functions: Functions | None = None) -> None:
-        self._spark = spark.newSession()
-        for name, value in SEMANTICS.items():
-            self._spark.conf.set(name, value)
+        self._spark = beside(spark)
         self._spark.conf.set("spark.sql.optimizer.excludedRules", ",".join(_RULES + r for r in _EXCLUDED))
         self._spark.conf.set(_GROUPS_MAX, str(2**31 - 1))
         self._spark.conf.set(_INLINE, "true")
