@@ -503,6 +503,7 @@ class Attempt:
                 self._standing[unit.name].built = self.tick
                 for slot in unit.slots:
                     added_run = self._arrangements.rewrite(unit, slot)
+                    self._standing[unit.name].beside_refs[slot.name] = added_run
                     if slot is unit.contents and not unit.is_table:
                         self._changes[unit.name] = added_run
 

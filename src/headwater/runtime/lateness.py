@@ -71,7 +71,16 @@ class Lateness:
 
     def found(self, changes: Mapping[str, Delta]) -> Late:
         """The late rows of changes of topics, of keyed ones of their records, which have their positions and watermarks
-        as columns."""
+        as columns. Rows that go were told of when they came, and are not any more."""
+        went = {name: change.filter(change.weights < 0).negated() for name, change in changes.items()}
+        if any(map(len, went.values())):
+            came = self.found({name: change.filter(change.weights > 0) for name, change in changes.items()})
+            gone = self.found(went)
+            counted = {
+                topic: came.counted.get(topic, 0) - gone.counted.get(topic, 0)
+                for topic in dict.fromkeys((*came.counted, *gone.counted))
+            }
+            return Late(consolidate(concat([came.rows, gone.rows.negated()], self.schema)), counted)
         rows: list[tuple[str, Delta]] = []
         places: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         behind = {source: self._behind(topic, changes.get(source)) for topic, source, _ in self._graphs}

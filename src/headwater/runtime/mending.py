@@ -33,9 +33,10 @@ from headwater.runtime.history import kept_private, removed
 from headwater.runtime.inputs import Inputs
 from headwater.runtime.recomputing import Recomputing
 from headwater.runtime.rereading import Forgotten, Rereading, of_subjects, private_of
+from headwater.runtime.shown_keys import operator_shown
 from headwater.runtime.trials import BESIDE
 from headwater.runtime.units import TableUnit, Unit, ViewUnit, keeps_little, view_of
-from headwater.runtime.veiled import is_linear, readers
+from headwater.runtime.veiled import is_linear, keys_of, readers
 from headwater.runtime.withdrawn import kept, offsets_of, records_at
 from headwater.state.manifest import Manifest, ViewState
 from headwater.storage import Storage
@@ -143,9 +144,7 @@ class Mending:
         """Whether a unit can take back what deletions take from what it reads itself, and from units below it."""
         if isinstance(unit, TableUnit):
             return type(unit) is TableUnit
-        if unit.replaces is not None or unit.name.endswith(BESIDE) or unit.leaves_out:
-            return False
-        if any(slot.expires is not None for slot in unit.slots):
+        if unit.replaces is not None or unit.name.endswith(BESIDE) or unit.definition.replayed:
             return False
         forgets = any(entry.document["what"] == "forget" for entry in mine)
         changed = below | {e.document["of"] for e in mine if e.document["what"] == "excise"}
@@ -155,6 +154,11 @@ class Mending:
         reads_again = forgets or any(map(keeps_little, met))
         if reads_again and removed(self._log, state.extra["begins"]):
             return False  # what it was made from is not there to be read
+        if forgets and unit.derived:
+            return False  # whole rows are told of in what it gives beside its own
+        expiring = {id(n) for n, op in unit.pipeline.nodes if any(slot.expires for slot in op.slots)}
+        if any(id(node) in expiring for node in met) and not _is_shown_by_key(unit.plan.root):
+            return False
         if forgets and readers(unit.plan.root, private_of(unit, self._log.topic)) is None:
             return False
         return all(
@@ -262,6 +266,15 @@ def _meets(node: g.Node, known: Mapping[str, str], changed: set[str]) -> bool:
     """Whether rows of these topics and units reach a node."""
     read = {known[source.name] for source in g.sources(node) if source.name in known}
     return not changed.isdisjoint(read | set(map(view_of, read)))
+
+
+def _is_shown_by_key(root: g.Node) -> bool:
+    """Whether a graph is one operator over single rows, and what it shows of a key can be found by it."""
+    closes = [node for node in g.walk(root) if isinstance(node, g.Close)]
+    found = operator_shown(root)
+    if found is None or any(operator_shown(node.input) is None for node in closes):
+        return False
+    return keys_of(found[0]) is not None and all(map(is_linear, found[0].inputs))
 
 
 def unsure(

@@ -128,6 +128,9 @@ class Again(Protocol):
     ) -> tuple[Delta, Sequence[Run]]:
         """The change of the node's output, and a run to add to each slot."""
 
+    def waiting(self, node: g.Node, given: Delta, runs: Runs) -> Delta:
+        """A change of rows that wait to be shown, given what waits."""
+
     def instead(self, change: Run, runs: Runs, key: tuple[int, ...]) -> Run:
         """What changes in the view, given the change that came out, and the runs of what it shows, by a key."""
 
@@ -260,6 +263,8 @@ class Pipeline:
             given = [made[i] for i in self._inputs[place]]
             output = self._nothing[place]
             if isinstance(operator, _Close):
+                if again is not None:
+                    given = [again.waiting(node, given[0], state(operator.slots[0]))]
                 output, run = operator.step_at(given[0], state(operator.slots[0]), watermarks)
                 runs.update((s, run) for s in operator.slots if len(run))
             elif again is not None and again.applies(node, given):

@@ -23,6 +23,7 @@ from headwater.runtime.compaction import merged_run
 from headwater.runtime.linear import compile_map, renamed
 from headwater.runtime.pipeline import Operator, Pipeline, Runs, Slot, source_change
 from headwater.runtime.rereading import Rereading
+from headwater.runtime.shown_keys import operator_shown
 from headwater.runtime.units import keeps_little
 from headwater.runtime.veiled import Linear, is_linear, keys_of, readers, shown_by, unfiltered, veiled
 
@@ -39,24 +40,36 @@ class Recomputing:
         self._root = pipeline.root
         self._sources = sources
         self._readers = {id(node) for node in readers(pipeline.root, sources.forgotten) or ()}
+        self._expiring = {
+            id(node) for node, operator in pipeline.nodes if any(slot.expires for slot in operator.slots)
+        }
+        self._shown_anew: Hashes | None = None
+        """The keys of which the view is to show nothing but what was computed again."""
         self._unfiltered: dict[int, Callable[[Delta], Delta]] = {}
 
     def applies(self, node: g.Node, given: Sequence[Delta]) -> bool:
         """Whether an operator has to: rows go, and it does not know what that changes."""
         if id(node) in self._readers:
             return not isinstance(node, Linear)
-        return keeps_little(node) and any((delta.weights < 0).any() for delta in given)
+        if not keeps_little(node) and id(node) not in self._expiring:
+            return False
+        return any((delta.weights < 0).any() for delta in given)
 
     def step(
         self, node: g.Node, operator: Operator, given: Sequence[Delta], state: Sequence[Runs]
     ) -> tuple[Delta, Sequence[Run]]:
         """The change of its output, and a run to add to each slot, as the operator's own step would give them."""
+        if id(node) in self._expiring:
+            return self._of_expiring(node, operator, given, state)
         if isinstance(node, g.Aggregate | g.SessionAggregate | g.Fold):
             return self._of_groups(node, operator, given[0], state)
         return self._of_rows(node, operator, given, state)
 
     def instead(self, change: Run, runs: Runs, key: Key) -> Run:
-        """What changes in a view of single rows, given what was added, and the runs of what it shows, by a key."""
+        """What changes in a view, given what came out, and the runs of what it shows, by a key: of single rows, and of what may have been
+        shown by state that is no longer there."""
+        if self._shown_anew is not None:
+            return arrange(self._without(self._root, Delta(change.rows, change.weights), runs), key)
         if id(self._root) not in self._readers or not isinstance(self._root, Linear):
             return change
         shown = shown_by(self._root, self._sources.forgotten)
@@ -86,6 +99,44 @@ class Recomputing:
             for i, slot in enumerate(operator.slots)
         ]
         return consolidate(Delta(shown.rows, shown.weights)), runs
+
+    def waiting(self, node: g.Node, given: Delta, runs: Runs) -> Delta:
+        """A change of rows that wait to be shown, given what waits."""
+        return given if self._shown_anew is None else self._without(node.inputs[0], given, runs)
+
+    def _without(self, node: g.Node, given: Delta, runs: Runs) -> Delta:
+        """A change of a node's rows, given what it holds: of keys that are shown anew that goes."""
+        found = operator_shown(node)
+        assert found is not None
+        assert self._shown_anew is not None
+        rows = contents(runs, given.rows.schema)
+        gone = rows.filter(is_among(key_hashes(rows.rows, found[1]), self._shown_anew))
+        return consolidate(concat([given, gone.negated()], given.rows.schema))
+
+    def _of_expiring(
+        self, node: g.Node, operator: Operator, given: Sequence[Delta], state: Sequence[Runs]
+    ) -> tuple[Delta, Sequence[Run]]:
+        """A step of an operator that may have let go of the state by which it has shown something: it says what there is of touched keys, and what there
+        was is seen where it is shown."""
+        keys = keys_of(node)
+        assert keys is not None
+        each = list(zip(node.inputs, keys, given, strict=True))
+        touched = np.unique(np.concatenate([self._touched(*one) for one in each]))
+        rest = [rows.filter(~is_among(key_hashes(rows.rows, key), touched)) for _, key, rows in each]
+        now = [concat(list(self._rows(below, key, touched)), below.schema) for below, key, _ in each]
+        parts: list[tuple[Delta, Sequence[Run]]] = []
+        if any(map(len, rest)):
+            parts.append(operator.step(rest, state))
+        if any(map(len, now)):
+            parts.append(operator.step(now, [()] * len(state)))
+        self._shown_anew = touched
+        shown = [output.renamed(renamed(output.rows, node.schema)) for output, _ in parts]
+        held = [[among(run, touched) for run in runs] for runs in state]
+        runs = [
+            _replacing(slot, held[i], [added[i] for _, added in parts], None)
+            for i, slot in enumerate(operator.slots)
+        ]
+        return consolidate(concat(shown, node.schema)), runs
 
     def _of_rows(
         self, node: g.Node, operator: Operator, given: Sequence[Delta], state: Sequence[Runs]
@@ -155,7 +206,7 @@ class Recomputing:
         for source, path in _paths(node):
             if isinstance(source, g.Constant):
                 pieces: Iterator[Delta] = iter([Delta.of(source.rows)])
-            elif is_plain and self._sources.private(source):
+            elif is_plain and self._sources.can_be_plain(source):
                 pieces = self._candidates(source, path, key, touched)
             else:
                 pieces = (source_change(source, rows) for rows in self._sources.whole(source))

@@ -62,23 +62,26 @@ class Rereading:
         """The same if somebody was forgotten whose values these may be."""
         return self.private(source) if self._forgotten.subjects else frozenset()
 
+    def can_be_plain(self, source: g.Source) -> bool:
+        """Whether rows of a source are worth finding without private values first; not if some of them may fail, which takes all of a row to tell."""
+        return bool(self.private(source)) and not self._unit.diverts
+
     def whole(self, source: g.Source) -> Iterator[Delta]:
         """All rows of a source, in the order of the log."""
         if source.name not in self._topics:
             yield self._contents(self._unit.sources[source.name])
             return
-        for _, _, rows in self._read(source, self._names(source)):
-            yield Delta.of(rows)
+        for _, _, rows in self._read(source, self._all(source)):
+            yield self._admitted(source, rows)
 
     def plain(self, source: g.Source) -> Iterator[Piece]:
         """The same without private values."""
-        names = self._names(source)
-        private = self.private(source)
+        names, private = self._names(source), self.private(source)
         plain = [name for i, name in enumerate(names) if i not in private]
         for partition, offsets, rows in self._read(source, plain):
 
             def found(places: Indices, partition: int = partition, offsets: Indices = offsets) -> Delta:
-                return self._at(source, partition, offsets[places], names)
+                return self._admitted(source, self._at(source, partition, offsets[places], self._all(source)))
 
             yield Piece(Delta.of(rows), found)
 
@@ -91,15 +94,24 @@ class Rereading:
         for partition, offsets, rows in self._read(source, by):
             theirs = of_subjects(rows, by, self._forgotten.subjects)
             if theirs.any():
-                yield self._at(source, partition, offsets[theirs], names)
+                yield Delta.of(self._at(source, partition, offsets[theirs], names))
         yield from map(Delta.of, self._forgotten.removed.get(topic.name, ()))
 
     def _read(self, source: g.Source, names: Sequence[str]) -> Iterator[tuple[int, Indices, pa.RecordBatch]]:
         return self._inputs.pieces(self._unit, self._topics[source.name], self._end, names)
 
-    def _at(self, source: g.Source, partition: int, offsets: Indices, names: Sequence[str]) -> Delta:
-        topic = self._topics[source.name]
-        return Delta.of(self._inputs.at(self._unit, topic, partition, offsets, names))
+    def _at(self, source: g.Source, partition: int, offsets: Indices, names: Sequence[str]) -> pa.RecordBatch:
+        return self._inputs.at(self._unit, self._topics[source.name], partition, offsets, names)
+
+    def _admitted(self, source: g.Source, rows: pa.RecordBatch) -> Delta:
+        """Rows without those that the view diverts."""
+        return self._unit.admitted({source.name: Delta.of(rows)})[source.name]
+
+    def _all(self, source: g.Source) -> list[str]:
+        """What is read of a source: everything if one part of a query may divert a row because of what another looks at."""
+        if not self._unit.diverts:
+            return self._names(source)
+        return self._inputs.columns(self._unit, self._topics[source.name])
 
     def _names(self, source: g.Source) -> list[str]:
         return _names(source, self._inputs.definition(self._topics[source.name]))

@@ -25,6 +25,25 @@ def partition_columns(root: g.Node) -> tuple[int, ...] | None:
     return _places(node.key, origins) if isinstance(node, g.Rank | g.Regroup) else None
 
 
+def operator_shown(root: g.Node) -> tuple[g.Node, tuple[int, ...]] | None:
+    """The one operator whose rows a graph shows, and where they show the key by which it takes its rows together; None if they do not show it."""
+    node, origins = _below_maps(root)
+    key: Iterable[int] = ()
+    match node:
+        case g.Aggregate() | g.SessionAggregate():
+            own = node.column if isinstance(node, g.SessionAggregate) else None
+            key = [i for i in range(node.keys) if i != own]
+        case g.Rank() | g.Slide():
+            key = node.key
+        case g.Join() if node.kind in ("inner", "left", "semi", "anti"):
+            key = node.left_key
+        case g.Regroup():
+            shown = shown_columns(node)
+            key, origins = node.key, [None if c is None else shown.get(c) for c in origins]
+    places = _places(key, origins)
+    return None if places is None else (node, places)
+
+
 def _below_maps(root: g.Node) -> tuple[g.Node, list[int | None]]:
     """The node whose rows a graph shows in the end, and the column of it that each column shown is, if it is one."""
     node = root

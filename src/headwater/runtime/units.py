@@ -155,6 +155,8 @@ class ViewUnit:
         self.topics = tuple(self.named)
         self.leaves_out = admission is not None or lateness is not None
         """Whether it leaves rows out: as late, or because they fail."""
+        self.diverts = admission is not None
+        """Whether it leaves out rows that fail, and tells of them."""
         tells = admission is not None or (lateness is not None and lateness.is_told)
         private = [t for t in self.named if t in topics and topics[t].private]
         self.keeps = tuple(t for t in private if tells or _reads_private(plan.root, self.named[t], topics[t]))
