@@ -200,9 +200,13 @@ def _drop_standing(
     drop = s.DropView(name, cascade=statement.cascade)
     _drop_followers(log, drop, outside)
     views().drop(drop)
-    if standing.queries in log.topics():
-        with contextlib.suppress(UsageError, ConflictError):
-            _drop(log, s.DropTopic(standing.queries), views)
+    _drop_stored(log, standing.queries, views)
+
+
+def _drop_stored(log: Log, queries: str, views: Callable[[], Views]) -> None:
+    """Queries that were stored for a view that is gone, unless somebody else reads them."""
+    with contextlib.suppress(UsageError, ConflictError):
+        _drop(log, s.DropTopic(queries, if_exists=True), views)
 
 
 def _drop_followers(log: Log, statement: s.DropView, outside: Callable[[], Outside]) -> None:
@@ -434,15 +438,27 @@ def _drop(log: Log, statement: s.DropTopic, views: Callable[[], Views]) -> None:
         return
     topic = log.topic(statement.name)
     check_left(topic)
+    stored: list[str] = []
     if log.entries("view"):
+        stored = _stored_for(log, topic.name) if statement.cascade else []
         views().drop_readers(topic.name, statement.cascade, "topic")
     if not statement.cascade:
         _refuse_while_read(log, statement.name, "dropped", f"DROP TOPIC {quote(statement.name)} CASCADE")
     for queue in queues_on(log, topic.name):
         drop_queue(log, queue)
     log.drop_topic(statement.name)
+    for queries in stored:
+        _drop_stored(log, queries, views)
     if topic.name in log.entries(COPY):
         _finish(log, topic.name)
+
+
+def _stored_for(log: Log, topic: str) -> list[str]:
+    """The topics of queries that are asked of the records of a topic."""
+    from headwater.runtime.catalog import definitions
+
+    known = [parse_standing(view.query) for view in definitions(log).values()]
+    return sorted({one.queries for one in known if one is not None and one.topic == topic})
 
 
 def _refuse_while_read(log: Log, topic: str, what: str, hint: str | None = None) -> None:

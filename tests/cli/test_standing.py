@@ -43,7 +43,11 @@ def test_queries_are_stored_listed_and_removed(folder: Path) -> None:
         ("spark", "lucene", "ann", None),
     ]
     run(folder, "standing", "news", "remove", "cheap")
-    assert [row["id"] for row in json.loads(run(folder, "standing", "--json", "news"))] == ["spark"]
+    for words in (("--json", "news"), ("news", "--json"), ("news", "list", "--json")):
+        assert [row["id"] for row in json.loads(run(folder, "standing", *words))] == ["spark"]
+    assert len(rows(folder, "standing", "news", "--history")) == 3
+    assert "title:spark" in run(folder, "standing", "news")
+    assert "Usage:" in run(folder, "standing", "news", "--help")
     history = rows(folder, "standing", "news", "list", "--history")
     assert [(row["id"], row["removed"]) for row in history] == [
         ("spark", False),

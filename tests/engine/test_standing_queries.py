@@ -331,6 +331,25 @@ def test_it_is_dropped_with_its_queries_and_not_as_a_view(ws: Workspace) -> None
     assert sorted(t.name for t in ws.topics()) == ["articles"]
 
 
+def test_a_topic_that_is_dropped_with_its_views_takes_the_stored_queries_along(ws: Workspace) -> None:
+    ws.sql(TOPICS["plain"])
+    ws.sql("CREATE TOPIC others (text STRING)")
+    ws.sql(
+        "CREATE STANDING QUERY news ON articles; CREATE STANDING QUERY olds ON articles WITH (queries = 'shared')"
+    )
+    ws.sql("CREATE STANDING QUERY else ON others WITH (queries = 'shared')")
+    ws.standing("news").add("a", "ash")
+    ws.standing("else").add("a", "ash")
+    with pytest.raises(UsageError, match="read by"):
+        ws.sql("DROP TOPIC articles")
+    ws.sql("DROP TOPIC articles CASCADE")
+    assert sorted(t.name for t in ws.topics()) == ["others", "shared"]  # what another one asks stays
+    assert ws.standing("else").list().num_rows == 1
+    ws.sql(TOPICS["plain"])
+    ws.sql("CREATE STANDING QUERY news ON articles")
+    assert ws.standing("news").list().num_rows == 0
+
+
 def test_what_was_removed_from_the_log_is_still_matched(ws: Workspace, clock: ManualClock) -> None:
     ws.sql("CREATE TOPIC articles (id BIGINT, text STRING) WITH (retention = '1 day')")
     ws.sql("CREATE STANDING QUERY news ON articles WITH (show = 'text')")

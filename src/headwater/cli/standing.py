@@ -27,7 +27,17 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
         return []
 
 
-@click.group(invoke_without_command=True)
+class _Listing(click.Group):
+    """`NAME --json` and `NAME --history` list what is stored under NAME, as `NAME list` does."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if len(args) > 1 and not args[0].startswith("-") and all(word.startswith("-") for word in args[1:]):
+            asks_help = any(word in ctx.help_option_names for word in args[1:])
+            args = args[1:] if asks_help else [args[0], "list", *args[1:]]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Listing, invoke_without_command=True)
 @click.argument("name", required=False, shell_complete=_complete)
 @json_option
 @click.pass_context

@@ -119,6 +119,24 @@ def test_highlights_are_the_words_that_were_found() -> None:
     ]
 
 
+def test_highlights_are_characters_of_the_text_whatever_was_folded_or_reduced() -> None:
+    fields = Fields.of(SCHEMA, text=["title"], analysis=Analysis("french", accents=False))
+    text = "😀 Les GÉNÉRALES, l’Œuvre: idées générales"
+    index = QueryIndex(fields)
+    for query in ("general", "oeuvre", '"idee general"', "gén*", "generalex~1", '"generales oeuvre"~2'):
+        index.put(query, parse(query, fields))
+    found = index.match(pa.Table.from_pylist([{"title": text}], schema=SCHEMA)).to_pylist()
+    marked = {one["query"]: [text[h["start"] : h["end"]] for h in one["highlights"]] for one in found}
+    assert marked == {
+        "general": ["GÉNÉRALES", "générales"],
+        "oeuvre": ["Œuvre"],
+        '"idee general"': ["idées", "générales"],
+        "gén*": ["GÉNÉRALES", "générales"],
+        "generalex~1": ["GÉNÉRALES", "générales"],
+        '"generales oeuvre"~2': ["GÉNÉRALES", "Œuvre"],
+    }
+
+
 def test_a_document_meets_the_queries_of_its_time() -> None:
     index = QueryIndex(FIELDS)
     index.put("a", parse("spark", FIELDS), since=10)

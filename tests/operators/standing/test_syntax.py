@@ -25,7 +25,7 @@ from headwater.operators.standing.nodes import (
     Span,
     Term,
 )
-from headwater.operators.standing.syntax import parse
+from headwater.operators.standing.syntax import Parser, parse
 
 SCHEMA = pa.schema(
     [
@@ -93,6 +93,20 @@ NEW_YEAR_US = 1_704_067_200_000_000
         ("*:*^2", Everything(2.0)),
         ("\\AND", Term("title", "and")),
         ('"AND"', Term("title", "and")),
+        ("a NOT TO", Clauses(should=(A,), must_not=(Term("title", "to"),))),
+        ("a and b", Clauses(should=(A, Term("title", "and"), B))),
+        ("a\u3000AND\tb\n", Clauses(must=(A, B))),
+        ("a&&b", Phrase("title", ("a", "b"), (0, 1))),
+        ("(a AND b)c", Clauses(should=(Clauses(must=(A, B)), C))),
+        ("-(a b) c", Clauses(should=(C,), must_not=(Clauses(should=(A, B)),))),
+        ("NOT (a AND b)^2", Clauses(must_not=(Clauses((Term("title", "a", 2.0), Term("title", "b", 2.0))),))),
+        ("title:(+a -b)", Clauses(must=(A,), must_not=(B,))),
+        ("country:(title:a DE)", Clauses(should=(A, Term("country", "DE")))),
+        ('"a\\" b"', Phrase("title", ("a", "b"), (0, 1))),
+        ('country:"a\\"b"', Term("country", 'a"b')),
+        ("\\(1\\+1\\)\\:2", Phrase("title", ("1", "1", "2"), (0, 1, 2))),
+        ("日本語", Term("title", "日本語")),
+        ("ÉTÉ", Term("title", "été")),
         ("n:5", Range("n", 5, 5)),
         ("n:-5", Range("n", -5, -5)),
         ("n:[1 TO 5]", Range("n", 1, 5)),
@@ -144,7 +158,19 @@ def test_what_is_written_is_what_is_asked(text: str, node: Node) -> None:
         ("a && && b", "&&", "&& needs a clause on either side"),
         ("a OR +b", "+", "must hold"),
         ("a -", "-", "stands before nothing"),
-        ("a NOT", "T", "ends where a clause should be"),
+        ("a NOT", "NOT", "stands before nothing"),
+        ("(a NOT)", "NOT", "stands before nothing"),
+        ("a -\tb", "-", "stands before nothing"),
+        ("+-a", "+", "stands before nothing"),
+        ("a AND OR b", "OR", "OR needs a clause on either side"),
+        ("x" * 40, "x" * 40, "no word in it"),
+        ("a \ud83d", "\ud83d", "half of a character"),
+        ("title::a", ":", "no field before the colon"),
+        ("a^2^3", "^2^3", "a boost is a number"),
+        ("n:[1 to 2]", "to", "TO between its ends"),
+        ("n:1,000", "1,000", "it takes numbers"),
+        ("at:[NOW-7DAYS TO NOW]", "NOW-7DAYS", "it takes dates"),
+        ("title:/x/ a", "/x/", "regular expressions"),
         ("NOT NOT a", "NOT", "stands before nothing"),
         ("a ()", "()", "nothing between the parentheses"),
         ("title:", "title:", "nothing to look for"),
@@ -246,6 +272,13 @@ def test_queries_are_bounded() -> None:
     parse(" ".join(["a"] * 1024), FIELDS)
     with pytest.raises(QueryError, match="more than 1024 terms"):
         parse(" ".join(["a"] * 1025), FIELDS)
+
+
+def test_a_parser_that_is_kept_reads_as_a_new_one() -> None:
+    """Words are remembered by what they ask, and by the fields that they are asked of."""
+    parser = Parser(Fields.of(SCHEMA, text=["title", "country"]))
+    for text in ("a b", "title:a", "country:a b", "(a b)^2", "a^2 a", "a b", "title:(a b) a"):
+        assert parser.parse(text) == parse(text, parser.fields)
 
 
 @given(st.text(alphabet='ab n:*?~^()[]{}"\\\\+-!&|/<>=TO AND OR NOT 12', max_size=24))

@@ -47,6 +47,7 @@ _ENDS = frozenset(' \t\r\n\u3000()[]{}"^~:')
 _SPACES = " \t\r\n\u3000"
 _SPACE = frozenset(_SPACES)
 _SIGNS = frozenset("+-!")
+_NOTHING = frozenset(("", ")", *_SIGNS))
 _OPERATORS = frozenset("AO&|")
 _PLAIN = re.compile(r"[^\s\u3000()\[\]{}\"^~:\\*?]*")
 """What is neither an end of anything nor a sign, which most words are to their end."""
@@ -61,6 +62,8 @@ _OPERATOR = re.compile(
 )
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_BROKEN = re.compile("[\ud800-\udfff]")
+"""Surrogates, which no text of UTF-8 has."""
 _KEYWORDS = frozenset(("AND", "OR", "NOT"))
 _KNOWN_MAX = 50_000
 """So many words are remembered as what they ask."""
@@ -122,6 +125,8 @@ class _Reader:
         self._words: list[Word] = []
 
     def query(self) -> Node:
+        if (broken := _BROKEN.search(self._text)) is not None:
+            self._refuse("half of a character is none", broken.start(), broken.end())
         self._space()
         if self._at == len(self._text):
             self._refuse("the query is empty", 0, len(self._text), hint="*:* meets every document")
@@ -200,13 +205,13 @@ class _Reader:
         if (character := self._next()) in _SIGNS:
             start = self._at
             self._at += 1
-            if self._next() in ("", " ", "+", "-", "!", ")"):
+            if self._next() in _NOTHING or self._next() in _SPACE:
                 self._refuse(f"{character} stands before nothing", start, start + 1)
             sign = "+" if character == "+" else "-"
         elif character == "N" and (word := self._peeked()) is not None and word.keyword == "NOT":
             self._at = word.end
             self._space()
-            if self._next() in _SIGNS or ((after := self._peeked()) is not None and after.keyword):
+            if self._next() in _NOTHING or ((after := self._peeked()) is not None and after.keyword):
                 self._refuse("NOT stands before nothing", word.start, word.end)
             sign = "-"
         if (simple := self._simple(where)) is not None:
@@ -497,7 +502,7 @@ class _Reader:
             self._said, self._words = said, self._fields.analysis.words(said)
         words = self._words
         if not words:
-            self._refuse("there is no word in it to look for", start, end)
+            self._refuse("there is no word in it to look for", start, end, hint=_WORDS)
         if len(words) == 1:
             return self._leaf(Term(name, words[0].term), start)
         first = words[0].position
@@ -650,6 +655,7 @@ class _Reader:
         raise QueryError(reason, detail=detail, hint=hint, start=start, end=end, line=line, column=column)
 
 
+_WORDS = "words are letters and digits, of less than 40 bytes"
 _QUOTE = 'a word that is meant as it is stands in quotes: "AND"'
 
 
