@@ -15,6 +15,7 @@ from headwater.runtime.past import Past, moment_of
 from headwater.runtime.running import Listener
 from headwater.runtime.tools import Tools
 from headwater.runtime.units import view_of
+from headwater.state.damage import damaged
 from headwater.state.manifest import Manifest
 from headwater.state.serving import view_contents
 from headwater.state.store import StateStore
@@ -54,7 +55,7 @@ def verify_views(
     log: Log, store: StateStore, manifest: Manifest | None, tools: Callable[[], Tools], listener: Listener
 ) -> list[ViewCheck]:
     """Every view that is declared, compared if it is part of the tick; with what it gives beside its rows. A view that is
-    damaged is one that differs."""
+    damaged is one that differs, and so is one whose rows are right while what its operators keep is not what was written."""
     if manifest is None:
         return [
             ViewCheck(name, None, "backfilling", _NO_TICK, False, None) for name in sorted(definitions(log))
@@ -70,10 +71,14 @@ def verify_views(
         found.append(ViewCheck(name, ok, status, state.reason if state else None, False, manifest.tick))
     listener.verifying(live)
     if live:
+        wrong = damaged(store, manifest)
         held = partial(view_contents, store, manifest)
         with closing(Past(log, store, tools(), moment_of(manifest), held)) as past:
             for name in live:
-                told = _difference(store, manifest, past, name)
+                kept = manifest.kept_for(manifest.views[name])
+                told = _difference(store, manifest, past, name) or next(
+                    (wrong[arrangement] for arrangement in kept if arrangement in wrong), None
+                )
                 on_base = name in past.on_base
                 listener.verified(name, told, on_base=on_base)
                 found.append(ViewCheck(name, told is None, "live", told, on_base, manifest.tick))
