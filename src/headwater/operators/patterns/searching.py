@@ -65,6 +65,8 @@ _AHEAD_MAX = 1_024
 """Rows for which a loop asks in advance, at most."""
 _SUPPOSED_MAX = 1_024
 """Questions that are asked in case the ones before are answered by no, at most."""
+_SUPPOSED_MIN = 16
+"""... and at least, so that a single no is no reason to ask more."""
 _ATTEMPTS_MAX = 256
 """Rows of a partition at which matches are tried at a time."""
 _ANSWERS_MAX = 500_000
@@ -339,7 +341,7 @@ class _Attempt:
 
     def _supposed(self, stack: Sequence[Iterator[int]]) -> list[Question]:
         """Questions that will be open if those about the row that was entered last are answered by no, and so on."""
-        if self._supposing == 1:
+        if self._supposing < _SUPPOSED_MIN:
             return []
         ground, search = self._ground, self._search
         labels, answers = ground.automaton.labels, search.answers
