@@ -20,16 +20,31 @@ from headwater.settings import parse_bytes
 
 TITLE = "Sketches, beside exact answers and Structured Streaming"
 
-CASES = {
-    "distinct counts, 100 groups": (
-        "SELECT k % 100 AS g, approx_count_distinct(id) AS n FROM ev GROUP BY k % 100",
-        "SELECT k % 100 AS g, count(DISTINCT id) AS n FROM ev GROUP BY k % 100",
+_RANKED = (
+    "SELECT g, item, n FROM (SELECT {g} AS g, id % 997 AS item, count(*) AS n FROM ev GROUP BY {g}, id % 997) "
+    "QUALIFY row_number() OVER (PARTITION BY g ORDER BY n DESC, item) <= 5"
+)
+_FUNCTIONS = {
+    "distinct counts": (
+        "SELECT {g} AS g, approx_count_distinct(id) AS n FROM ev GROUP BY {g}",
+        "SELECT {g} AS g, count(DISTINCT id) AS n FROM ev GROUP BY {g}",
     ),
-    "percentiles, 100 groups, accuracy 100": (
-        "SELECT k % 100 AS g, percentile_approx(v, array(0.5, 0.99), 100) AS p FROM ev GROUP BY k % 100",
-        "SELECT k % 100 AS g, percentile(v, array(0.5, 0.99)) AS p FROM ev GROUP BY k % 100",
+    "percentiles, accuracy 100": (
+        "SELECT {g} AS g, percentile_approx(v, array(0.5, 0.99), 100) AS p FROM ev GROUP BY {g}",
+        "SELECT {g} AS g, percentile(v, array(0.5, 0.99)) AS p FROM ev GROUP BY {g}",
+    ),
+    "frequent values, 5 of 100 tracked": (
+        "SELECT {g} AS g, approx_top_k(id % 997, 5, 100) AS top FROM ev GROUP BY {g}",
+        _RANKED,
     ),
 }
+_GROUPS = {"100 groups": "(k % 100)", "100,000 groups": "k"}
+CASES = {
+    f"{function}, {groups}": tuple(query.format(g=g) for query in queries)
+    for groups, g in _GROUPS.items()
+    for function, queries in _FUNCTIONS.items()
+}
+"""By name a SELECT with a sketch, and the one that it stands for."""
 
 
 def run(bench: Bench) -> None:
@@ -41,13 +56,13 @@ def run(bench: Bench) -> None:
         inputs = sides.Inputs(topics, {"ev": space / "events"}, rows)
         spark = session()
         sides.warm(spark, space, space / "events")
-        for name, (sketched, exact) in list(CASES.items())[: bench.size(len(CASES), 1)]:
+        for name, (sketched, exact) in list(CASES.items())[: bench.size(len(CASES), 3)]:
             if not bench.wants(name):
                 continue
             group = f"{name}, {ticks} ticks of {rows:,} rows"
             costs = sides.Costs()
             figures: dict[str, list[float]] = {"Structured Streaming": [], "a sketch": [], "exact": []}
-            for _ in range(bench.size(3, 1)):
+            for _ in range(bench.size(2, 1)):
                 figures["Structured Streaming"].append(
                     sides.structured_streaming(spark, space, inputs, sketched, "update")
                 )
