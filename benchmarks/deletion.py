@@ -1,7 +1,7 @@
 """Deletion: ten records excised of a million, and somebody forgotten, each with the run after it, beside views built anew.
 
-What is excised is taken back from the state of views, and so is who is forgotten of a table; a view that looks at private columns of a
-stream is built anew, so that the run after a forgetting there costs what its first run cost.
+What is excised is taken back from the state of views, and so is who is forgotten of a table; a view that groups a
+stream by a private column is built anew, so that the run after a forgetting there costs what its first run cost.
 """
 
 from __future__ import annotations

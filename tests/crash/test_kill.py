@@ -35,6 +35,15 @@ def kill(child: subprocess.Popen[str]) -> list[list[int]]:
     return [json.loads(line) for line in said.splitlines(keepends=True) if line.endswith("\n")]
 
 
+def end(children: list[subprocess.Popen[str]]) -> None:
+    """Leave none behind, whatever happened."""
+    for child in children:
+        child.kill()
+        child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
+
+
 def wait_rows(log: EmbeddedLog, appends: int) -> None:
     """Until so many appends more are there."""
     wanted = sum(log.ends(["left"])["left"].values()) + appends
@@ -56,21 +65,24 @@ def test_appenders_are_killed(tmp_path: Path, idempotent: str) -> None:
     following = [0] * WRITERS
     writers = [start("appender", folder, str(n), "0", idempotent) for n in range(WRITERS)]
     upkeep = start("maintainer", folder)
-    for round_number in range(KILLS):
-        wait_rows(log, 2)  # however long it takes them to start
-        time.sleep(chooser.uniform(0.2, 0.8))
-        number = chooser.randrange(WRITERS)
-        acknowledged[number] |= dict(kill(writers[number]))
-        last = max(acknowledged[number], default=-1)
-        # with a name the append under way is tried again; without one that would be a second copy, so it is left out
-        following[number] = last + 1 if idempotent == "yes" else last + 2
-        writers[number] = start("appender", folder, str(number), str(following[number]), idempotent)
-        if round_number % 2:
-            kill(upkeep)
-            upkeep = start("maintainer", folder)
-    kill(upkeep)
-    for number, writer in enumerate(writers):
-        acknowledged[number] |= dict(kill(writer))
+    try:
+        for round_number in range(KILLS):
+            wait_rows(log, 2)  # however long it takes them to start
+            time.sleep(chooser.uniform(0.2, 0.8))
+            number = chooser.randrange(WRITERS)
+            acknowledged[number] |= dict(kill(writers[number]))
+            last = max(acknowledged[number], default=-1)
+            # with a name the append under way is tried again; without one that would be a second copy, so it is left out
+            following[number] = last + 1 if idempotent == "yes" else last + 2
+            writers[number] = start("appender", folder, str(number), str(following[number]), idempotent)
+            if round_number % 2:
+                kill(upkeep)
+                upkeep = start("maintainer", folder)
+        kill(upkeep)
+        for number, writer in enumerate(writers):
+            acknowledged[number] |= dict(kill(writer))
+    finally:
+        end([*writers, upkeep])
     assert sum(map(len, acknowledged)) > KILLS, "hardly anything was appended"
     judge(log, acknowledged, idempotent == "yes")
     log.close()

@@ -46,6 +46,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.long
 def test_what_looks_alike_is_told_apart(tmp_path: Path, spark: SparkSession) -> None:
     chance = random.Random(1)
     with hw.open(tmp_path / "ws", durability="os", spark=spark) as ws:

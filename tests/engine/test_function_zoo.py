@@ -142,6 +142,7 @@ def test_the_page_says_of_every_sketch_of_spark_what_becomes_of_it(spark: SparkS
     assert {name for name, is_kept in told.items() if not is_kept} == refused & told.keys()
 
 
+@pytest.mark.long
 def test_functions_of_whole_groups_do_not_depend_on_the_order_of_rows(
     tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -134,6 +134,7 @@ def test_only_what_is_touched_is_computed_again(open_ws: Any, tmp_path: Path) ->
     assert_whole(ws)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.long) for s in range(1, 10))])
 def test_views_in_time_are_their_selects_after_any_deletions(open_ws: Any, seed: int) -> None:
     chance = random.Random(seed)

@@ -72,15 +72,24 @@ class Follower:
     def _load(self) -> None:
         """Take the state from the newest checkpoint and the journals after it."""
         published = read_head(self._head_file)
-        trusted = published if published is not None and published.boot == self._boot else None
-        loaded = recovery.load(self.storage, self.settings.receipts_max, trusted)
+        while True:
+            trusted = published if published is not None and published.boot == self._boot else None
+            try:
+                loaded = recovery.load(self.storage, self.settings.receipts_max, trusted)
+                file = self.storage.open(journal_name(loaded.journal))
+                break
+            except WorkspaceMissingError:
+                # Others may have gone on to the next journal meanwhile, and removed the one that was read.
+                before, published = published, read_head(self._head_file)
+                if before is None or published is None or published.journal == before.journal:
+                    raise
         if self._file is not None:
             self._file.close()
         self.state, self._number, self._applied = loaded.state, loaded.journal, loaded.applied
         self._records = loaded.records
         self._mended = loaded.mended
         self.findings += [f for f in loaded.findings if f not in self.findings]
-        self._file = self.storage.open(journal_name(self._number))
+        self._file = file
         self._pending.clear()
         self._show_all()
         durable = trusted.durable if trusted is not None and trusted.journal == self._number else 0
@@ -130,7 +139,11 @@ class Follower:
                 self._load()
                 return
             self._fold(begin.record["previous_end"])
-            self._open_next(self._number + 1)
+            try:
+                self._open_next(self._number + 1)
+            except WorkspaceMissingError:  # removed since it was looked into
+                self._load()
+                return
 
     def _open_next(self, number: int) -> None:
         file = self.storage.open(journal_name(number))
