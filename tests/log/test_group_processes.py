@@ -15,7 +15,7 @@ PARTITIONS = 4
 ROWS = 400
 ROUNDS = 25
 TIMEOUT_SECONDS = 1.0
-SILENCE_SECONDS_MAX = 60
+SILENCE_SECONDS_MAX = 20
 """A member frozen while it holds the log's lock keeps everyone waiting until the lock's own timeout."""
 
 EXACTLY_ONCE = """

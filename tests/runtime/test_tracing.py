@@ -171,6 +171,7 @@ def test_a_tick_that_fails_is_a_span_with_the_error(
         ws.sql("CREATE MATERIALIZED VIEW w AS SELECT 1 / id AS x FROM orders")
         runner = ws.start()
         ws.query("SELECT * FROM v", after=ws.topic("orders").append([{"id": 0}]))  # stops w, not the tick
+        ws.query("SELECT * FROM v", after=ws.topic("orders").append([{"id": 1}]))  # the first is over
         shutil.rmtree(tmp_path / "shop" / "state")
         ws.topic("orders").append([{"id": 2}])
         while runner.running:

@@ -162,7 +162,7 @@ def test_in_every_language_words_meet_as_in_a_search_index(accents: bool) -> Non
     """Each word of a language is looked for in documents of one word each, by both."""
     assert set(TOLD) == set(LANGUAGES)
     schema = pa.schema([("t", pa.string())])
-    inflected = 0
+    alone: set[str] = set()
     for language, told in TOLD.items():
         analysis, words = Analysis(language, accents=accents), told.split()
         words += [word.upper() for word in words]
@@ -186,5 +186,6 @@ def test_in_every_language_words_meet_as_in_a_search_index(accents: bool) -> Non
             for _, address in searcher.search(index.parse_query(word, ["t"]), 100).hits
         }
         assert mine == there, language
-        inflected += any(words[query].lower() != words[row].lower() for query, row in mine)
-    assert inflected >= len(TOLD) - 1  # words of Tamil are cut at signs, and have other ends than stems
+        if not any(words[query].lower() != words[row].lower() for query, row in mine):
+            alone.add(language)
+    assert alone == {"tamil"}  # whose words are cut at signs, and have other ends than stems
