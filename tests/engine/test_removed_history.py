@@ -398,6 +398,23 @@ def ends(ws: Workspace, topic: str) -> tuple[int, int]:
     return info.first, info.end
 
 
+@pytest.mark.parametrize("made", ["concat(k, '#2')", "concat('k', '#1')", "concat(k, '#1', '')"])
+def test_a_view_that_is_made_again_has_nothing_of_one_that_prints_alike(
+    open_ws: Open, clock: ManualClock, made: str
+) -> None:
+    ws = open_ws()
+    ws.sql("CREATE TOPIC t (k STRING) WITH (retention = '1 hour')")
+    ws.sql("CREATE MATERIALIZED VIEW v AS SELECT concat(k, '#1') AS x FROM t")
+    ws.topic("t").append([{"k": "a"}])
+    ws.run()
+    clock.advance("2 hours")
+    assert ws.maintain().rows_removed == 1
+    ws.sql(f"DROP VIEW v; CREATE MATERIALIZED VIEW v AS SELECT {made} AS x FROM t")
+    ws.topic("t").append([{"k": "b"}])
+    ws.run()
+    assert ws.view("v").read().num_rows == 1
+
+
 def test_a_view_that_has_stopped_and_lost_nothing_keeps_only_what_it_reads(
     open_ws: Open, clock: ManualClock
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from headwater import Workspace
 from headwater.clock import ManualClock, parse_span_us
 from headwater.errors import SchemaError, StatementError, UsageError, ViewNotFoundError
 from headwater.runtime import attempt
-from tests.engine.workers import SETTINGS
+from tests.engine.workers import SETTINGS, worker
 
 pytestmark = pytest.mark.slow
 
@@ -142,6 +143,25 @@ def test_at_every_tick_the_view_is_what_the_log_says(
     assert ws.view("news").ledger()["failed"] == len(bad)
     assert ws.verify().ok
     ws.close()
+
+
+@pytest.mark.parametrize("kind", ["plain", "keyed"])
+def test_a_process_that_is_killed_while_it_stores_matches_and_asks_back_leaves_what_the_log_says(
+    kind: str, tmp_path: Path, spark: Any
+) -> None:
+    choice, folder = random.Random(kind), tmp_path / "ws"
+    with hw.open(folder, spark=spark, settings=SETTINGS) as ws:
+        ws.sql(TOPICS[kind])
+        ws.sql("CREATE STANDING QUERY news ON articles (text) WITH (show = 'text')")
+    for _ in range(30 if os.environ.get("HEADWATER_LONG") else 2):
+        with worker("standing", folder) as killed:
+            killed.line(f"turn {choice.randint(1, 4)}")
+            time.sleep(choice.random() * 0.1)  # anywhere in a turn
+            killed.kill()
+        with hw.open(folder, spark=spark, settings=SETTINGS) as ws:
+            assert ws.run().stopped == {}
+            assert shown(ws) == expected(ws)
+            assert ws.verify().ok
 
 
 def test_a_document_meets_the_queries_that_were_stored_when_it_came_or_with_it(ws: Workspace) -> None:

@@ -5,6 +5,7 @@ A worker says what it does in lines on its output, and ends when its input is cl
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -143,5 +144,29 @@ def try_to_start(folder: str) -> None:
             say(f"told {type(error).__name__} {error.pid} {'pyspark' in sys.modules}")
 
 
+def standing_queries(folder: str) -> None:
+    """Queries and documents stored in turns, with ticks between them, without end; no Spark."""
+    with hw.open(folder, settings=SETTINGS) as ws:
+        news, articles = ws.standing("news"), ws.topic("articles")
+        say(f"running {os.getpid()}")
+        for turn in itertools.count():
+            back = "1 day" if turn % 2 else None
+            news.add_all(
+                {"id": "pqr"[n % 3] if n < 3 else f"{turn % 5} {n}", "query": query, "owner": "AB"[turn % 2]}
+                | {"backfill": back}
+                for n, query in enumerate(("ash", "birch AND cedar", "cedar", "ash OR birch"))
+            )
+            if turn % 3 == 2:
+                news.remove("pqr"[turn % 2])
+            articles.append([{"id": turn % 7, "text": text} for text in ("ash", "birch cedar", "birch")])
+            ws.run()
+            say(f"turn {turn}")
+
+
 if __name__ == "__main__":
-    {"engine": run_engine, "claim": only_claim, "start": try_to_start}[sys.argv[1]](sys.argv[2])
+    {
+        "engine": run_engine,
+        "claim": only_claim,
+        "start": try_to_start,
+        "standing": standing_queries,
+    }[sys.argv[1]](sys.argv[2])

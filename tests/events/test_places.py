@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import random
 import shutil
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +37,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kept", [False, True])
-def test_it_is_a_dict_of_offsets(tmp_path: Path, seed: int, kept: bool) -> None:
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_it_is_a_dict_of_offsets(tmp_path: Path, seed: int, kept: bool, is_interrupted: bool) -> None:
     chance = random.Random(seed)
+    often = 0.7 if is_interrupted else 0.0
     known: dict[tuple[int, str], list[int]] = {}
     folder = tmp_path / "index" if kept else None
     with hw.open(tmp_path / "ws") as ws:
@@ -45,10 +53,13 @@ def test_it_is_a_dict_of_offsets(tmp_path: Path, seed: int, kept: bool) -> None:
                 for offset, key in enumerate(mine, first):
                     known.setdefault((partition, key), []).append(offset)
                 if chance.random() < 0.5:
-                    places.note(partition, first, [(key,) for key in mine])
+                    noted = partial(places.note, partition, first, [(key,) for key in mine])
+                    interrupted(noted, chance) if chance.random() < often else noted()
             if chance.random() < 0.1:
                 places.close()
                 places = Places(ws.log, topic.definition, ["k"], folder)
+            while chance.random() < often:
+                interrupted(places.refresh, chance)
             places.refresh()
             (partition, key), offsets = chance.choice(list(known.items()))
             after = chance.choice([-1, offsets[0], offsets[-1]])
@@ -64,8 +75,28 @@ def test_it_is_a_dict_of_offsets(tmp_path: Path, seed: int, kept: bool) -> None:
         assert not len(places.offsets(0, ("nobody",)))
 
 
-def partition_of(topic: Topic, key: str) -> int:
+def interrupted(call: Callable[[], None], chance: random.Random) -> None:
+    """Call something, and interrupt it at one of its lines as Ctrl-C would, unless it is over before."""
+    left = chance.randint(1, chance.choice([10, 100]))
 
+    def trace(frame: FrameType, *_: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != module.__file__:
+            return None
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        with suppress(KeyboardInterrupt):
+            call()
+    finally:
+        sys.settrace(None)
+
+
+def partition_of(topic: Topic, key: str) -> int:
     return partition_of_key(topic.definition, [key])
 
 

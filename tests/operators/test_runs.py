@@ -1,6 +1,8 @@
 """Runs: whatever way the state is split into them, a probe finds what is there."""
 
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headwater.operators import runs as r
-from headwater.operators.delta import Delta, consolidate, stable_order
+from headwater.operators.delta import Delta, consolidate
 from tests.operators.zsets import (
     KEYS,
     PAIR,
@@ -73,6 +75,36 @@ def test_a_probe_finds_every_row_of_its_keys(hashing: str, history: Any) -> None
         if key_identity(row[:2]) == key_identity(probe)
     ]
     assert count(((i, *row), weight) for i, row, weight in found) == count(expected)
+
+
+@shared_fixture
+@given(histories(), st.integers(0, 40), st.booleans())
+def test_the_first_rows_are_the_beginning_of_all(
+    hashing: str, history: Any, first: int, latest: bool
+) -> None:
+    kinds, batches, _, _ = history
+    runs = [r.arrange(delta([(row, 1) for row, _ in changes], kinds), KEY) for changes in batches]
+    read = partial(r.contents_latest, key=KEY) if latest else r.contents
+    read = partial(read, schema=schema_of(kinds))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(r, "_PIECE_ROWS", 2)
+        found, whole = r.first_contents(runs, read, first), read(runs)
+    assert min(first, len(whole)) <= len(found) <= len(whole)
+    assert list(map(repr, tuples(found.rows))) == list(map(repr, tuples(whole.rows)))[: len(found)]
+    assert (found.weights == whole.weights[: len(found)]).all()
+
+
+def test_few_of_many_rows_are_found_by_a_look_at_few() -> None:
+    ids = pa.RecordBatch.from_pydict({"id": range(100_000)})
+    runs = [r.arrange(Delta.of(ids.slice(start, 10_000)), (0,)) for start in range(0, 100_000, 10_000)]
+    looked = list[int]()
+
+    def read(parts: Sequence[r.Run]) -> Delta:
+        looked.append(sum(map(len, parts)))
+        return r.contents(parts, ids.schema)
+
+    assert len(r.first_contents(runs, read, 10)) >= 10
+    assert sum(looked) < 10_000
 
 
 @shared_fixture
@@ -282,22 +314,6 @@ GOLDEN_HASHES = [
 def test_where_an_element_is_in_a_list_matters() -> None:
     lists = batch([([1.0, 0.0],), ([0.0, 1.0],), ([1.0],), ([1.0, 0.0, None],)], [pa.list_(pa.float64())])
     assert len(set(r.key_hashes(lists, [0]).tolist())) == 4
-
-
-def test_rows_of_one_hash_keep_their_order() -> None:
-    rng = np.random.default_rng(3)
-    for distinct in (3, 900, 100_000):
-        hashes = rng.integers(0, distinct, 1_000).astype(np.uint64)
-        assert stable_order(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
-
-
-@pytest.mark.parametrize("twins", [0, 50, 2_000])
-def test_hashes_that_differ_in_their_lowest_bit_alone_are_in_order_too(twins: int) -> None:
-    rng = np.random.default_rng(4)
-    hashes = rng.integers(0, 2**64, 10_000, dtype=np.uint64)
-    hashes[:twins] = hashes[len(hashes) - twins :] ^ np.uint64(1)
-    hashes[5_000:5_003] = 2**64 - 1, 2**64 - 2, 2**64 - 1
-    assert stable_order(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
 
 
 def test_rows_without_columns_are_kept_count_of() -> None:

@@ -33,7 +33,9 @@ class Recorded:
         """The table's."""
         return self.table.schema
 
-    def read(self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None) -> pa.Table:
+    def read(
+        self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None, first: int | None = None
+    ) -> pa.Table:
         """The columns, unfiltered."""
         self.reads.append((None if columns is None else tuple(columns), dict(equal) if equal else None))
         return self.table if columns is None else self.table.select(list(columns))

@@ -29,7 +29,9 @@ class Held:
         """The table's."""
         return self.table.schema
 
-    def read(self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None) -> pa.Table:
+    def read(
+        self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None, first: int | None = None
+    ) -> pa.Table:
         """The columns."""
         return self.table if columns is None else self.table.select(list(columns))
 

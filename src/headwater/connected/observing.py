@@ -73,7 +73,7 @@ class Observer:
                     hint=f"did you mean {near[0]}?" if near else "`headwater metrics` prints them",
                 )
             found: Mapping[str, Relation] = {
-                "metric": Relation("metric", _SERIES, lambda _: _SERIES.empty_table())
+                "metric": Relation("metric", _SERIES, lambda *_: _SERIES.empty_table())
             }
         else:
             found = self._relations(alert)
@@ -131,7 +131,7 @@ class Observer:
             [pa.array([s.value for s in samples], pa.float64()), pa.array(range(len(samples)), pa.int64())],
             schema=_SERIES,
         )
-        met = serve(_question(alert), {"metric": Relation("metric", _SERIES, lambda _: table)})
+        met = serve(_question(alert), {"metric": Relation("metric", _SERIES, lambda *_: table)})
         if met is None:
             raise UsageError(f"the condition of alert {alert.name!r} fails: {alert.condition}")
         found = met.column("series").to_pylist()

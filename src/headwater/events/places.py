@@ -57,6 +57,8 @@ class Places:
         self._read_to = [index.end for index in self._indexes]
         self._recent: list[dict[Key, list[int]]] = [{} for _ in self._indexes]
         self._kept: list[list[tuple[Key, int]]] = [[] for _ in self._indexes]
+        self._torn = [False for _ in self._indexes]
+        """While records are taken in: if it is so before, that was interrupted."""
 
     def close(self) -> None:
         """Let others write the files."""
@@ -92,19 +94,30 @@ class Places:
     def refresh(self) -> None:
         """Take in what was appended since."""
         for partition, end in self._log.ends([self.topic.name])[self.topic.name].items():
+            if self._torn[partition]:
+                self._start_again(partition)
+            self._torn[partition] = self._read_to[partition] < end
             while self._read_to[partition] < end:
                 stop = min(end, self._read_to[partition] + TAKEN_ROWS)
                 self._take_in(partition, self._read_to[partition], stop)
                 self._read_to[partition] = stop
+            self._torn[partition] = False
+
+    def _start_again(self, partition: int) -> None:
+        """Forget what was taken in since the last run was made: some of it may be there twice, or in part. Runs are whole."""
+        end = self._indexes[partition].end
+        self._recent[partition], self._kept[partition], self._read_to[partition] = {}, [], end
 
     def note(self, partition: int, first: int, keys: Sequence[Key]) -> None:
         """Records that this process has just appended, from an offset on: they need not be read, if no others came before."""
-        if self._read_to[partition] != first:
+        if self._torn[partition] or self._read_to[partition] != first:
             return
+        self._torn[partition] = True
         for offset, key in enumerate(keys, first):
             self._remember(partition, key, offset)
         self._read_to[partition] = first + len(keys)
         self._settle(partition)
+        self._torn[partition] = False
 
     def offsets(self, partition: int, key: Key, after: int = -1) -> npt.NDArray[np.int64]:
         """Where the records of a key are behind an offset, ascending, as far as was taken in."""

@@ -15,15 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.hashing import Hashes, Indices, Mask, identities
+from headwater.operators.hash_orders import stable_order
 from headwater.parallel import side_by_side
 
 Weights = npt.NDArray[np.int64]
 
 _SMALL = 4_096
-"""Below it, numpy's own argsort is the faster one."""
-_FEW = 256
-"""Pairs that are put right one by one."""
-
+"""Batches of so few rows are put together at once, not column by column."""
 _MANY = 100_000
 """From here on, columns are gathered side by side."""
 
@@ -207,28 +205,3 @@ def groups_of(high: Hashes, low: Hashes) -> Groups | None:
             return None
     starts = np.flatnonzero(np.concatenate(([True], ~same)))
     return Groups(order, starts, np.minimum.reduceat(order, starts))
-
-
-def stable_order(hashes: Hashes) -> Indices:
-    """The order that sorts hashes; equal ones stay as they are.
-
-    For many rows it sorts the upper bits of each hash together with its place, as plain numbers, which is several times
-    as fast as an argsort; the few hashes that differ in their lower bits alone are put right afterwards.
-    """
-    count = len(hashes)
-    if count < _SMALL:
-        return np.argsort(hashes, kind="stable")
-    bits = np.uint64((count - 1).bit_length())
-    packed = (hashes >> bits << bits) | np.arange(count, dtype=np.uint64)
-    packed.sort()
-    order = (packed & ((np.uint64(1) << bits) - np.uint64(1))).view(np.int64)
-    ascending = hashes[order]
-    wrong = np.flatnonzero(ascending[1:] < ascending[:-1])
-    if len(wrong) > _FEW:
-        return np.argsort(hashes, kind="stable")
-    for low in np.unique(packed[wrong] >> bits << bits):
-        high = low | ((np.uint64(1) << bits) - np.uint64(1))
-        among = slice(np.searchsorted(packed, low), np.searchsorted(packed, high, side="right"))
-        places = order[among]
-        order[among] = places[np.argsort(hashes[places], kind="stable")]
-    return order

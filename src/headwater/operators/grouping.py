@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.hashing import Hashes, Indices, equal_rows, identities, is_bytes, spread, words_of
-from headwater.operators.delta import stable_order, take_rows
+from headwater.operators.delta import take_rows
+from headwater.operators.hash_orders import stable_order
 from headwater.operators.lanes import normal
 from headwater.operators.runs import key_hashes
 from headwater.operators.sums import Ints

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from headwater.hashing import Hashes, Indices
 
-LONG = 1 << 21
+LONG = 1 << 19
 """Shorter runs are halved: most of what is looked at is in the processor's cache."""
 SPARSE = 1 << 8
 """Where more than one in so many is asked for, neighbours are in the same page, and halving is as fast."""

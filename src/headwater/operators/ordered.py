@@ -23,9 +23,9 @@ from headwater.operators.delta import (
     concat_rows,
     consolidate,
     empty_rows,
-    stable_order,
     take_rows,
 )
+from headwater.operators.hash_orders import stable_order
 from headwater.operators.runs import Key, Matches, Run, is_sorted, key_hashes, locate
 
 __all__ = ["Counting", "Firsts", "Order", "arrange_ordered", "first_changes", "first_rows", "merge_ordered"]

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from headwater.hashing import Hashes, Indices, Mask, equal_rows, spread, words_of
 from headwater.operators.collation import Order, sort_rows, total_order
-from headwater.operators.delta import concat_rows, empty_rows, stable_order, take_rows
+from headwater.operators.delta import concat_rows, empty_rows, take_rows
+from headwater.operators.hash_orders import stable_order
 from headwater.operators.runs import Key, Matches, Run, is_sorted, locate
 
 __all__ = ["Spans", "between", "first_from", "last_upto", "spans"]

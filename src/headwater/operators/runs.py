@@ -13,7 +13,7 @@ search; keys are compared by value (-0.0 = 0.0, NaN = NaN, NULL = NULL). Runs or
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -27,18 +27,22 @@ from headwater.hashing import Hashes, Indices, Mask, equal_rows, hash_rows, iden
 from headwater.operators.delta import (
     Delta,
     Weights,
+    concat,
     concat_rows,
     consolidate,
     empty_rows,
     groups_of,
-    stable_order,
     take_rows,
 )
+from headwater.operators.hash_orders import stable_order
 from headwater.operators.hash_places import first_places
 
 _INTEGER = pa.int64()
 
 Key = Sequence[int]
+_HASHES = 2**64
+_PIECE_ROWS = 1 << 12
+"""Where few rows are asked for, so many are looked at: fewer take as long."""
 Sources = npt.NDArray[np.int32]
 
 
@@ -301,6 +305,20 @@ def contents(runs: Sequence[Run], schema: pa.Schema) -> Delta:
         return Delta.empty(schema)
     run = merge(runs, ())
     return Delta(concat_rows([run.rows], schema), run.weights)
+
+
+def first_contents(runs: Sequence[Run], read: Callable[[Sequence[Run]], Delta], count: int) -> Delta:
+    """The beginning of what `read` finds in some runs: so many rows, or some more, or all there are. It costs what these do."""
+    rows, found = sum(map(len, runs)), 0
+    parts: list[Delta] = []
+    low, width = 0, _HASHES
+    if rows > _PIECE_ROWS:
+        width = min(_HASHES, _HASHES * (2 * count + _PIECE_ROWS) // rows)
+    while not parts or (found < count and low < _HASHES):
+        parts.append(read([split(run, low, low + width) for run in runs]))
+        found += len(parts[-1])
+        low, width = low + width, 2 * width
+    return parts[0] if len(parts) == 1 else concat(parts, parts[0].rows.schema)
 
 
 def evolved(run: Run, schema: pa.Schema) -> Run:

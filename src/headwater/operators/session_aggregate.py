@@ -22,8 +22,9 @@ from headwater.hashing import Indices, Mask
 from headwater.operators import aggregate, lanes, ranges
 from headwater.operators.accumulators import Batch
 from headwater.operators.aggregate import AggregateSpec
-from headwater.operators.delta import Delta, concat_rows, empty_rows, stable_order, take_rows
+from headwater.operators.delta import Delta, concat_rows, empty_rows, take_rows
 from headwater.operators.grouping import Groups, group
+from headwater.operators.hash_orders import stable_order
 from headwater.operators.ordered import arrange_ordered, merge_ordered
 from headwater.operators.runs import Run, key_hashes
 from headwater.operators.sessions import bounds_of, by_start, intervals, lanes_of, session_starts, times_of

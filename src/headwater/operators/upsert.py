@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.hashing import Indices, Mask, identities
-from headwater.operators.delta import Delta, concat, groups_of, row_hashes, stable_order, take_rows
+from headwater.operators.delta import Delta, concat, groups_of, row_hashes, take_rows
+from headwater.operators.hash_orders import stable_order
 from headwater.operators.runs import Key, Run, key_hashes, lookup
 
 

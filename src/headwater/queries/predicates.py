@@ -47,8 +47,10 @@ class _Documents:
         schema: pa.Schema = self.rows.schema
         return schema
 
-    def read(self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None) -> pa.Table:
-        del equal
+    def read(
+        self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None, first: int | None = None
+    ) -> pa.Table:
+        del equal, first
         return self.rows if columns is None else self.rows.select(columns)
 
 

@@ -50,8 +50,11 @@ class Relation(Protocol):
     def schema(self) -> pa.Schema:
         """The columns, in the types of `headwater.types` and what Spark makes of them."""
 
-    def read(self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None) -> pa.Table:
-        """The rows, with these columns (all if None), named so; rows that differ from `equal` may be left out.
+    def read(
+        self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None, first: int | None = None
+    ) -> pa.Table:
+        """The rows, with these columns (all if None), named so; rows that differ from `equal` may be left out, and so may
+        all but so many of the `first`.
 
         The constants of `equal` are int, str, bool, date or datetime in UTC. No promise is made that they are used.
         """
@@ -120,11 +123,11 @@ class _Read:
         equal = {scan.schema.field(i).name: constant for i, constant in scan.equal.items()}
         return cls(scan.relation, scan.schema, used, equal)
 
-    def rows(self, relations: Mapping[str, Relation]) -> list[pa.ChunkedArray]:
-        """The columns."""
+    def rows(self, relations: Mapping[str, Relation], first: int | None = None) -> list[pa.ChunkedArray]:
+        """The columns; of no more rows than the first so many, if the relation can tell these."""
         names = [self.schema.field(i).name for i in self.columns]
         whole = len(names) == len(self.schema)
-        table = relations[self.relation].read(None if whole else names, self.equal or None)
+        table = relations[self.relation].read(None if whole else names, self.equal or None, first)
         return [table.column(name) for name in names]
 
 
@@ -144,7 +147,9 @@ class _Lookup:
 
     def run(self, relations: Mapping[str, Relation], bounds: serving_duckdb.Bounds) -> pa.Table:
         """The answer."""
-        columns = dict(zip(self.read.columns, self.read.rows(relations), strict=True))
+        limits = [limit for limit in (self.limit, bounds.rows_max) if limit is not None]
+        first = min(limits) if limits and not self.filters else None
+        columns = dict(zip(self.read.columns, self.read.rows(relations, first), strict=True))
         table = _result(self.outputs, [columns[i] for i in self.positions])
         mask = None
         for position, constant in self.filters:
@@ -152,7 +157,6 @@ class _Lookup:
             mask = equal if mask is None else pc.and_(mask, equal)
         if mask is not None:
             table = table.filter(mask)
-        limits = [limit for limit in (self.limit, bounds.rows_max) if limit is not None]
         return table.slice(0, min(limits)) if limits else table
 
 

@@ -124,6 +124,7 @@ class Merging:
             merged = unexpired(task.slot, merged, task.level)
         ref = task.writer.add(merged, ticks=(task.parts[0].ticks[0], task.parts[-1].ticks[1]))
         task.writer.flush()
+        self._store.touch(ref)
         task.merged = ref
 
 

@@ -7,7 +7,8 @@ rows, and each view's SELECT is run by Spark over what it reads.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 
 LOCAL_ROWS_MAX = 200_000
 """Topics up to this size are handed to Spark from memory; larger ones through Parquet files."""
+_FEW_RECORDS = 1 << 12
+"""Where fewer are asked for, so many are looked for: it takes as long."""
 
 
 class Batch:
@@ -259,11 +262,15 @@ def _final(frame: DataFrame, names: Sequence[str], levels: Sequence[int]) -> Dat
 
 
 def current_rows(
-    log: Log, topic: TopicDefinition, ends: Mapping[int, int] | None, hidden: Sequence[str] = ()
+    log: Log,
+    topic: TopicDefinition,
+    ends: Mapping[int, int] | None,
+    hidden: Sequence[str] = (),
+    first: int | None = None,
 ) -> pa.Table:
     """What a topic holds at a cut: all rows, or of a keyed topic the last of each key that is not a tombstone.
 
-    With these hidden columns, as far as the topic has them.
+    With these hidden columns, as far as the topic has them. Of a topic without a key no more is read than has the `first` rows.
     """
     infos = log.partitions(topic.name)
     schema = topic_schema(topic, hidden)
@@ -273,13 +280,29 @@ def current_rows(
         end = info.end if ends is None else ends.get(partition, info.first)
         if info.first >= end:
             continue
-        batches = list(read_records(log, topic.name, partition, (info.first, end), columns))
+        read = partial(read_records, log, topic.name, partition, columns=columns)
+        if topic.key or first is None:
+            batches = list(read(span=(info.first, end)))
+        else:
+            batches = _with_rows(read, info.first, end, first - sum(map(len, tables)))
         if batches:
             rows = concat_rows(batches, batches[0].schema)
             tables.append(_latest(rows, topic) if topic.key else pa.Table.from_batches([rows]))
     if not tables:
         return schema.empty_table()
     return pa.concat_tables(tables).select(schema.names).cast(schema)
+
+
+def _with_rows(
+    read: Callable[..., Iterable[pa.RecordBatch]], start: int, end: int, count: int
+) -> list[pa.RecordBatch]:
+    """The first records between two positions, so many or some more; there may be gaps."""
+    found: list[pa.RecordBatch] = []
+    width = max(count, _FEW_RECORDS)
+    while start < end and sum(map(len, found)) < count:
+        found += read(span=(start, min(end, start + width)))
+        start, width = start + width, 2 * width
+    return found
 
 
 def _latest(rows: pa.RecordBatch, topic: TopicDefinition) -> pa.Table:

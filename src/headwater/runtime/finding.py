@@ -34,9 +34,11 @@ class _Some:
     def schema(self) -> pa.Schema:
         return self.table.schema
 
-    def read(self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None) -> pa.Table:
+    def read(
+        self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None, first: int | None = None
+    ) -> pa.Table:
         """All of them."""
-        del equal
+        del equal, first
         return self.table if columns is None else self.table.select(list(columns))
 
 

@@ -4,8 +4,8 @@
 
 Of records that were excised from a stream, a view is given the same records once more, with weight -1: they were kept for it.
 The table of a keyed topic is given, for each key that a deletion touches, the record that is now its last, or a tombstone
-if there is none: the row that goes is the one that the table holds, so that nobody's key is needed for it. Views above
-get what that changes, as after any other tick. Then every arrangement is written anew in one run, in which what was taken
+if there is none: the row that goes is the one that the table holds, so that nobody's key is needed for it. What has all versions
+of its rows is told where the records stood that go. Views above get what that changes, as after any other tick. Then every arrangement is written anew in one run, in which what was taken
 back is nowhere.
 
 What keeps too little to take a row back is computed again from the log for the groups that rows go from, and so is what views hold of
@@ -37,6 +37,7 @@ from headwater.runtime.shown_keys import operator_shown
 from headwater.runtime.trials import BESIDE
 from headwater.runtime.units import TableUnit, Unit, ViewUnit, keeps_little, view_of
 from headwater.runtime.veiled import is_linear, keys_of, readers
+from headwater.runtime.versions import VersionsUnit
 from headwater.runtime.withdrawn import kept, offsets_of, records_at
 from headwater.state.manifest import Manifest, ViewState
 from headwater.storage import Storage
@@ -113,6 +114,11 @@ class Mending:
             upto, given = start.get(topic, {}), found[name]
             if isinstance(given, pa.RecordBatch):
                 assert isinstance(unit, TableUnit)
+                if isinstance(unit, VersionsUnit):
+                    found[name] = concat(
+                        [*self._exchanged(topic, entries, upto, given.schema), Delta.of(given)], given.schema
+                    )
+                    continue
                 now = self._as_it_is_now(unit, topic, entries, upto, inputs)
                 found[name] = concat_rows([fitted(now, given.schema), given], given.schema)
                 continue
@@ -128,7 +134,7 @@ class Mending:
     ) -> Recomputing:
         """Computes groups of a view again over what there is up to a cut, where it cannot be told otherwise what is taken back."""
         mine = [] if (state := self._before.views.get(unit.name)) is None else self._touching(state)
-        subjects = [entry.document["of"] for entry in mine if entry.document["what"] == "forget"]
+        subjects = _subjects(mine)
         gone = {
             topic: [
                 inputs.shown(unit, topic, r)
@@ -143,7 +149,7 @@ class Mending:
     def _takes_back(self, unit: Unit, state: ViewState, mine: Sequence[Entry], below: set[str]) -> bool:
         """Whether a unit can take back what deletions take from what it reads itself, and from units below it."""
         if isinstance(unit, TableUnit):
-            return type(unit) is TableUnit
+            return True
         if unit.replaces is not None or unit.name.endswith(BESIDE) or unit.definition.replayed:
             return False
         forgets = any(entry.document["what"] == "forget" for entry in mine)
@@ -178,13 +184,13 @@ class Mending:
     def _can_be_taken_back(self, unit: Unit, entry: Entry) -> bool:
         """Whether it is known what a deletion takes from a unit."""
         if entry.document["what"] == "forget":
-            return type(unit) is TableUnit or isinstance(unit, ViewUnit)
+            return True
         if {entry.document["of"]} < set(entry.document["topics"]) & {entry.document["of"], *unit.topics}:
             return False  # it reads copies, of which nothing was kept
-        if type(unit) is not TableUnit:
+        if isinstance(unit, ViewUnit):
             if entry.name in self._before.extra.get(UNSURE, ()):
                 return False
-            if isinstance(unit, ViewUnit) and is_changelog(unit.named[entry.document["of"]]):
+            if is_changelog(unit.named[entry.document["of"]]):
                 return False
         return self._of_excision(entry) is not None
 
@@ -209,9 +215,7 @@ class Mending:
         """Records that make a table what it is over the log up to some positions, where deletions touch it: a tombstone for
         each key, and then what there is of it."""
         definition = self._log.topic(topic)
-        excised = [e for e in entries if e.document["what"] == "excise"]
-        subjects = [e.document["of"] for e in entries if e.document["what"] == "forget"]
-        gone = [rows for rows in map(self._of_excision, excised) if rows is not None]
+        gone, subjects = self._excised(entries), _subjects(entries)
         known = {
             partition: self._places(definition, partition, end, subjects)
             for partition, end in sorted(upto.items())
@@ -229,6 +233,23 @@ class Mending:
         tombstones = [_tombstones(rows.select(definition.key), schema) for rows in gone]
         return concat_rows([*tombstones, *(fitted(batch, schema) for batch in found)], schema)
 
+    def _exchanged(
+        self, topic: str, entries: Sequence[Entry], upto: Mapping[int, int], schema: pa.Schema
+    ) -> list[Delta]:
+        """Records that go from before some positions, and such as come to be in their place. Of those that go their keys and their places are known."""
+        definition, subjects = self._log.topic(topic), _subjects(entries)
+        changes = [Delta.of(fitted(rows, schema)).negated() for rows in self._excised(entries)]
+        for partition, end in sorted(upto.items()) if subjects else ():
+            _, offsets, theirs = self._places(definition, partition, end, subjects)
+            for batch in records_at(self._log, topic, partition, offsets[theirs], schema.names):
+                now = Delta.of(fitted(batch, schema))
+                changes += [now.negated(), now]
+        return changes
+
+    def _excised(self, entries: Sequence[Entry]) -> list[pa.RecordBatch]:
+        """The records that excisions among some deletions have removed."""
+        return [rows for entry in entries for rows in self._rows_of(entry)]
+
     def _places(
         self, topic: TopicDefinition, partition: int, end: int, subjects: Sequence[str]
     ) -> tuple[Hashes, np.ndarray, np.ndarray]:
@@ -243,6 +264,11 @@ class Mending:
             offsets.append(batch.column("_offset").to_numpy())
             theirs.append(of_subjects(batch, by, subjects))
         return np.concatenate(hashes), np.concatenate(offsets), np.concatenate(theirs)
+
+
+def _subjects(entries: Sequence[Entry]) -> list[str]:
+    """Those who were forgotten."""
+    return [entry.document["of"] for entry in entries if entry.document["what"] == "forget"]
 
 
 def _tombstones(keys: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -147,16 +147,18 @@ class Past:
                     )
         return found
 
-    def _load_versions(self, name: str, equal: Mapping[str, Any] | None) -> pa.Table:
-        del equal
+    def _load_versions(self, name: str, equal: Mapping[str, Any] | None, first: int | None) -> pa.Table:
+        del equal, first
         return self._version_rows(name).cast(version_schema(self._log.topic(name)))
 
-    def _load_view(self, name: str, equal: Mapping[str, Any] | None) -> pa.Table:
-        del equal
+    def _load_view(self, name: str, equal: Mapping[str, Any] | None, first: int | None) -> pa.Table:
+        del equal, first
         return self.view(name)
 
-    def _load_topic(self, name: str, schema: pa.Schema, equal: Mapping[str, Any] | None) -> pa.Table:
-        del equal
+    def _load_topic(
+        self, name: str, schema: pa.Schema, equal: Mapping[str, Any] | None, first: int | None
+    ) -> pa.Table:
+        del equal, first
         for unit, part in self._moment.parts.items():
             if name in part.begins and removed(self._log, {name: part.begins[name]}):
                 raise self._gone(unit, self._bases.newest())

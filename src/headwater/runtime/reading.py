@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow as pa
 from headwater.catalog import TopicDefinition
 from headwater.errors import ViewUnavailableError
 from headwater.log.protocol import Log
-from headwater.operators.runs import contents_latest
+from headwater.operators.runs import contents_latest, first_contents
 from headwater.queries.as_of import are_versions_among
 from headwater.runtime.catalog import definitions, derived_of
 from headwater.runtime.hidden import (
@@ -31,19 +32,25 @@ if TYPE_CHECKING:
     from headwater.runtime.tools import Tools
 
 
+_Load = Callable[[Mapping[str, Any] | None, int | None], pa.Table]
+"""The rows, given the values that are asked for and how many of the first; it may have others too."""
+
+
 @dataclass(frozen=True)
 class Relation:
     """Something that a query can read: a view or a topic at a tick."""
 
     name: str
     schema: pa.Schema
-    load: Callable[[Mapping[str, Any] | None], pa.Table]
+    load: _Load
     unversioned: Unversioned | None = None
     """Why it has no versions, if it has none."""
 
-    def read(self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None) -> pa.Table:
-        """Its rows, or at least those that have the values of `equal`."""
-        rows = self.load(equal)
+    def read(
+        self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None, first: int | None = None
+    ) -> pa.Table:
+        """Its rows, or at least those that have the values of `equal`, or the first so many."""
+        rows = self.load(equal, first)
         return rows if columns is None else rows.select(list(columns))
 
 
@@ -113,10 +120,8 @@ def not_run_yet(view: str) -> ViewUnavailableError:
     )
 
 
-def _view_loader(
-    store: StateStore, manifest: Manifest | None, name: str
-) -> Callable[[Mapping[str, Any] | None], pa.Table]:
-    def load(equal: Mapping[str, Any] | None) -> pa.Table:
+def _view_loader(store: StateStore, manifest: Manifest | None, name: str) -> _Load:
+    def load(equal: Mapping[str, Any] | None, first: int | None) -> pa.Table:
         if manifest is None:
             raise not_run_yet(name)
         state = view_state(manifest, name)
@@ -127,15 +132,15 @@ def _view_loader(
             values = [pa.array([equal[n]], schema.field(n).type) for n in names]
             keys = pa.RecordBatch.from_arrays(values, names=names)
             return view_lookup(store, manifest, name, key, keys)
-        return view_contents(store, manifest, name)
+        return view_contents(store, manifest, name, first)
 
     return load
 
 
 def _topic_loader(
     log: Log, store: StateStore, manifest: Manifest | None, topic: TopicDefinition, schema: pa.Schema
-) -> Callable[[Mapping[str, Any] | None], pa.Table]:
-    def load(equal: Mapping[str, Any] | None) -> pa.Table:
+) -> _Load:
+    def load(equal: Mapping[str, Any] | None, first: int | None) -> pa.Table:
         from headwater.runtime.batch import current_rows
 
         del equal
@@ -144,20 +149,19 @@ def _topic_loader(
         state = manifest.views.get(unit) if manifest else None
         if manifest is not None and state is not None and state.status == "live" and topic.key:
             runs = store.runs(manifest, state.contents) if state.contents in manifest.arrangements else []
-            rows = contents_latest(runs, state.arrow_schema, state.extra["key"]).rows
-            table = pa.Table.from_batches([rows])
+            read = partial(contents_latest, schema=state.arrow_schema, key=state.extra["key"])
+            found = read(runs) if first is None else first_contents(runs, read, first)
+            table = pa.Table.from_batches([found.rows])
             return table.select(schema.names).cast(schema) if has_hidden else table
         cut = manifest.positions.get(topic.name) if manifest else None
-        return current_rows(log, topic, cut, schema.names)
+        return current_rows(log, topic, cut, schema.names, first)
 
     return load
 
 
-def _version_loader(
-    log: Log, store: StateStore, manifest: Manifest | None, topic: TopicDefinition
-) -> Callable[[Mapping[str, Any] | None], pa.Table]:
-    def load(equal: Mapping[str, Any] | None) -> pa.Table:
-        del equal
+def _version_loader(log: Log, store: StateStore, manifest: Manifest | None, topic: TopicDefinition) -> _Load:
+    def load(equal: Mapping[str, Any] | None, first: int | None) -> pa.Table:
+        del equal, first
         unit = VersionsUnit(topic)
         state = manifest.views.get(unit.name) if manifest else None
         if manifest is not None and state is not None and state.status == "live":

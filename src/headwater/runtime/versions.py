@@ -18,14 +18,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.catalog import TopicDefinition
 from headwater.log.protocol import Log
 from headwater.operators import versions
-from headwater.operators.delta import Delta, concat_rows
-from headwater.operators.runs import Run
+from headwater.operators.delta import Delta, concat, concat_rows, consolidate, empty_rows, take_rows
+from headwater.operators.ordered import arrange_ordered
+from headwater.operators.runs import Run, among, is_among, key_hashes
+from headwater.runtime.compaction import merged_run
 from headwater.runtime.hidden import (
     VERSIONED,
     every_hidden,
@@ -61,12 +64,31 @@ class VersionsUnit(TableUnit):
         self.slots = (self.contents,)
 
     def step(self, changes: Mapping[str, Delta | pa.RecordBatch], state: State, *, first: bool) -> Done:
-        """Apply records of the topic, in the order of the log."""
+        """Apply records of the topic, in the order of the log. As a delta they are such as go too, known by their keys and their places."""
         given = changes[self.topic]
-        assert isinstance(given, pa.RecordBatch)
         runs = [self._evolved(run) for run in state(self.contents)]
-        change, run = versions.step(self._spec, runs, self.records(given))
+        if isinstance(given, Delta):
+            change, run = self._exchanged(given, runs)
+        else:
+            change, run = versions.step(self._spec, runs, self.records(given))
         return Done(self._known(change), {self.contents: run} if len(run) else {})
+
+    def _exchanged(self, given: Delta, runs: Sequence[Run]) -> tuple[Delta, Run]:
+        """A step by records of which some go. Of the keys that these are of, all versions are made again from what there is of them."""
+        slot, records = self.contents, self.records(given.rows)
+        hashes, goes = key_hashes(records, self.key), given.weights < 0
+        touched = np.unique(hashes[goes])
+        rest = take_rows(records, np.flatnonzero(~is_among(hashes, touched)))
+        change, run = versions.step(self._spec, runs, rest)
+        held = [among(each, touched) for each in runs]
+        rows = merged_run(slot, held, bottom=True).rows if held else empty_rows(self._records)
+        stay = take_rows(rows, np.flatnonzero(~_is_at(rows, take_rows(records, np.flatnonzero(goes)))))
+        come = take_rows(records, np.flatnonzero(~goes & is_among(hashes, touched)))
+        made = arrange_ordered(Delta.of(concat_rows([stay, come], self._records)), slot.key, slot.order)
+        then, now = (versions.contents(self._spec, each, self._records) for each in (held, [made]))
+        gone = [Run(each.hashes, each.rows, -each.weights) for each in held]
+        changes = concat([change, then.negated(), now], change.rows.schema)
+        return consolidate(changes), merged_run(slot, [run, *gone, made], bottom=False)
 
     def records(self, given: pa.RecordBatch) -> pa.RecordBatch:
         """Records of the topic, with its hidden columns, as the arrangement has them: with when each begins."""
@@ -92,6 +114,15 @@ class VersionsUnit(TableUnit):
         known = pc.binary_join_element_wise(partition, offset, ":")
         rows = pa.RecordBatch.from_arrays([*change.rows.columns, known], schema=self.schema)
         return change.renamed(rows)
+
+
+def _is_at(records: pa.RecordBatch, others: pa.RecordBatch) -> np.ndarray:
+    """Which records stand where one of the others does in the log."""
+    mine, theirs = (
+        np.rec.fromarrays([batch.column(name).to_numpy() for name in ("_partition", "_offset")])
+        for batch in (records, others)
+    )
+    return np.isin(mine, theirs)
 
 
 def all_records(

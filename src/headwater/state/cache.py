@@ -5,12 +5,14 @@ File names are never used again, so that what is kept under a name cannot become
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
+import numpy as np
 import pyarrow as pa
 
 from headwater.hashing import Hashes
@@ -28,6 +30,8 @@ SAME_ROWS_MAX = 1 << 17
 """Runs of more rows are not compared with others when they are opened, to see whether they have the same keys."""
 HELD_BYTES_MAX = 256 << 20
 """Memory for runs that were just written and are kept as they are; beyond it they are mapped like others."""
+TOUCHED_SHARE = 0.25
+"""Of the memory there is: a larger file may be gone from it by the time that it is written."""
 
 _Key = tuple[str, int, int]
 """A file, where in it a stream begins, and the first row of it."""
@@ -53,6 +57,8 @@ class RunCache:
         """Of runs that were opened, by file: no run holds the hashes of one whose file may go before its own."""
         self._held: OrderedDict[_Key, None] = OrderedDict()
         self._held_bytes = 0
+        self._let_go: set[str] = set()
+        """Files of runs that were held and were not opened since."""
         self._streams: dict[tuple[str, int], _Stream] = {}
         """Of the runs that are held. In memory too those that share one are parts of a whole, which stays until the last goes."""
 
@@ -64,6 +70,8 @@ class RunCache:
                 self._runs.move_to_end(key)
                 return run
         mapped = self.map(ref.file)
+        if ref.file in self._let_go:
+            self.touch(ref.file)
         if ref.length < CHECK_BYTES_MAX:
             check(mapped, ref)
         run = decode(mapped, ref)
@@ -110,6 +118,14 @@ class RunCache:
                 self._maps.popitem(last=False)
         return mapped
 
+    def touch(self, file: str) -> None:
+        """Have every page of a file at hand that this process has just written, so that it is in memory: else the probe that first comes to a
+        page pays for it, more than for the search."""
+        mapped = self.map(file)
+        self._let_go.discard(file)
+        if mapped.size < TOUCHED_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+            np.frombuffer(mapped, np.uint8)[:: os.sysconf("SC_PAGE_SIZE")].max()
+
     def forget(self, gone: Callable[[str], bool]) -> None:
         """Let go of files that are gone, so that their space on disk is free once nobody reads them."""
         with self._guard:
@@ -120,6 +136,7 @@ class RunCache:
                 self._maps.pop(file, None)
             for key in [key for key in self._runs if key[0] in lost]:
                 self._drop(key)
+            self._let_go -= lost
 
     def _hold(self, key: _Key, size: int) -> None:
         self._held[key] = None
@@ -138,6 +155,7 @@ class RunCache:
     def _drop(self, key: _Key) -> None:
         del self._runs[key]
         if key in self._held:
+            self._let_go.add(key[0])
             del self._held[key]
             stream = self._streams[key[:2]]
             stream.runs -= 1

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.errors import CorruptionError, TickNotKeptError, ViewUnavailableError
 from headwater.operators.delta import Delta, concat_rows, consolidate, take_rows
-from headwater.operators.runs import Key, contents, key_hashes, probe
+from headwater.operators.runs import Key, contents, first_contents, key_hashes, probe
 from headwater.state.errors import tick_not_kept
 from headwater.state.manifest import Manifest, ViewState
 from headwater.state.refs import RunRef
 from headwater.state.store import StateStore
 
 
-def view_contents(store: StateStore, manifest: Manifest, view: str) -> pa.Table:
-    """The rows of a view at a tick, each as often as it is there, in no promised order.
+def view_contents(store: StateStore, manifest: Manifest, view: str, first: int | None = None) -> pa.Table:
+    """The rows of a view at a tick, each as often as it is there, in no promised order; of so many of the `first` no more
+    need be there.
 
     ViewUnavailableError if the view is no part of the tick, TickNotKeptError if the tick was collected.
     """
     state = view_state(manifest, view)
-    found = contents(store.runs(manifest, state.contents), state.arrow_schema)
-    return expanded(found, state.arrow_schema, view)
+    runs, schema = store.runs(manifest, state.contents), state.arrow_schema
+    found = (
+        contents(runs, schema)
+        if first is None
+        else first_contents(runs, partial(contents, schema=schema), first)
+    )
+    return expanded(found, schema, view)
 
 
 def view_lookup(store: StateStore, manifest: Manifest, view: str, key: Key, keys: pa.RecordBatch) -> pa.Table:

@@ -216,6 +216,10 @@ class StateStore:
         """The runs of an arrangement at a tick, oldest first; TickNotKeptError if the tick was collected meanwhile."""
         return self.open_runs(manifest, manifest.arrangements[arrangement])
 
+    def touch(self, ref: RunRef) -> None:
+        """Have a run that was just written at hand for probes."""
+        self._cache.touch(ref.file)
+
     def open_runs(self, manifest: Manifest, refs: Sequence[RunRef]) -> list[Run]:
         """Runs that a tick names; TickNotKeptError if it was collected meanwhile."""
         try:

@@ -49,6 +49,7 @@ from headwater.runtime.planning.catalyst import (
     output_of,
     readable,
     spark_schema_json,
+    without_numbers,
 )
 from headwater.runtime.planning.cumulating import cumulated, with_own_functions
 from headwater.runtime.planning.determinism import SOON, Determinism
@@ -215,7 +216,7 @@ class Planner:
         if answers == "approximate" and (approximate is None or lowering.lacks_sketches):
             return self._plan(query, relations, policy, "exact")
         late = tuple(self._late(query, relations, part) for part in timed.late)
-        shape = _COUNTED.sub("", f"{root!r}\n{schema}")
+        shape = _COUNTED.sub("", f"{root!r}\n{schema}") + "\n".join(_numbered(query))
         return Plan(
             root=root,
             schema=schema,
@@ -353,6 +354,15 @@ class Planner:
             seen[name.lower()] = name
         types = [self.catalyst.arrow_type(a.dataType()) for a in attributes]
         return pa.schema([pa.field(n, t) for n, t in zip(names, types, strict=True)])
+
+
+def _numbered(query: Query) -> list[str]:
+    """The texts of a query in which something looks like the number of an attribute: it is taken out where Spark's print of a plan is read."""
+    return [
+        word.text
+        for word in words_of(query.text)
+        if word.kind == "string" and without_numbers(word.text) != word.text.strip()
+    ]
 
 
 def _fold_plan(fold: Fold, query: Query, relations: Mapping[str, Relation], functions: Functions) -> Plan:
