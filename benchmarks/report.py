@@ -87,7 +87,7 @@ at the end of a file and an `fsync`.
 Views read events of eight columns, about 75 bytes each, a million to a tick. Structured Streaming reads from each file the
 columns that the query needs, and keeps no log; Headwater first appends all eight to its log and syncs them, while its
 engine makes a tick of what was appended before. Reading the file and appending is two thirds of the time where a tick has
-little else to do (filter, group by 100 keys, tumbling window). Thirty views cost 2.6 times one: steps of one shape are
+little else to do (filter, group by 100 keys, tumbling window). Thirty views cost 2.9 times one: steps of one shape are
 taken together, and what they write is one stream; what is left is a third of a millisecond a view.
 
 Windows and joins in time drop late rows on both sides; sessions are shown when they are closed, because Spark does so

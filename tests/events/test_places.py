@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
-import sys
-from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +19,7 @@ from headwater.log.keyindex import PartitionIndex
 from headwater.log.routing import partition_of_key
 from headwater.log.topic import Topic
 from tests.events.accounts import Deposit, accounts
+from tests.interrupts import interrupted
 
 
 @pytest.fixture(autouse=True)
@@ -54,12 +50,12 @@ def test_it_is_a_dict_of_offsets(tmp_path: Path, seed: int, kept: bool, is_inter
                     known.setdefault((partition, key), []).append(offset)
                 if chance.random() < 0.5:
                     noted = partial(places.note, partition, first, [(key,) for key in mine])
-                    interrupted(noted, chance) if chance.random() < often else noted()
+                    interrupted(noted, chance, module) if chance.random() < often else noted()
             if chance.random() < 0.1:
                 places.close()
                 places = Places(ws.log, topic.definition, ["k"], folder)
             while chance.random() < often:
-                interrupted(places.refresh, chance)
+                interrupted(places.refresh, chance, module)
             places.refresh()
             (partition, key), offsets = chance.choice(list(known.items()))
             after = chance.choice([-1, offsets[0], offsets[-1]])
@@ -73,27 +69,6 @@ def test_it_is_a_dict_of_offsets(tmp_path: Path, seed: int, kept: bool, is_inter
             ]
             assert read == [{"_offset": offset, "k": key} for offset in wanted]
         assert not len(places.offsets(0, ("nobody",)))
-
-
-def interrupted(call: Callable[[], None], chance: random.Random) -> None:
-    """Call something, and interrupt it at one of its lines as Ctrl-C would, unless it is over before."""
-    left = chance.randint(1, chance.choice([10, 100]))
-
-    def trace(frame: FrameType, *_: object) -> Any:
-        nonlocal left
-        if frame.f_code.co_filename != module.__file__:
-            return None
-        left -= 1
-        if not left:
-            raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        with suppress(KeyboardInterrupt):
-            call()
-    finally:
-        sys.settrace(None)
 
 
 def partition_of(topic: Topic, key: str) -> int:

@@ -77,10 +77,15 @@ def _starts(log: Log, topic: str, ends: Mapping[int, int], start: Mapping[int, i
 
 def _last_commit(tails: Sequence[_Tail], rows_max: int, sequence: int) -> int:
     """The commit to cut at, `sequence` if everything up to there fits."""
-    commits = np.sort(np.concatenate([tail.commits for tail in tails]))
-    if len(commits) <= rows_max or commits[0] > sequence:
+    # A commit has many records, which lie together: it is commits that are sorted, not records.
+    commits, counts = (
+        np.concatenate(parts) for parts in zip(*(_counted(t.commits) for t in tails), strict=True)
+    )
+    order = np.argsort(commits, kind="stable")
+    commits, upto = commits[order], np.cumsum(counts[order])
+    if not len(upto) or upto[-1] <= rows_max or commits[0] > sequence:
         return sequence
-    first, overflow = int(commits[0]), int(commits[rows_max])
+    first, overflow = int(commits[0]), int(commits[np.searchsorted(upto, rows_max, side="right")])
     if overflow > first:
         return min(overflow - 1, sequence)
     for tail in tails:
@@ -138,6 +143,12 @@ def _batches(log: Log, topic: str, partition: int, span: range, rows: int) -> It
         stop = min(span.stop, at + rows)
         yield from log.read(topic, partition, at, stop, ["_offset", "_sequence"])
         at, rows = stop, 2 * rows
+
+
+def _counted(ascending: Integers) -> tuple[Integers, Integers]:
+    """The numbers that there are, and how often each is."""
+    starts = np.flatnonzero(np.diff(ascending, prepend=-1))
+    return ascending[starts], np.diff(starts, append=len(ascending))
 
 
 def _column(batches: Sequence[pa.RecordBatch], name: str) -> Integers:

@@ -85,6 +85,8 @@ class Ledger:
         self._lock = threading.RLock()
         self._window = Window(log, self.queue)
         self._since = 0
+        self._torn = False
+        """While the state is worked on: if it is so before, that was interrupted or has failed."""
         self._floors_ms = -FLOORS_EVERY_MS
         topic = log.topic(self.queue.state_topic)
         self._schema, self._incarnation = topic.row_schema, {topic.name: topic.incarnation}
@@ -98,7 +100,9 @@ class Ledger:
     def look(self) -> QueueState:
         """The state by now, for those who only look; not to be changed, and not to be used beside other threads' calls."""
         with self._lock:
+            self._begin()
             self._refresh()
+            self._torn = False
             return self._state
 
     def locked(self) -> threading.RLock:
@@ -115,21 +119,30 @@ class Ledger:
     def delayed(self) -> int:
         """How many fresh messages wait for their time."""
         with self._lock:
+            self._begin()
             self._refresh()
-            return self._window.delayed(self._state, self._clock.now_us(), self._ends())
+            found = self._window.delayed(self._state, self._clock.now_us(), self._ends())
+            self._torn = False
+            return found
 
     def peek(self, count: int) -> Places:
         """The messages that a claim made now would get."""
         with self._lock:
+            self._begin()
             self._refresh()
             places, _ = self._window.candidates(self._state, count, self._clock.now_us(), self._ends())
-            return places[self._window.rows(places)[1]]
+            found = places[self._window.rows(places)[1]]
+            self._torn = False
+            return found
 
     def rows(self, places: Places) -> pa.Table:
         """The rows of messages that are still in the log."""
         with self._lock:
+            self._begin()
             self._window.without_forgotten()
-            return self._window.rows(places)[0]
+            found = self._window.rows(places)[0]
+            self._torn = False
+            return found
 
     def keys_of(self, rows: pa.RecordBatch) -> Places | None:
         """The hash of each row's key, if the queue is in order."""
@@ -137,8 +150,16 @@ class Ledger:
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
+    def _begin(self) -> None:
+        """Called before the state is worked on, which ends with `_torn = False`: what was left in the middle is made again from the log."""
+        if self._torn:
+            self._window = Window(self._log, self.queue)
+            self._state = self._open()
+        self._torn = True
+
     def _together(self, asks: Sequence[Ask]) -> None:
         with self._lock:
+            self._begin()
             self._refresh()
             self._window.without_forgotten()
             now = self._clock.now_us()
@@ -160,6 +181,7 @@ class Ledger:
             if self._state.dying:
                 self._bury()
             self._hand_out(asks)
+            self._torn = False
             for ask in asks:
                 ask.done = True
 
