@@ -404,3 +404,30 @@ def test_a_crash_between_the_tick_and_its_end_is_made_good(
         {"email": None, "c": 2},
         {"email": "mail-2-secret", "c": 1},
     ]
+
+
+@pytest.mark.parametrize("what", ["forget", "excise"])
+@pytest.mark.parametrize("kept", ["note, _valid_to FROM notes.versions", "note FROM notes"])
+def test_tables_whose_records_were_removed_have_nothing_of_them_left(
+    what: str, kept: str, open_ws: Open, clock: ManualClock, tmp_path: Path
+) -> None:
+    ws = open_ws()
+    ws.sql(
+        "CREATE TOPIC notes (id BIGINT, owner BIGINT NOT NULL, note STRING PRIVATE BY (owner), PRIMARY KEY (id)) "
+        "WITH (retention = '1 hour');"
+        f"CREATE MATERIALIZED VIEW told AS SELECT id, {kept}"
+    )
+    ws.topic("notes").append([{"id": n, "owner": 7, "note": "old-secret"} for n in (1, 2)])
+    ws.run()
+    ws.maintain()  # what comes now is in another segment
+    clock.advance("2 hours")
+    ws.topic("notes").append([{"id": 1, "owner": 7, "note": "new-secret"}])
+    ws.run()
+    assert ws.maintain(override_holds=True).rows_removed == 2
+    if what == "forget":
+        ws.forget(7)
+    else:
+        ws.excise("notes", "note = 'new-secret'")
+    ws.run()
+    gone = "secret" if what == "forget" else "new-secret"
+    assert holding(tmp_path / "ws", gone) == []

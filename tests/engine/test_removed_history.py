@@ -398,7 +398,9 @@ def ends(ws: Workspace, topic: str) -> tuple[int, int]:
     return info.first, info.end
 
 
-@pytest.mark.parametrize("made", ["concat(k, '#2')", "concat('k', '#1')", "concat(k, '#1', '')"])
+@pytest.mark.parametrize(
+    "made", ["concat(k, '#2')", "concat(k, concat('#', '3'))", "concat('k', '#1')", "concat(k, '#1', '')"]
+)
 def test_a_view_that_is_made_again_has_nothing_of_one_that_prints_alike(
     open_ws: Open, clock: ManualClock, made: str
 ) -> None:

@@ -10,6 +10,8 @@ import pytest
 from headwater.clock import ManualClock, from_us
 from headwater.errors import CorruptionError, DiskFullError, FencedError, StorageError, TickNotKeptError
 from headwater.operators.runs import Run
+from headwater.state import cache
+from headwater.state.cache import RunCache
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import claim
 from headwater.state.refs import RunRef
@@ -55,6 +57,27 @@ def test_a_tick_is_seen_by_others_once_it_is_committed(engine: Engine) -> None:
     assert reader.latest() == manifest
     assert reader.ticks() == [1]
     assert numbers(reader, manifest) == [1, 2]
+
+
+def test_what_was_held_in_memory_is_touched_once_it_is_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "HELD_BYTES_MAX", 0)
+    store = StateStore(Storage(tmp_path), ManualClock())
+    held, touched = store._cache, list[RunRef]()
+    monkeypatch.setattr(held, "touch", lambda ref: (touched.append(ref), RunCache.touch(held, ref)))
+    writer = store.begin(1, 1)
+    runs = [run_of({n: 1}) for n in range(3)]
+    refs = [writer.add(run, ticks=(1, 1)) for run in runs]
+    writer.flush()
+    for ref, run in zip(refs, runs, strict=True):
+        store.remember(ref, run)
+    for _ in range(2):
+        assert [store.open_run(ref).rows.column(0).to_pylist() for ref in refs] == [[0], [1], [2]]
+    assert touched == refs
+    store.remember(dataclasses.replace(refs[0], file="other"), runs[0])
+    held.forget(lambda file: True)
+    assert not held._let_go
 
 
 def test_many_runs_of_a_tick_share_a_file_and_a_sync(tmp_path: Path) -> None:

@@ -322,8 +322,6 @@ class Attempt:
         )
 
     def _stopped_at(self, unit: Unit, state: ViewState, reason: str) -> Standing:
-        if self._before is not None and not self._erases:
-            self._arrangements.take_over(unit, self._before)
         standing = Standing(state, None, built=state.built, begins=state.extra["begins"], begun=True)
         standing.positions, standing.sequence = state.positions, int(state.extra["sequence"])
         self._stop(unit, standing, reason)
@@ -508,9 +506,10 @@ class Attempt:
                         self._changes[unit.name] = added_run
 
     def _stop(self, unit: Unit, standing: Standing, reason: str) -> None:
-        # what it did in this tick is undone by not being named: its arrangements are those of the last tick
+        # what it did in this tick is undone by not being named: its arrangements are those of the last tick, unless that must go
         self._arrangements.clear(unit)
-        if standing.state is not None and self._before is not None:
+        is_erased = self._erases and self._damage(unit) is not None
+        if standing.state is not None and self._before is not None and not is_erased:
             self._arrangements.take_over(unit, self._before)
         if standing.status != "stopped":
             self.newly_stopped[unit.name] = reason

@@ -148,11 +148,13 @@ class Mending:
 
     def _takes_back(self, unit: Unit, state: ViewState, mine: Sequence[Entry], below: set[str]) -> bool:
         """Whether a unit can take back what deletions take from what it reads itself, and from units below it."""
+        forgets = any(entry.document["what"] == "forget" for entry in mine)
         if isinstance(unit, TableUnit):
-            return True
+            # of records that are there no more it may hold values, and it is by records that they are found
+            looks = forgets or isinstance(unit, VersionsUnit)
+            return not looks or not removed(self._log, state.extra["begins"])
         if unit.replaces is not None or unit.name.endswith(BESIDE) or unit.definition.replayed:
             return False
-        forgets = any(entry.document["what"] == "forget" for entry in mine)
         changed = below | {e.document["of"] for e in mine if e.document["what"] == "excise"}
         changed |= set(unit.keeps) if forgets else set()
         known = {**unit.sources, **{name: topic for topic, name in unit.named.items()}}

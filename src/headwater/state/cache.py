@@ -57,8 +57,8 @@ class RunCache:
         """Of runs that were opened, by file: no run holds the hashes of one whose file may go before its own."""
         self._held: OrderedDict[_Key, None] = OrderedDict()
         self._held_bytes = 0
-        self._let_go: set[str] = set()
-        """Files of runs that were held and were not opened since."""
+        self._let_go: set[tuple[str, int]] = set()
+        """Streams of runs that were held and were not opened since."""
         self._streams: dict[tuple[str, int], _Stream] = {}
         """Of the runs that are held. In memory too those that share one are parts of a whole, which stays until the last goes."""
 
@@ -70,8 +70,8 @@ class RunCache:
                 self._runs.move_to_end(key)
                 return run
         mapped = self.map(ref.file)
-        if ref.file in self._let_go:
-            self.touch(ref.file)
+        if key[:2] in self._let_go:
+            self.touch(ref)
         if ref.length < CHECK_BYTES_MAX:
             check(mapped, ref)
         run = decode(mapped, ref)
@@ -118,25 +118,25 @@ class RunCache:
                 self._maps.popitem(last=False)
         return mapped
 
-    def touch(self, file: str) -> None:
-        """Have every page of a file at hand that this process has just written, so that it is in memory: else the probe that first comes to a
+    def touch(self, ref: RunRef) -> None:
+        """Have every page of a run at hand that this process has written, so that it is in memory: else the probe that first comes to a
         page pays for it, more than for the search."""
-        mapped = self.map(file)
-        self._let_go.discard(file)
-        if mapped.size < TOUCHED_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        mapped = self.map(ref.file).slice(ref.offset, ref.length)
+        self._let_go.discard((ref.file, ref.offset))
+        if 0 < mapped.size < TOUCHED_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
             np.frombuffer(mapped, np.uint8)[:: os.sysconf("SC_PAGE_SIZE")].max()
 
     def forget(self, gone: Callable[[str], bool]) -> None:
         """Let go of files that are gone, so that their space on disk is free once nobody reads them."""
         with self._guard:
-            files = {key[0] for key in self._runs} | set(self._maps)
+            files = {key[0] for key in self._runs} | set(self._maps) | {file for file, _ in self._let_go}
         lost = {file for file in files if gone(file)}
         with self._guard:
             for file in lost:
                 self._maps.pop(file, None)
             for key in [key for key in self._runs if key[0] in lost]:
                 self._drop(key)
-            self._let_go -= lost
+            self._let_go = {stream for stream in self._let_go if stream[0] not in lost}
 
     def _hold(self, key: _Key, size: int) -> None:
         self._held[key] = None
@@ -155,7 +155,7 @@ class RunCache:
     def _drop(self, key: _Key) -> None:
         del self._runs[key]
         if key in self._held:
-            self._let_go.add(key[0])
+            self._let_go.add(key[:2])
             del self._held[key]
             stream = self._streams[key[:2]]
             stream.runs -= 1

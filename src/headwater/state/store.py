@@ -218,7 +218,7 @@ class StateStore:
 
     def touch(self, ref: RunRef) -> None:
         """Have a run that was just written at hand for probes."""
-        self._cache.touch(ref.file)
+        self._cache.touch(ref)
 
     def open_runs(self, manifest: Manifest, refs: Sequence[RunRef]) -> list[Run]:
         """Runs that a tick names; TickNotKeptError if it was collected meanwhile."""

@@ -201,12 +201,7 @@ def identity(attribute: Jvm) -> int:
 
 def readable(node: Jvm) -> str:
     """An expression or plan as text for people, without the numbers that change from one analysis to the next."""
-    return without_numbers(node.toString())
-
-
-def without_numbers(text: str) -> str:
-    """What Spark prints without the numbers of attributes."""
-    return _ID.sub("", text).strip()
+    return _ID.sub("", node.toString()).strip()
 
 
 def find(node: Jvm, found: Callable[[Jvm], bool]) -> Jvm:

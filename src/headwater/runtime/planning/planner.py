@@ -49,7 +49,6 @@ from headwater.runtime.planning.catalyst import (
     output_of,
     readable,
     spark_schema_json,
-    without_numbers,
 )
 from headwater.runtime.planning.cumulating import cumulated, with_own_functions
 from headwater.runtime.planning.determinism import SOON, Determinism
@@ -357,12 +356,11 @@ class Planner:
 
 
 def _numbered(query: Query) -> list[str]:
-    """The texts of a query in which something looks like the number of an attribute: it is taken out where Spark's print of a plan is read."""
-    return [
-        word.text
-        for word in words_of(query.text)
-        if word.kind == "string" and without_numbers(word.text) != word.text.strip()
-    ]
+    """The constants of a query in which something may look like the number of an attribute, as `#1` does: it is taken out where Spark's print
+    of a plan is read."""
+    words = words_of(query.text)
+    is_plain = not any("#" in word.text or "\\" in word.text for word in words if word.kind == "string")
+    return [] if is_plain else [word.text for word in words if word.kind in ("string", "number")]
 
 
 def _fold_plan(fold: Fold, query: Query, relations: Mapping[str, Relation], functions: Functions) -> Plan:
