@@ -307,8 +307,10 @@ def contents(runs: Sequence[Run], schema: pa.Schema) -> Delta:
     return Delta(concat_rows([run.rows], schema), run.weights)
 
 
-def first_contents(runs: Sequence[Run], read: Callable[[Sequence[Run]], Delta], count: int) -> Delta:
-    """The beginning of what `read` finds in some runs: so many rows, or some more, or all there are. It costs what these do."""
+def first_contents(runs: Sequence[Run], read: Callable[[Sequence[Run]], Delta], count: int | None) -> Delta:
+    """The beginning of what `read` finds in some runs: so many rows, or some more, or all there are. It costs what these do. None: all."""
+    if count is None:
+        return read(runs)
     rows, found = sum(map(len, runs)), 0
     parts: list[Delta] = []
     low, width = 0, _HASHES

@@ -150,8 +150,7 @@ def _topic_loader(
         if manifest is not None and state is not None and state.status == "live" and topic.key:
             runs = store.runs(manifest, state.contents) if state.contents in manifest.arrangements else []
             read = partial(contents_latest, schema=state.arrow_schema, key=state.extra["key"])
-            found = read(runs) if first is None else first_contents(runs, read, first)
-            table = pa.Table.from_batches([found.rows])
+            table = pa.Table.from_batches([first_contents(runs, read, first).rows])
             return table.select(schema.names).cast(schema) if has_hidden else table
         cut = manifest.positions.get(topic.name) if manifest else None
         return current_rows(log, topic, cut, schema.names, first)

@@ -31,7 +31,7 @@ SAME_ROWS_MAX = 1 << 17
 HELD_BYTES_MAX = 256 << 20
 """Memory for runs that were just written and are kept as they are; beyond it they are mapped like others."""
 TOUCHED_SHARE = 0.25
-"""Of the memory there is: a larger file may be gone from it by the time that it is written."""
+"""Of the memory there is: a larger run may be gone from it by the time that it is written."""
 
 _Key = tuple[str, int, int]
 """A file, where in it a stream begins, and the first row of it."""

@@ -18,19 +18,14 @@ from headwater.state.store import StateStore
 
 
 def view_contents(store: StateStore, manifest: Manifest, view: str, first: int | None = None) -> pa.Table:
-    """The rows of a view at a tick, each as often as it is there, in no promised order; of so many of the `first` no more
-    need be there.
+    """The rows of a view at a tick, each as often as it is there, in no promised order; or the `first` so many, and
+    perhaps some more.
 
     ViewUnavailableError if the view is no part of the tick, TickNotKeptError if the tick was collected.
     """
     state = view_state(manifest, view)
     runs, schema = store.runs(manifest, state.contents), state.arrow_schema
-    found = (
-        contents(runs, schema)
-        if first is None
-        else first_contents(runs, partial(contents, schema=schema), first)
-    )
-    return expanded(found, schema, view)
+    return expanded(first_contents(runs, partial(contents, schema=schema), first), schema, view)
 
 
 def view_lookup(store: StateStore, manifest: Manifest, view: str, key: Key, keys: pa.RecordBatch) -> pa.Table:
