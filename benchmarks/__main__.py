@@ -31,6 +31,7 @@ SUBJECTS = (
     "capture",
     "statsd",
     "serving",
+    "overload",
     "sinks",
     "events",
     "queues",

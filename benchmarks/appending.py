@@ -12,7 +12,7 @@ import headwater as hw
 from benchmarks import data
 from benchmarks.harness import Bench, Case
 from benchmarks.yardsticks import PlainFile, Sqlite
-from headwater.settings import Durability, LogSettings
+from headwater.core.settings import Durability, LogSettings
 
 TITLE = "Append of 100-byte records by one writer"
 ARROW_GOAL, DICTS_GOAL = 1_000_000.0, 300_000.0

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 import headwater as hw
 from benchmarks.harness import Bench
-from headwater.settings import LogSettings
+from headwater.core.settings import LogSettings
 
 TITLE = "Deletion"
 SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)

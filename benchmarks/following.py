@@ -12,7 +12,7 @@ from typing import Any
 
 import headwater as hw
 from benchmarks.harness import Bench
-from headwater.settings import LogSettings
+from headwater.core.settings import LogSettings
 
 TITLE = "Followers in other processes"
 MEDIAN_GOAL_MS, P99_GOAL_MS, IDLE_GOAL = 5.0, 20.0, 5.0

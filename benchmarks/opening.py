@@ -9,7 +9,7 @@ from typing import Any
 import headwater as hw
 from benchmarks import data
 from benchmarks.harness import Bench, Case
-from headwater.settings import LogSettings
+from headwater.core.settings import LogSettings
 
 TITLE = "Opening a workspace"
 GOAL_MS = 200.0

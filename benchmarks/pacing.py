@@ -17,10 +17,10 @@ import numpy as np
 import headwater as hw
 from benchmarks import event_rows
 from benchmarks.harness import Bench
-from headwater.runtime.engine import TickReport
-from headwater.runtime.running import Listener
-from headwater.settings import LogSettings
+from headwater.core.settings import LogSettings
+from headwater.engine.tick.tick_engine import TickReport
 from headwater.state.manifest import Manifest
+from headwater.views.runner import Listener
 
 TITLE = "Delay and throughput"
 PACES = ("auto", "50 ms", "200 ms", "1 s")

@@ -24,14 +24,20 @@ import pyarrow.parquet as pq
 
 from benchmarks import sides
 from benchmarks.harness import Bench
-from headwater.operators.collation import Order
-from headwater.operators.delta import Delta
-from headwater.operators.ordered import merge_ordered
-from headwater.operators.patterns.matches import match_rows
-from headwater.operators.patterns.pattern import Concat, Quantified, Variable
-from headwater.operators.patterns.spec import Aggregate, Expression, MatchSpec, Navigate, Shown
-from headwater.operators.patterns.step import cuts_key, cuts_order, rows_order, step
-from headwater.operators.runs import Run
+from headwater.operators.match_recognize.match_operator import cuts_key, cuts_order, rows_order, step
+from headwater.operators.match_recognize.pattern import Concat, Quantified, Variable
+from headwater.operators.match_recognize.reference import match_rows
+from headwater.operators.match_recognize.spec import (
+    MatchSpec,
+    Navigate,
+    PatternAggregate,
+    PatternExpression,
+    Shown,
+)
+from headwater.operators.zset.collation import ColumnOrder
+from headwater.operators.zset.delta import Delta
+from headwater.operators.zset.ordered_runs import merge_ordered
+from headwater.operators.zset.runs import Run
 
 TITLE = "Patterns, beside Flink"
 GOAL = 500_000.0
@@ -99,16 +105,16 @@ def _spec(schema: pa.Schema) -> MatchSpec:
     """The query as the kernels take it."""
     amount = (Navigate(2),)
     expressions = (
-        *(Expression(amount, pa.bool_()) for _ in range(3)),
-        Expression((Navigate(1, frozenset("A"), "first"),), schema.field(1).type),
-        Expression((Navigate(2, frozenset("C")),), pa.float64()),
-        Expression((Aggregate("count", frozenset("B")),), pa.int64()),
+        *(PatternExpression(amount, pa.bool_()) for _ in range(3)),
+        PatternExpression((Navigate(1, frozenset("A"), "first"),), schema.field(1).type),
+        PatternExpression((Navigate(2, frozenset("C")),), pa.float64()),
+        PatternExpression((PatternAggregate("count", frozenset("B")),), pa.int64()),
     )
     names = ("began", "amount", "times")
     return MatchSpec(
         schema,
         (0,),
-        (Order(1, descending=False, nulls_first=True),),
+        (ColumnOrder(1, descending=False, nulls_first=True),),
         Concat((Variable("A"), Quantified(Variable("B"), 1, None), Variable("C"))),
         "(A B+ C)",
         expressions,

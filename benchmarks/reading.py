@@ -12,7 +12,7 @@ import headwater as hw
 from benchmarks import data
 from benchmarks.harness import Bench, Case
 from benchmarks.yardsticks import PlainFile, Sqlite
-from headwater.settings import LogSettings
+from headwater.core.settings import LogSettings
 
 TITLE = "Read of 100-byte records from the earliest"
 GOAL = 5_000_000.0

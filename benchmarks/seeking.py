@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import headwater as hw
 from benchmarks import data
 from benchmarks.harness import Bench
-from headwater.clock import ManualClock, to_us
-from headwater.settings import LogSettings
+from headwater.core.clock import ManualClock, to_us
+from headwater.core.settings import LogSettings
 
 TITLE = "Seek by time"
 GOAL_MS = 5.0

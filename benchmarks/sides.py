@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 import headwater as hw
 from benchmarks.harness import Bench
-from headwater.settings import LogSettings
+from headwater.core.settings import LogSettings
 
 Mode = Literal["append", "update"]
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import headwater as hw
 from benchmarks import event_rows, sides
 from benchmarks.harness import Bench
-from headwater.runtime.session import session
-from headwater.settings import parse_bytes
+from headwater.core.settings import parse_bytes
+from headwater.spark.spark_session import session
 
 TITLE = "Sketches, beside exact answers and Structured Streaming"
 

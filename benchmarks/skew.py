@@ -17,7 +17,7 @@ import pyarrow as pa
 import headwater as hw
 from benchmarks import sides
 from benchmarks.harness import Bench
-from headwater.settings import LogSettings
+from headwater.core.settings import LogSettings
 
 TITLE = "Keys that have nearly everything"
 

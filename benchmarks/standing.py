@@ -20,9 +20,9 @@ import pyarrow as pa
 import tantivy
 
 from benchmarks.harness import Bench, Case
-from headwater.operators.standing.fields import Fields
-from headwater.operators.standing.index import QueryIndex
-from headwater.operators.standing.syntax import Parser
+from headwater.operators.percolator.fields import Fields
+from headwater.operators.percolator.lucene_syntax import Parser
+from headwater.operators.percolator.query_index import QueryIndex
 
 TITLE = "Standing queries"
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import headwater as hw
 from benchmarks.harness import Bench, Case
-from headwater.capture.statsd.parsing import Received, parse
-from headwater.clock import SystemClock
+from headwater.core.clock import SystemClock
+from headwater.sources.statsd.statsd_lines import Received, parse
 
 TITLE = "StatsD"
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import headwater as hw
 from benchmarks import event_rows
 from benchmarks.harness import Bench
-from headwater.settings import LogSettings
+from headwater.core.settings import LogSettings
 
 TITLE = "Small ticks over large state"
 TICK_GOAL_MS = 500.0

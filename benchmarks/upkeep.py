@@ -11,7 +11,7 @@ import pyarrow as pa
 import headwater as hw
 from benchmarks import data
 from benchmarks.harness import Bench, Case
-from headwater.settings import LogSettings
+from headwater.core.settings import LogSettings
 
 TITLE = "Sealing, compaction and verification"
 SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from benchmarks import event_rows, sides
 from benchmarks.harness import Bench
-from headwater.runtime.session import session
+from headwater.spark.spark_session import session
 
 TITLE = "Views, beside Structured Streaming"
 

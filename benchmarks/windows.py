@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import headwater as hw
 from benchmarks import sides
 from benchmarks.harness import Bench
-from headwater.runtime.session import session
-from headwater.settings import LogSettings
+from headwater.core.settings import LogSettings
+from headwater.spark.spark_session import session
 
 TITLE = "Windows and joins in time, beside Structured Streaming"
 

@@ -11,7 +11,7 @@ from typing import Any
 import headwater as hw
 from benchmarks import data
 from benchmarks.harness import Bench, Case
-from headwater.settings import Durability, LogSettings
+from headwater.core.settings import Durability, LogSettings
 
 TITLE = "Several writers"
 PROCESSES, THREADS = 4, 16

@@ -2,8 +2,8 @@
 
 import sys
 
-from headwater.errors import HeadwaterError
-from headwater.runtime.java import find_java
+from headwater.core.errors import HeadwaterError
+from headwater.spark.java import find_java
 
 try:
     java = find_java()

@@ -22,12 +22,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import headwater as hw  # noqa: E402
-from headwater.clock import ManualClock, from_us  # noqa: E402
+from headwater.core.clock import ManualClock, from_us  # noqa: E402
+from headwater.core.settings import LogSettings  # noqa: E402
+from headwater.core.storage import Storage  # noqa: E402
 from headwater.log.embedded import EmbeddedLog  # noqa: E402
 from headwater.log.embedded.creation import FORMAT  # noqa: E402
 from headwater.log.embedded.maintenance import Maintenance  # noqa: E402
-from headwater.settings import LogSettings  # noqa: E402
-from headwater.storage import Storage  # noqa: E402
 from tests.golden.contents import contents  # noqa: E402
 
 HOME = ROOT / "tests" / "golden" / f"format-{FORMAT}"

@@ -22,11 +22,11 @@ from make_golden import Elsewhere, finish  # noqa: E402
 from make_golden_state import alike  # noqa: E402
 
 import headwater as hw  # noqa: E402
-from headwater.clock import ManualClock, from_us  # noqa: E402
+from headwater.core.clock import ManualClock, from_us  # noqa: E402
+from headwater.core.settings import LogSettings  # noqa: E402
 from headwater.log.embedded import EmbeddedLog  # noqa: E402
-from headwater.settings import LogSettings  # noqa: E402
 from tests.golden.contents import PRIVATE_VIEWS, contents, view_rows  # noqa: E402
-from tests.spark import make_session  # noqa: E402
+from tests.shared_spark import make_session  # noqa: E402
 
 HOME = ROOT / "tests" / "golden" / "private-1"
 SETTINGS = LogSettings(maintenance_every_ms=0)

@@ -24,14 +24,14 @@ sys.path.insert(0, str(ROOT))
 from make_golden import Elsewhere, finish  # noqa: E402
 
 import headwater as hw  # noqa: E402
-from headwater.clock import ManualClock, from_us  # noqa: E402
+from headwater.core.clock import ManualClock, from_us  # noqa: E402
+from headwater.core.settings import LogSettings  # noqa: E402
+from headwater.engine.tick import tick_engine  # noqa: E402
 from headwater.log.embedded import EmbeddedLog  # noqa: E402
 from headwater.log.embedded.maintenance import Maintenance  # noqa: E402
-from headwater.runtime import engine  # noqa: E402
-from headwater.settings import LogSettings  # noqa: E402
 from headwater.state.manifest import FORMAT  # noqa: E402
 from tests.golden.contents import VIEWS, view_rows  # noqa: E402
-from tests.spark import make_session  # noqa: E402
+from tests.shared_spark import make_session  # noqa: E402
 
 HOME = ROOT / "tests" / "golden" / f"state-{FORMAT}"
 SETTINGS = LogSettings(maintenance_every_ms=0)
@@ -121,7 +121,7 @@ def main() -> None:
     folder = HOME / "workspace"
     folder.mkdir(parents=True)
     spark, clock = make_session(), ManualClock()
-    with alike(), mock.patch.object(engine, "COLLECT_EVERY_TICKS", 1):
+    with alike(), mock.patch.object(tick_engine, "COLLECT_EVERY_TICKS", 1):
         log = EmbeddedLog.open(folder, settings=SETTINGS, clock=clock, storage=Elsewhere(folder))
         with hw.Workspace(log, clock, folder, spark, TICKS_KEPT) as ws:
             served = make(ws, clock)

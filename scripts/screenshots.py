@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import headwater as hw
 from headwater.web.server import beside
-from headwater.web.settings import ServerSettings
+from headwater.web.server_settings import ServerSettings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -1,5 +1,6 @@
 """What all tests share: how hard hypothesis tries, and which tests the inner loop leaves out."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -11,14 +12,18 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import headwater as hw
-from headwater.clock import ManualClock
+from headwater.core.clock import ManualClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.equation.oracle import Oracle
+
 LONG = os.environ.get("HEADWATER_LONG") == "1"
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 8 << 30
+OPEN_FILES = Path("/proc/self/fd")
+OPEN_FILES_MAX = 512
 
 # Thousands of workspaces and servers that live for a second would keep a disk busy with syncs. What the loss of power does is
 # tested with a disk of our own (`headwater.testing.faults`), which no file system needs to be under.
@@ -44,14 +49,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+def pytest_runtest_setup() -> None:
+    """Have what crashed in tests before closed: Spark's callbacks to Python wait by select(), for no file beyond the 1,024th."""
+    if OPEN_FILES.is_dir() and len(os.listdir(OPEN_FILES)) > OPEN_FILES_MAX:
+        gc.collect()
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """The worker's Spark session, with two cores, in which a task may fail three times."""
-    from tests.spark import make_session
+    from tests.shared_spark import make_session
 
     session = make_session()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def oracle(spark: "SparkSession") -> "Oracle":
+    """The batch oracle, in a session of its own."""
+    from tests.equation.oracle import Oracle
+
+    return Oracle(spark)
 
 
 @pytest.fixture

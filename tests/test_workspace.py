@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock
-from headwater.types import TIMESTAMP
+from headwater.core.clock import ManualClock
+from headwater.core.types import TIMESTAMP
 
 
 def table(ws: hw.Workspace, text: str) -> list[dict[str, Any]]:

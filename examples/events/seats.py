@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 import headwater as hw
-from headwater.clock import ManualClock, from_us
+from headwater.core.clock import ManualClock, from_us
 from headwater.events import Aggregate, Claim, Refused, Release
 
 

@@ -1,7 +1,7 @@
-"""Headwater: a durable, typed, partitioned log, and the views that follow it.
+"""Headwater: a durable, typed, partitioned log, and SQL views over it that are maintained incrementally.
 
-Everything a program needs is here, loaded when it is first used: `import headwater` alone loads neither
-pyarrow nor pyspark and starts nothing.
+Everything a program needs is exported here and loaded when it is first used: `import headwater` alone loads
+neither pyarrow nor pyspark and starts nothing. ARCHITECTURE.md lists the packages in import order.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwater import events
-    from headwater.bloom import BloomFilter
-    from headwater.capture.python import Source
-    from headwater.errors import (
+    from headwater.core.errors import (
         AggregateNotFoundError,
         AlertExistsError,
         AlertNotFoundError,
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
         BacklogError,
         BadRowError,
         CallFailedError,
+        CheckpointConflictError,
         ClaimTakenError,
         ClosedError,
         ColumnDroppedError,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         EngineRunningError,
         EvaluationError,
         EventCodeError,
+        ExtraMissingError,
         FencedError,
         FunctionMissingError,
         GapError,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         MessageNotFoundError,
         NewerVersionError,
         NotAWorkspaceError,
+        OtherHistoryError,
         PermissionDeniedError,
         PublicationError,
         QueryError,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         RowNotFoundError,
         RowsRefusedError,
         SchemaError,
+        SequenceReusedError,
         SignatureError,
         SinkError,
         SinkExistsError,
@@ -63,11 +65,11 @@ if TYPE_CHECKING:
         SlotError,
         SourceError,
         SourceExistsError,
+        SourceLockedError,
         SourceNotFoundError,
         SourceRefusedError,
         SourceUnreachableError,
         SparkJobError,
-        StandMovedError,
         StatementError,
         StorageError,
         SubscriptionTooLargeError,
@@ -85,8 +87,10 @@ if TYPE_CHECKING:
         WalBudgetError,
         WorkspaceMissingError,
     )
-    from headwater.events.aggregate import Aggregate
-    from headwater.positions import Receipt
+    from headwater.core.positions import Receipt
+    from headwater.events.aggregates import Aggregate
+    from headwater.sources.python_source import Source
+    from headwater.udf.bloom import BloomFilter
     from headwater.workspace import Workspace, open
 
 __version__ = "0.1.0"
@@ -102,6 +106,7 @@ __all__ = [
     "BadRowError",
     "BloomFilter",
     "CallFailedError",
+    "CheckpointConflictError",
     "ClaimTakenError",
     "ClosedError",
     "ColumnDroppedError",
@@ -114,6 +119,7 @@ __all__ = [
     "EngineRunningError",
     "EvaluationError",
     "EventCodeError",
+    "ExtraMissingError",
     "FencedError",
     "FunctionMissingError",
     "GapError",
@@ -127,6 +133,7 @@ __all__ = [
     "MessageNotFoundError",
     "NewerVersionError",
     "NotAWorkspaceError",
+    "OtherHistoryError",
     "PermissionDeniedError",
     "PublicationError",
     "QueryError",
@@ -137,6 +144,7 @@ __all__ = [
     "RowNotFoundError",
     "RowsRefusedError",
     "SchemaError",
+    "SequenceReusedError",
     "SignatureError",
     "SinkError",
     "SinkExistsError",
@@ -145,11 +153,11 @@ __all__ = [
     "Source",
     "SourceError",
     "SourceExistsError",
+    "SourceLockedError",
     "SourceNotFoundError",
     "SourceRefusedError",
     "SourceUnreachableError",
     "SparkJobError",
-    "StandMovedError",
     "StatementError",
     "StorageError",
     "SubscriptionTooLargeError",
@@ -173,10 +181,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Aggregate": "headwater.events.aggregate",
-    "BloomFilter": "headwater.bloom",
-    "Receipt": "headwater.positions",
-    "Source": "headwater.capture.python",
+    "Aggregate": "headwater.events.aggregates",
+    "BloomFilter": "headwater.udf.bloom",
+    "Receipt": "headwater.core.positions",
+    "Source": "headwater.sources.python_source",
     "Workspace": "headwater.workspace",
     "open": "headwater.workspace",
 }
@@ -187,7 +195,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'headwater' has no attribute {name!r}")
     if name == "events":
         return import_module("headwater.events")
-    value = getattr(import_module(_HOMES.get(name, "headwater.errors")), name)
+    value = getattr(import_module(_HOMES.get(name, "headwater.core.errors")), name)
     globals()[name] = value
     return value
 

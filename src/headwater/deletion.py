@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,27 +20,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.arguments import kept_text
-from headwater.arguments import text as text_of
-from headwater.catalog import TopicDefinition, define_topic
-from headwater.clock import Clock, Microseconds, from_us
-from headwater.connections import DELETION, SINK
-from headwater.errors import ConflictError, EngineRunningError, TopicExistsError, UsageError
-from headwater.events.sealing import CLAIMS
-from headwater.keys import Forgetting, subject_text
-from headwater.log.names import check_excision
-from headwater.log.protocol import Append, Entry, Log, Producer
-from headwater.queries.dialect import words_of
-from headwater.queues.declaring import queues_on
-from headwater.queues.excision import excise_messages
-from headwater.records import conform
-from headwater.rules import DEAD
-from headwater.types import TIMESTAMP, quote
+from headwater.catalog.conform import conform
+from headwater.catalog.connectors import SINK
+from headwater.catalog.definitions import TopicDefinition, define_topic
+from headwater.catalog.rules import DEAD
+from headwater.core.arguments import kept_text
+from headwater.core.arguments import text as text_of
+from headwater.core.clock import Clock, Microseconds, from_us
+from headwater.core.errors import ConflictError, EngineRunningError, TopicExistsError, UsageError
+from headwater.core.types import TIMESTAMP, quote
+from headwater.events.encrypted_state import CLAIMS
+from headwater.log.deletion_entries import DeletionEntry, deletion_entries, put_deletion
+from headwater.log.protocol import Append, Log, Producer
+from headwater.log.topic_names import check_excision
+from headwater.privacy.subject_keys import Forgetting, subject_text
+from headwater.queues.excised_messages import excise_messages
+from headwater.queues.queue_ddl import queues_on
+from headwater.sql.lexer import words_of
 
 if TYPE_CHECKING:
-    from headwater.connected.erasure import Asked
-    from headwater.connected.outside import Outside
-    from headwater.runtime.views import Views
+    from headwater.connectors.deletion.erase_sinks import ProbedTargets
+    from headwater.connectors.supervisor import Supervisor
+    from headwater.views.view_manager import Views
 
 FORGOTTEN, EXCISED = "_forgotten", "_excised"
 """The topics that say what was deleted, when, by whom and why."""
@@ -74,7 +75,7 @@ Status = Literal["done", "scheduled", "out of reach"]
 
 
 @dataclass(frozen=True)
-class Place:
+class DeletionPlace:
     """A place that held what was deleted: since when it does not, or what is still to happen to it."""
 
     kind: str
@@ -100,7 +101,7 @@ class Deletion:
     at: datetime
     who: str | None
     reason: str | None
-    places: tuple[Place, ...] = field(repr=False)
+    places: tuple[DeletionPlace, ...] = field(repr=False)
 
     @property
     def done(self) -> bool:
@@ -116,7 +117,7 @@ class Deletions:
         log: Log,
         clock: Clock,
         views: Callable[[], Views],
-        outside: Callable[[], Outside],
+        outside: Callable[[], Supervisor],
         path: Path | None = None,
     ) -> None:
         self._path = path
@@ -154,7 +155,7 @@ class Deletions:
     def _follow(self, one: Forgetting) -> Deletion:
         """Leave the record and the entry of a forgetting, if they are not there."""
         name = f"forget-{one.number}"
-        if (known := self._log.entries(DELETION).get(name)) is None:
+        if (known := deletion_entries(self._log).get(name)) is None:
             topics = {t.name: self._records_of(t, one.subject) for t in self._private()}
             topics = {topic: rows for topic, rows in topics.items() if rows}
             row = {
@@ -167,8 +168,17 @@ class Deletions:
                 "records": sum(topics.values()),
             }
             self._record(FORGOTTEN, one.number, row)
-            said = {"what": "forget", "of": one.subject, "where": None, "at": one.at}
-            known = self._put(name, {**said, "who": one.who, "reason": one.reason}, topics)
+            begun = DeletionEntry(
+                name=name,
+                what="forget",
+                of=one.subject,
+                where=None,
+                at=one.at,
+                who=one.who,
+                reason=one.reason,
+                topics=topics,
+            )
+            known = put_deletion(self._log, begun, expect=None)
         return self._report(known)
 
     def _records_of(self, topic: TopicDefinition, subject: str) -> int:
@@ -204,7 +214,7 @@ class Deletions:
             raise UsageError(
                 f"records of topic {made.name!r} say what was deleted, and stay", topic=made.name
             )
-        from headwater.runtime.finding import found as found_by
+        from headwater.serving.find_records import found as found_by
 
         found = found_by(self._log, made, where)
         records = sum(map(len, found.values()))
@@ -215,26 +225,39 @@ class Deletions:
                 topic=made.name,
             )
         self._refuse_based(made, found)
-        said = {"what": "excise", "of": made.name, "where": _shape(where), "at": self._clock.now_us()}
-        said |= {"who": who, "reason": why}
-        return self._report(self._excised(made.name, found, said))
+        return self._report(self._excised(made.name, found, _shape(where), who, why))
 
-    def excise_copies(self, of: Entry, sink: str, topic: str, offsets: Mapping[int, list[int]]) -> None:
+    def excise_copies(
+        self, of: DeletionEntry, sink: str, topic: str, offsets: Mapping[int, list[int]]
+    ) -> None:
         """Remove records that a sink has copied to a topic and that an excision is to reach too."""
-        said: dict[str, Any] = {"what": "excise", "of": topic, "where": f"copied by sink {sink} ({of.name})"}
-        said |= {"who": of.document["who"], "reason": of.document["reason"], "at": self._clock.now_us()}
-        self._excised(topic, offsets, said)
+        self._excised(topic, offsets, f"copied by sink {sink} ({of.name})", of.who, of.reason)
 
-    def _excised(self, topic: str, found: Mapping[int, list[int]], said: dict[str, Any]) -> Entry:
-        from headwater.runtime.withdrawn import packed_offsets
+    def _excised(
+        self, topic: str, found: Mapping[int, list[int]], where: str, who: str | None, reason: str | None
+    ) -> DeletionEntry:
+        from headwater.engine.input.excised_records import packed_offsets
 
-        records = sum(map(len, found.values()))
-        said = {**said, "offsets": packed_offsets(found), "logged": False, "since": self._since(topic, found)}
-        said["incarnation"] = self._log.topic(topic).incarnation
+        begun = DeletionEntry(
+            name="",
+            what="excise",
+            of=topic,
+            where=where,
+            at=self._clock.now_us(),
+            who=who,
+            reason=reason,
+            topics={topic: sum(map(len, found.values()))},
+            logged=False,
+            offsets=packed_offsets(found),
+            since=self._since(topic, found),
+            incarnation=self._log.topic(topic).incarnation,
+        )
         while True:
-            number = len([n for n in self._log.entries(DELETION) if n.startswith("excise-")]) + 1
+            number = len([n for n in deletion_entries(self._log) if n.startswith("excise-")]) + 1
             try:
-                return self._remove(self._put(f"excise-{number}", said, {topic: records}))
+                return self._remove(
+                    put_deletion(self._log, replace(begun, name=f"excise-{number}"), expect=None)
+                )
             except ConflictError:  # somebody else excises at the same time
                 continue
 
@@ -251,7 +274,7 @@ class Deletions:
         """Refuse to remove records that a view has in its base: that cannot be made again without them."""
         if not self._log.entries("view"):
             return
-        from headwater.runtime.erasing import resting_on
+        from headwater.engine.deletion.rebuild_after_delete import resting_on
 
         for view, positions in resting_on(self._log, self._views().store, topic.name).items():
             if any(offsets[0] < positions.get(p, 0) for p, offsets in found.items()):
@@ -263,15 +286,14 @@ class Deletions:
                     view=view,
                 )
 
-    def _remove(self, entry: Entry) -> Entry:
+    def _remove(self, entry: DeletionEntry) -> DeletionEntry:
         """Do what the entry of an excision says, as far as it is not done, and say that it is."""
-        from headwater.runtime.withdrawn import keep, offsets_of
+        from headwater.engine.input.excised_records import keep, offsets_of
 
-        said = entry.document
         offsets = offsets_of(entry)
-        topic, copies = self._log.topics().get(said["of"]), {}
+        topic, copies = self._log.topics().get(entry.of), {}
         # a topic that was dropped meanwhile took its records with it, and another of its name has none of them
-        if topic is not None and topic.incarnation == said.get("incarnation", topic.incarnation):
+        if topic is not None and entry.incarnation in (None, topic.incarnation):
             if self._log.entries("view"):
                 keep(self._log, self._views().store.storage, entry.name, topic, offsets)
             self._log.excise(topic.name, offsets)
@@ -279,25 +301,25 @@ class Deletions:
         number = int(entry.name.removeprefix("excise-"))
         row = {
             "number": number,
-            "topic": said["of"],
-            "condition": said["where"],
-            "at": from_us(said["at"]),
-            "who": said["who"],
-            "reason": said["reason"],
-            "records": said["topics"][said["of"]],
+            "topic": entry.of,
+            "condition": entry.where,
+            "at": from_us(entry.at),
+            "who": entry.who,
+            "reason": entry.reason,
+            "records": entry.topics[entry.of],
         }
         self._record(EXCISED, number, row)
-        done = {**said, "logged": True, "topics": {**copies, **said["topics"]}}
-        return self._log.put_entry(DELETION, entry.name, done, expect=entry.sequence)
+        done = replace(entry, logged=True, topics={**copies, **entry.topics})
+        return put_deletion(self._log, done, expect=entry.sequence)
 
     # --- both ------------------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
         """Complete what a crash left half done, and apply again what an older copy of the workspace does not know."""
-        for entry in self._log.entries(DELETION).values():
-            if not entry.document["logged"]:
+        for entry in deletion_entries(self._log).values():
+            if not entry.logged:
                 self._remove(entry)
-        known = self._log.entries(DELETION)
+        known = deletion_entries(self._log)
         unknown = [one for one in self._log.keys.forgotten() if f"forget-{one.number}" not in known]
         if not unknown:
             return
@@ -311,24 +333,13 @@ class Deletions:
 
     def all(self) -> list[Deletion]:
         """Every deletion, in the order in which they were begun."""
-        entries = sorted(self._log.entries(DELETION).values(), key=lambda e: (e.document["at"], e.name))
+        entries = sorted(deletion_entries(self._log).values(), key=lambda e: (e.at, e.name))
         if not entries or not self._log.entries(SINK):
             return [self._report(entry) for entry in entries]
-        from headwater.connected.erasure import Asked
+        from headwater.connectors.deletion.erase_sinks import ProbedTargets
 
-        with Asked(self._outside().sinks) as asked:
+        with ProbedTargets(self._outside().sinks) as asked:
             return [self._report(entry, asked) for entry in entries]
-
-    def _put(self, name: str, said: Mapping[str, Any], topics: Mapping[str, int]) -> Entry:
-        begun: dict[str, Any] = {
-            "logged": True,
-            "tick": None,
-            "settled_at": None,
-            "views": None,
-            "mended": [],
-        }
-        begun |= {"sinks": {}, "followed": False}
-        return self._log.put_entry(DELETION, name, {**begun, **said, "topics": dict(topics)}, expect=None)
 
     def _record(self, topic: str, number: int, row: Mapping[str, Any]) -> None:
         """Leave a record, once."""
@@ -339,23 +350,22 @@ class Deletions:
                 if topic not in self._log.topics():
                     raise
         batch = conform([row], self._log.topic(topic))
-        producer = Producer(f"{_PRODUCER}{topic}", number)
+        producer = Producer(f"{_PRODUCER}{topic}", number, exact=False)
         self._log.append(Append({topic: [batch]}, producer))
 
     # --- telling ---------------------------------------------------------------------------------------------------
 
-    def _report(self, entry: Entry, asked: Asked | None = None) -> Deletion:
+    def _report(self, entry: DeletionEntry, asked: ProbedTargets | None = None) -> Deletion:
         """What has become of a deletion; `asked` are followers that are asked about their past, None if all is yet to come."""
-        said = entry.document
         return Deletion(
             name=entry.name,
-            what=said["what"],
-            of=said["of"],
-            where=said["where"],
-            records=sum(said["topics"].values()) if said["what"] == "forget" else said["topics"][said["of"]],
-            at=from_us(said["at"]),
-            who=said["who"],
-            reason=said["reason"],
+            what=entry.what,
+            of=entry.of,
+            where=entry.where,
+            records=sum(entry.topics.values()) if entry.forgets else entry.topics[entry.of],
+            at=from_us(entry.at),
+            who=entry.who,
+            reason=entry.reason,
             places=(
                 *self._in_log(entry),
                 *self._beside_log(entry),
@@ -365,78 +375,83 @@ class Deletions:
             ),
         )
 
-    def _in_log(self, entry: Entry) -> list[Place]:
-        said, at = entry.document, from_us(entry.document["at"])
-        forgets = said["what"] == "forget"
-        found = [Place("keys", said["of"], "done", at, "the key was destroyed")] if forgets else []
-        for topic, records in said["topics"].items():
+    def _in_log(self, entry: DeletionEntry) -> list[DeletionPlace]:
+        at, forgets = from_us(entry.at), entry.forgets
+        found = [DeletionPlace("keys", entry.of, "done", at, "the key was destroyed")] if forgets else []
+        for topic, records in entry.topics.items():
             if not records:
                 continue
             counted = f"{records} record{'' if records == 1 else 's'}"
             reads = "reads NULL, and has" if records == 1 else "read NULL, and have"
             detail = f"{counted} {reads} _forgotten" if forgets else f"{counted} removed"
-            status: Status = "done" if said["logged"] else "scheduled"
-            found.append(Place("log", topic, status, at, detail))
+            status: Status = "done" if entry.logged else "scheduled"
+            found.append(DeletionPlace("log", topic, status, at, detail))
         return found
 
-    def _beside_log(self, entry: Entry) -> list[Place]:
+    def _beside_log(self, entry: DeletionEntry) -> list[DeletionPlace]:
         """Queues on topics that it touches, and what is kept of aggregates."""
-        said, at = entry.document, from_us(entry.document["at"])
-        forgets, known = said["what"] == "forget", self._log.topics()
-        status: Status = "done" if said["logged"] else "scheduled"
+        at, forgets, known = from_us(entry.at), entry.forgets, self._log.topics()
+        status: Status = "done" if entry.logged else "scheduled"
         found = []
-        for topic in said["topics"]:
+        for topic in entry.topics:
             detail = (
                 _FORGOTTEN_MESSAGES
                 if forgets
                 else "messages are neither handed out nor awaited, leases on them ended"
             )
-            found += [Place("queue", queue, status, at, detail) for queue in queues_on(self._log, topic)]
+            found += [
+                DeletionPlace("queue", queue, status, at, detail) for queue in queues_on(self._log, topic)
+            ]
             if forgets and topic in known and known[topic].versioned_by is not None:
-                found.append(Place("states", topic, "done", at, _FORGOTTEN_STATES))
+                found.append(DeletionPlace("states", topic, "done", at, _FORGOTTEN_STATES))
         if found and not forgets and _DEEDS in known:
-            found.append(Place("letters", _DEEDS, "out of reach", None, _EDITED))
+            found.append(DeletionPlace("letters", _DEEDS, "out of reach", None, _EDITED))
         return found
 
-    def _in_views(self, entry: Entry) -> list[Place]:
-        from headwater.runtime.erasing import views_of
+    def _in_views(self, entry: DeletionEntry) -> list[DeletionPlace]:
+        from headwater.engine.deletion.rebuild_after_delete import views_of
 
-        said = entry.document
-        if not self._log.entries("view") and said["tick"] is None:
+        if not self._log.entries("view") and entry.tick is None:
             return []
-        status: Status = "done" if said["tick"] is not None else "scheduled"
-        at = _moment(said["settled_at"])
-        when = f"at tick {said['tick']}" if status == "done" else "by the next tick: `headwater run --once`"
+        status: Status = "done" if entry.tick is not None else "scheduled"
+        at = _moment(entry.settled_at)
+        when = f"at tick {entry.tick}" if status == "done" else "by the next tick: `headwater run --once`"
         views = views_of(self._log, self._views().store.latest_whole(), entry)
-        mended = said.get("mended", ())
-        done = [_MENDED if view in mended else _MADE_ANEW for view in views]
+        done = [_MENDED if view in entry.mended else _MADE_ANEW for view in views]
         how = done if status == "done" else [_TO_BE] * len(views)
-        found = [Place("view", v, status, at, f"{what} {when}") for v, what in zip(views, how, strict=True)]
+        found = [
+            DeletionPlace("view", v, status, at, f"{what} {when}") for v, what in zip(views, how, strict=True)
+        ]
         past = "ticks before it were removed: as_of computes them from the log as it reads now"
-        return [*found, Place("ticks", "state", status, at, past if status == "done" else f"removed {when}")]
+        return [
+            *found,
+            DeletionPlace("ticks", "state", status, at, past if status == "done" else f"removed {when}"),
+        ]
 
-    def _beyond(self) -> list[Place]:
+    def _beyond(self) -> list[DeletionPlace]:
         """What nobody here can answer for."""
         quoted = "what programs have logged may quote a value that failed; the folder can be deleted"
         logged = self._path is not None and (self._path / _LOGS).exists()
-        return [*([Place("logs", _LOGS, "out of reach", None, quoted)] if logged else []), _COPIES]
+        return [*([DeletionPlace("logs", _LOGS, "out of reach", None, quoted)] if logged else []), _COPIES]
 
-    def _in_sinks(self, entry: Entry, asked: Asked | None) -> list[Place]:
+    def _in_sinks(self, entry: DeletionEntry, asked: ProbedTargets | None) -> list[DeletionPlace]:
         if not self._log.entries(SINK):
             return []
-        from headwater.connected.erasure import followed
+        from headwater.connectors.deletion.erase_sinks import followed
 
         found = []
         for one in followed(
             self._log, self._views().store.latest_whole(), self._outside().sinks, entry, asked
         ):
             status: Status = "done" if one.at is not None else "scheduled"
-            found.append(Place("sink", one.sink, status, _moment(one.at), one.detail))
+            found.append(DeletionPlace("sink", one.sink, status, _moment(one.at), one.detail))
             if one.past is not None:
                 status = "done" if one.past.gone_at is not None else "scheduled"
-                found.append(Place("past", one.sink, status, _moment(one.past.gone_at), one.past.detail))
+                found.append(
+                    DeletionPlace("past", one.sink, status, _moment(one.past.gone_at), one.past.detail)
+                )
             if one.beyond is not None:
-                found.append(Place("sink", one.sink, "out of reach", None, one.beyond))
+                found.append(DeletionPlace("sink", one.sink, "out of reach", None, one.beyond))
         return found
 
 
@@ -449,7 +464,7 @@ _FORGOTTEN_MESSAGES = (
 _DEEDS = "_dead"
 _EDITED = "rows of dead messages that somebody edited, as they were and as they were made"
 _FORGOTTEN_STATES = "folded anew without the values; snapshots were encrypted by the same key"
-_COPIES = Place(
+_COPIES = DeletionPlace(
     "copies",
     "backups",
     "out of reach",

@@ -9,16 +9,18 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headwater import catalog
-from headwater.catalog import TopicDefinition
-from headwater.clock import Clock, format_span, from_us
-from headwater.connections import ALERT, SINK, SOURCE
-from headwater.errors import (
+from headwater.catalog import definitions as catalog
+from headwater.catalog.connectors import ALERT, SINK, SOURCE
+from headwater.catalog.definitions import TopicDefinition
+from headwater.catalog.time_options import STORED
+from headwater.core.clock import Clock, format_span, from_us
+from headwater.core.errors import (
     ConflictError,
     HeadwaterError,
     SchemaError,
@@ -28,20 +30,20 @@ from headwater.errors import (
     UsageError,
     ViewNotFoundError,
 )
-from headwater.log.appending import stage_rows
+from headwater.core.extras import require
+from headwater.core.types import TIMESTAMP, format_type, quote
+from headwater.log.append_rows import stage_rows
 from headwater.log.cursor import lag_of
-from headwater.log.names import check_left, check_new
 from headwater.log.protocol import Log, Producer
-from headwater.queries import statements as s
-from headwater.queries.dialect import words_of
-from headwater.queries.standing import QUERIES, parse_standing
-from headwater.queues.declaring import drop_queue, queues_on
-from headwater.timing import STORED
-from headwater.types import TIMESTAMP, format_type, quote
+from headwater.log.topic_names import check_left, check_new
+from headwater.queues.queue_ddl import drop_queue, queues_on
+from headwater.sql import statements as s
+from headwater.sql.lexer import words_of
+from headwater.sql.standing_statements import QUERIES, parse_standing
 
 if TYPE_CHECKING:
-    from headwater.connected.outside import Outside
-    from headwater.runtime.views import Views
+    from headwater.connectors.supervisor import Supervisor
+    from headwater.views.view_manager import Views
 
 ATTEMPTS_MAX = 100
 """How often an ALTER is done again because someone else changed the topic meanwhile."""
@@ -49,18 +51,28 @@ COPY = "copy"
 """The kind of the entries that name the topics which are being filled."""
 
 
+@dataclass(frozen=True)
+class ExecutionContext:
+    """What statements are run against. Views and connectors are opened by the first statement that needs them."""
+
+    log: Log
+    clock: Clock
+    views: Callable[[], Views]
+    outside: Callable[[], Supervisor]
+
+
 def execute(
     log: Log,
     statement: s.Statement,
     clock: Clock,
     views: Callable[[], Views],
-    outside: Callable[[], Outside],
+    outside: Callable[[], Supervisor],
 ) -> pa.Table | None:
     """Run one statement; SHOW, DESCRIBE, EXPLAIN and queries give a table."""
     if isinstance(statement, s.Outside):
         return outside().execute(statement)
     try:
-        return _execute(log, statement, clock, views, outside)
+        return _HANDLERS[type(statement)](ExecutionContext(log, clock, views, outside), statement)
     except TopicNotFoundError as error:
         raise _about_views(log, statement, error, views) from None
 
@@ -76,75 +88,30 @@ def _about_views(
         )
         return TopicNotFoundError(error.message, hint=hint, **error.facts)
     if isinstance(statement, (s.Describe, s.Explain)) and log.entries("view"):
-        return views().no_relation(name)
+        return views().names.no_relation(name)
     return error
 
 
-def _execute(
-    log: Log,
-    statement: s.Statement,
-    clock: Clock,
-    views: Callable[[], Views],
-    outside: Callable[[], Outside],
-) -> pa.Table | None:
-    match statement:
-        case s.CreateTopic():
-            _create(log, statement)
-        case s.CreateTopicAs():
-            _create_as(log, statement, views)
-        case s.DropTopic():
-            _drop(log, statement, views)
-        case s.CreateView():
-            _refuse_plain_replacement(log, statement, views)
-            views().create(statement)
-        case s.DropView():
-            _refuse_standing(log, statement)
-            _drop_followers(log, statement, outside)
-            views().drop(statement)
-        case s.ShowViews():
-            return views().show()
-        case s.CreateStanding():
-            _create_standing(log, statement, views)
-        case s.DropStanding():
-            _drop_standing(log, statement, views, outside)
-        case s.ShowStanding():
-            from headwater.runtime.stored import show_standing
+# --- views ---------------------------------------------------------------------------------------------------------
 
-            return show_standing(log)
-        case s.Query(text):
-            return views().query(text)
-        case s.AddColumn():
-            _add_column(log, statement)
-        case s.WidenColumn(topic, column, kind):
-            _widen(log, topic, lambda t: catalog.widen_column(t, column, kind), views)
-        case s.DropNotNull(topic, column):
-            alter(log, topic, lambda t: catalog.drop_not_null(t, column))
-        case s.AcceptDrop(topic, column):
-            alter(log, topic, lambda t: catalog.accept_drop(t, column))
-        case s.SetOptions(topic, options):
-            if log.entries("view"):
-                views().refuse_losing_versions(catalog.alter_options(log.topic(topic), s.resolve(options)))
-                views().hold(topic)
-            alter(log, topic, lambda t: catalog.alter_options(t, s.resolve(options)))
-        case s.ShowTopics():
-            return show_topics(log)
-        case s.ShowCursors():
-            return show_cursors(log, clock)
-        case s.Describe(name):
-            if name in log.entries("view") or ("." in name and name not in log.topics()):
-                return describe_columns(views().columns(name))
-            return describe(log.topic(name))
-        case s.Explain(name, kind):
-            is_view = name in log.entries("view") or ("." in name and name not in log.topics())
-            has_outside = bool(log.entries(SOURCE) or log.entries(SINK)) and not (
-                is_view or name in log.topics()
-            )
-            if (kind or has_outside) and (told := outside().explain(name, kind)) is not None:
-                return told
-            return views().explain(name) if is_view else explain(log, name)
-        case s.ExplainQuery(query):
-            return views().explain_query(query)
-    return None
+
+def _create_view(on: ExecutionContext, statement: s.CreateView) -> None:
+    _refuse_plain_replacement(on, statement)
+    on.views().declarations.create(statement)
+
+
+def _drop_view(on: ExecutionContext, statement: s.DropView) -> None:
+    _refuse_standing(on.log, statement)
+    _drop_followers(on, statement)
+    on.views().declarations.drop(statement)
+
+
+def _show_views(on: ExecutionContext, statement: s.ShowViews) -> pa.Table:
+    return on.views().reports.show()
+
+
+def _query(on: ExecutionContext, statement: s.QueryText) -> pa.Table:
+    return on.views().reads.query(statement.text)
 
 
 def _refuse_standing(log: Log, statement: s.DropView) -> None:
@@ -157,20 +124,22 @@ def _refuse_standing(log: Log, statement: s.DropView) -> None:
         )
 
 
-def _create_standing(log: Log, statement: s.CreateStanding, views: Callable[[], Views]) -> None:
+def _create_standing(on: ExecutionContext, statement: s.CreateStanding) -> None:
     """The topic that queries are stored in, and the view of what they match."""
+    log = on.log
     if statement.if_not_exists and statement.name in log.entries("view"):
         return
     standing = statement.standing
+    require("search", f"standing query {statement.name!r}")
     documents = log.topic(standing.topic)  # before anything is made
     standing = dataclasses.replace(standing, topic=documents.name)
     queries = catalog.define_topic(standing.queries, QUERIES, key=("id",))
     made = queries.name not in log.topics()
     if made:
         create(log, queries)
-    query = s.Query(standing.sql, 0, standing.sql)
+    query = s.QueryText(standing.sql, 0, standing.sql)
     try:
-        views().create(
+        on.views().declarations.create(
             s.CreateView(
                 statement.name,
                 query,
@@ -185,55 +154,59 @@ def _create_standing(log: Log, statement: s.CreateStanding, views: Callable[[], 
         raise
 
 
-def _drop_standing(
-    log: Log, statement: s.DropStanding, views: Callable[[], Views], outside: Callable[[], Outside]
-) -> None:
+def _drop_standing(on: ExecutionContext, statement: s.DropStanding) -> None:
     """The view, and its stored queries, unless somebody else reads them."""
-    from headwater.runtime.stored import find_standing
+    from headwater.views.standing_queries import find_standing
 
     try:
-        name, standing = find_standing(log, statement.name)
+        name, standing = find_standing(on.log, statement.name)
     except ViewNotFoundError:
         if statement.if_exists:
             return
         raise
     drop = s.DropView(name, cascade=statement.cascade)
-    _drop_followers(log, drop, outside)
-    views().drop(drop)
-    _drop_stored(log, standing.queries, views)
+    _drop_followers(on, drop)
+    on.views().declarations.drop(drop)
+    _drop_stored(on, standing.queries)
 
 
-def _drop_stored(log: Log, queries: str, views: Callable[[], Views]) -> None:
+def _show_standing(on: ExecutionContext, statement: s.ShowStanding) -> pa.Table:
+    from headwater.views.standing_queries import show_standing
+
+    return show_standing(on.log)
+
+
+def _drop_stored(on: ExecutionContext, queries: str) -> None:
     """Queries that were stored for a view that is gone, unless somebody else reads them."""
     with contextlib.suppress(UsageError, ConflictError):
-        _drop(log, s.DropTopic(queries, if_exists=True), views)
+        _drop_topic(on, s.DropTopic(queries, if_exists=True))
 
 
-def _drop_followers(log: Log, statement: s.DropView, outside: Callable[[], Outside]) -> None:
+def _drop_followers(on: ExecutionContext, statement: s.DropView) -> None:
     """Sinks that follow a view, or one that reads it, and alerts on it go with it, or it stays."""
-    if not log.entries(SINK) and not log.entries(ALERT):
+    if not on.log.entries(SINK) and not on.log.entries(ALERT):
         return
     gone = [statement.name]
     if statement.cascade:
-        from headwater.runtime.dependencies import above
+        from headwater.engine.collections.dependencies import above
 
-        gone = above(log, statement.name)
-    followers = [name for view in gone for name in outside().sinks.of_view(view)]
+        gone = above(on.log, statement.name)
+    followers = [name for view in gone for name in on.outside().sinks.of_view(view)]
     if followers and not statement.cascade:
         raise UsageError(
             f"view {statement.name!r} cannot be dropped: it is followed by {', '.join(followers)}",
             hint=f"DROP SINK {quote(followers[0])} first, or DROP VIEW {quote(statement.name)} CASCADE",
         )
-    alerts = [name for view in gone for name in outside().alerts.of_view(view)]
+    alerts = [name for view in gone for name in on.outside().alerts.of_view(view)]
     if alerts and not statement.cascade:
         raise UsageError(
             f"view {statement.name!r} cannot be dropped: it is watched by {', '.join(alerts)}",
             hint=f"DROP ALERT {quote(alerts[0])} first, or DROP VIEW {quote(statement.name)} CASCADE",
         )
     for name in followers:
-        outside().execute(s.DropSink(name, if_exists=True))
+        on.outside().execute(s.DropSink(name, if_exists=True))
     for name in alerts:
-        outside().execute(s.DropAlert(name, if_exists=True))
+        on.outside().execute(s.DropAlert(name, if_exists=True))
 
 
 def create(log: Log, definition: TopicDefinition) -> None:
@@ -252,9 +225,9 @@ def create(log: Log, definition: TopicDefinition) -> None:
         raise _exists(existing.name, changes, "ALTER TOPIC changes a topic that is there")
 
 
-def _add_column(log: Log, statement: s.AddColumn) -> None:
+def _add_column(on: ExecutionContext, statement: s.AddColumn) -> None:
     try:
-        alter(log, statement.topic, lambda t: catalog.add_column(t, statement.column, statement.subject))
+        alter(on.log, statement.topic, lambda t: catalog.add_column(t, statement.column, statement.subject))
     except SchemaError as error:
         if statement.private_at is None or error.facts.get("private") != statement.column.name:
             raise
@@ -277,21 +250,37 @@ def alter(log: Log, topic: str, change: Callable[[TopicDefinition], TopicDefinit
                 raise
 
 
-def _widen(
-    log: Log,
-    topic: str,
-    change: Callable[[TopicDefinition], TopicDefinition],
-    views: Callable[[], Views],
-) -> None:
-    now = log.topic(topic)
+def _widen_column(on: ExecutionContext, statement: s.WidenColumn) -> None:
+    def change(topic: TopicDefinition) -> TopicDefinition:
+        return catalog.widen_column(topic, statement.column, statement.type)
+
+    now = on.log.topic(statement.topic)
     wider = change(now)
-    if not log.entries("view"):
-        alter(log, topic, change)
+    if not on.log.entries("view"):
+        alter(on.log, statement.topic, change)
     else:
-        views().widen(now, wider, lambda: alter(log, topic, change))
+        on.views().declarations.widen(now, wider, lambda: alter(on.log, statement.topic, change))
 
 
-def _create(log: Log, statement: s.CreateTopic) -> None:
+def _drop_not_null(on: ExecutionContext, statement: s.DropNotNull) -> None:
+    alter(on.log, statement.topic, lambda t: catalog.drop_not_null(t, statement.column))
+
+
+def _accept_drop(on: ExecutionContext, statement: s.AcceptDrop) -> None:
+    alter(on.log, statement.topic, lambda t: catalog.accept_drop(t, statement.column))
+
+
+def _set_options(on: ExecutionContext, statement: s.SetOptions) -> None:
+    log, topic = on.log, statement.topic
+    if log.entries("view"):
+        altered = catalog.alter_options(log.topic(topic), s.resolve(statement.options))
+        on.views().declarations.refuse_losing_versions(altered)
+        on.views().declarations.hold(topic)
+    alter(log, topic, lambda t: catalog.alter_options(t, s.resolve(statement.options)))
+
+
+def _create_topic(on: ExecutionContext, statement: s.CreateTopic) -> None:
+    log = on.log
     definition = statement.definition()
     existing = log.topics().get(definition.name)
     if existing is None:
@@ -317,20 +306,20 @@ def _refuse_replacing(log: Log, existing: TopicDefinition, changes: list[str]) -
     _refuse_while_read(log, existing.name, "replaced")
 
 
-def _create_as(log: Log, statement: s.CreateTopicAs, views: Callable[[], Views]) -> None:
+def _create_topic_as(on: ExecutionContext, statement: s.CreateTopicAs) -> None:
     """Make a topic and append the rows of a query, which become visible together.
 
     The topic has to be there before rows can be staged for it. So an entry of the catalog says that it is being filled:
     should this process die before the rows are committed, the same statement, run again, finds the topic empty and the
     entry beside it, and goes on. The append has the topic's incarnation as producer: it is written once at most.
     """
-    name = statement.name
+    log, name = on.log, statement.name
     unfinished = log.entries(COPY).get(name)
     existing = log.topics().get(name)
     if existing is not None and unfinished is None and statement.if_not_exists:
         return
-    private = _private_in_copy(log, statement, views)
-    rows = views().rows(statement.query)
+    private = _private_in_copy(on, statement)
+    rows = on.views().reads.rows(statement.query)
     definition = statement.definition(rows.schema, private=private)
     check_new(definition)
     changes = catalog.difference(existing, definition) if existing is not None else []
@@ -355,27 +344,29 @@ def _create_as(log: Log, statement: s.CreateTopicAs, views: Callable[[], Views])
     _finish(log, name)
 
 
-def _refuse_plain_replacement(log: Log, statement: s.CreateView, views: Callable[[], Views]) -> None:
-    if statement.or_replace and log.entries(SINK) and statement.name in log.entries("view"):
-        from headwater.connected.copies import refuse_plain_replacement
+def _refuse_plain_replacement(on: ExecutionContext, statement: s.CreateView) -> None:
+    if statement.or_replace and on.log.entries(SINK) and statement.name in on.log.entries("view"):
+        from headwater.connectors.manage.sink_private_copies import refuse_plain_replacement
 
-        refuse_plain_replacement(log, views(), views().define(statement))
+        refuse_plain_replacement(on.log, on.views(), on.views().declarations.define(statement))
 
 
-def _private_in_copy(log: Log, statement: s.CreateTopicAs, views: Callable[[], Views]) -> Mapping[str, str]:
+def _private_in_copy(on: ExecutionContext, statement: s.CreateTopicAs) -> Mapping[str, str]:
     """The columns of the copy that come from private ones, by the columns that say whose they are; UsageError if nothing does: such
     a copy would be in plain, where forgetting does not reach it."""
-    from headwater.runtime.dependencies import private_below
+    from headwater.engine.collections.dependencies import private_below
 
     words = sorted({word.text for word in words_of(statement.query.text) if word.is_name})
-    hides = next(((name, topic) for name in words if (topic := private_below(log, name)) is not None), None)
+    hides = next(
+        ((name, topic) for name in words if (topic := private_below(on.log, name)) is not None), None
+    )
     if hides is None:
         return {}
-    from headwater.runtime.origins import copied_by_query
+    from headwater.views.private_copies import copied_by_query
 
     why, remedy = f"{hides[1]} has private columns", None
     try:
-        copied = copied_by_query(log, views().tools().catalog, statement.query, statement.columns.key)
+        copied = copied_by_query(on.log, on.views().tools().catalog, statement.query, statement.columns.key)
     except StatementError:  # it may be fine to run once, and nothing is known of its columns
         copied = None
     if copied is not None:
@@ -398,7 +389,7 @@ def _fill(log: Log, topic: TopicDefinition, batches: Iterator[pa.RecordBatch]) -
     stage = log.stage()
     try:
         stage_rows(stage, itertools.chain([first], batches), topic)
-        stage.commit(producer=Producer(f"{COPY}:{topic.name}:{topic.incarnation}", 0))
+        stage.commit(producer=Producer(f"{COPY}:{topic.name}:{topic.incarnation}", 0, exact=False))
     except BaseException:
         stage.abort()
         raise
@@ -433,7 +424,8 @@ def _exists(name: str, changes: list[str], hint: str) -> TopicExistsError:
     )
 
 
-def _drop(log: Log, statement: s.DropTopic, views: Callable[[], Views]) -> None:
+def _drop_topic(on: ExecutionContext, statement: s.DropTopic) -> None:
+    log = on.log
     if statement.if_exists and statement.name not in log.topics():
         return
     topic = log.topic(statement.name)
@@ -441,21 +433,21 @@ def _drop(log: Log, statement: s.DropTopic, views: Callable[[], Views]) -> None:
     stored: list[str] = []
     if log.entries("view"):
         stored = _stored_for(log, topic.name) if statement.cascade else []
-        views().drop_readers(topic.name, statement.cascade, "topic")
+        on.views().declarations.drop_readers(topic.name, statement.cascade, "topic")
     if not statement.cascade:
         _refuse_while_read(log, statement.name, "dropped", f"DROP TOPIC {quote(statement.name)} CASCADE")
     for queue in queues_on(log, topic.name):
         drop_queue(log, queue)
     log.drop_topic(statement.name)
     for queries in stored:
-        _drop_stored(log, queries, views)
+        _drop_stored(on, queries)
     if topic.name in log.entries(COPY):
         _finish(log, topic.name)
 
 
 def _stored_for(log: Log, topic: str) -> list[str]:
     """The topics of queries that are asked of the records of a topic."""
-    from headwater.runtime.catalog import definitions
+    from headwater.engine.collections.workload import definitions
 
     known = [parse_standing(view.query) for view in definitions(log).values()]
     return sorted({one.queries for one in known if one is not None and one.topic == topic})
@@ -640,3 +632,60 @@ _CURSORS = pa.schema(
 _COLUMNS = pa.schema(
     [("column", pa.string()), ("type", pa.string()), ("nullable", pa.bool_()), ("role", pa.string())]
 )
+
+
+def _show_topics(on: ExecutionContext, statement: s.ShowTopics) -> pa.Table:
+    return show_topics(on.log)
+
+
+def _show_cursors(on: ExecutionContext, statement: s.ShowCursors) -> pa.Table:
+    return show_cursors(on.log, on.clock)
+
+
+def _describe(on: ExecutionContext, statement: s.Describe) -> pa.Table:
+    if _is_view(on.log, statement.name):
+        return describe_columns(on.views().names.columns(statement.name))
+    return describe(on.log.topic(statement.name))
+
+
+def _explain(on: ExecutionContext, statement: s.Explain) -> pa.Table:
+    log, name, kind = on.log, statement.name, statement.kind
+    is_view = _is_view(log, name)
+    has_outside = bool(log.entries(SOURCE) or log.entries(SINK)) and not (is_view or name in log.topics())
+    if (kind or has_outside) and (told := on.outside().explain(name, kind)) is not None:
+        return told
+    return on.views().reports.explain(name) if is_view else explain(log, name)
+
+
+def _explain_query(on: ExecutionContext, statement: s.ExplainQuery) -> pa.Table:
+    return on.views().reports.explain_query(statement.query)
+
+
+def _is_view(log: Log, name: str) -> bool:
+    """Whether a name is that of a view, or of what a view derives, such as `revenue.late`."""
+    return name in log.entries("view") or ("." in name and name not in log.topics())
+
+
+_HANDLERS: Mapping[type, Callable[[ExecutionContext, Any], pa.Table | None]] = {
+    s.AcceptDrop: _accept_drop,
+    s.AddColumn: _add_column,
+    s.CreateStanding: _create_standing,
+    s.CreateTopic: _create_topic,
+    s.CreateTopicAs: _create_topic_as,
+    s.CreateView: _create_view,
+    s.Describe: _describe,
+    s.DropNotNull: _drop_not_null,
+    s.DropStanding: _drop_standing,
+    s.DropTopic: _drop_topic,
+    s.DropView: _drop_view,
+    s.Explain: _explain,
+    s.ExplainQuery: _explain_query,
+    s.QueryText: _query,
+    s.SetOptions: _set_options,
+    s.ShowCursors: _show_cursors,
+    s.ShowStanding: _show_standing,
+    s.ShowTopics: _show_topics,
+    s.ShowViews: _show_views,
+    s.WidenColumn: _widen_column,
+}
+"""What runs each kind of statement, other than those about sources, sinks and alerts, which the supervisor runs."""

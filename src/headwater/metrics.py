@@ -23,20 +23,21 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 
 from headwater import __version__
-from headwater.clock import Clock, Microseconds
-from headwater.connections import SINK, SOURCE, SourceDefinition
-from headwater.errors import TickNotKeptError
+from headwater.catalog.connectors import SINK, SOURCE, SourceDefinition
+from headwater.connectors.health.health import STATES, Health, Kind
+from headwater.core.clock import Clock, Microseconds
+from headwater.core.errors import TickNotKeptError
+from headwater.engine.metrics.tick_totals import BOUNDS_S, figures_of
 from headwater.log.lag import lag_report
 from headwater.log.protocol import Log
-from headwater.queues.definition import QUEUE, STATE_TOPICS
-from headwater.queues.standing import standing_of
-from headwater.runtime.figures import BOUNDS_S, figures_of
-from headwater.runtime.standing import Standing, account_of, standings
+from headwater.queues.queue_definition import QUEUE, STATE_TOPICS
+from headwater.queues.queue_status import standing_of
 from headwater.state.manifest import Manifest
+from headwater.views.view_status import ViewStatus, account_of, standings
 
 if TYPE_CHECKING:
-    from headwater.connected.outside import Outside
-    from headwater.runtime.views import Views
+    from headwater.connectors.supervisor import Supervisor
+    from headwater.views.view_manager import Views
 
 STATUSES = ("live", "backfilling", "stopped")
 RECENT_US: Microseconds = 300_000_000
@@ -60,11 +61,11 @@ class _Registry:
         return self.families
 
 
-class Collected:
+class CollectedMetrics:
     """The figures of a workspace at one moment. Every family is there, also where it has no figure yet."""
 
     def __init__(
-        self, log: Log, clock: Clock, views: Views, outside: Outside, free_bytes: int | None
+        self, log: Log, clock: Clock, views: Views, outside: Supervisor, free_bytes: int | None
     ) -> None:
         self._log = log
         self._clock = clock
@@ -77,6 +78,7 @@ class Collected:
         """Every family, each once."""
         yield _gauge("headwater_info", "1, with the version as a label.", ("version",), {(__version__,): 1})
         manifest = self._views.store.latest()
+        yield from self._healths()
         yield from self._topics()
         yield from self._cursors()
         yield from self._ticks(manifest)
@@ -86,11 +88,44 @@ class Collected:
         yield from self._queues()
         waiting: Mapping[Any, float] = self._outside.waiting_letters()
         yield _gauge("headwater_dead_letters", "Letters that wait for somebody.", ("kind", "owner"), waiting)
+        left_out = {(one.kind, one.name, one.outcome): one.rows for one in self._outside.rejected()}
+        yield _counter(
+            "headwater_rejected_rows",
+            "Rows that were rejected, diverted, late or dropped.",
+            ("kind", "owner", "outcome"),
+            left_out,
+        )
         free = {} if self._free_bytes is None else {(): self._free_bytes}
         yield _gauge("headwater_disk_free_bytes", "Space left on the workspace's disk.", (), free)
 
     def _seconds_since(self, moment: Microseconds) -> float:
         return max(0, self._now - moment) / 1e6
+
+    @cached_property
+    def _health(self) -> Health:
+        return self._outside.health()
+
+    def _healths(self) -> Iterator[Metric]:
+        """The health of every component, as `headwater status` shows it."""
+        healthy = {(): int(self._health.healthy)}
+        yield _gauge("headwater_healthy", "Whether no component is unhealthy.", (), healthy)
+        status = {
+            (one.kind, one.name, state): int(state == one.state)
+            for one in self._health.components
+            for state in STATES[one.kind]
+        }
+        yield _gauge(
+            "headwater_component_status",
+            "1 for the state that a component is in.",
+            ("kind", "name", "status"),
+            status,
+        )
+
+    def _is_up(self, kind: Kind, name: str) -> int:
+        """Whether a source or sink is at work. A source that waits is not; a sink that waits for its view, or is behind, is."""
+        found = self._health.of(kind, name)
+        up = ("capturing",) if kind == "source" else ("following", "waiting", "behind")
+        return int(found is not None and found.state in up)
 
     # --- the log ---------------------------------------------------------------------------------------------------
 
@@ -131,7 +166,7 @@ class Collected:
     # --- ticks and views -------------------------------------------------------------------------------------------
 
     def _ticks(self, manifest: Manifest | None) -> Iterator[Metric]:
-        running = {(): int(self._views.engine() is not None)}
+        running = {(): int(self._health.engine.state == "running")}
         yield _gauge("headwater_engine_running", "Whether an engine runs on the workspace.", (), running)
         tick = {} if manifest is None else {(): manifest.tick}
         yield _gauge("headwater_tick", "The number of the newest tick.", (), tick)
@@ -172,24 +207,31 @@ class Collected:
         )
         share = {(v.view,): v.ledger["dropped"] / v.ledger["read"] for v in found if v.ledger["read"]}
         yield _gauge("headwater_view_dropped_share", "Of the rows it read, the part it dropped.", of, share)
-        recent = {(v.view,): self._recent_share(v, manifest) for v in found if v.ledger["read"]}
+        recent = {(v.view,): self._recent_share(v, manifest, "dropped") for v in found if v.ledger["read"]}
         yield _gauge(
             "headwater_view_recent_dropped_share",
             "The same of the rows it read in the last five minutes.",
             of,
             recent,
         )
+        late = {(v.view,): self._recent_share(v, manifest, "diverted") for v in found if v.ledger["read"]}
+        yield _gauge(
+            "headwater_view_recent_late_share",
+            "Of the rows it read in the last five minutes, the part that came too late and is in <view>.late.",
+            of,
+            late,
+        )
         size = {} if manifest is None else {(v.view,): _size(manifest, v.view) for v in found}
         yield _gauge("headwater_view_state_bytes", "Bytes that a view keeps.", of, size)
 
-    def _recent_share(self, view: Standing, manifest: Manifest | None) -> float:
-        """Of the rows that a view has read within `RECENT_US`, the part that it dropped."""
+    def _recent_share(self, view: ViewStatus, manifest: Manifest | None, outcome: str) -> float:
+        """Of the rows that a view has read within `RECENT_US`, the part with one outcome."""
         now = manifest.views.get(view.view) if manifest is not None else None
         then = self._before.views.get(view.view) if self._before is not None else None
         is_same = now is not None and then is not None and now.incarnation == then.incarnation
         was = account_of(then if is_same else None)
-        read, dropped = (view.ledger[name] - was[name] for name in ("read", "dropped"))
-        return dropped / read if read > 0 else 0.0
+        read, part = (view.ledger[name] - was[name] for name in ("read", outcome))
+        return part / read if read > 0 else 0.0
 
     @cached_property
     def _before(self) -> Manifest | None:
@@ -203,7 +245,7 @@ class Collected:
             return store.manifest(kept[0]) if kept else None
         return None
 
-    def _delay(self, view: Standing) -> float:
+    def _delay(self, view: ViewStatus) -> float:
         assert view.watermark is not None
         return self._seconds_since(int(view.watermark.timestamp() * 1e6))
 
@@ -217,7 +259,7 @@ class Collected:
         def each(what: str) -> dict[tuple[str, ...], float]:
             return {(s,): float(f[what]) for s, f in facts.items() if f.get(what) is not None}
 
-        up = {(s,): int(s in facts and facts[s]["up"]) for s in known}
+        up = {(s,): self._is_up("source", s) for s in known}
         yield _gauge("headwater_source_up", "Whether a source is captured.", of, up)
         yield _counter("headwater_source_rows", "Rows since it was started.", of, each("rows"))
         yield _counter(
@@ -237,6 +279,12 @@ class Collected:
         over = each("over_budget")
         yield _gauge("headwater_source_over_wal_budget", "Whether it keeps more WAL than it may.", of, over)
         yield from self._sent_to(known, facts)
+        yield _gauge(
+            "headwater_source_recent_rejected",
+            "Deliveries, lines and datagrams that it refused or lost in the last five minutes.",
+            of,
+            each("recent_rejected"),
+        )
         stopped = {(s,): len(f["stopped_tables"]) for s, f in facts.items()}
         yield _gauge("headwater_source_stopped_tables", "Tables no longer captured.", of, stopped)
 
@@ -288,12 +336,7 @@ class Collected:
             told = {name: facts[name][part][what] for name in named if name in facts}
             return {named[name]: float(value) for name, value in told.items() if value is not None}
 
-        up = {
-            labels: int(
-                name in facts and facts[name]["status"]["state"] in ("following", "waiting", "levelling")
-            )
-            for name, labels in named.items()
-        }
+        up = {labels: self._is_up("sink", name) for name, labels in named.items()}
         yield _gauge("headwater_sink_up", "Whether a sink is kept in step.", of, up)
         for what in ("rows", "ticks", "seconds"):
             lag = each("lag", what)

@@ -14,46 +14,47 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headwater.arguments import span_us, whole_number
-from headwater.arguments import text as text_of
-from headwater.catalog import TopicDefinition, define_topic
-from headwater.clock import Clock, SystemClock
-from headwater.connections import ALERT, DELETION, SINK, SOURCE
-from headwater.errors import UsageError
-from headwater.events.sourcing import EventSourcing
+from headwater.catalog.connectors import ALERT, DELETION, SINK, SOURCE
+from headwater.catalog.definitions import TopicDefinition, define_topic
+from headwater.core.arguments import span_us, tick_token, whole_number
+from headwater.core.arguments import text as text_of
+from headwater.core.clock import Clock, SystemClock
+from headwater.core.errors import UsageError
+from headwater.core.positions import Receipt
+from headwater.core.settings import DURABILITIES, Durability, LogSettings
+from headwater.core.storage import Storage
+from headwater.core.types import normalize_schema
+from headwater.engine.row_errors.rejected_row_counts import since
+from headwater.events.workspace_events import EventSourcing
 from headwater.execution import create as create_topic
 from headwater.execution import execute
-from headwater.log.appending import Expect, expectations, make_producer
+from headwater.log.append_rows import Expect, expectations, make_producer
 from headwater.log.lag import LagReport, lag_report
 from headwater.log.protocol import CursorInfo, Finding, Log, MaintenanceReport
 from headwater.log.topic import Topic
 from headwater.log.transaction import Transaction, append_moving
-from headwater.positions import Receipt
-from headwater.queries.parsing import parse, parse_columns
-from headwater.queries.statements import Columns, Query
-from headwater.queues.sharing import Sharing
-from headwater.settings import DURABILITIES, Durability, LogSettings
-from headwater.storage import Storage
-from headwater.types import normalize_schema
+from headwater.queues.workspace_queues import Sharing
+from headwater.sql.parser import parse, parse_columns
+from headwater.sql.statements import QueryText, TopicColumns
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.connected.dead import Dead
-    from headwater.connected.handles import SinkHandle, SourceHandle
-    from headwater.connected.outside import Outside
-    from headwater.connected.posting import Poster
+    from headwater.connectors.dead_letters.dead_letters import Dead
+    from headwater.connectors.handles import SinkHandle, SourceHandle
+    from headwater.connectors.manage.queue_webhooks import Poster
+    from headwater.connectors.supervisor import Supervisor
     from headwater.deletion import Deletion, Deletions
-    from headwater.keys import Wrapping
     from headwater.log.cursor import Consumer
-    from headwater.runtime.running import Runner, RunReport
-    from headwater.runtime.stored import StandingQueries
-    from headwater.runtime.subscribing import Subscription
-    from headwater.runtime.verification import ViewCheck
-    from headwater.runtime.view import View
-    from headwater.runtime.views import Views
-    from headwater.sinks.checking import SinkCheck
+    from headwater.privacy.subject_keys import Wrapping
+    from headwater.serving.subscribe import Subscription
+    from headwater.sinks.base.sink_verify import SinkCheck
+    from headwater.verify.verification import ViewCheck
+    from headwater.views.runner import Runner, RunReport
+    from headwater.views.standing_queries import StandingQueries
+    from headwater.views.view_handle import View
+    from headwater.views.view_manager import Views
 
 OUTSIDE_TIMEOUT_S = 60.0
 """How long `run` tries to reach what is outside."""
@@ -66,7 +67,7 @@ class Verification:
     """What reading and checking everything found: `ok`, or what is wrong and where."""
 
     differences: tuple[Finding, ...]
-    """Bytes that are damaged, views that differ from their SELECT, and views that are stopped."""
+    """Bytes that are damaged, views that differ from their SELECT, and views and sources that are stopped."""
     bytes_checked: int
     views: tuple[ViewCheck, ...] = ()
     """What was found of each view, by name; none if only topics were asked for."""
@@ -113,14 +114,15 @@ def open(
     if place == MEMORY:
         from headwater.log.memory import MemoryLog
 
-        return Workspace(MemoryLog(clock), clock, None, spark, kept)
-    from headwater.log.embedded.log import EmbeddedLog
+        memory = MemoryLog(clock)
+        return Workspace(memory, memory.clock, None, spark, kept)
+    from headwater.log.embedded.embedded_log import EmbeddedLog
 
     folder = Path(place)
     _refuse_file(folder)
     kept_keys = None if keys is None else Path(_place(keys))
     log = EmbeddedLog.open(folder, settings=settings, clock=clock, create=create, keys=kept_keys, kms=kms)
-    made = Workspace(log, clock, folder, spark, kept)
+    made = Workspace(log, log.clock, folder, spark, kept)
     try:
         made._resume()
     except BaseException:
@@ -169,13 +171,13 @@ class Workspace(EventSourcing, Sharing):
         self._keep_ticks = keep_ticks
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._made: Views | None = None
-        self._connected: Outside | None = None
+        self._connected: Supervisor | None = None
 
     def post(self, queue: str, url: str, **options: Any) -> Poster:
         """Have the messages of a queue posted to a web server, in threads of this process, until `stop()`: signed with `secret`, each
         acknowledged when it is answered with 2xx, else again later, and dead after the queue's `deliveries`. See `Poster`, and
         `PostOptions` for the options."""
-        from headwater.connected.posting import Poster, PostOptions
+        from headwater.connectors.manage.queue_webhooks import Poster, PostOptions
 
         made = Poster(self.queue(queue), url, PostOptions.given(options))
         self._queues.workers.add(made)
@@ -184,7 +186,7 @@ class Workspace(EventSourcing, Sharing):
     @property
     def _views(self) -> Views:
         if self._made is None:
-            from headwater.runtime.views import Views
+            from headwater.views.view_manager import Views
 
             if self.path is None:
                 self._scratch = tempfile.TemporaryDirectory(prefix="headwater-")
@@ -194,17 +196,16 @@ class Workspace(EventSourcing, Sharing):
         return self._made
 
     @property
-    def _outside(self) -> Outside:
+    def _outside(self) -> Supervisor:
         if self._connected is None:
-            from headwater.connected.outside import Outside
+            from headwater.connectors.supervisor import Supervisor
 
             views = self._views  # makes the folder of a workspace that has none
             root = views.store.storage.root
-            self._connected = Outside(
+            self._connected = Supervisor(
                 self.log,
                 self._clock,
                 root,
-                self.log.identity,
                 lambda: self._views,
                 self._figures,
                 lambda: self._queues,
@@ -232,27 +233,27 @@ class Workspace(EventSourcing, Sharing):
 
     def view(self, name: str) -> View:
         """The view of that name."""
-        from headwater.runtime.view import View
+        from headwater.views.view_handle import View
 
         return View(self._views, text_of(name, "the name of a view", hint='ws.view("revenue")'))
 
     def standing(self, name: str) -> StandingQueries:
         """The stored queries of CREATE STANDING QUERY, to be added to, removed from and listed; their matches are the view of
         that name."""
-        from headwater.runtime.stored import StandingQueries
+        from headwater.views.standing_queries import StandingQueries
 
         known = text_of(name, "the name of a standing query", hint='ws.standing("news")')
         return StandingQueries(self.log, self._clock, known)
 
     def source(self, name: str) -> SourceHandle:
         """The source of that name."""
-        from headwater.connected.handles import SourceHandle
+        from headwater.connectors.handles import SourceHandle
 
         return SourceHandle(self._outside, text_of(name, "the name of a source", hint='ws.source("shop")'))
 
     def sink(self, name: str) -> SinkHandle:
         """The sink of that name."""
-        from headwater.connected.handles import SinkHandle
+        from headwater.connectors.handles import SinkHandle
 
         return SinkHandle(self._outside, text_of(name, "the name of a sink", hint='ws.sink("cache")'))
 
@@ -264,7 +265,7 @@ class Workspace(EventSourcing, Sharing):
     def sink_function(self, name: str, fn: Callable[..., Any]) -> None:
         """Declare a function for sinks of kind PYTHON: `fn(change, key)` gets a pyarrow Table of a change and a key that tells
         this call from every other, also when it is repeated. Code lives in the process: the one that runs the sink declares it."""
-        self._outside.sinks.functions[text_of(name, "the name of a function")] = fn
+        self._outside.sinks.declared.functions[text_of(name, "the name of a function")] = fn
 
     @property
     def _deletions(self) -> Deletions:
@@ -308,9 +309,11 @@ class Workspace(EventSourcing, Sharing):
         `tick_rows` bounds the records of a tick; an atomic append stays whole. Beside a running engine this waits
         until that one has got there.
         """
-        rows = _tick_rows(tick_rows)
+        rows, before = _tick_rows(tick_rows), self._outside.rejected()
+        captured = -self._outside.captured_rows()
         if self.log.entries(SOURCE):
             self._outside.sources.catch_up(OUTSIDE_TIMEOUT_S)
+        captured += self._outside.captured_rows()
         report = self._views.run(rows)
         if self.log.entries(SINK):
             excised = self._outside.erasure.follow()  # first: what only grows stops where rows are gone
@@ -319,11 +322,12 @@ class Workspace(EventSourcing, Sharing):
                 self._outside.erasure.follow() or excised
             ):  # of copies, which views and other sinks may read
                 excised = False
-                report = self._views.run(rows)
+                report = report.and_then(self._views.run(rows))
                 self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
         if self.log.entries(ALERT):
             self._outside.look_at_alerts()
-        return report
+        rejected = since(before, self._outside.rejected())
+        return dataclasses.replace(report, rejected=rejected, captured=captured)
 
     def start(self, *, every: str | timedelta = "auto", tick_rows: int | None = None) -> Runner:
         """Keep every view up to date in the background, until `stop()`.
@@ -332,7 +336,7 @@ class Workspace(EventSourcing, Sharing):
         is at once when something is new, with short rests while little is. A tick takes all that is new, at most
         `tick_rows` records: under load ticks grow, and one that leaves something is followed at once.
         """
-        from headwater.runtime.pacing import pace_of
+        from headwater.views.pacing import pace_of
 
         return self._views.start(pace_of(every), _tick_rows(tick_rows), beside=self._outside)
 
@@ -340,47 +344,47 @@ class Workspace(EventSourcing, Sharing):
         self,
         text: str,
         *,
-        as_of: int | datetime | None = None,
+        as_of: int | str | datetime | None = None,
         after: Receipt | str | int | None = None,
         timeout: float = 30,
     ) -> pa.Table:
         """The answer to a SELECT over views and topics, all as they are at one tick.
 
-        `as_of` is an earlier tick, or a time: the last tick committed at or before it. `after` is the receipt of an
+        `as_of` is an earlier tick, by its number or its token, or a time: the last tick committed at or before it. `after` is the receipt of an
         append that the answer must have seen: it is waited for, or, if no engine runs, brought about. With a source it
         may be a position in that: an LSN of Postgres that was read after a commit.
         """
         query = text_of(text, "a query", hint='ws.query("SELECT * FROM revenue")')
         if isinstance(after, (str, int)):
             after = self._outside.receipt(after, timeout)
-        return self._views.query(query, as_of=as_of, after=after, timeout_ms=timeout * 1000)
+        return self._views.reads.query(query, as_of=as_of, after=after, timeout_ms=timeout * 1000)
 
     def subscribe(
         self,
         text: str,
         *,
-        since: int | None = None,
+        since: int | str | None = None,
         timeout: float | None = None,
         rows_max: int | None = None,
     ) -> Subscription:
         """Follow a SELECT over views and topics that could be a view: its rows at the newest tick, then every tick's changes.
 
         An iterator of `Change(tick, rows, snapshot)` that waits for more; it ends at `close()`, or after `timeout` seconds
-        of silence. It makes no ticks: `ws.start()`, here or elsewhere, does. Its `tick` is the token to go on from:
-        with `since=tick` only later changes are given. `snapshot` says that `rows` are all there are and what came
-        before is void: at the beginning, and when it cannot go on, because ticks between are no longer kept or a view
-        was built anew. What joins and aggregates need is held in memory, `rows_max` rows at most.
+        of silence. It makes no ticks: `ws.start()`, here or elsewhere, does. Its `token` is where to go on from:
+        with `since=token` only later changes are given. `snapshot` says that `rows` are all there are and what came
+        before is void: at the beginning, and when it cannot go on, because ticks between are no longer kept, a view
+        was built anew, or an older copy of the workspace was put back. What joins and aggregates need is held in memory, `rows_max` rows at most.
         """
         from headwater.log.reader import wait_ms
-        from headwater.runtime.subscribing import ROWS_MAX
+        from headwater.serving.subscribe import ROWS_MAX
 
         hint = 'ws.subscribe("SELECT * FROM revenue")'
         found = list(parse(text_of(text, "a query", hint=hint)))
-        if len(found) != 1 or not isinstance(found[0], Query):
+        if len(found) != 1 or not isinstance(found[0], QueryText):
             raise UsageError("a subscription is to one SELECT", hint=hint)
-        return self._views.subscribe(
+        return self._views.reads.subscribe(
             found[0],
-            None if since is None else whole_number(since, "since"),
+            None if since is None else tick_token(since, "since"),
             wait_ms(timeout),
             ROWS_MAX if rows_max is None else whole_number(rows_max, "rows_max", least=1),
         )
@@ -394,7 +398,7 @@ class Workspace(EventSourcing, Sharing):
         `per_row` it gets and returns single Python values. `returns` is a type as in SQL. Code lives in the process:
         every process that runs views declares it. Another `version` or type builds the views that use it anew.
         """
-        self._views.declare(name, lambda d: d.function(name, fn, returns, per_row, version))
+        self._views.declarations.declare(name, lambda d: d.function(name, fn, returns, per_row, version))
 
     def table_function(
         self, name: str, fn: Callable[..., Any], *, returns: Any, per_row: bool = False, version: Any = 1
@@ -404,7 +408,9 @@ class Workspace(EventSourcing, Sharing):
         `fn` gets a pyarrow Array per argument and returns a list of rows for each of their values, as an Array or what
         `pa.array` takes; with `per_row` it gets single Python values and yields rows, as tuples or dicts.
         """
-        self._views.declare(name, lambda d: d.table_function(name, fn, returns, per_row, version))
+        self._views.declarations.declare(
+            name, lambda d: d.table_function(name, fn, returns, per_row, version)
+        )
 
     def aggregate(
         self,
@@ -427,7 +433,7 @@ class Workspace(EventSourcing, Sharing):
         type of a state as in SQL (that of `returns` if left out), and `zero` the state of no rows.
         """
         parts = {"zero": zero, "add": add, "merge": merge, "remove": remove, "result": result}
-        self._views.declare(name, lambda d: d.aggregate(name, parts, state, returns, version))
+        self._views.declarations.declare(name, lambda d: d.aggregate(name, parts, state, returns, version))
 
     def fold(
         self,
@@ -451,14 +457,14 @@ class Workspace(EventSourcing, Sharing):
         columns = _key(key)
         if not columns:
             raise UsageError(f"fold {name!r} has no key", hint='key="account"')
-        self._views.declare(
+        self._views.declarations.declare(
             name, lambda d: d.fold(name, topic, columns, zero, step, returns, per_row, version)
         )
         return self.view(name)
 
     def spark(self, name: str) -> DataFrame:
         """A view or topic at the newest tick as a Spark DataFrame."""
-        return self._views.frame(text_of(name, "the name of a view", hint='ws.spark("revenue")'))
+        return self._views.reads.frame(text_of(name, "the name of a view", hint='ws.spark("revenue")'))
 
     def topic(
         self,
@@ -485,7 +491,8 @@ class Workspace(EventSourcing, Sharing):
                     hint="give its columns to make it: schema='id BIGINT, at TIMESTAMP'",
                 )
         else:
-            create_topic(self.log, _definition(name, schema, key, time, lateness, private, options))
+            columns = _columns(name, schema, key, time)
+            create_topic(self.log, _definition(name, columns, lateness, private, options))
         return Topic(self.log, name, self._clock)
 
     def _newest_tick(self) -> int:
@@ -558,24 +565,25 @@ class Workspace(EventSourcing, Sharing):
         return exposition(self._figures())
 
     def _figures(self) -> Iterable[Metric]:
-        from headwater.metrics import Collected
+        from headwater.metrics import CollectedMetrics
 
         free = shutil.disk_usage(self.path).free if self.path else None
-        return Collected(self.log, self._clock, self._views, self._outside, free).collect()
+        return CollectedMetrics(self.log, self._clock, self._views, self._outside, free).collect()
 
     def maintain(self, *, force: bool = True, override_holds: bool = False) -> MaintenanceReport:
         """Seal, apply retention and compact, now. `override_holds` removes even what holding cursors have not read.
 
-        `waiting` of the report names the views for which records stay that retention would remove, and what to do.
+        `waiting` of the report names the views for which records stay that retention would remove, and what to do. `failed`
+        names what could not be done, such as the sealing of a damaged segment; all else was done.
         """
         if not self.log.entries("view"):
             return self.log.maintain(force=force, override_holds=override_holds)
-        from headwater.runtime.history import waiting
+        from headwater.engine.collections.retention_holds import failure_of, waiting
 
-        self._views.let_go()
+        failed = failure_of(self._views.let_go)
         report = self.log.maintain(force=force, override_holds=override_holds)
         left = waiting(self.log, self._views.store.latest_whole(), self._clock)
-        return dataclasses.replace(report, waiting=left)
+        return dataclasses.replace(report, waiting=left, failed=(*failed, *report.failed))
 
     def verify(
         self,
@@ -587,7 +595,7 @@ class Workspace(EventSourcing, Sharing):
     ) -> Verification:
         """Read everything, or one topic or some, and check it against its checksums; then, unless topics were named, hold
         each view against what its SELECT gives in batch, and each sink against its view at the tick where it stands. A view
-        that is stopped does not hold what it should.
+        that is stopped does not hold what it should, and neither does a topic whose source, or whose table of it, is stopped.
 
         `repair` brings sinks level that differ. `cheap` leaves views alone, and compares sinks by the checksums that are kept
         up to date with every tick. `progress` is told the bytes checked so far.
@@ -607,12 +615,15 @@ class Workspace(EventSourcing, Sharing):
                 if progress is not None:
                     progress(checked)
         if topics is None and not cheap and self.log.entries("view"):
-            views = self._views.verify()
+            views = self._views.reports.verify()
             found += [finding for view in views if (finding := view.finding) is not None]
+        if topics is None and self.log.entries(SOURCE):
+            stopped = self._outside.sources.stopped()
+            found += [Finding(what, None, None, None, f"stopped: {why}") for what, why in stopped.items()]
         sinks: list[SinkCheck] = []
         if topics is None and self.log.entries(SINK):
             sinks = self._outside.sinks.verify(repair=repair, cheap=cheap)
-            found += [_drifted(sink) for sink in sinks if sink.ok is False]
+            found += [sink.finding for sink in sinks if sink.ok is False]
         return Verification(tuple(found), checked, tuple(views), tuple(sinks))
 
     def close(self) -> None:
@@ -628,42 +639,37 @@ class Workspace(EventSourcing, Sharing):
             self._scratch.cleanup()
 
 
-def _drifted(sink: SinkCheck) -> Finding:
-    return Finding(
-        f"sink {sink.sink}",
-        None,
-        None,
-        None,
-        f"sink {sink.sink!r} differs from view {sink.view!r}: {sink.detail}",
-    )
-
-
 def _tick_rows(rows: Any) -> int | None:
     return None if rows is None else whole_number(rows, "tick_rows", least=1)
 
 
-def _definition(
-    name: str,
-    schema: pa.Schema | str,
-    key: str | Sequence[str] | None,
-    time: str | None,
-    lateness: str | timedelta | None,
-    private: Mapping[str, str] | None,
-    options: Mapping[str, Any],
-) -> TopicDefinition:
+def _columns(
+    name: str, schema: pa.Schema | str, key: str | Sequence[str] | None, time: str | None
+) -> TopicColumns:
+    """The columns of a topic that is to be made, with the key and the time column that were said beside them."""
     if not isinstance(schema, (str, pa.Schema)):
         raise UsageError(
             f"the schema of topic {name!r} is a pyarrow schema or a text, not {schema!r}",
             hint="schema='id BIGINT, at TIMESTAMP', or pa.schema([('id', pa.int64())])",
         )
-    columns = parse_columns(schema) if isinstance(schema, str) else Columns(normalize_schema(schema))
+    columns = parse_columns(schema) if isinstance(schema, str) else TopicColumns(normalize_schema(schema))
     given_key = _key(key) or columns.key
     if time is not None:
         text_of(time, "time", hint="give the name of a column: time='at'")
     for what, given, declared in (("key", key, columns.key), ("time", time, columns.time)):
         if given is not None and declared:
             raise UsageError(f"the {what} of topic {name!r} is given twice: in the schema and as an option")
-    if lateness is not None and not (time or columns.time):
+    return dataclasses.replace(columns, key=given_key, time=time or columns.time)
+
+
+def _definition(
+    name: str,
+    columns: TopicColumns,
+    lateness: str | timedelta | None,
+    private: Mapping[str, str] | None,
+    options: Mapping[str, Any],
+) -> TopicDefinition:
+    if lateness is not None and not columns.time:
         raise UsageError(
             f"topic {name!r} has a lateness but no time column", hint="time='at', lateness='10 minutes'"
         )
@@ -672,14 +678,11 @@ def _definition(
             f"private says of each private column whose value it is, not {private!r}",
             hint='private={"email": "user"}',
         )
+    late = columns.lateness_us if lateness is None else span_us(lateness, "lateness")
+    whose = {**columns.private, **(private or {})}
+    key, time = columns.key, columns.time
     return define_topic(
-        name,
-        columns.schema,
-        key=given_key,
-        time=time or columns.time,
-        lateness=columns.lateness_us if lateness is None else span_us(lateness, "lateness"),
-        options=options,
-        private={**columns.private, **(private or {})},
+        name, columns.schema, key=key, time=time, lateness=late, options=options, private=whose
     )
 
 

@@ -12,7 +12,19 @@ from benchmarks.__main__ import SUBJECTS
 from benchmarks.harness import Row
 from tests.repo.tree import ROOT
 
-LONG = ("patterns", "views", "pacing", "windows", "skew", "sketches", "ticks", "writers", "statsd", "serving")
+LONG = (
+    "patterns",
+    "views",
+    "pacing",
+    "windows",
+    "skew",
+    "sketches",
+    "ticks",
+    "writers",
+    "statsd",
+    "serving",
+    "overload",
+)
 
 
 @pytest.mark.slow

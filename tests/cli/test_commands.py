@@ -12,6 +12,8 @@ from click.testing import CliRunner, Result
 
 import headwater as hw
 from headwater.cli.program import cli
+from headwater.core.errors import DiskFullError
+from headwater.core.storage import File
 from headwater.log.topic import Topic
 
 Run = Callable[..., Result]
@@ -139,6 +141,22 @@ def test_verify_reports_damage(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("clicks")
+def test_maintain_does_what_it_can_and_names_what_failed(run: Run, tmp_path: Path) -> None:
+    run("append", "clicks", "-", "--format", "json", stdin=LINES * 200)
+    (file, *_) = sorted((tmp_path / "w" / "topics").rglob("*.arrow"))
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2] + b"\xff" * 8 + whole[len(whole) // 2 + 8 :])
+    result = run("maintain", status=1)
+    assert "sealed 1 segments" in result.stdout
+    assert "sealing of clicks-0 failed" in result.stderr
+    assert "headwater verify" in result.stderr
+    (failed,) = json.loads(run("maintain", "--json", status=1).stdout)["failed"]
+    assert failed["work"] == "sealing of clicks-0"
+    file.write_bytes(whole)
+    assert "sealed 1 segments" in run("maintain").stdout
+
+
+@pytest.mark.usefixtures("clicks")
 def test_tail(run: Run) -> None:
     run("append", "clicks", "-", "--format", "json", "--chunk-rows", "5", stdin=LINES)
     assert len(run("tail", "clicks").stdout.splitlines()) == 10
@@ -244,6 +262,25 @@ def test_a_bad_line_is_named(run: Run, kind: str, text: str, message: str) -> No
 
 
 @pytest.mark.usefixtures("clicks")
+def test_a_commit_whose_outcome_is_not_known_is_not_called_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = File.sync
+
+    def failing(self: File) -> None:
+        if self.name.startswith("journal/"):
+            raise DiskFullError(f"no space left while writing {self.name}")
+        sync(self)
+
+    monkeypatch.setattr(File, "sync", failing)
+    run("sql", "ALTER TOPIC clicks SET (durability = 'fsync')", status=0)
+    result = run("append", "clicks", "-", "--format", "json", stdin=LINES, status=1)
+    assert "its rows may be in the topic" in result.stderr
+    assert "not known" in result.stderr
+    assert "nothing was appended" not in result.stderr
+
+
+@pytest.mark.usefixtures("clicks")
 def test_what_was_before_a_bad_line_stays_unless_atomic(run: Run) -> None:
     text = LINES + '{"user": "x"}\n'
     result = run(
@@ -324,6 +361,7 @@ def test_doctor(run: Run) -> None:
         "python",
         "platform",
         "packages",
+        "extras",
         "open files",
         "notification",
         "java",

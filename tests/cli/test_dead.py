@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import headwater as hw
-from headwater.cli import dead
+from headwater.cli.commands import dead
 from headwater.cli.program import cli
-from tests.spark import make_session
+from tests.shared_spark import make_session
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ import headwater as hw
 from headwater.cli.logs import JsonLines, file_of, logged, logger
 from headwater.cli.output import print_error
 from headwater.cli.program import cli
-from headwater.errors import HeadwaterError, UsageError
+from headwater.core.errors import HeadwaterError, UsageError
 
 
 def lines(workspace: Path) -> list[dict[str, Any]]:

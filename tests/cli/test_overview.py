@@ -21,9 +21,10 @@ def test_rows_rates_and_lags_are_shown_from_one_look_to_the_next() -> None:
         ], "no rate at first, and nothing of the workspace's own"
         ws.topic("clicks").append([{"user": 1}] * 500)
         begun_anew = {"status": {"state": "retrying", "applied_rows": 2}, "lag": {"rows": 5}}
-        source = {"shop": {"rows": 7, "failed": None}}
+        source = {"hook": {"rows": 1, "up": False}, "shop": {"rows": 7, "up": True}}
         second = overview.look(None, source, {"cache": begun_anew}, 3_000.0)
         assert second == [
+            Line("source", "hook", "failed", 1),
             Line("source", "shop", "captured", 7),
             Line("topic", "clicks", "", 501, 250.0),
             Line("follower", "cache", "retrying", 2, 0.0, 5),

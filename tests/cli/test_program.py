@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
-from headwater.cli.watching import leaving_at_once
+from headwater.cli.live_progress import leaving_at_once
 
 COMMAND = [sys.executable, "-m", "headwater"]
 ROWS = 50_000
@@ -148,13 +148,13 @@ def test_ctrl_c_while_spark_starts_is_a_short_line(asked: list[str], tmp_path: P
     (tmp_path / "v.sql").write_text(VIEW)
     script = (
         "import signal, sys\n"
-        "from headwater.runtime import session\n"
+        "from headwater.spark import spark_session\n"
         "def start():\n"
         "    try:\n"
         "        signal.raise_signal(signal.SIGINT)\n"
         "    finally:\n"
         "        print('noise')\n"
-        "session._start = start\n"
+        "spark_session._start = start\n"
         f"sys.argv = ['headwater', '-w', 'w', *{asked!r}]\n"
         "from headwater.cli import main\n"
         "main()"
@@ -179,7 +179,7 @@ def test_ctrl_c_in_an_import_is_quiet(folder: Path) -> None:
         "import signal, sys\n"
         "class Press:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'headwater.cli.doctor': signal.raise_signal(signal.SIGINT)\n"
+        "        if name == 'headwater.cli.commands.doctor': signal.raise_signal(signal.SIGINT)\n"
         "sys.meta_path.insert(0, Press())\n"
         "sys.argv = ['headwater', 'topics']\n"
         "from headwater.cli import main\n"

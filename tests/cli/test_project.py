@@ -5,7 +5,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from headwater.cli.program import cli
-from headwater.queries.parsing import parse
+from headwater.sql.parser import parse
 
 
 def test_a_project_has_a_pipeline_and_the_way_on(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
-from headwater.cli.repl import (
+from headwater.cli.commands.repl import (
     MORE,
     PROMPT,
     Repl,

@@ -8,7 +8,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from headwater.cli import search
+from headwater.cli.commands import search
 
 FOUND = pa.table(
     {

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater.cli.watching import Ticks
-from headwater.runtime.engine import TickReport
-from headwater.settings import LogSettings
+from headwater.cli.live_progress import TickProgress
+from headwater.core.settings import LogSettings
+from headwater.engine.tick.tick_engine import TickReport
 from headwater.state.manifest import Manifest, ViewState
 
 ROWS = 40_000
@@ -90,7 +90,7 @@ def test_an_engine_that_keeps_going_shows_how_far_each_backfill_is(folder: Path)
         live = ViewState("other", 1, "live", "", "", positions={"ev": {0: ROWS}})
         above = ViewState("above", 1, "backfilling", "", "")
         manifest = Manifest(3, 1, 0, 0, {}, views={v.name: v for v in (behind, live, above)})
-        ticks = Ticks(ws.log)
+        ticks = TickProgress(ws.log)
         ticks.ticked(TickReport(3, 10_000, 0.25), manifest)
         assert ticks._line() == (
             "tick 3: 10,000 rows, 250 ms, lag 0 rows; backfilling per_k ━━━━━┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ 25%"

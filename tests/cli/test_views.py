@@ -20,14 +20,14 @@ from click.testing import CliRunner, Result
 import headwater as hw
 from headwater.cli import results
 from headwater.cli.program import cli
-from headwater.clock import SystemClock
-from headwater.runtime import verification
-from headwater.runtime.engine import Engine, TickReport
-from headwater.runtime.views import Views
+from headwater.core.clock import SystemClock
+from headwater.core.storage import Storage
+from headwater.engine.tick.tick_engine import Engine, TickReport
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import claim
-from headwater.storage import Storage
-from tests.spark import make_session
+from headwater.verify import verification
+from headwater.views.view_manager import Views
+from tests.shared_spark import make_session
 
 Run = Callable[..., Result]
 
@@ -100,15 +100,15 @@ def listed(result: Result) -> Any:
 
 def after_each_tick(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> None:
     """Do something when a tick is committed."""
-    from headwater.cli.watching import Ticks
+    from headwater.cli.live_progress import TickProgress
 
-    ticked = Ticks.ticked
+    ticked = TickProgress.ticked
 
-    def acting(ticks: Ticks, report: TickReport, manifest: Manifest) -> None:
+    def acting(ticks: TickProgress, report: TickReport, manifest: Manifest) -> None:
         ticked(ticks, report, manifest)
         action()
 
-    monkeypatch.setattr(Ticks, "ticked", acting)
+    monkeypatch.setattr(TickProgress, "ticked", acting)
 
 
 # --- run ---------------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def test_a_stopped_view_is_told_and_is_a_failure(run: Run) -> None:
     assert "view average is stopped: " in result.stderr
     assert "hint: correct what it says, then headwater rebuild average" in result.stderr
     assert listed(run("run", "--once", "--json", status=1))["ticks"] == 0
-    (average, revenue) = listed(run("status", "--json"))["views"]
+    (average, revenue) = listed(run("status", "--json", status=1))["views"]
     assert (average["status"], average["last_tick"]) == ("stopped", 1)
     assert average["reason"]
     assert (revenue["status"], revenue["last_tick"]) == ("live", 2)
@@ -410,7 +410,8 @@ def test_status_of_an_empty_workspace_says_what_is_next(tmp_path: Path) -> None:
 
 def test_verify_compares_views(run: Run) -> None:
     result = run("verify")
-    assert result.stderr == "computing 2 views in batch\n"
+    # a slow machine is told of each view, too
+    assert result.stderr.splitlines()[0] == "computing 2 views in batch"
     lines = result.stdout.splitlines()
     assert lines[:2] == ["view average: equal", "view revenue: equal"]
     assert lines[2].startswith("all is well; ")
@@ -533,3 +534,13 @@ def test_functions_are_declared_by_the_users_module(tmp_path: Path, monkeypatch:
     wrong = CliRunner().invoke(cli, ["-w", "w", "--functions", "nothing_there", "views"])
     assert wrong.exit_code == 2
     assert "there is no declare(ws) in module 'nothing_there'" in wrong.output
+
+
+def test_an_order_without_effect_is_told_where_statements_are_run(run: Run, shop: Path) -> None:
+    statement = "CREATE MATERIALIZED VIEW sorted AS SELECT id FROM orders ORDER BY id"
+    (shop / "more.sql").write_text(f"{statement};\n")
+    told = "warning: view sorted: ORDER BY without LIMIT has no effect"
+    made = run("sql", "--json", statement)
+    assert (made.exit_code, listed(made), made.stderr.startswith(told)) == (0, {"ok": True}, True)
+    again = run("run", str(shop / "more.sql"), "--once")
+    assert (again.exit_code, told in again.stderr) == (0, True)

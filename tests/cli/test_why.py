@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 import headwater as hw
 from headwater.cli.program import cli
-from tests.spark import make_session
+from tests.shared_spark import make_session
 
 pytestmark = pytest.mark.slow
 

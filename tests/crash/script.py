@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.catalog import add_column, define_topic
-from headwater.clock import ManualClock
+from headwater.catalog.conform import conform
+from headwater.catalog.definitions import add_column, define_topic
+from headwater.core.clock import ManualClock
+from headwater.core.settings import LogSettings
 from headwater.log.embedded import EmbeddedLog
 from headwater.log.protocol import Append, CursorMove, Finding, Producer
-from headwater.records import conform
-from headwater.settings import LogSettings
 
 SETTINGS = LogSettings(
     segment_bytes_max=5_000,

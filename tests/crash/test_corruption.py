@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from headwater.clock import ManualClock
-from headwater.errors import CorruptionError, HeadwaterError
+from headwater.core.clock import ManualClock
+from headwater.core.errors import CorruptionError, HeadwaterError
+from headwater.core.storage import Storage
 from headwater.log.embedded import EmbeddedLog
-from headwater.log.embedded.journal import RECORD, Scanned, scan
+from headwater.log.embedded.journal.journal_file import RECORD, Scanned, scan
 from headwater.log.protocol import CursorMove, Finding, Producer
-from headwater.storage import Storage
 from tests.crash.script import CLICKS, CUSTOMERS, ORDERS, SETTINGS, append, clicks, numbers, people
 
 ROOMY = dataclasses.replace(SETTINGS, checkpoint_bytes=60_000)

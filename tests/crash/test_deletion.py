@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock
-from headwater.connections import DELETION
+from headwater.catalog.connectors import DELETION
+from headwater.core.clock import ManualClock
+from headwater.core.settings import LogSettings
+from headwater.core.storage import Storage
 from headwater.deletion import Deletions
+from headwater.engine.input.excised_records import kept
 from headwater.log.embedded import EmbeddedLog
-from headwater.runtime.finding import found
-from headwater.runtime.views import Views
-from headwater.runtime.withdrawn import kept
-from headwater.settings import LogSettings
-from headwater.storage import Storage
+from headwater.serving.find_records import found
 from headwater.testing import Crash, FaultyStorage
+from headwater.views.view_manager import Views
 from tests.repo.tree import ROOT
 
 SETTINGS = LogSettings(durability="fsync", maintenance_every_ms=0)

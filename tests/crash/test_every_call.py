@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from headwater.clock import ManualClock
+from headwater.core.clock import ManualClock
 from headwater.log.embedded import EmbeddedLog
 from headwater.testing import Crash, FaultyStorage
-from headwater.testing.faults import Call
+from headwater.testing.faults import StorageCall
 from tests.crash.script import (
     SCRIPT,
     SETTINGS,
@@ -139,7 +139,7 @@ def _at_every_call(life: Life, power: int | None) -> None:
     storage = FaultyStorage(life.folder / "run")
     image = life.folder / "image"
 
-    def look(call: Call) -> None:
+    def look(call: StorageCall) -> None:
         if not LONG and call.name.endswith(".parquet") and call.operation == "write_at" and call.number % 16:
             return
         if not LONG and power is not None and (call.number + power) % 2:

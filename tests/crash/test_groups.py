@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock
+from headwater.core.clock import ManualClock
 from headwater.log.embedded import EmbeddedLog
 from headwater.testing import FaultyStorage
-from headwater.testing.faults import Call
+from headwater.testing.faults import StorageCall
 from headwater.workspace import Workspace
 from tests.crash.script import SETTINGS
 
@@ -28,7 +28,7 @@ TIMEOUT_SECONDS = 1.0
 MEMBER = """
 import json, os, signal, sys
 import headwater as hw
-from headwater.log.appending import append_rows
+from headwater.log.append_rows import append_rows
 from headwater.log.protocol import CursorMove
 
 ws = hw.open(sys.argv[1], create=False)
@@ -111,7 +111,7 @@ def test_a_loop_stopped_at_every_call_leaves_the_output_of_an_undisturbed_one(
     ws.topic("jobs").append([{"n": n} for n in range(15)])
     expected = [10 * n for n in range(15)]
 
-    def look(call: Call) -> None:
+    def look(call: StorageCall) -> None:
         seed = None if power is None else 1_000 * power + call.number
         resumed = workspace(storage.image(folder / "image", lose_power=seed))
         transform(resumed)

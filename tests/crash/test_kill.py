@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headwater.catalog import define_topic
+from headwater.catalog.definitions import define_topic
 from headwater.log.embedded import EmbeddedLog
 from headwater.log.protocol import Producer
 from tests.crash.script import append, problems
-from tests.crash.workers import BUSY, WIDTH, value
+from tests.crash.workers import BUSY, WIDTH, rows_of, value
 
 ROOT = Path(__file__).parents[2]
 KILLS = 60 if os.environ.get("HEADWATER_LONG") == "1" else 8
@@ -93,7 +93,7 @@ def judge(log: EmbeddedLog, acknowledged: list[dict[int, int]], once: bool) -> N
     if once:
         for number, done in enumerate(acknowledged):
             sequence = max(done, default=-1) + 1
-            rows = [{"n": value(number, sequence, 0)}]
+            rows = rows_of(number, sequence)
             first = append(log, {"left": rows, "right": rows}, producer=Producer(f"p{number}", sequence))
             assert (
                 append(log, {"left": rows, "right": rows}, producer=Producer(f"p{number}", sequence)) == first

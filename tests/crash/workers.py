@@ -12,9 +12,10 @@ import signal
 import sys
 from typing import Any
 
+from headwater.core.settings import LogSettings
+from headwater.core.storage import File, Storage
 from headwater.log.embedded import EmbeddedLog
 from headwater.log.protocol import Producer
-from headwater.settings import LogSettings
 from tests.crash.script import append, numbers
 
 BUSY = LogSettings(
@@ -33,17 +34,21 @@ def value(producer: int, sequence: int, row: int) -> int:
     return (producer * WIDTH + sequence) * 100 + row
 
 
+def rows_of(producer: int, sequence: int) -> list[dict[str, int]]:
+    """The rows that a producer appends under a sequence: the same each time, because a killed append may be committed."""
+    count = random.Random(f"{producer} {sequence}").choice([1, 1, 2, 5, 99])
+    return [{"n": value(producer, sequence, row)} for row in range(count)]
+
+
 def appender(folder: str, number: str, start: str, idempotent: str) -> None:
     """Append to both topics for ever: rows that name their producer and sequence, in pieces of any size."""
     log = EmbeddedLog.open(folder, settings=BUSY)
     producer, sequence = int(number), int(start)
     while True:
-        # the same for a sequence that is tried again: the first attempt may have been committed, and is what counts
-        count = random.Random(f"{producer} {sequence}").choice([1, 1, 2, 5, 99])
-        rows = [{"n": value(producer, sequence, row)} for row in range(count)]
+        rows = rows_of(producer, sequence)
         named = Producer(f"p{producer}", sequence) if idempotent == "yes" else None
         append(log, {"left": rows, "right": rows}, producer=named)
-        say([sequence, count])
+        say([sequence, len(rows)])
         sequence += 1
 
 
@@ -108,5 +113,57 @@ def frozen(folder: str, where: str) -> None:
     log.close()
 
 
+def publisher(folder: str) -> None:
+    """Append once, and stop before and after each write of the head."""
+    log = EmbeddedLog.open(folder, settings=PATIENCE)
+    inner = File.write_at
+
+    def stopping(self: File, offset: int, data: Any) -> None:
+        is_head = self.name.startswith("head") and offset == 0
+        if is_head:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        inner(self, offset, data)
+        if is_head:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    File.write_at = stopping  # type: ignore[method-assign]
+    append(log, {"orders": numbers(1_000, 5)})
+
+
+def sweeper(folder: str, below: str, when: str) -> None:
+    """Checkpoint and clear up, and stop at the first look into a folder with the lock: before it or after it."""
+    log = EmbeddedLog.open(folder, settings=PATIENCE)
+    armed = [True]
+
+    def stopping(method: str) -> None:
+        inner = getattr(Storage, method)
+
+        def outer(self: Storage, name: str) -> Any:
+            if name != below or not armed:
+                return inner(self, name)
+            armed.clear()
+            found = inner(self, name) if when == "after" else None
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return inner(self, name) if found is None else found
+
+        setattr(Storage, method, outer)
+
+    stopping("files")
+    stopping("list")
+    if below == "commits":
+        with log.core.exclusive():
+            log.core.checkpoint()
+    else:
+        log.maintain(force=True)
+    log.close()
+
+
 if __name__ == "__main__":
-    {"appender": appender, "maintainer": maintainer, "frozen": frozen}[sys.argv[1]](*sys.argv[2:])
+    kinds = {
+        "appender": appender,
+        "maintainer": maintainer,
+        "frozen": frozen,
+        "publisher": publisher,
+        "sweeper": sweeper,
+    }
+    kinds[sys.argv[1]](*sys.argv[2:])

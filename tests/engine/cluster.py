@@ -19,16 +19,16 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
 import headwater as hw
-from headwater.operators.delta import Delta
-from headwater.operators.runs import Key, Run
-from headwater.runtime.java import find_java
-from headwater.runtime.tasks import Kernel
-from headwater.settings import LogSettings
+from headwater.core.settings import LogSettings
+from headwater.engine.dataflow.keyed_operators import KeyedOperator
+from headwater.operators.zset.delta import Delta
+from headwater.operators.zset.runs import Run
+from headwater.spark.java import find_java
 
 SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
 ROOT = Path(__file__).parents[2]
@@ -221,27 +221,22 @@ def wait_for_marks(marks: Path, count: int) -> None:
 # --- the side of the engine --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Held:
-    """A kernel that says when it begins, and waits until something has happened.
+@dataclass
+class Held(KeyedOperator):
+    """An operator that says when it begins, and waits until something has happened.
 
     `held` are the numbers, in the order in which parts are begun, of those that wait for the file `until`.
     """
 
-    kernel: Kernel
+    operator: KeyedOperator
     marks: str
     held: tuple[int, ...]
     until: str
-    rows_min: ClassVar[int] = 1
 
-    @property
-    def keys(self) -> tuple[Key, ...]:
-        """Those of the kernel."""
-        return self.kernel.keys
+    def __post_init__(self) -> None:
+        self.keys = self.operator.keys
 
-    def __call__(
-        self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]
-    ) -> tuple[Delta, Sequence[Run]]:
+    def step(self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]) -> tuple[Delta, Sequence[Run]]:
         number = 0
         while True:
             try:
@@ -254,26 +249,26 @@ class Held:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.until} did not happen")
             time.sleep(0.01)
-        return self.kernel(inputs, state)
+        return self.operator.step(inputs, state)
 
 
 def serve(url: str, folder: str, marks: str) -> None:
     """Open the workspace on the cluster, and do as told until the input ends."""
-    from headwater.runtime.placement import Placement
+    from headwater.engine.dataflow.placement import Placement
 
     step = Placement.step
     held: list[tuple[tuple[int, ...], str]] = []
     jobs = 0
 
-    def watched(self: Placement, kernel: Kernel, *rest: Any) -> Any:
+    def watched(self: Placement, operator: KeyedOperator, *rest: Any) -> Any:
         nonlocal jobs
         jobs += 1
-        return step(self, Held(kernel, marks, *held.pop()) if held else kernel, *rest)
+        return step(self, Held(operator, marks, *held.pop()) if held else operator, *rest)
 
     Placement.step = watched  # type: ignore[method-assign]
     with hw.open(folder, settings=SETTINGS) as ws:
         ws.sql(DECLARED)
-        _say(workers=_about_workers(ws), master=ws._views._tools().spark.sparkContext.master)
+        _say(workers=_about_workers(ws), master=ws._views.tools().spark.sparkContext.master)
         for line in sys.stdin:
             order = json.loads(line)
             held[:] = [(tuple(order["held"]), order["until"])] if "held" in order else []
@@ -288,11 +283,11 @@ def _about_workers(ws: hw.Workspace) -> list[dict[str, Any]]:
 
     def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            kernels = "headwater.runtime.tasks" in sys.modules
+            kernels = "headwater.engine.dataflow.keyed_operators" in sys.modules
             columns = [pa.array([gc.get_freeze_count()], pa.int64()), pa.array([kernels])]
             yield pa.RecordBatch.from_arrays(columns, names=["frozen", "kernels"])
 
-    spark = ws._views._tools().spark
+    spark = ws._views.tools().spark
     rows = spark.range(0, 2, 1, 2).mapInArrow(ask, "frozen bigint, kernels boolean").collect()
     return [row.asDict() for row in rows]
 

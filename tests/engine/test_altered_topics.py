@@ -11,10 +11,10 @@ import pytest
 
 import headwater as hw
 from headwater import Workspace
-from headwater.runtime import attempt
-from headwater.runtime.running import Listener
-from headwater.settings import LogSettings
-from tests.engine.test_changes import OneTick
+from headwater.core.settings import LogSettings
+from headwater.engine.tick import backfill_parts
+from headwater.engine.tick.listener import Listener
+from tests.serving.test_changes import OneTick
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +64,7 @@ def test_an_added_column_changes_nothing(ws: Workspace) -> None:
 def test_views_of_a_wider_column_are_built_beside_and_switched(
     ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt, "BACKFILL_ROWS", 1)
+    monkeypatch.setattr(backfill_parts, "BACKFILL_ROWS", 1)
     ws.sql("ALTER TOPIC e ALTER COLUMN n TYPE BIGINT")
     ws._views.listener = OneTick()
     ws.topic("e").append([{"id": 8, "n": 2}])
@@ -83,7 +83,7 @@ def test_views_of_a_wider_column_are_built_beside_and_switched(
 def test_a_value_that_needs_the_width_stops_only_what_goes_out_anyway(
     ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt, "BACKFILL_ROWS", 1)
+    monkeypatch.setattr(backfill_parts, "BACKFILL_ROWS", 1)
     ws.sql("ALTER TOPIC e ALTER COLUMN n TYPE BIGINT")
     ws.topic("e").append([{"id": 9, "n": 2**40}])
     ws.run()
@@ -123,7 +123,7 @@ def test_a_crash_in_the_middle_is_mended_by_the_same_statement(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("headwater.runtime.views.hold_from_start", crash)
+        patched.setattr("headwater.views.view_declarations.hold_from_start", crash)
         with pytest.raises(KeyboardInterrupt):
             ws.sql("ALTER TOPIC e ALTER COLUMN n TYPE BIGINT")
     assert ws.run().stopped["w"] == "a column that it reads has another type than when it was declared"

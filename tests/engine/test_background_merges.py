@@ -9,9 +9,9 @@ import pytest
 
 import headwater as hw
 from headwater import Workspace
-from headwater.runtime import background
-from headwater.settings import LogSettings
-from headwater.state import merging
+from headwater.core.settings import LogSettings
+from headwater.engine.merging import background_merge
+from headwater.state import merge_policy
 
 pytestmark = pytest.mark.slow
 
@@ -22,9 +22,9 @@ VIEW = "CREATE MATERIALIZED VIEW s AS SELECT k, sum(v) AS s, max(v) AS m FROM t 
 @pytest.fixture
 def ws(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A workspace in which runs of twenty rows are large."""
-    small = merging.to_merge
+    small = merge_policy.to_merge
     monkeypatch.setattr(
-        "headwater.runtime.compaction.to_merge", lambda refs: small(refs, now_rows_max=20, fan=2)
+        "headwater.engine.merging.run_compaction.to_merge", lambda refs: small(refs, now_rows_max=20, fan=2)
     )
     with hw.open(tmp_path / "ws", spark=spark, settings=SETTINGS) as opened:
         opened.sql("CREATE TOPIC t (id BIGINT, k BIGINT, v BIGINT, PRIMARY KEY (id))")
@@ -42,15 +42,15 @@ def test_merges_by_the_thread_are_taken_over_and_change_nothing(
     ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adopted: list[str] = []
-    honest = background.Merging.adopted
+    honest = background_merge.Merging.adopted
 
-    def seen(self: background.Merging, name: str, refs: Any) -> Any:
+    def seen(self: background_merge.Merging, name: str, refs: Any) -> Any:
         after = honest(self, name, refs)
         if after != refs:
             adopted.append(name)
         return after
 
-    monkeypatch.setattr(background.Merging, "adopted", seen)
+    monkeypatch.setattr(background_merge.Merging, "adopted", seen)
     with ws.start() as runner:
         for turn in range(40):
             ws.query("SELECT count(*) FROM s", after=fill(ws, turn))
@@ -68,7 +68,7 @@ def test_a_merge_that_fails_leaves_the_runs_as_they_are(
     def failing(*_: Any, **__: Any) -> Any:
         raise hw.StorageError("the disk is full")
 
-    monkeypatch.setattr(background, "merged_run", failing)
+    monkeypatch.setattr(background_merge, "merged_run", failing)
     with ws.start():
         for turn in range(12):
             ws.query("SELECT count(*) FROM s", after=fill(ws, turn))

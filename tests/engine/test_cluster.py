@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.state import layout
+from headwater.state import state_files
 from tests.engine.cluster import DECLARED, SETTINGS, VIEWS, Cluster, Driver, append, wait_for_marks
 
 
@@ -63,7 +63,7 @@ def test_a_cluster_gives_what_one_machine_gives_whatever_is_killed(
         driver.kill()
         (marks / "go").touch()
 
-    assert len(os.listdir(folder / layout.EXCHANGE)) == 1
+    assert len(os.listdir(folder / state_files.EXCHANGE)) == 1
     with hw.open(folder, spark=spark, settings=SETTINGS) as ws, hw.open(tmp_path / "one", spark=spark) as one:
         one.sql(DECLARED)
         for seed in range(1, 5):
@@ -73,7 +73,7 @@ def test_a_cluster_gives_what_one_machine_gives_whatever_is_killed(
         assert ws.verify().ok
         assert contents(ws) == contents(one)
         ws._views.store.collect(1)
-        assert os.listdir(folder / layout.EXCHANGE) == []
+        assert os.listdir(folder / state_files.EXCHANGE) == []
 
 
 def _clear(marks: Path) -> None:

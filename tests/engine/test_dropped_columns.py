@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater.catalog import TopicDefinition, define_topic
-from headwater.connected.evolving import define
+from headwater.catalog.conform import OPS
+from headwater.catalog.definitions import TopicDefinition, define_topic
+from headwater.connectors.manage.source_schema_evolution import define
+from headwater.core.settings import LogSettings
+from headwater.engine.collections.workload import Workload
+from headwater.engine.tick.tick_engine import Engine
 from headwater.log.protocol import Append, Producer
-from headwater.records import OPS
-from headwater.runtime.catalog import Workload
-from headwater.runtime.engine import Engine
-from headwater.settings import LogSettings
 from headwater.state.manifest import Manifest
 
 if TYPE_CHECKING:

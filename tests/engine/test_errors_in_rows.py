@@ -17,13 +17,13 @@ from click.testing import CliRunner
 
 import headwater as hw
 from headwater.cli.program import cli
-from headwater.clock import ManualClock
-from headwater.runtime import attempt
-from headwater.runtime.expressions import Evaluator
-from headwater.runtime.running import Listener
-from headwater.settings import LogSettings
-from tests.engine.grammar.model import View as Select
-from tests.engine.oracle import Oracle, compare
+from headwater.core.clock import ManualClock
+from headwater.core.settings import LogSettings
+from headwater.engine.dataflow.jvm_expressions import Evaluator
+from headwater.engine.tick import backfill_parts
+from headwater.engine.tick.listener import Listener
+from tests.equation.grammar.model import View as Select
+from tests.equation.oracle import Oracle, compare
 
 pytestmark = pytest.mark.slow
 
@@ -350,7 +350,7 @@ def append_some(ws: hw.Workspace, numbers: range) -> None:
 def test_a_view_that_catches_up_in_chunks_tells_of_all_that_failed(
     ws: hw.Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt, "BACKFILL_ROWS", 3)
+    monkeypatch.setattr(backfill_parts, "BACKFILL_ROWS", 3)
     create(ws, "totals")
     append_some(ws, range(10))
     ws.run()

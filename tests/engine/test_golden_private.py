@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock
-from headwater.settings import LogSettings
+from headwater.core.clock import ManualClock
+from headwater.core.settings import LogSettings
 from tests.golden.contents import PRIVATE_VIEWS, contents, view_rows
 from tests.repo.tree import ROOT
 

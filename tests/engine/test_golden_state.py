@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock, from_us
-from headwater.settings import LogSettings
-from headwater.state.bases import Bases
+from headwater.core.clock import ManualClock, from_us
+from headwater.core.settings import LogSettings
+from headwater.state.base_ticks import Bases
 from headwater.state.damage import damaged
 from headwater.state.manifest import FORMAT, Manifest
 from tests.golden.contents import VIEWS, view_rows
@@ -173,8 +173,8 @@ def test_its_views_go_on_from_their_state(open_ws: Open, clock: ManualClock, tic
     after = latest(ws)
     assert after.tick == before.tick + 1
     assert after.epoch == before.epoch + 1
-    built = {name: (view.history, view.extra["identity"]) for name, view in after.views.items()}
-    assert built == {name: (view.history, view.extra["identity"]) for name, view in before.views.items()}
+    built = {name: (view.history, view.record.identity) for name, view in after.views.items()}
+    assert built == {name: (view.history, view.record.identity) for name, view in before.views.items()}
     assert contents(ws) != ticks[str(before.tick)]
     assert on_base(ws) == {"spent", "by_country", "noted"}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from tests.engine.test_deletion import holding
+from tests.engine.test_deletions_in_views import holding
 
 pytestmark = pytest.mark.slow
 

@@ -25,23 +25,23 @@ from pyspark.errors import PySparkException
 
 import headwater as hw
 from headwater import Workspace
-from headwater.clock import ManualClock
-from headwater.errors import SparkJobError, UsageError
-from headwater.operators.delta import Delta
-from headwater.operators.runs import Key, Run, key_hashes
-from headwater.runtime.compaction import Compaction, Due, merged_run
-from headwater.runtime.pipeline import Slot
-from headwater.runtime.placement import Parts, Placement, divided, ranges
-from headwater.runtime.session import configuration
-from headwater.runtime.tasks import Kernel
-from headwater.state import layout
+from headwater.core.clock import ManualClock
+from headwater.core.errors import SparkJobError, UsageError
+from headwater.core.storage import Storage
+from headwater.engine.dataflow.keyed_operators import KeyedOperator
+from headwater.engine.dataflow.operator_interface import ArrangementSpec
+from headwater.engine.dataflow.placement import Placement, RunParts, divided, ranges
+from headwater.engine.merging.run_compaction import Compaction, Due, merged_run
+from headwater.operators.zset.delta import Delta
+from headwater.operators.zset.runs import Key, Run, key_hashes
+from headwater.spark.spark_session import configuration
+from headwater.state import state_files
 from headwater.state.store import StateStore
-from headwater.storage import Storage
-from tests.engine.generator import FEATURES, Size, generate
-from tests.engine.oracle import Oracle
-from tests.engine.play import SETTINGS, Player
+from tests.equation.generator import FEATURES, Size, generate
+from tests.equation.oracle import Oracle
+from tests.equation.play import SETTINGS, Player
 
-# Workers do not have this module: kernels that are made here travel with the task.
+# Workers do not have this module: operators that are made here travel with the task.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 DECLARED = """
@@ -107,7 +107,7 @@ def arrangements(ws: Workspace) -> dict[str, Counter[str]]:
     store, manifest = ws._views.store, ws._views.store.latest()
     assert manifest is not None
     found = {}
-    for unit in ws._views._tools().catalog.units():
+    for unit in ws._views.tools().catalog.units():
         for slot in unit.slots:
             name = f"{unit.identity}/{slot.name}"
             runs = store.open_runs(manifest, manifest.arrangements[name])
@@ -133,14 +133,14 @@ def in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def placed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kernels of the steps that were carried out by tasks."""
+    """The operators of the steps that were carried out by tasks."""
     names: list[str] = []
     step = Placement.step
 
-    def watched(self: Placement, kernel: Kernel, *rest: Any) -> Any:
-        made = step(self, kernel, *rest)
+    def watched(self: Placement, operator: KeyedOperator, *rest: Any) -> Any:
+        made = step(self, operator, *rest)
         if made is not None:
-            names.append(type(kernel).__name__)
+            names.append(type(operator).__name__)
         return made
 
     monkeypatch.setattr(Placement, "step", watched)
@@ -164,11 +164,11 @@ def test_views_and_their_state_are_the_same_both_ways_bit_for_bit(
         if tick == 1:  # the next engine begins with runs in parts
             sides["tasks"].close()
             sides["tasks"] = hw.open(tmp_path / "tasks", spark=spark, settings=SETTINGS)
-    assert Counter(placed).keys() == {"AggregateKernel", "JoinKernel", "RankKernel"}
+    assert Counter(placed).keys() == {"AggregateOperator", "JoinOperator", "RankOperator"}
     with sides["driver"], sides["tasks"] as ws:
         assert ws.verify().ok
         assert ws.path is not None
-        assert os.listdir(ws.path / layout.EXCHANGE) == []
+        assert os.listdir(ws.path / state_files.EXCHANGE) == []
         for view in VIEWS:
             # what followers see is the same too
             both = [side.view(view).changes(since=0) for side in sides.values()]
@@ -207,7 +207,7 @@ def test_a_run_in_parts_is_merged_as_one(tmp_path: Path) -> None:
     """As many parts as there are cores must not look like as many ticks."""
     store = StateStore(Storage(tmp_path), ManualClock())
     writer = store.begin(1, 1)
-    slot = Slot("rows", "multiset", (0,), (), pa.schema([("k", pa.int64())]))
+    slot = ArrangementSpec("rows", "multiset", (0,), (), pa.schema([("k", pa.int64())]))
     refs, runs = [], []
     for tick, rows in enumerate((64_000, 8_000), 1):
         hashes = np.linspace(0, 2**63, rows).astype(np.uint64)
@@ -286,25 +286,20 @@ def test_a_master_elsewhere_may_find_its_way_to_the_driver() -> None:
     own = configuration({"HEADWATER_SPARK_PYSPARK_PYTHON": "/opt/python"})
     assert own["spark.pyspark.python"] == "/opt/python"
     assert here["spark.pyspark.python"] == sys.executable
-    assert here["spark.python.daemon.module"] == "headwater.runtime.daemon"
+    assert here["spark.python.daemon.module"] == "headwater.engine.dataflow.python_worker"
 
 
 # --- what fails ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(KeyedOperator):
     """Passes its input on, and keeps it."""
 
     rows_min: ClassVar[int] = 1_000
+    keys: ClassVar[tuple[Key, ...]] = ((0,),)
 
-    @property
-    def keys(self) -> tuple[Key, ...]:
-        return ((0,),)
-
-    def __call__(
-        self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]
-    ) -> tuple[Delta, Sequence[Run]]:
+    def step(self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]) -> tuple[Delta, Sequence[Run]]:
         hashes = key_hashes(inputs[0].rows, (0,))
         order = np.argsort(hashes, kind="stable")
         taken = inputs[0].take(order)
@@ -317,10 +312,8 @@ class Dies(Plain):
 
     folder: str = ""
 
-    def __call__(
-        self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]
-    ) -> tuple[Delta, Sequence[Run]]:
-        made = Plain.__call__(self, inputs, state)
+    def step(self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]) -> tuple[Delta, Sequence[Run]]:
+        made = Plain.step(self, inputs, state)
         try:
             Path(self.folder, str(inputs[0].rows.column(0)[0])).touch(exist_ok=False)
         except FileExistsError:
@@ -333,9 +326,7 @@ class Dies(Plain):
 class Breaks(Plain):
     """Fails wherever it runs, in a way that is nobody's fault but ours."""
 
-    def __call__(
-        self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]
-    ) -> tuple[Delta, Sequence[Run]]:
+    def step(self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]) -> tuple[Delta, Sequence[Run]]:
         raise ZeroDivisionError("on purpose")
 
 
@@ -368,10 +359,10 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path / "disk")
     yield bench
-    assert os.listdir(tmp_path / "disk" / layout.EXCHANGE) == []
+    assert os.listdir(tmp_path / "disk" / state_files.EXCHANGE) == []
 
 
-def held(bench: Bench, parts: Parts) -> list[int]:
+def held(bench: Bench, parts: RunParts) -> list[int]:
     return sorted(k for ref in parts.refs for k in bench.store.open_run(ref).rows.column(0).to_pylist())
 
 
@@ -385,7 +376,7 @@ def test_a_task_whose_process_dies_is_done_again(bench: Bench, spark: Any, tmp_p
     assert len(os.listdir(marks)) == spark.sparkContext.defaultParallelism
     assert sorted(output.rows.column(0).to_pylist()) == list(range(1_000))
     assert held(bench, parts) == list(range(1_000))
-    assert {(ref.ticks, layout.runs_origin(ref.file).tick) for ref in parts.refs} == {((7, 7), 7)}  # type: ignore[union-attr]
+    assert {(ref.ticks, state_files.runs_origin(ref.file).tick) for ref in parts.refs} == {((7, 7), 7)}  # type: ignore[union-attr]
 
 
 @pytest.mark.usefixtures("in_tasks")
@@ -436,10 +427,10 @@ def test_what_a_crashed_step_left_is_swept_and_what_is_under_way_is_not(tmp_path
         store = ws._views.store
         latest = store.latest()
         assert latest is not None
-        left = tmp_path / "ws" / layout.EXCHANGE / f"{tick:012d}-{latest.epoch}-abc-1"
+        left = tmp_path / "ws" / state_files.EXCHANGE / f"{tick:012d}-{latest.epoch}-abc-1"
         left.mkdir()
         (left / "input-0.arrow").touch()
-        stray = tmp_path / "ws" / layout.RUNS / f"{tick:012d}-{latest.epoch}-twice.runs"
+        stray = tmp_path / "ws" / state_files.RUNS / f"{tick:012d}-{latest.epoch}-twice.runs"
         stray.touch()  # of a second attempt at a task, which did not count
         exchange = store.exchange(store.begin(tick, latest.epoch), 1)
         exchange.create()

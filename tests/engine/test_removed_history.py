@@ -13,12 +13,12 @@ import pytest
 
 import headwater as hw
 from headwater import Workspace
-from headwater.clock import ManualClock, from_us
-from headwater.runtime import engine
-from headwater.runtime.running import Listener
-from headwater.settings import LogSettings
-from headwater.state.bases import Bases
-from tests.engine.test_changes import OneTick
+from headwater.core.clock import ManualClock, from_us
+from headwater.core.settings import LogSettings
+from headwater.engine.tick import tick_engine
+from headwater.engine.tick.listener import Listener
+from headwater.state.base_ticks import Bases
+from tests.serving.test_changes import OneTick
 
 pytestmark = pytest.mark.slow
 
@@ -145,7 +145,7 @@ def test_verify_says_which_views_the_log_alone_cannot_prove(open_ws: Open, clock
 
 
 def test_a_difference_from_the_base_is_found(open_ws: Open, clock: ManualClock, monkeypatch: Any) -> None:
-    from headwater.runtime import verification
+    from headwater.verify import verification
 
     ws = with_history_removed(open_ws, clock)
     honest = verification.view_contents
@@ -202,9 +202,9 @@ def test_retention_that_is_declared_later_keeps_the_views_too(open_ws: Open, clo
 def test_a_tick_that_is_kept_no_more_is_computed_from_the_log(
     open_ws: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "TICKS_KEPT", 2)
-    monkeypatch.setattr(engine, "TICKS_KEPT_MAX", 2)
-    monkeypatch.setattr(engine, "COLLECT_EVERY_TICKS", 1)
+    monkeypatch.setattr(tick_engine, "TICKS_KEPT", 2)
+    monkeypatch.setattr(tick_engine, "TICKS_KEPT_MAX", 2)
+    monkeypatch.setattr(tick_engine, "COLLECT_EVERY_TICKS", 1)
     ws = open_ws()
     ws.sql(SCHEMA.replace("retention = '1 hour', ", "").replace(" WITH (retention = '1 hour')", ""))
     served = {}
@@ -225,9 +225,9 @@ def test_a_tick_that_is_kept_no_more_is_computed_from_the_log(
 def test_a_tick_of_a_view_that_was_replaced_is_what_it_was(
     open_ws: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "TICKS_KEPT", 1)
-    monkeypatch.setattr(engine, "TICKS_KEPT_MAX", 1)
-    monkeypatch.setattr(engine, "COLLECT_EVERY_TICKS", 1)
+    monkeypatch.setattr(tick_engine, "TICKS_KEPT", 1)
+    monkeypatch.setattr(tick_engine, "TICKS_KEPT_MAX", 1)
+    monkeypatch.setattr(tick_engine, "COLLECT_EVERY_TICKS", 1)
     ws = open_ws()
     ws.sql("CREATE TOPIC t (a BIGINT); CREATE MATERIALIZED VIEW v AS SELECT sum(a) AS s FROM t")
     ws.topic("t").append([{"a": 1}])
@@ -244,9 +244,9 @@ def test_a_tick_of_a_view_that_was_replaced_is_what_it_was(
 def test_a_tick_whose_records_are_gone_is_refused_by_naming_what_is_there(
     open_ws: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "TICKS_KEPT", 1)
-    monkeypatch.setattr(engine, "TICKS_KEPT_MAX", 1)
-    monkeypatch.setattr(engine, "COLLECT_EVERY_TICKS", 1)
+    monkeypatch.setattr(tick_engine, "TICKS_KEPT", 1)
+    monkeypatch.setattr(tick_engine, "TICKS_KEPT_MAX", 1)
+    monkeypatch.setattr(tick_engine, "COLLECT_EVERY_TICKS", 1)
     ws = with_history_removed(open_ws, clock)
     base = ws._views.store.latest()
     assert base is not None
@@ -267,9 +267,9 @@ def test_a_tick_whose_records_are_gone_is_refused_by_naming_what_is_there(
 def test_a_tick_that_compaction_has_blurred_is_refused(
     open_ws: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "TICKS_KEPT", 1)
-    monkeypatch.setattr(engine, "TICKS_KEPT_MAX", 1)
-    monkeypatch.setattr(engine, "COLLECT_EVERY_TICKS", 1)
+    monkeypatch.setattr(tick_engine, "TICKS_KEPT", 1)
+    monkeypatch.setattr(tick_engine, "TICKS_KEPT_MAX", 1)
+    monkeypatch.setattr(tick_engine, "COLLECT_EVERY_TICKS", 1)
     ws = open_ws()
     ws.sql("CREATE TOPIC t (k BIGINT, v BIGINT, PRIMARY KEY (k)) WITH (cleanup = 'compact')")
     ws.sql("CREATE MATERIALIZED VIEW s AS SELECT sum(v) AS s FROM t")
@@ -415,6 +415,26 @@ def test_a_view_that_is_made_again_has_nothing_of_one_that_prints_alike(
     ws.topic("t").append([{"k": "b"}])
     ws.run()
     assert ws.view("v").read().num_rows == 1
+
+
+def test_a_view_that_is_made_again_with_other_constants_has_nothing_of_the_one_before(
+    open_ws: Open, clock: ManualClock
+) -> None:
+    def view(fifteenth: int) -> str:
+        values = ", ".join(f"({fifteenth if i == 15 else i})" for i in range(40))
+        return f"CREATE MATERIALIZED VIEW v AS SELECT t.k FROM t JOIN (VALUES {values}) AS c (y) ON t.k = c.y"
+
+    ws = open_ws()
+    ws.sql("CREATE TOPIC t (k BIGINT) WITH (retention = '1 hour')")
+    ws.sql(view(15))
+    ws.topic("t").append([{"k": 15}])
+    ws.run()
+    clock.advance("2 hours")
+    assert ws.maintain().rows_removed == 1
+    ws.sql(f"DROP VIEW v; {view(1000)}")
+    ws.topic("t").append([{"k": 1000}, {"k": 15}])
+    ws.run()
+    assert ws.view("v").read().to_pylist() == [{"k": 1000}]
 
 
 def test_a_view_that_has_stopped_and_lost_nothing_keeps_only_what_it_reads(

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater.operators import range_join
-from headwater.operators.ranges import Spans, spans
+from headwater.operators.join import range_join
+from headwater.operators.zset.ranges import Spans, spans
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,15 +16,16 @@ import pytest
 
 import headwater as hw
 from headwater import Workspace
-from headwater.clock import ManualClock, SystemClock
-from headwater.errors import EngineRunningError, FencedError
-from headwater.runtime import engine, running
-from headwater.runtime.engine import Engine
+from headwater.core.clock import ManualClock, SystemClock
+from headwater.core.errors import EngineRunningError, FencedError
+from headwater.core.storage import Storage
+from headwater.engine.tick import tick_engine
+from headwater.engine.tick.tick_engine import Engine
 from headwater.state.ownership import alive, claim, owner
 from headwater.state.store import StateStore
-from headwater.storage import Storage
-from tests.engine.test_consistency import Background
+from headwater.views import runner
 from tests.engine.workers import SETTINGS, worker
+from tests.equation.test_consistency import Background
 
 STALE_MS = 2_500.0
 """Enough for an engine that beats once a second on a busy machine; the one that is waited for is frozen."""
@@ -144,9 +145,7 @@ def test_an_engine_without_views_is_idle(tmp_path: Path, spark: Any) -> None:
 
 def engine_on(ws: Workspace, clock: ManualClock) -> Engine:
     storage = storage_of(ws)
-    return Engine(
-        ws.log, StateStore(storage, clock), claim(storage, clock), ws._views._tools().catalog, clock
-    )
+    return Engine(ws.log, StateStore(storage, clock), claim(storage, clock), ws._views.tools().catalog, clock)
 
 
 def test_an_engine_that_was_left_behind_between_ticks_commits_nothing(ws: Workspace) -> None:
@@ -188,7 +187,7 @@ def test_an_engine_that_is_left_behind_within_a_tick_commits_nothing(
         return act(*args, **options)
 
     monkeypatch.setattr(first._store, moment, freeze)
-    monkeypatch.setattr(engine, "COLLECT_EVERY_TICKS", 1)
+    monkeypatch.setattr(tick_engine, "COLLECT_EVERY_TICKS", 1)
     ws.topic("t").append([{"a": 1}])
     with pytest.raises(FencedError):
         first.tick()
@@ -217,7 +216,7 @@ def test_a_long_tick_is_no_sign_of_death(ws: Workspace) -> None:
     assert owner(storage) is None
 
 
-def impatient(ws: Workspace) -> running.EngineRoom:
+def impatient(ws: Workspace) -> runner.EngineHost:
     return replace(ws._views._room, stale_after_ms=STALE_MS)
 
 
@@ -235,7 +234,7 @@ def test_an_engine_that_froze_is_taken_over_and_fenced_when_it_thaws(ws: Workspa
         frozen.signal(signal.SIGSTOP)
         ws.topic("t").append([{"a": 1}] * 50)
         until(lambda: alive(storage_of(ws), SystemClock(), stale_after_ms=STALE_MS) is None)
-        running.run(impatient(ws))
+        runner.run(impatient(ws))
         n, _ = counts(ws)
         latest = ws._views.store.latest()
         assert latest is not None
@@ -258,7 +257,7 @@ def test_run_takes_over_from_an_engine_that_freezes_while_it_waits(ws: Workspace
         frozen.line("running")
         frozen.signal(signal.SIGSTOP)
         ws.topic("t").append([{"a": 1}])
-        report = running.run(impatient(ws))
+        report = runner.run(impatient(ws))
         assert report.ticks == 1
         frozen.signal(signal.SIGCONT)
     assert counts(ws) == (2, 2)

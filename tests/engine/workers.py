@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import headwater as hw
-from headwater.clock import SystemClock
-from headwater.errors import HeadwaterError
-from headwater.runtime.running import Listener
-from headwater.settings import LogSettings
+from headwater.core.clock import SystemClock
+from headwater.core.errors import HeadwaterError
+from headwater.core.settings import LogSettings
+from headwater.core.storage import Storage
+from headwater.engine.tick.listener import Listener
 from headwater.state.ownership import claim
-from headwater.storage import Storage
 
 SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
 ROOT = Path(__file__).parents[2]
@@ -110,7 +110,7 @@ def _closed() -> threading.Event:
 
 def run_engine(folder: str) -> None:
     """A running engine: says each tick, and what ended it."""
-    from tests.spark import make_session
+    from tests.shared_spark import make_session
 
     done = _closed()
     with hw.open(folder, settings=SETTINGS, spark=make_session()) as ws:

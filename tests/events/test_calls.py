@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock
+from headwater.core.clock import ManualClock
 from headwater.events import Call
 from tests.events.accounts import Deposit, accounts
 from tests.events.paying import Paid, Pay, serving

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock, from_us
+from headwater.core.clock import ManualClock, from_us
 from headwater.events import Aggregate, Claim, Release
 
 

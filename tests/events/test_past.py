@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock, from_us
+from headwater.core.clock import ManualClock, from_us
 from headwater.events import snapshots, states
-from headwater.events.store import Store
+from headwater.events.aggregate_store import Store
 from tests.events.accounts import Account, Deposit, Open, Withdraw, accounts
 
 SEEDS = range(40 if os.environ.get("HEADWATER_LONG") == "1" else 3)

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater.events import places as module
-from headwater.events.places import Places
-from headwater.log import keyindex
-from headwater.log.keyindex import PartitionIndex
+from headwater.events import event_positions as module
+from headwater.events.event_positions import Places
+from headwater.log import key_index
+from headwater.log.key_index import PartitionIndex
 from headwater.log.routing import partition_of_key
 from headwater.log.topic import Topic
 from tests.events.accounts import Deposit, accounts
@@ -27,8 +27,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RECENT_MAX", 20)
     monkeypatch.setattr(module, "NEAR_ROWS", 7)
     monkeypatch.setattr(module, "TAKEN_ROWS", 90)
-    monkeypatch.setattr(keyindex, "FILE_KEYS", 50)
-    monkeypatch.setattr(keyindex, "MERGED_KEYS", 64)
+    monkeypatch.setattr(key_index, "FILE_KEYS", 50)
+    monkeypatch.setattr(key_index, "MERGED_KEYS", 64)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -12,8 +12,8 @@ import pytest
 
 import headwater as hw
 from headwater.events import Aggregate, Claim, Refused
+from headwater.events.aggregate_store import Store
 from headwater.events.snapshots import EVERY
-from headwater.events.store import Store
 
 
 @dataclass(frozen=True)

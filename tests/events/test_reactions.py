@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock, from_us
+from headwater.core.clock import ManualClock, from_us
 from headwater.events import Changed, Recorded, Send
 from headwater.events.reactions import EventFeed, Reacted, ViewFeed
 from tests.events.accounts import Deposit, Deposited, Open, Opened, Withdraw, accounts

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headwater as hw
-from headwater.events.layout import Columns
-from headwater.events.shapes import json_default, shape_of
-from headwater.values import array_of
+from headwater.core.values import array_of
+from headwater.events.event_schema import DataclassColumns
+from headwater.events.field_types import json_default, shape_of
 
 
 class Color(enum.Enum):
@@ -78,7 +78,7 @@ EVERYTHING = st.builds(
 
 @given(EVERYTHING)
 def test_an_event_comes_back_from_its_row(event: Everything) -> None:
-    columns = Columns(Everything)
+    columns = DataclassColumns(Everything)
     row = columns.to_row(event)
     read = {one.name: array_of([row[one.name]], one.type).to_pylist()[0] for one in columns.fields_of_topic}
     assert columns.from_row(read) == event
@@ -126,4 +126,4 @@ def test_times_without_a_zone_are_utc() -> None:
         at: datetime
 
     Met.__annotations__["at"] = datetime
-    assert Columns(Met).canonical(Met(datetime(2026, 1, 2))) == Met(datetime(2026, 1, 2, tzinfo=UTC))
+    assert DataclassColumns(Met).canonical(Met(datetime(2026, 1, 2))) == Met(datetime(2026, 1, 2, tzinfo=UTC))

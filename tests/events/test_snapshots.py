@@ -10,7 +10,7 @@ import pytest
 
 import headwater as hw
 from headwater.events import Aggregate
-from headwater.events.codeprint import print_of
+from headwater.events.code_fingerprint import print_of
 from headwater.events.snapshots import EVERY
 from tests.events.accounts import Account, Deposit, Deposited, Withdraw, accounts, decide, fold
 

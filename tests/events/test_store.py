@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock, from_us
-from headwater.events import deciding
-from headwater.events.store import Store
+from headwater.core.clock import ManualClock, from_us
+from headwater.events import command_loop
+from headwater.events.aggregate_store import Store
 from tests.events.accounts import (
     Account,
     Break,
@@ -178,8 +178,8 @@ def test_the_loser_of_a_race_decides_again_on_the_new_state(tmp_path: Path) -> N
 def test_who_always_loses_is_told_after_a_bounded_number_of_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deciding, "ATTEMPTS_MAX", 3)
-    monkeypatch.setattr(deciding, "CONFLICT_WAIT_MS", 1.0)
+    monkeypatch.setattr(command_loop, "ATTEMPTS_MAX", 3)
+    monkeypatch.setattr(command_loop, "CONFLICT_WAIT_MS", 1.0)
     with hw.open(tmp_path) as one, hw.open(tmp_path) as two:
         mine, yours = one.store(accounts), two.store(accounts)
         append = two.log.append
@@ -366,8 +366,8 @@ def test_a_command_class_that_gets_a_field_with_a_default_is_known_by_its_old_id
         urgent: bool = False
 
     Later.__name__ = LaterStill.__name__ = "Deposit"
-    assert deciding.command_hash(Deposit(5)) == deciding.command_hash(LaterStill(5))
-    assert deciding.command_hash(Later(5, "rent")) == deciding.command_hash(LaterStill(5, "rent"))
+    assert command_loop.command_hash(Deposit(5)) == command_loop.command_hash(LaterStill(5))
+    assert command_loop.command_hash(Later(5, "rent")) == command_loop.command_hash(LaterStill(5, "rent"))
     different = [
         LaterStill(5),
         LaterStill(6),
@@ -375,7 +375,7 @@ def test_a_command_class_that_gets_a_field_with_a_default_is_known_by_its_old_id
         LaterStill(5, tags=["x"]),
         LaterStill(5, urgent=True),
     ]
-    assert len({deciding.command_hash(one) for one in different}) == len(different)
+    assert len({command_loop.command_hash(one) for one in different}) == len(different)
 
 
 @dataclass

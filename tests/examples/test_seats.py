@@ -9,7 +9,7 @@ import pytest
 import headwater as hw
 from examples.events import seats
 from examples.events.seats import Cancel, Confirm, Expire, Hold, booking
-from headwater.clock import ManualClock, from_us
+from headwater.core.clock import ManualClock, from_us
 
 
 def test_a_hold_is_confirmed_in_time(ws: hw.Workspace, clock: ManualClock) -> None:

@@ -11,15 +11,15 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from headwater.catalog import define_topic
-from headwater.clock import ManualClock
-from headwater.errors import ConflictError, SyncFailedError, TopicExistsError
+from headwater.catalog.conform import conform
+from headwater.catalog.definitions import define_topic
+from headwater.core.clock import ManualClock
+from headwater.core.errors import ConflictError, SyncFailedError, TopicExistsError
+from headwater.core.settings import LogSettings
 from headwater.log.embedded import EmbeddedLog
 from headwater.log.protocol import Append
-from headwater.records import conform
-from headwater.settings import LogSettings
 from headwater.testing import FaultyStorage
-from headwater.testing.faults import Call
+from headwater.testing.faults import StorageCall
 
 LONG_MS = 20_000
 ORDERS = define_topic("orders", pa.schema([pa.field("n", pa.int64())]))
@@ -110,8 +110,10 @@ def test_two_topics_of_an_old_workspace_that_differ_by_case_keep_working(tmp_pat
     log = EmbeddedLog.open(tmp_path)
     log.create_topic(ORDERS)
     upper = define_topic("Orders", pa.schema([pa.field("n", pa.int64())]))
-    log._make_folder("Orders", 2)
-    log._change(lambda _: {"k": "topic", "id": 2, "definition": {**upper.to_json(), "incarnation": 2}})
+    log._topics.make_folder("Orders", 2)
+    log.core.change(
+        lambda _: {"k": "topic", "id": 2, "definition": {**upper.to_json(), "incarnation": 2}}, sync=True
+    )
     log.append(Append({"Orders": [conform([{"n": 7}], upper)], "orders": [conform([{"n": 8}], ORDERS)]}))
     log.close()
     log = EmbeddedLog.open(tmp_path)
@@ -147,7 +149,7 @@ def test_wherever_it_is_stopped_an_entry_is_there_or_it_is_not(tmp_path: Path, p
     step = 0
     storage = FaultyStorage(tmp_path / "run")
 
-    def look(call: Call) -> None:
+    def look(call: StorageCall) -> None:
         for torn in (False, True) if call.operation == "write_at" and len(call.data) > 1 else (False,):
             seed = None if power is None else power * 1_000 + call.number
             image = storage.image(tmp_path / "image", lose_power=seed, torn=torn)

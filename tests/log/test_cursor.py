@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock
+from headwater.core.clock import ManualClock
 from headwater.log.cursor import Cursor, Lag
 from headwater.log.embedded.maintenance import Maintenance
 from headwater.log.topic import Topic

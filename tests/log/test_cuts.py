@@ -12,14 +12,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headwater.catalog import define_topic
-from headwater.clock import ManualClock
+from headwater.catalog.conform import conform
+from headwater.catalog.definitions import define_topic
+from headwater.core.clock import ManualClock
+from headwater.core.settings import LogSettings
 from headwater.log.cuts import Cut, next_cut
 from headwater.log.embedded import EmbeddedLog
 from headwater.log.memory import MemoryLog
 from headwater.log.protocol import Append, Log
-from headwater.records import conform
-from headwater.settings import LogSettings
 
 TINY = LogSettings(
     durability="os",

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from headwater.clock import ManualClock
+from headwater.core.clock import ManualClock
+from headwater.core.settings import LogSettings
 from headwater.log.embedded import EmbeddedLog
 from headwater.log.protocol import Log
-from headwater.settings import LogSettings
 from headwater.testing.contract import LogContract
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headwater.catalog import TopicDefinition, define_topic
+from headwater.catalog.definitions import TopicDefinition, define_topic
 from headwater.log.forecast import (
     SECOND_US,
     CursorForecast,
@@ -92,6 +92,15 @@ def test_a_slow_reader_is_overtaken_later_than_one_that_stands_still() -> None:
     assert slow - NOW == pytest.approx(2 * (still - NOW))
 
 
+def test_the_oldest_segment_stays_until_the_others_hold_the_retained_bytes() -> None:
+    small, alone = topic(retention_bytes=10_000), info(oldest_bytes=100_000)
+    assert forecast(cursor(500), small, partition=alone, rate=0) == CursorForecast(None)
+    later = forecast(cursor(500), small, partition=alone, rate=10)
+    assert later == CursorForecast(NOW + 10 * SECOND_US, 0, "retention_bytes")
+    enough = info(oldest_bytes=90_000, segments=2)
+    assert forecast(cursor(500), small, partition=enough, rate=10).at == NOW
+
+
 def test_one_that_fell_off_is_off_now() -> None:
     found = forecast(cursor(500), topic(retention="1 hour"), partition=info(first=700))
     assert found == CursorForecast(NOW, 0, "retention", missed=200)
@@ -110,8 +119,10 @@ def test_growth_ends_where_retention_begins_to_remove_as_much_as_comes() -> None
     young = topic_growth(topic(retention="3 hours"), {0: info()}, rates, NOW)
     assert young == TopicGrowth(100, NOW + 2 * HOUR)
     assert topic_growth(topic(retention="3 hours"), {0: info()}, rates, NOW, held=True) == TopicGrowth(100)
-    small = topic_growth(topic(retention_bytes=150_000), {0: info()}, rates, NOW)
-    assert small == TopicGrowth(100, NOW + 500 * SECOND_US)
+    small = topic_growth(topic(retention_bytes=150_000), {0: info(oldest_bytes=100_000)}, rates, NOW)
+    assert small == TopicGrowth(
+        100, NOW + 1_500 * SECOND_US
+    )  # the oldest segment is removed when the rest is enough
 
 
 def test_disk_full() -> None:

@@ -2,12 +2,14 @@
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import headwater as hw
+from headwater.core.storage import File
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -34,6 +36,39 @@ def test_appends_of_parent_and_child_are_all_there(ws: hw.Workspace, tmp_path: P
     assert [r["n"] for r in rows if r["who"] == "child"] == list(range(100))
     assert [r["n"] for r in rows if r["who"] == "parent"] == list(range(100))
     assert [r["_offset"] for r in rows] == list(range(201))
+    assert ws.verify().ok
+
+
+def test_an_append_that_is_under_way_at_a_fork_is_the_parents_and_is_there_once(
+    ws: hw.Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fork comes while a thread of the parent has the lock of the journal and is about to write the record."""
+    topic = ws.topic("t")
+    topic.append([{"who": "before", "n": 0}])
+    writing, forked, write = threading.Event(), threading.Event(), File.write_at
+    parent = os.getpid()
+
+    def held(self: File, offset: int, data: bytes) -> None:
+        if self.name.startswith("journal/") and os.getpid() == parent and not writing.is_set():
+            writing.set()
+            forked.wait(30)
+        write(self, offset, data)
+
+    monkeypatch.setattr(File, "write_at", held)
+    thread = threading.Thread(target=lambda: topic.append([{"who": "parent", "n": 1}]))
+    thread.start()
+    assert writing.wait(30)
+    child = os.fork()
+    if child == 0:
+        topic.append([{"who": "child", "n": 1}])
+        os._exit(0)
+    forked.set()
+    thread.join(30)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    topic.append([{"who": "parent", "n": 2}])
+    rows = [(row["who"], row["n"]) for batch in topic.read() for row in batch.to_pylist()]
+    assert sorted(rows) == [("before", 0), ("child", 1), ("parent", 1), ("parent", 2)]
+    assert rows[-1] == ("parent", 2)
     assert ws.verify().ok
 
 

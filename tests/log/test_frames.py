@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from headwater.log.embedded import frames
-from headwater.log.embedded.frames import DamagedFrameError
+from headwater.log.embedded.journal import frames
+from headwater.log.embedded.journal.frames import DamagedFrameError
 
 BATCH = pa.RecordBatch.from_pylist([{"n": 1, "text": "a"}, {"n": 2, "text": None}])
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock
+from headwater.core.clock import ManualClock
 from headwater.log.group import GroupMember
 from headwater.log.topic import Topic
 

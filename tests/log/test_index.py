@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
-from headwater.clock import to_us
+from headwater.core.clock import to_us
+from headwater.core.settings import LogSettings
 from headwater.log.embedded import EmbeddedLog
-from headwater.settings import LogSettings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

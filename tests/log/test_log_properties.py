@@ -20,13 +20,13 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from headwater.catalog import TopicDefinition, add_column, define_topic, widen_column
-from headwater.clock import ManualClock, from_us, to_us
-from headwater.errors import HeadwaterError
+from headwater.catalog.conform import conform
+from headwater.catalog.definitions import TopicDefinition, add_column, define_topic, widen_column
+from headwater.core.clock import ManualClock, from_us, to_us
+from headwater.core.errors import HeadwaterError
+from headwater.core.settings import LogSettings
 from headwater.log.memory import MemoryLog
 from headwater.log.protocol import Append, CursorMove, Log, Producer
-from headwater.records import conform
-from headwater.settings import LogSettings
 
 LONG = os.environ.get("HEADWATER_LONG") == "1"
 TINY = {"segment_bytes_max": 2_000, "checkpoint_bytes": 4_000, "inline_bytes_max": 500, "receipts_max": 4}
@@ -198,7 +198,7 @@ class LogMachine(RuleBasedStateMachine):
         batches = [(name, conform(rows, topics[name])) for name, rows in pieces]
 
         def act(log: Log) -> Any:
-            stage = log.stage()
+            stage = log.stage(producer)
             for name, batch in batches:
                 stage.add(name, batch)
             return stage.commit(producer=producer) if commit else stage.abort()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from headwater.clock import ManualClock
+from headwater.core.clock import ManualClock
 from headwater.log.memory import MemoryLog
 from headwater.log.protocol import Log
 from headwater.testing.contract import LogContract

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.catalog import TopicDefinition, define_topic
+from headwater.catalog.conform import conform
+from headwater.catalog.definitions import TopicDefinition, define_topic
 from headwater.log.routing import SPREAD_ROWS_MIN, needs_ends, partition_of_key, route
-from headwater.records import conform
 
 
 def topic(partitions: int = 4, **options: object) -> TopicDefinition:

@@ -13,7 +13,7 @@ SCRIPT = """
 import resource, sys
 import numpy as np, pyarrow as pa
 import headwater as hw
-from headwater.settings import LogSettings
+from headwater.core.settings import LogSettings
 
 BATCHES, ROWS = 60, 20_000  # 60 batches of about 5 MB
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock
+from headwater.core.clock import ManualClock
 from headwater.log.topic import END_OF_TIME, Topic
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

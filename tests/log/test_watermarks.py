@@ -7,9 +7,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.catalog import TopicDefinition, define_topic
+from headwater.catalog.conform import conform
+from headwater.catalog.definitions import TopicDefinition, define_topic
 from headwater.log.watermarks import NONE, event_times, row_watermarks, watermark_array
-from headwater.records import conform
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.timestamp("us", tz="UTC"))])
 times = st.one_of(st.just(NONE), st.integers(-(10**15), 10**16), st.integers(0, 100))

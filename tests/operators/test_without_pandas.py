@@ -16,7 +16,7 @@ class Without:
 sys.meta_path.insert(0, Without())
 
 import pyarrow as pa
-from headwater.operators.lanes import normal, numpy_type
+from headwater.operators.zset.numpy_columns import normal, numpy_type
 assert [numpy_type(kind)(1).itemsize for kind in (pa.int64(), pa.float32(), pa.bool_())] == [8, 4, 1]
 assert str(normal(pa.array([-0.0, None])).to_pylist()) == "[0.0, None]"
 """

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from headwater.operators import runs as runs_module
-from headwater.operators.delta import Delta, row_hashes
-from headwater.operators.ordered import Order
-from headwater.operators.runs import Run
+from headwater.operators.zset import runs as runs_module
+from headwater.operators.zset.delta import Delta, row_hashes
+from headwater.operators.zset.ordered_runs import ColumnOrder
+from headwater.operators.zset.runs import Run
 
 Row = tuple[Any, ...]
 
@@ -69,9 +69,9 @@ def changes_of(kinds: Sequence[pa.DataType], max_size: int = 12) -> st.SearchStr
     return st.lists(st.tuples(rows_of(kinds), st.integers(-2, 3)), max_size=max_size)
 
 
-def orders(columns: int) -> st.SearchStrategy[list[Order]]:
+def orders(columns: int) -> st.SearchStrategy[list[ColumnOrder]]:
     """Up to two columns of an ORDER BY."""
-    one = st.builds(Order, st.integers(0, columns - 1), st.booleans(), st.booleans())
+    one = st.builds(ColumnOrder, st.integers(0, columns - 1), st.booleans(), st.booleans())
     return st.lists(one, max_size=2)
 
 
@@ -134,7 +134,7 @@ def ordinal(value: Any) -> Any:
     return (1, value)
 
 
-def compare_declared(one: Row, two: Row, order: Sequence[Order]) -> int:
+def compare_declared(one: Row, two: Row, order: Sequence[ColumnOrder]) -> int:
     for by in order:
         a, b = one[by.column], two[by.column]
         if (a is None) != (b is None):
@@ -145,7 +145,7 @@ def compare_declared(one: Row, two: Row, order: Sequence[Order]) -> int:
     return 0
 
 
-def in_order(rows: Iterable[Row], order: Sequence[Order], kinds: Sequence[pa.DataType]) -> list[Row]:
+def in_order(rows: Iterable[Row], order: Sequence[ColumnOrder], kinds: Sequence[pa.DataType]) -> list[Row]:
     """Rows by the declared order, then by all columns, then (where but zeros differ) as the kernels decide."""
 
     def compare(one: Row, two: Row) -> int:

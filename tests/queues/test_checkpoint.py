@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.queues import checkpoint
-from headwater.queues.places import Ranges, from_ranges, to_ranges
-from headwater.queues.state import QueueState
-from headwater.queues.wire import SCHEMA, Op, from_batch, to_batch
+from headwater.queues import queue_checkpoint
+from headwater.queues.message_positions import Ranges, from_ranges, to_ranges
+from headwater.queues.queue_records import SCHEMA, Op, from_batch, to_batch
+from headwater.queues.queue_state import QueueState
 
 NUMBERS = st.lists(st.integers(0, 60), max_size=8, unique=True)
 OPS = st.tuples(
@@ -31,7 +31,7 @@ def test_a_state_goes_on_from_its_checkpoint_as_if_nothing_had_been(steps: list,
         op = op_of(kind, numbers, keyed, max(0, number - 1))
         (written,) = from_batch(to_batch([op], SCHEMA))
         if number == cut:
-            resumed = checkpoint.decode(checkpoint.encode(resumed))
+            resumed = queue_checkpoint.decode(queue_checkpoint.encode(resumed))
         one, two = whole.apply(op, number, number * 2), resumed.apply(written, number, number * 2)
         assert one.lost.tolist() == two.lost.tolist()
         assert (one.granted is None) == (two.granted is None)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-import headwater.queues.ledger as ledger_module
-from headwater.clock import ManualClock
-from headwater.log.embedded.log import EmbeddedLog
+import headwater.queues.queue_client as ledger_module
+from headwater.core.clock import ManualClock
+from headwater.core.settings import LogSettings
+from headwater.log.embedded.embedded_log import EmbeddedLog
 from headwater.queues.queue import Queue
-from headwater.settings import LogSettings
 from headwater.testing import FaultyStorage
-from headwater.testing.faults import Call
+from headwater.testing.faults import StorageCall
 from headwater.workspace import Workspace
 from tests.conftest import LONG
 
@@ -83,7 +83,7 @@ def test_wherever_it_stops_nothing_acknowledged_is_lost_or_comes_again(
     life, storage, clock = Life(), FaultyStorage(tmp_path / "ws"), ManualClock()
     every = 1 if LONG else 2
 
-    def stop(call: Call) -> None:
+    def stop(call: StorageCall) -> None:
         if call.number % every:
             return
         for power in (None, call.number):

@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 
 import headwater as hw
-from headwater.queues.places import offset_of
-from headwater.queues.state import QueueState
-from headwater.queues.wire import SCHEMA, from_batch
+from headwater.queues.message_positions import offset_of
+from headwater.queues.queue_records import SCHEMA, from_batch
+from headwater.queues.queue_state import QueueState
 from tests.repo.tree import ROOT
 
 MESSAGES, KEYS, PROCESSES, KILLS = 300, 40, 3, 4

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock
-from headwater.queues.ledger import Ledgers
+from headwater.core.clock import ManualClock
 from headwater.queues.queue import Queue
+from headwater.queues.queue_client import Ledgers
 
 
 def opened(ws: hw.Workspace, **options: object) -> Queue:

@@ -9,12 +9,12 @@ from functools import partial
 import pytest
 
 import headwater.queues
-from headwater.clock import ManualClock
-from headwater.errors import LeaseLostError
+from headwater.core.clock import ManualClock
+from headwater.core.errors import LeaseLostError
 from headwater.log.memory import MemoryLog
-from headwater.queues import checkpoint
-from headwater.queues.ledger import Ledgers
+from headwater.queues import queue_checkpoint
 from headwater.queues.message import Message
+from headwater.queues.queue_client import Ledgers
 from headwater.workspace import Workspace
 from tests.interrupts import interrupted
 
@@ -49,7 +49,7 @@ def test_whatever_is_interrupted_the_state_is_that_of_the_log(seed: int, in_orde
         interrupted(act, chance, headwater.queues) if chance.random() < 0.6 else act()
         clock.advance(chance.choice(["0 s", "1 s", "11 s"]))
         mine, fresh = (each.of("work").look() for each in (queue._ledgers, Ledgers(log, clock)))
-        assert checkpoint.encode(mine) == checkpoint.encode(fresh)
+        assert queue_checkpoint.encode(mine) == queue_checkpoint.encode(fresh)
     while len(rest := queue.receive(10, wait=0)):
         queue.ack(rest)
         done += [message.offset for message in rest]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock
-from headwater.queues import checkpoint
-from headwater.queues import ledger as ledger_module
-from headwater.queues.ledger import Ledgers
+from headwater.core.clock import ManualClock
+from headwater.queues import queue_checkpoint
+from headwater.queues import queue_client as ledger_module
 from headwater.queues.queue import Queue
+from headwater.queues.queue_client import Ledgers
 
 COLUMNS = "id BIGINT NOT NULL, text STRING, email STRING"
 
@@ -30,7 +30,7 @@ def said(ws: hw.Workspace) -> str:
             for row in batch.to_pylist():
                 body = row.get("body")
                 if row.get("kind") == "checkpoint":
-                    body = checkpoint.decode(body).bodies
+                    body = queue_checkpoint.decode(body).bodies
                 found.append(f"{row} {body!r}")
     return "\n".join(found)
 

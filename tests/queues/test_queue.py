@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import threading
 import time
@@ -14,9 +15,10 @@ from typing import Any
 import pytest
 
 import headwater as hw
-import headwater.queues.ledger as ledger_module
-import headwater.queues.window as window_module
-from headwater.clock import ManualClock
+import headwater.queues.prefetch as window_module
+import headwater.queues.queue_client as ledger_module
+from headwater.core.clock import ManualClock
+from headwater.core.errors import OtherHistoryError
 from headwater.queues.message import Message
 
 COLUMNS = "id BIGINT, customer STRING"
@@ -597,3 +599,25 @@ def test_dead_messages_are_shown_edited_dropped_and_replayed(tmp_path: Path, clo
         assert dead.show("emails/0-0").state == "dropped"
         assert dead.show("emails/0-1").state == "replayed"
         assert dead.counts()["emails", "queue"]["open"] == 1
+
+
+def test_a_token_of_a_lease_in_another_history_settles_nothing(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "shop", tmp_path / "copy"
+    with hw.open(folder, durability="os") as ws:
+        outbox(ws, 2)
+        ws.queue("emails", topic="outbox", worker="one")
+    shutil.copytree(folder, copy)
+    with hw.open(folder, durability="os") as ws:
+        (message,) = ws.queue("emails", worker="one").receive()
+        token = message.token
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    with hw.open(folder, durability="os") as ws:
+        queue = ws.queue("emails", worker="one")
+        (again,) = queue.receive()
+        assert (again.id, again.lease) == (message.id, message.lease)
+        with pytest.raises(OtherHistoryError, match="the token"):
+            queue.settle([token], "ack")
+        assert queue.standing().leased == 1
+        queue.settle([again.token], "ack")
+        assert queue.standing().leased == 0

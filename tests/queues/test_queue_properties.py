@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import headwater.queues.ledger as ledger_module
-from headwater.clock import ManualClock
-from headwater.errors import LeaseLostError
+import headwater.queues.queue_client as ledger_module
+from headwater.core.clock import ManualClock
+from headwater.core.errors import LeaseLostError
 from headwater.log.memory import MemoryLog
-from headwater.queues.excision import excise_messages
-from headwater.queues.ledger import Ledgers
+from headwater.queues.excised_messages import excise_messages
 from headwater.queues.message import Message
 from headwater.queues.queue import Queue
+from headwater.queues.queue_client import Ledgers
 from headwater.workspace import Workspace
 from tests.conftest import LONG
 from tests.queues.model import Model

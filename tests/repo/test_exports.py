@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import headwater
-from headwater import errors
+from headwater.core import errors
 
 
 @pytest.mark.parametrize("name", headwater.__all__)

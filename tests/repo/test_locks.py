@@ -7,19 +7,31 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from headwater.core import extras
 from tests.repo.tree import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 GROUPS = PROJECT["dependency-groups"]
+OPTIONAL = PROJECT["project"]["optional-dependencies"]
+CORE = PROJECT["project"]["dependencies"] + GROUPS["build"]
+
+
+def brought_by(*extras: str) -> list[str]:
+    """What extras ask for; one may consist of others."""
+    found: list[str] = []
+    for requirement in map(Requirement, (line for extra in extras for line in OPTIONAL[extra])):
+        found += (
+            brought_by(*requirement.extras)
+            if requirement.name == PROJECT["project"]["name"]
+            else [str(requirement)]
+        )
+    return found
+
+
 WANTED = {
-    "runtime": PROJECT["project"]["dependencies"] + GROUPS["build"],
-    "dev": PROJECT["project"]["dependencies"]
-    + GROUPS["build"]
-    + GROUPS["dev"]
-    + PROJECT["project"]["optional-dependencies"]["otel"],
-    "demo": PROJECT["project"]["dependencies"]
-    + GROUPS["build"]
-    + PROJECT["project"]["optional-dependencies"]["demo"],
+    "runtime": CORE,
+    "dev": CORE + GROUPS["dev"] + brought_by(*OPTIONAL),
+    "demo": CORE + brought_by("demo"),
 }
 
 
@@ -44,3 +56,13 @@ def test_the_lock_pins_what_is_asked_for(lock: str) -> None:
 
 def test_make_demo_and_make_test_install_the_same_versions() -> None:
     assert pins("runtime").items() <= pins("demo").items() <= pins("dev").items()
+
+
+def test_the_core_brings_no_library_of_an_extra() -> None:
+    pinned = pins("runtime")
+    assert not [line for line in brought_by("all") if canonicalize_name(Requirement(line).name) in pinned]
+
+
+def test_all_is_every_extra_but_the_demo() -> None:
+    (every,) = map(Requirement, OPTIONAL["all"])
+    assert every.extras == OPTIONAL.keys() - {"all", "demo"} == extras.EXTRAS.keys()

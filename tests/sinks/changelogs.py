@@ -1,7 +1,7 @@
 """The contract for targets that keep a changelog."""
 
 from headwater.testing.sinks import SinkContract
-from headwater.testing.sinks.suite import row
+from headwater.testing.sinks.sink_contract import row
 
 
 class ChangelogContract(SinkContract):

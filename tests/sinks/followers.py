@@ -11,17 +11,17 @@ import sys
 import numpy as np
 import pyarrow as pa
 
-from headwater.clock import ManualClock
-from headwater.operators.delta import Delta
-from headwater.sinks import redis as redis_sink
-from headwater.sinks.applying import Applier
-from headwater.sinks.postgres import PostgresTarget
-from headwater.sinks.redis import RedisTarget
-from headwater.sinks.target import Shape, Target
+from headwater.core.clock import ManualClock
+from headwater.operators.zset.delta import Delta
+from headwater.sinks.base.applier import Applier
+from headwater.sinks.base.target import Target, TargetShape
+from headwater.sinks.postgres.target import PostgresTarget
+from headwater.sinks.redis import target as redis_sink
+from headwater.sinks.redis.target import RedisTarget
 from headwater.testing.sinks import ScriptedFeed
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("n", pa.int64())])
-SHAPE = Shape("killed", "v", SCHEMA, ("id",))
+SHAPE = TargetShape("killed", "v", SCHEMA, ("id",))
 KEYS = 3_000
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.operators.delta import Delta, concat, consolidate
-from headwater.sinks.applying import Applier, OnError
-from headwater.sinks.deliveries import one_tick_at_a_time
-from headwater.sinks.target import SinkError, TargetDownError
+from headwater.core.positions import Token
+from headwater.operators.zset.delta import Delta, concat, consolidate
+from headwater.sinks.base.applier import Applier, OnError
+from headwater.sinks.base.at_least_once import one_tick_at_a_time
+from headwater.sinks.base.target import SinkError, TargetDownError
 from headwater.testing.faults import Crash
 from headwater.testing.sinks import SinkContract
-from headwater.testing.sinks.suite import row
+from headwater.testing.sinks.sink_contract import row
 
 Row = dict[str, Any]
 
@@ -22,6 +23,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.text: str | None = None
+        self.tick: Token | None = None
 
     def read(self) -> str | None:
         """See `StandKeeper`."""
@@ -30,6 +32,14 @@ class Kept:
     def write(self, text: str) -> None:
         """See `StandKeeper`."""
         self.text = text
+
+    def handed(self) -> Token | None:
+        """See `StandKeeper`."""
+        return self.tick
+
+    def hand(self, tick: Token) -> None:
+        """See `StandKeeper`."""
+        self.tick = tick
 
 
 class Receiver:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headwater.sinks.target import Target
+from headwater.sinks.base.target import Target
 from tests.sinks.samples import contents_at, follow, same_rows, shape
 
 ROOT = Path(__file__).parents[2]
@@ -20,15 +20,15 @@ ROOT = Path(__file__).parents[2]
 def make(kind: str, folder: Path) -> Target:
     """A target of a kind in a folder, prepared."""
     if kind == "search":
-        from headwater.sinks.search import SearchTarget
+        from headwater.sinks.search.target import SearchTarget
 
         target: Target = SearchTarget(folder / "index")
     elif kind == "lake":
-        from headwater.sinks.lake import LakeTarget
+        from headwater.sinks.iceberg.target import LakeTarget
 
         target = LakeTarget(folder / "warehouse", "t", file_rows=40, snapshots=5)
     else:
-        from headwater.sinks.parquet import ParquetTarget
+        from headwater.sinks.parquet.target import ParquetTarget
 
         target = ParquetTarget(folder / "parquet")
     target.prepare(shape())

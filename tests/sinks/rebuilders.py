@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from headwater.clock import ManualClock
-from headwater.sinks.rebuilding import Rebuilding
-from headwater.sinks.target import Target
+from headwater.core.clock import ManualClock
+from headwater.sinks.base.sink_rebuild import Rebuilding
+from headwater.sinks.base.target import Target
 from tests.sinks.followers import SHAPE, feed_at
 
 TICK = 5
@@ -18,22 +18,22 @@ TICK = 5
 def make(kind: str, place: str) -> Target:
     """The target in force."""
     if kind == "postgres":
-        from headwater.sinks.postgres import PostgresTarget
+        from headwater.sinks.postgres.target import PostgresTarget
 
         return PostgresTarget(place, "killed")
     if kind == "redis":
-        from headwater.sinks.redis import RedisTarget
+        from headwater.sinks.redis.target import RedisTarget
 
         return RedisTarget(place)
     if kind == "search":
-        from headwater.sinks.search import SearchTarget
+        from headwater.sinks.search.target import SearchTarget
 
         return SearchTarget(Path(place) / "index")
     if kind == "lake":
-        from headwater.sinks.lake import LakeTarget
+        from headwater.sinks.iceberg.target import LakeTarget
 
         return LakeTarget(Path(place) / "warehouse", "t", snapshots=5)
-    from headwater.sinks.parquet import ParquetTarget
+    from headwater.sinks.parquet.target import ParquetTarget
 
     return ParquetTarget(Path(place) / "files")
 

@@ -7,10 +7,10 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 
-from headwater.operators.delta import Delta, consolidate, row_hashes
-from headwater.sinks.checksums import tally
-from headwater.sinks.netting import as_records
-from headwater.sinks.target import Change, Shape, Stand, Target
+from headwater.operators.zset.delta import Delta, consolidate, row_hashes
+from headwater.sinks.base.checksums import tally
+from headwater.sinks.base.net_changes import as_records
+from headwater.sinks.base.target import SinkCheckpoint, Target, TargetChange, TargetShape
 
 EVERYTHING = pa.schema(
     [
@@ -106,16 +106,16 @@ def same_rows(one: Iterable[pa.RecordBatch], other: Iterable[pa.RecordBatch]) ->
     return hashes(one) == hashes(other)
 
 
-def upsert(rows: pa.RecordBatch, key: tuple[str, ...], deletes: pa.RecordBatch | None = None) -> Change:
+def upsert(rows: pa.RecordBatch, key: tuple[str, ...], deletes: pa.RecordBatch | None = None) -> TargetChange:
     """A change that upserts rows, after deleting the keys of others."""
     gone = rows.slice(0, 0) if deletes is None else deletes
-    return Change.of_keys(gone.select(list(key)), rows)
+    return TargetChange.of_keys(gone.select(list(key)), rows)
 
 
-def stand_of(tick: int, rows: pa.RecordBatch, history: str = "h") -> Stand:
+def stand_of(tick: int, rows: pa.RecordBatch, history: str = "h") -> SinkCheckpoint:
     """The stand of a target that holds these rows."""
     counted = tally(rows)
-    return Stand(tick, history, counted.checksum, counted.rows)
+    return SinkCheckpoint(tick, history, counted.checksum, counted.rows)
 
 
 # --- a history -----------------------------------------------------------------------------------------------------
@@ -124,9 +124,9 @@ KEYS = 60
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("n", pa.int64())])
 
 
-def shape(sink: str = "s", mode: str = "upsert") -> Shape:
+def shape(sink: str = "s", mode: str = "upsert") -> TargetShape:
     """Of the rows of the history."""
-    return Shape(sink, "v", SCHEMA, ("id",) if mode == "upsert" else (), mode)  # type: ignore[arg-type]
+    return TargetShape(sink, "v", SCHEMA, ("id",) if mode == "upsert" else (), mode)  # type: ignore[arg-type]
 
 
 def _touched(tick: int) -> list[int]:
@@ -153,23 +153,23 @@ def contents_at(tick: int) -> pa.RecordBatch:
     return _batch(rows.values())
 
 
-def change_at(tick: int) -> Change:
+def change_at(tick: int) -> TargetChange:
     """What a tick changes."""
     gone = _batch({"id": k, "word": None, "n": None} for k in _touched(tick) if _row(tick, k) is None)
     return upsert(_batch(_row(tick, key) for key in _touched(tick)), ("id",), gone)
 
 
-def records_at(tick: int) -> Change:
+def records_at(tick: int) -> TargetChange:
     """The same as a changelog."""
     before, after = contents_at(tick - 1), contents_at(tick)
     parts = [(before, -1), (after, 1)]
     rows = pa.concat_tables([pa.Table.from_batches([part]) for part, _ in parts]).combine_chunks()
     weights = [weight for part, weight in parts for _ in range(part.num_rows)]
     batch = rows.to_batches()[0] if rows.num_rows else SCHEMA.empty_table().to_batches()[0]
-    return Change.of_records(as_records(consolidate(Delta(batch, np.array(weights, np.int64))), tick))
+    return TargetChange.of_records(as_records(consolidate(Delta(batch, np.array(weights, np.int64))), tick))
 
 
-def follow(target: Target, ticks: range) -> Stand | None:
+def follow(target: Target, ticks: range) -> SinkCheckpoint | None:
     """Apply ticks of the history to a prepared target, as far as it does not have them; where it stands then."""
     mode = "upsert" if target.key else "changelog"
     stand = target.stand()

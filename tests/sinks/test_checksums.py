@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.sinks.checksums import Tally, tally, tally_all
+from headwater.sinks.base.checksums import Tally, tally, tally_all
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("name", pa.string()), ("x", pa.float64()), ("d", pa.decimal128(10, 2))]

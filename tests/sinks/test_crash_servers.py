@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from headwater.clock import ManualClock
-from headwater.operators.delta import Delta, concat, consolidate
-from headwater.sinks import redis as redis_sink
-from headwater.sinks.applying import Applier
-from headwater.sinks.checking import check
+from headwater.core.clock import ManualClock
+from headwater.operators.zset.delta import Delta, concat, consolidate
+from headwater.sinks.base.applier import Applier
+from headwater.sinks.base.sink_verify import check
+from headwater.sinks.redis import target as redis_sink
 from tests.sinks.followers import SHAPE, contents_at, feed_at, make
 
 ROOT = Path(__file__).parents[2]

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 import headwater as hw
-from headwater.connections import SINK_OPTIONS
+from headwater.catalog.connector_kinds import MODES, SINK_KINDS
+from headwater.catalog.connectors import SINK_OPTIONS, SinkDefinition
 from headwater.log.protocol import Log
-from headwater.sinks.declared import MODES, mode_of, open_declared
-from headwater.sinks.deliveries import LogKeeper
-from headwater.sinks.target import SinkError, StandMovedError
+from headwater.sinks.base.at_least_once import LogKeeper
+from headwater.sinks.base.target import CheckpointConflictError, Mode, SinkError
+from headwater.sinks.registry import mode_of, open_target, place_of
 from tests.sinks.samples import contents_at, follow, same_rows, shape
 
 
@@ -20,6 +21,11 @@ def log(tmp_path: Path) -> Iterator[Log]:
     """The log of a workspace."""
     with hw.open(tmp_path / "ws") as workspace:
         yield workspace.log
+
+
+def declared(kind: str, options: dict[str, Any]) -> SinkDefinition:
+    """A declaration of a sink."""
+    return SinkDefinition("s", kind, options, "v")
 
 
 @pytest.mark.parametrize(
@@ -39,11 +45,12 @@ def test_each_kind_is_made_of_its_options_and_follows(
 ) -> None:
     there = {k: v.replace("@", str(tmp_path)) if isinstance(v, str) else v for k, v in options.items()}
     assert set(options) <= set(SINK_OPTIONS[kind])
-    target = open_declared(kind, "s", there, place=tmp_path / "place", log=log)
+    made = declared(kind, there)
+    target = open_target(made, tmp_path, log, {})
     target.prepare(shape())
     follow(target, range(1, 4))
     assert same_rows(target.contents(), [contents_at(3)])
-    assert (tmp_path / "place").exists() == (
+    assert place_of(made, tmp_path).exists() == (
         kind != "topic" and not {"path", "warehouse", "catalog"} & set(options)
     )
     target.close()
@@ -53,14 +60,8 @@ def test_a_function_is_called_and_where_it_stands_is_in_the_log(tmp_path: Path, 
     keys: list[str] = []
 
     def made(function: str) -> Any:
-        target = open_declared(
-            "python",
-            "s",
-            {"function": function},
-            place=tmp_path,
-            log=log,
-            function=lambda _, key: keys.append(key),
-        )
+        functions = {function: lambda _, key: keys.append(key)}
+        target = open_target(declared("python", {"function": function}), tmp_path, log, functions)
         target.prepare(shape())
         return target
 
@@ -76,18 +77,18 @@ def test_of_two_processes_that_write_a_stand_at_the_same_time_one_is_told(log: L
     one, other = LogKeeper(log, "s", of="send"), LogKeeper(log, "s", of="send")
     assert one.read() is other.read() is None
     one.write("first")
-    with pytest.raises(StandMovedError):
+    with pytest.raises(CheckpointConflictError):
         other.write("second")
     assert one.read() == "first"
     other.write("second")  # it has read since
-    with pytest.raises(StandMovedError):
+    with pytest.raises(CheckpointConflictError):
         LogKeeper(log, "s", of="send").write("third")
     assert other.read() == "second"
 
 
 def test_a_webhook_takes_spans_and_counts(tmp_path: Path, log: Log) -> None:
     options = {"url": "http://127.0.0.1:1/x", "timeout": "2 seconds", "rows": 7, "secret": "s", "token": "t"}
-    target: Any = open_declared("webhook", "s", options, place=tmp_path, log=log)
+    target: Any = open_target(declared("webhook", options), tmp_path, log, {})
     assert (target._options.timeout_s, target._options.rows) == (2.0, 7)
 
 
@@ -98,26 +99,26 @@ def test_a_webhook_takes_spans_and_counts(tmp_path: Path, log: Log) -> None:
         ("lake", {"catalog": "{nonsense"}, "catalog is the name of a catalog"),
         ("topic", {}, "topic is a text"),
         ("webhook", {"url": "http://x", "timeout": 5}, "timeout is a span of time"),
-        ("python", {"function": "f"}, "this process has no code for it"),
+        ("python", {"function": "f"}, "this process has no function 'f' for sink 's'"),
         ("fax", {}, "there are no sinks of kind 'fax'"),
     ],
 )
 def test_wrong_options_are_refused(
     tmp_path: Path, log: Log, kind: str, options: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(hw.UsageError, match=said):
-        open_declared(kind, "s", options, place=tmp_path, log=log)
+    with pytest.raises(hw.HeadwaterError, match=said):
+        open_target(declared(kind, options), tmp_path, log, {})
 
 
 def test_a_catalog_that_nobody_configured_is_told(tmp_path: Path, log: Log) -> None:
-    target = open_declared("lake", "s", {"catalog": "unheard_of"}, place=tmp_path, log=log)
+    target = open_target(declared("lake", {"catalog": "unheard_of"}), tmp_path, log, {})
     with pytest.raises(SinkError, match="cannot be read or written"):
         target.prepare(shape())
 
 
 def test_modes_are_those_of_the_kind() -> None:
-    assert [mode_of(kind, {}) for kind in MODES] == ["upsert"] * len(MODES)
+    assert {mode_of(kind, {}) for kind in SINK_KINDS} == {"upsert"}
+    assert set(MODES) == set(get_args(Mode))
     assert mode_of("lake", {"mode": "changelog"}) == "changelog"
     with pytest.raises(hw.UsageError, match="mode of a sink into SEARCH is 'upsert', not 'append'"):
         mode_of("search", {"mode": "append"})
-    assert {*MODES, "postgres", "redis"} == set(SINK_OPTIONS)

@@ -14,9 +14,17 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
-from headwater.sinks import lake, lake_files
-from headwater.sinks.lake import STAND, LakeTarget
-from headwater.sinks.target import Change, Shape, Since, SinkError, StandMovedError, Target
+from headwater.sinks.base.target import (
+    CheckpointConflictError,
+    Since,
+    SinkError,
+    Target,
+    TargetChange,
+    TargetShape,
+)
+from headwater.sinks.iceberg import table_files
+from headwater.sinks.iceberg import target as lake
+from headwater.sinks.iceberg.target import STAND, LakeTarget
 from headwater.testing.sinks import SinkContract
 from tests.sinks.changelogs import ChangelogContract
 from tests.sinks.killed import kill_and_compare
@@ -131,7 +139,7 @@ def opened(folder: Path, **options: Any) -> LakeTarget:
 
 def test_every_type_comes_back_bit_for_bit(tmp_path: Path) -> None:
     target = LakeTarget(tmp_path, "t")
-    target.prepare(Shape("s", "v", EVERYTHING, ("id",)))
+    target.prepare(TargetShape("s", "v", EVERYTHING, ("id",)))
     rows = everything()
     target.apply(upsert(rows, ("id",)), None, stand_of(1, rows))
     assert same_rows(target.contents(), [rows])
@@ -144,7 +152,7 @@ def test_every_type_comes_back_bit_for_bit(tmp_path: Path) -> None:
 def test_any_scalar_columns_can_be_the_key(tmp_path: Path, key: tuple[str, ...]) -> None:
     rows = everything().slice(0, 5)
     target = LakeTarget(tmp_path, "t")
-    target.prepare(Shape("s", "v", EVERYTHING, key))
+    target.prepare(TargetShape("s", "v", EVERYTHING, key))
     target.apply(upsert(rows, key), None, stand_of(1, rows))
     target.apply(upsert(rows, key), stand_of(1, rows), stand_of(2, rows))
     assert same_rows(target.contents(), [rows])
@@ -183,7 +191,7 @@ def test_what_a_change_writes_follows_the_change(tmp_path: Path) -> None:
         [pa.array(ids), pa.array([f"text {n * 7919}" for n in ids])], schema=schema
     )
     target = LakeTarget(tmp_path, "t", file_rows=10_000)
-    target.prepare(Shape("s", "v", schema, ("id",)))
+    target.prepare(TargetShape("s", "v", schema, ("id",)))
     target.apply(upsert(rows, ("id",)), None, stand_of(1, rows))
     first = sum(path.stat().st_size for path in (tmp_path / "headwater" / "t" / "data").iterdir())
     target.apply(upsert(rows.slice(5, 10), ("id",)), stand_of(1, rows), stand_of(2, rows))
@@ -221,7 +229,7 @@ def test_files_that_only_grow_are_put_together_without_changing_a_row(
     stand, rows = None, contents_at(1).slice(0, 3)
     for tick in range(1, 19):
         after = stand_of(tick, rows)
-        target.apply(Change.of_records(rows), stand, after)
+        target.apply(TargetChange.of_records(rows), stand, after)
         stand = after
     assert target.stand() == stand
     assert sum(batch.num_rows for batch in target.contents()) == 54
@@ -237,11 +245,11 @@ def test_files_that_only_grow_are_put_together_without_changing_a_row(
 def test_rows_are_found_by_any_key_in_files_that_are_not_remembered(
     tmp_path: Path, column: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lake_files, "_REMEMBERED_ROWS", 0)
+    monkeypatch.setattr(table_files, "_REMEMBERED_ROWS", 0)
     rows = everything()
     key = (column, "id") if column != "id" else ("id",)
     target = LakeTarget(tmp_path, "t", file_rows=1)
-    target.prepare(Shape("s", "v", EVERYTHING, key))
+    target.prepare(TargetShape("s", "v", EVERYTHING, key))
     stand = None
     for tick in range(rows.num_rows):
         after = stand_of(tick, rows)
@@ -256,20 +264,20 @@ def test_rows_are_found_by_any_key_in_files_that_are_not_remembered(
 
 
 def test_files_that_cannot_have_a_key_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_files, "_REMEMBERED_ROWS", 0)
+    monkeypatch.setattr(table_files, "_REMEMBERED_ROWS", 0)
     rows = pa.RecordBatch.from_arrays(
         [pa.array(range(1_000)), pa.array(["w"] * 1_000), pa.array([0] * 1_000)], schema=SCHEMA
     )
     target = opened(tmp_path, file_rows=100)
     target.apply(upsert(rows, ("id",)), None, stand_of(1, rows))
     read: list[str] = []
-    scan = lake_files._scan
+    scan = table_files._scan
 
     def counted(table: Table, live: Any, *rest: Any) -> pa.Table:
         read.append(live.data.file_path)
         return scan(table, live, *rest)
 
-    monkeypatch.setattr(lake_files, "_scan", counted)
+    monkeypatch.setattr(table_files, "_scan", counted)
     target.apply(upsert(rows.slice(250, 20), ("id",)), stand_of(1, rows), stand_of(2, rows))
     assert len(read) == 1
     assert same_rows(target.contents(), [rows])
@@ -302,7 +310,7 @@ def test_two_that_commit_at_once_do_not_both(tmp_path: Path, monkeypatch: pytest
         commit(*arguments)
 
     monkeypatch.setattr(lake, "commit", overtaken)
-    with pytest.raises(StandMovedError) as caught:
+    with pytest.raises(CheckpointConflictError) as caught:
         target.apply(upsert(contents_at(9), ("id",)), stand, stand_of(9, contents_at(9)))
     assert caught.value.found.tick == 3
     assert same_rows(target.contents(), [contents_at(3)])
@@ -314,7 +322,7 @@ def test_a_table_of_other_columns_is_refused_with_both(tmp_path: Path) -> None:
     opened(tmp_path).close()
     target = LakeTarget(tmp_path, "t")
     with pytest.raises(SinkError) as caught:
-        target.prepare(Shape("s", "v", SCHEMA.set(2, pa.field("n", pa.string())), ("id",)))
+        target.prepare(TargetShape("s", "v", SCHEMA.set(2, pa.field("n", pa.string())), ("id",)))
     assert (
         caught.value.detail
         == "it has id long, word string, n long; the sink writes id long, word string, n string"
@@ -363,7 +371,7 @@ def test_its_past_is_gone_when_files_are_written_anew_and_older_snapshots_expire
 
     def named(**options: Any) -> LakeTarget:
         made = LakeTarget(tmp_path, "t", **options)
-        made.prepare(Shape("s", "v", schema, ("id",)))
+        made.prepare(TargetShape("s", "v", schema, ("id",)))
         return made
 
     target = named()
@@ -376,7 +384,7 @@ def test_its_past_is_gone_when_files_are_written_anew_and_older_snapshots_expire
     assert "`headwater rebuild s`" in past.detail
 
     beside = target.versions().beside("new")
-    beside.prepare(Shape("s", "v", schema, ("id",)))
+    beside.prepare(TargetShape("s", "v", schema, ("id",)))
     beside.apply(upsert(rows, ("id",)), None, stand_of(2, rows))
     beside.close()
     target.versions().switch("new", stand_of(2, rows))

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headwater.sinks.parquet import CONTENTS, ParquetTarget
-from headwater.sinks.target import Change, Shape, SinkError, Target
-from headwater.storage import Storage
+from headwater.core.storage import Storage
+from headwater.sinks.base.target import SinkError, Target, TargetChange, TargetShape
+from headwater.sinks.parquet.target import CONTENTS, ParquetTarget
 from headwater.testing.sinks import SinkContract
 from tests.sinks.changelogs import ChangelogContract
 from tests.sinks.killed import kill_and_compare
@@ -95,7 +95,7 @@ class TestParquetChangelog(ParquetPlace, ChangelogContract):
 
 def test_every_type_comes_back_bit_for_bit(tmp_path: Path) -> None:
     target = ParquetTarget(tmp_path / "deep" / "folder")
-    target.prepare(Shape("s", "v", EVERYTHING, ("id",)))
+    target.prepare(TargetShape("s", "v", EVERYTHING, ("id",)))
     rows = everything()
     target.apply(upsert(rows, ("id",)), None, stand_of(1, rows))
     assert same_rows(target.contents(), [rows])
@@ -117,10 +117,10 @@ def test_appended_rows_are_a_file_per_change_named_by_its_tick(tmp_path: Path) -
     target = ParquetTarget(tmp_path)
     target.prepare(shape(mode="append"))
     one, two = contents_at(1), contents_at(2)
-    target.apply(Change.of_records(one), None, stand_of(7, one))
-    target.apply(Change.of_records(one.slice(0, 0)), stand_of(7, one), stand_of(8, one))
+    target.apply(TargetChange.of_records(one), None, stand_of(7, one))
+    target.apply(TargetChange.of_records(one.slice(0, 0)), stand_of(7, one), stand_of(8, one))
     assert target.stand() == stand_of(8, one)
-    target.apply(Change.of_records(two), stand_of(8, one), stand_of(9, two))
+    target.apply(TargetChange.of_records(two), stand_of(8, one), stand_of(9, two))
     names = sorted(path.name for path in tmp_path.glob("*.parquet"))
     assert names == ["0000000001-tick-7.parquet", "0000000002-tick-9.parquet"]
     assert target.stand() == stand_of(9, two)
@@ -155,7 +155,7 @@ def test_files_of_other_columns_are_refused_with_both(tmp_path: Path) -> None:
     target.prepare(shape())
     follow(target, range(1, 2))
     with pytest.raises(SinkError) as caught:
-        target.prepare(Shape("s", "v", SCHEMA.set(2, pa.field("n", pa.string())), ("id",)))
+        target.prepare(TargetShape("s", "v", SCHEMA.set(2, pa.field("n", pa.string())), ("id",)))
     assert (
         caught.value.detail
         == "it has id int64, word string, n int64; the sink writes id int64, word string, n string"

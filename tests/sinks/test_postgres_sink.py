@@ -10,14 +10,14 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from headwater.clock import ManualClock, to_us
-from headwater.errors import UsageError
-from headwater.sinks.applying import Applier, refuse_occupied
-from headwater.sinks.checking import check
-from headwater.sinks.postgres import PostgresTarget
-from headwater.sinks.target import Shape, Since, SinkError, Target, TargetDownError
+from headwater.core.clock import ManualClock, to_us
+from headwater.core.errors import UsageError
+from headwater.core.types import parse_type
+from headwater.sinks.base.applier import Applier, refuse_occupied
+from headwater.sinks.base.sink_verify import check
+from headwater.sinks.base.target import Since, SinkError, Target, TargetDownError, TargetShape
+from headwater.sinks.postgres.target import PostgresTarget
 from headwater.testing.sinks import ScriptedFeed, SinkContract
-from headwater.types import parse_type
 from tests.postgres import PostgresServer
 
 BREAKING = """
@@ -135,7 +135,7 @@ class Follower:
         self.feed = ScriptedFeed(schema, self.clock)
         self.letters: list[Any] = []
         self.target = PostgresTarget(url, table)
-        self.shape = Shape("s", "v", schema, key)
+        self.shape = TargetShape("s", "v", schema, key)
         self.applier = self._applier("divert")
 
     def _applier(self, on_error: Any) -> Applier:
@@ -218,7 +218,7 @@ def test_times_of_any_year_are_kept(follow: Any) -> None:
 
 
 def _delta(table: pa.Table) -> Any:
-    from headwater.operators.delta import Delta
+    from headwater.operators.zset.delta import Delta
 
     return Delta.of(table.combine_chunks().to_batches()[0])
 
@@ -447,7 +447,7 @@ def test_what_is_no_name_of_a_table_is_refused(name: str) -> None:
 def test_a_server_that_is_not_there_is_tried_again(tmp_path: Any) -> None:
     target = PostgresTarget(f"postgresql://nobody@/none?host={tmp_path}", "t")
     with pytest.raises(TargetDownError, match="cannot be used now"):
-        target.prepare(Shape("s", "v", K_V, ("k",)))
+        target.prepare(TargetShape("s", "v", K_V, ("k",)))
 
 
 def test_a_sink_made_anew_with_another_table_does_not_go_on_from_the_old_one(follow: Any) -> None:

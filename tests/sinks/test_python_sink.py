@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.sinks.python import PythonTarget, RefusedRowError
-from headwater.sinks.target import SinkError, StandMovedError, Target, TargetDownError
+from headwater.sinks.base.target import CheckpointConflictError, SinkError, Target, TargetDownError
+from headwater.sinks.python.target import PythonTarget, RefusedRowError
 from tests.sinks.keeping import AtLeastOnceContract, Kept, Receiver
 from tests.sinks.samples import change_at, contents_at, follow, records_at, shape, stand_of, upsert
 
@@ -124,7 +124,7 @@ def test_a_target_that_was_overtaken_says_so() -> None:
     target = PythonTarget(lambda *_: None, kept)
     target.prepare(shape())
     follow(target, range(1, 3))
-    with pytest.raises(StandMovedError):
+    with pytest.raises(CheckpointConflictError):
         target.apply(change_at(3), None, stand_of(3, contents_at(3)))
 
 

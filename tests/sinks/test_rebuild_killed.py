@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headwater.clock import ManualClock
-from headwater.operators.delta import concat_rows
-from headwater.sinks.applying import Applier
-from headwater.sinks.checking import check
-from headwater.sinks.target import Target
+from headwater.core.clock import ManualClock
+from headwater.operators.zset.delta import concat_rows
+from headwater.sinks.base.applier import Applier
+from headwater.sinks.base.sink_verify import check
+from headwater.sinks.base.target import Target
 from tests.sinks.followers import SHAPE, contents_at, feed_at
 from tests.sinks.rebuilders import TICK, make, rebuilding
 

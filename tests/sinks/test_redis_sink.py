@@ -12,16 +12,16 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.clock import ManualClock
-from headwater.errors import UsageError
-from headwater.sinks import redis as redis_sink
-from headwater.sinks.applying import Applier
-from headwater.sinks.checking import check
-from headwater.sinks.redis import As, RedisTarget
-from headwater.sinks.redis_wire import Wire, command, tokens
-from headwater.sinks.target import Shape, Target, TargetDownError
+from headwater.core.clock import ManualClock
+from headwater.core.errors import UsageError
+from headwater.sinks.base.applier import Applier
+from headwater.sinks.base.sink_verify import check
+from headwater.sinks.base.target import Target, TargetDownError, TargetShape
+from headwater.sinks.redis import target as redis_sink
+from headwater.sinks.redis.redis_protocol import Wire, command, tokens
+from headwater.sinks.redis.target import As, RedisTarget
 from headwater.testing.sinks import ScriptedFeed, SinkContract
-from headwater.testing.sinks.suite import row
+from headwater.testing.sinks.sink_contract import row
 from tests.redis import RedisServer
 
 
@@ -150,7 +150,7 @@ class Follower:
         self.feed = ScriptedFeed(schema, self.clock)
         self.letters: list[Any] = []
         self.target = RedisTarget(url, **options)
-        self.shape = Shape("s", "v", schema, key)
+        self.shape = TargetShape("s", "v", schema, key)
         self.applier = Applier(
             self.shape, self.target, self.feed, self.clock, on_error="divert", letters=self.letters.append
         )
@@ -384,14 +384,14 @@ def test_options_that_do_not_fit_the_view_are_refused(
     redis_url: str, options: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(UsageError, match=told):
-        RedisTarget(redis_url, **options).prepare(Shape("s", "v", K_V, ("k",)))
+        RedisTarget(redis_url, **options).prepare(TargetShape("s", "v", K_V, ("k",)))
 
 
 def test_a_server_that_is_not_there_is_tried_again() -> None:
     with pytest.raises(TargetDownError, match="cannot be used now"):
-        RedisTarget("redis://127.0.0.1:1/0").prepare(Shape("s", "v", K_V, ("k",)))
+        RedisTarget("redis://127.0.0.1:1/0").prepare(TargetShape("s", "v", K_V, ("k",)))
     with pytest.raises(UsageError, match="is not one of Redis"):
-        RedisTarget("postgres://x").prepare(Shape("s", "v", K_V, ("k",)))
+        RedisTarget("postgres://x").prepare(TargetShape("s", "v", K_V, ("k",)))
 
 
 def test_a_server_without_memory_is_tried_again(follow: Any, client: Any) -> None:

@@ -16,12 +16,18 @@ import pytest
 import tantivy
 
 import headwater as hw
-from headwater.sinks.search import SearchTarget
-from headwater.sinks.search_index import SearchIndex
-from headwater.sinks.search_layout import HEAD, KEY, Layout
-from headwater.sinks.target import Shape, SinkError, StandMovedError, Target, TargetDownError
+from headwater.sinks.base.target import (
+    CheckpointConflictError,
+    SinkError,
+    Target,
+    TargetDownError,
+    TargetShape,
+)
+from headwater.sinks.search.search_index import SearchIndex
+from headwater.sinks.search.search_schema import HEAD, KEY, SearchLayout
+from headwater.sinks.search.target import SearchTarget
 from headwater.testing.sinks import SinkContract
-from headwater.testing.sinks.suite import row
+from headwater.testing.sinks.sink_contract import row
 from tests.sinks.killed import kill_and_compare
 from tests.sinks.samples import (
     EVERYTHING,
@@ -51,7 +57,7 @@ def books() -> pa.RecordBatch:
 def filled(path: Path, rows: pa.RecordBatch, key: tuple[str, ...] = ("id",), **options: Any) -> SearchIndex:
     """An index with these rows."""
     target = SearchTarget(path, **options)
-    target.prepare(Shape("s", "v", rows.schema, key))
+    target.prepare(TargetShape("s", "v", rows.schema, key))
     target.apply(upsert(rows, key), None, stand_of(1, rows))
     target.close()
     return SearchIndex(path)
@@ -83,7 +89,7 @@ class TestSearchTarget(SinkContract):
             raise OSError("no space left")
 
         with self.patch.context() as patch:
-            patch.setattr(Layout, "head", fail)
+            patch.setattr(SearchLayout, "head", fail)
             self.target.prepare(self.shape) if self.path.exists() else None
             yield
 
@@ -153,7 +159,7 @@ def test_every_type_comes_back_bit_for_bit(tmp_path: Path) -> None:
 def test_any_scalar_columns_can_be_the_key(tmp_path: Path, key: tuple[str, ...]) -> None:
     rows = everything().slice(0, 5)
     target = SearchTarget(tmp_path)
-    target.prepare(Shape("s", "v", EVERYTHING, key))
+    target.prepare(TargetShape("s", "v", EVERYTHING, key))
     target.apply(upsert(rows, key), None, stand_of(1, rows))
     target.apply(upsert(rows, key), stand_of(1, rows), stand_of(2, rows))
     assert same_rows(target.contents(), [rows])
@@ -177,7 +183,7 @@ def test_keys_that_are_long_stay_apart(tmp_path: Path) -> None:
     keys = ["k" * 70_000 + str(n) for n in range(3)]
     rows = pa.RecordBatch.from_arrays([pa.array(keys), pa.array([1, 2, 3])], schema=schema)
     target = SearchTarget(tmp_path)
-    target.prepare(Shape("s", "v", schema, ("k",)))
+    target.prepare(TargetShape("s", "v", schema, ("k",)))
     target.apply(upsert(rows, ("k",)), None, stand_of(1, rows))
     target.apply(
         upsert(rows.slice(1, 1), ("k",), rows.slice(0, 1)), stand_of(1, rows), stand_of(2, rows.slice(1))
@@ -193,7 +199,7 @@ def test_nothing_is_applied_from_another_stand(tmp_path: Path) -> None:
     target = SearchTarget(tmp_path)
     target.prepare(shape())
     follow(target, range(1, 4))
-    with pytest.raises(StandMovedError) as caught:
+    with pytest.raises(CheckpointConflictError) as caught:
         target.apply(upsert(contents_at(1), ("id",)), None, stand_of(9, contents_at(1)))
     assert caught.value.found == target.stand()
     assert same_rows(target.contents(), [contents_at(3)])
@@ -257,9 +263,7 @@ def test_readers_see_each_commit_from_another_process(tmp_path: Path) -> None:
     target = SearchTarget(tmp_path)
     target.prepare(shape())
     reader = SearchIndex(tmp_path)
-    program = (
-        "import sys; from headwater.sinks.search_index import SearchIndex as S; print(len(S(sys.argv[1])))"
-    )
+    program = "import sys; from headwater.sinks.search.search_index import SearchIndex as S; print(len(S(sys.argv[1])))"
     for tick in range(1, 4):
         follow(target, range(tick, tick + 1))
         assert len(reader) == contents_at(tick).num_rows
@@ -283,7 +287,7 @@ def test_an_index_of_other_columns_is_refused_with_what_differs(tmp_path: Path) 
     filled(tmp_path, books())
     changed = BOOKS.set(3, pa.field("year", pa.int64()))
     with pytest.raises(SinkError) as caught:
-        SearchTarget(tmp_path).prepare(Shape("s", "v", changed, ("id",)))
+        SearchTarget(tmp_path).prepare(TargetShape("s", "v", changed, ("id",)))
     assert caught.value.detail == "column year: INT there, BIGINT here"
 
 
@@ -293,13 +297,13 @@ def test_an_index_of_other_columns_is_refused_with_what_differs(tmp_path: Path) 
         (lambda p: SearchTarget(p, language="klingon"), "there is no language 'klingon'"),
         (lambda p: SearchTarget(p, accents="drop"), "accents cannot be 'drop'"),
         (
-            lambda p: SearchTarget(p, text=("year",)).prepare(Shape("s", "v", BOOKS, ("id",))),
+            lambda p: SearchTarget(p, text=("year",)).prepare(TargetShape("s", "v", BOOKS, ("id",))),
             "column 'year' cannot be",
         ),
-        (lambda p: SearchTarget(p).prepare(Shape("s", "v", BOOKS, (), "append")), "needs a key"),
+        (lambda p: SearchTarget(p).prepare(TargetShape("s", "v", BOOKS, (), "append")), "needs a key"),
         (
             lambda p: SearchTarget(p).prepare(
-                Shape("s", "v", pa.schema([("id", pa.int64()), ("_score", pa.int8())]), ("id",))
+                TargetShape("s", "v", pa.schema([("id", pa.int64()), ("_score", pa.int8())]), ("id",))
             ),
             "a search index uses itself",
         ),
@@ -382,7 +386,7 @@ def test_accents_can_be_folded(tmp_path: Path) -> None:
     index = filled(tmp_path / "folded", everything(), accents="fold")
     assert ids(index.query("text:schone")) == ids(index.query("text:schöne")) != []
     with pytest.raises(SinkError) as caught:
-        SearchTarget(tmp_path / "folded").prepare(Shape("s", "v", everything().schema, ("id",)))
+        SearchTarget(tmp_path / "folded").prepare(TargetShape("s", "v", everything().schema, ("id",)))
     assert "accents: False there, True here" in str(caught.value.detail)
 
 

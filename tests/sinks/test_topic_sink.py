@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 
 import headwater as hw
-from headwater.errors import StorageError
+from headwater.core.errors import StorageError
 from headwater.log.embedded import EmbeddedLog
 from headwater.log.protocol import Append, Log, Producer
-from headwater.sinks.target import Shape, SinkError, StandMovedError, Target
-from headwater.sinks.topic import TopicTarget
+from headwater.sinks.base.target import CheckpointConflictError, SinkError, Target, TargetShape
+from headwater.sinks.topic.target import TopicTarget
 from headwater.testing.sinks import SinkContract
-from headwater.testing.sinks.suite import row
+from headwater.testing.sinks.sink_contract import row
 from tests.sinks.changelogs import ChangelogContract
 from tests.sinks.samples import (
     EVERYTHING,
@@ -118,7 +118,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 def test_every_type_comes_back_bit_for_bit(log: Log) -> None:
     target = TopicTarget(log, "copy")
-    target.prepare(Shape("s", "v", EVERYTHING, ("id",)))
+    target.prepare(TargetShape("s", "v", EVERYTHING, ("id",)))
     rows = everything()
     target.apply(upsert(rows, ("id",)), None, stand_of(1, rows))
     assert same_rows(target.contents(), [rows])
@@ -175,7 +175,7 @@ def test_one_that_was_overtaken_between_looking_and_writing_is_told(
         return records(*arguments)
 
     monkeypatch.setattr(target, "_records", overtaken)
-    with pytest.raises(StandMovedError) as caught:
+    with pytest.raises(CheckpointConflictError) as caught:
         target.apply(upsert(contents_at(9), ("id",)), stand, stand_of(3, contents_at(9)))
     assert caught.value.found == other.stand()
     assert same_rows(other.contents(), [contents_at(3)])

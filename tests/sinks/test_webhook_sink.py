@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from headwater.clock import ManualClock
-from headwater.errors import SignatureError
-from headwater.signatures import check, secret_bytes
-from headwater.sinks.circuit import CircuitOptions
-from headwater.sinks.hook import Hook
-from headwater.sinks.target import RowsRefusedError, Shape, SinkError, Target, TargetDownError
-from headwater.sinks.webhook import WebhookOptions, WebhookTarget, signature
+from headwater.core.clock import ManualClock
+from headwater.core.errors import SignatureError
+from headwater.core.webhook_signatures import check, secret_bytes
+from headwater.sinks.base.circuit_breaker import CircuitOptions
+from headwater.sinks.base.http_post import Hook
+from headwater.sinks.base.target import RowsRefusedError, SinkError, Target, TargetDownError, TargetShape
+from headwater.sinks.webhook.target import HttpPostOptions, WebhookTarget, signature
 from tests.sinks.keeping import AtLeastOnceContract, Kept, Receiver
 from tests.sinks.receiving import Answer, Server
 from tests.sinks.samples import EVERYTHING, contents_at, everything, records_at, shape, stand_of, upsert
@@ -34,7 +34,7 @@ def server() -> Iterator[Server]:
 def webhook(server: Server, keeper: Kept | None = None, **options: Any) -> WebhookTarget:
     """A prepared target that does not wait between attempts."""
     waits: list[float] = []
-    chosen = WebhookOptions(**{"attempts": 3, **options})
+    chosen = HttpPostOptions(**{"attempts": 3, **options})
     target = WebhookTarget(server.url, keeper or Kept(), chosen, clock=ManualClock(), wait=waits.append)
     target.prepare(shape())
     target.waits = waits  # type: ignore[attr-defined]
@@ -54,7 +54,7 @@ class TestWebhookTarget(AtLeastOnceContract):
             target.close()
 
     def make_target(self) -> Target:
-        options = WebhookOptions(attempts=1, rows=3, circuit=CircuitOptions(open_s=0))
+        options = HttpPostOptions(attempts=1, rows=3, circuit=CircuitOptions(open_s=0))
         self.made.append(WebhookTarget(self.server.url, self.keeper, options))
         return self.made[-1]
 
@@ -126,7 +126,7 @@ def test_large_changes_are_several_requests_over_one_connection(server: Server) 
 
 def test_values_are_written_so_that_anybody_can_read_them(server: Server) -> None:
     target = WebhookTarget(server.url, Kept())
-    target.prepare(Shape("s", "v", EVERYTHING, ("id",)))
+    target.prepare(TargetShape("s", "v", EVERYTHING, ("id",)))
     target.apply(upsert(everything(), ("id",)), None, stand_of(1, everything()))
     first, second, missing, fourth, *_ = server.requests[0][2]["upserts"]
     assert first["at"] == "2024-01-01T12:00:00.000001Z"
@@ -311,7 +311,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 @pytest.mark.parametrize("token", ["of nobody's business\n", "of nobody's\r\nX-Other: 1", "nobody's \u20ac"])
 def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(SinkError, match="characters in it that a header cannot have") as caught:
-        WebhookTarget("http://host/", Kept(), WebhookOptions(token=token))
+        WebhookTarget("http://host/", Kept(), HttpPostOptions(token=token))
     assert "nobody" not in str(caught.value)
 
 
@@ -319,7 +319,7 @@ def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token: str) ->
 def test_a_secret_that_is_no_text_is_refused_and_not_shown(name: str) -> None:
     wrong: dict[str, Any] = {name: 20260131}
     with pytest.raises(SinkError, match=f"the {name} of the sink is a text, not a int") as caught:
-        WebhookTarget("http://host/", Kept(), WebhookOptions(**wrong))
+        WebhookTarget("http://host/", Kept(), HttpPostOptions(**wrong))
     assert "20260131" not in str(caught.value)
 
 
@@ -381,7 +381,7 @@ def test_an_attempt_later_is_signed_with_its_own_time_under_the_same_id(server: 
     target = WebhookTarget(
         server.url,
         Kept(),
-        WebhookOptions(secret="hush"),
+        HttpPostOptions(secret="hush"),
         clock=clock,
         wait=lambda _: clock.advance("3 seconds"),
     )
@@ -406,7 +406,7 @@ def test_without_a_secret_nothing_is_signed(server: Server) -> None:
 def test_a_receiver_that_fails_again_and_again_is_left_alone_and_then_tried_once(server: Server) -> None:
     clock = ManualClock()
     server.answer = lambda *_: (500, "out of order", {})
-    options = WebhookOptions(attempts=4, circuit=CircuitOptions(opens_after=6, open_s=30))
+    options = HttpPostOptions(attempts=4, circuit=CircuitOptions(opens_after=6, open_s=30))
     target = WebhookTarget(server.url, Kept(), options, clock=clock, wait=lambda _: None)
     target.prepare(shape())
     change = (upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
@@ -464,7 +464,7 @@ def test_a_receiver_that_answers_byte_by_byte_has_the_whole_time_and_no_more(beg
         thread = threading.Thread(target=drip)
         thread.start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        target = WebhookTarget(url, Kept(), WebhookOptions(attempts=1, timeout_s=0.2))
+        target = WebhookTarget(url, Kept(), HttpPostOptions(attempts=1, timeout_s=0.2))
         target.prepare(shape())
         with pytest.raises(TargetDownError) as caught:
             target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from headwater.clock import ManualClock
-from headwater.errors import HeadwaterError, TickNotKeptError
+from headwater.core.clock import ManualClock
+from headwater.core.errors import HeadwaterError, TickNotKeptError
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import claim
-from headwater.state.serving import view_changes, view_contents
+from headwater.state.view_reader import view_changes, view_contents
 from headwater.testing import Crash, FaultyStorage
-from headwater.testing.faults import Call
+from headwater.testing.faults import StorageCall
 from tests.state.ticks import CONTENTS, VIEW, Engine, run_of
 
 LONG = os.environ.get("HEADWATER_LONG") == "1"
@@ -107,7 +107,7 @@ def at_every_call(tmp_path: Path, power: int | None) -> None:
     storage, told = FaultyStorage(tmp_path / "run"), list[int]()
     image = tmp_path / "image"
 
-    def look(call: Call) -> None:
+    def look(call: StorageCall) -> None:
         kinds = [False, True] if call.operation == "write_at" and len(call.data) > 1 else [False]
         for torn in kinds:
             seed = None if power is None else power * 100_000 + call.number

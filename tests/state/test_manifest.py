@@ -11,9 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.errors import CorruptionError, NewerVersionError
-from headwater.state.manifest import FORMAT, Manifest, ViewState, decode_schema, encode_schema
-from headwater.state.refs import RunRef
+from headwater.core.errors import CorruptionError, NewerVersionError
+from headwater.core.positions import Token
+from headwater.state.manifest import (
+    FORMAT,
+    CollectionRecord,
+    Manifest,
+    ViewState,
+    decode_schema,
+    encode_schema,
+)
+from headwater.state.run_refs import RunRef
 from tests.state.ticks import SCHEMA, some_ref
 
 TEXT = encode_schema(SCHEMA)
@@ -39,7 +47,9 @@ def made(**changes: Any) -> Manifest:
         "positions": {"clicks": {0: 3, 11: 4}, 'odd "name"\n': {0: 2**62}},
         "arrangements": {"a@1/agg.0": (some_ref(), some_ref(2, offset=6400)), "b@2/out": ()},
         "views": {
-            "a": ViewState("a", 1, "live", "a@1/out", TEXT, change=some_ref(3), extra={"key": [0]}),
+            "a": ViewState(
+                "a", 1, "live", "a@1/out", TEXT, change=some_ref(3), record=CollectionRecord(key=(0,))
+            ),
             "b": stopped,
         },
         "extra": {"catalog": 3},
@@ -65,6 +75,15 @@ def test_it_is_plain_json() -> None:
 def test_a_tick_with_nothing_comes_back() -> None:
     manifest = Manifest(1, 1, 0, 0, {})
     assert Manifest.decode(manifest.encode(), NAME) == manifest
+
+
+def test_the_ids_of_a_tick_come_back_and_one_without_is_written_as_before() -> None:
+    plain = made().encode()
+    assert not {"id", "previous", "commit"} & set(orjson.loads(plain))
+    named = made(id="a" * 16, previous="b" * 16, commit="c" * 16)
+    assert Manifest.decode(named.encode(), NAME) == named
+    assert str(named.token) == f"{named.tick}-{'a' * 16}"
+    assert Manifest.decode(plain, NAME).token == Token(named.tick)
 
 
 def test_the_next_manifest_shares_what_did_not_change() -> None:

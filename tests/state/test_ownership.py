@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from headwater.clock import ManualClock
-from headwater.errors import ClosedError, CorruptionError, DiskFullError, EngineRunningError, FencedError
+from headwater.core.clock import ManualClock
+from headwater.core.errors import (
+    ClosedError,
+    CorruptionError,
+    DiskFullError,
+    EngineRunningError,
+    FencedError,
+)
+from headwater.core.storage import Storage
 from headwater.state.ownership import Ownership, claim, current_epoch, owner
-from headwater.storage import Storage
 from headwater.testing import FaultyStorage
 
 
@@ -172,9 +178,9 @@ def test_a_claim_that_freezes_half_way_keeps_nobody_out(tmp_path: Path, clock: M
 def test_an_engine_that_was_killed_is_followed_at_once(storage: Storage, clock: ManualClock) -> None:
     script = """
         import sys
-        from headwater.clock import SystemClock
+        from headwater.core.clock import SystemClock
         from headwater.state.ownership import claim
-        from headwater.storage import Storage
+        from headwater.core.storage import Storage
         ownership = claim(Storage(sys.argv[1]), SystemClock())
         print(ownership.epoch, flush=True)
         sys.stdin.read()

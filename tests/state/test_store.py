@@ -7,17 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from headwater.clock import ManualClock, from_us
-from headwater.errors import CorruptionError, DiskFullError, FencedError, StorageError, TickNotKeptError
-from headwater.operators.runs import Run
+from headwater.core.clock import ManualClock, from_us
+from headwater.core.errors import (
+    CorruptionError,
+    DiskFullError,
+    FencedError,
+    OtherHistoryError,
+    StorageError,
+    TickNotKeptError,
+)
+from headwater.core.positions import Token
+from headwater.core.storage import Storage
+from headwater.operators.zset.runs import Run
 from headwater.state import cache
 from headwater.state.cache import RunCache
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import claim
-from headwater.state.refs import RunRef
+from headwater.state.run_refs import RunRef
 from headwater.state.store import StateStore
 from headwater.state.writer import Writer
-from headwater.storage import Storage
 from headwater.testing import FaultyStorage
 from tests.state.ticks import CONTENTS, Engine, run_of
 
@@ -64,7 +72,7 @@ def test_what_was_held_in_memory_is_touched_once_it_is_mapped(
 ) -> None:
     monkeypatch.setattr(cache, "HELD_BYTES_MAX", 0)
     store = StateStore(Storage(tmp_path), ManualClock())
-    held, touched = store._cache, list[RunRef]()
+    held, touched = store.stored_runs._cache, list[RunRef]()
     monkeypatch.setattr(held, "touch", lambda ref: (touched.append(ref), RunCache.touch(held, ref)))
     writer = store.begin(1, 1)
     runs = [run_of({n: 1}) for n in range(3)]
@@ -427,7 +435,7 @@ def test_a_reader_keeps_what_it_holds_and_learns_what_is_gone(engine: Engine) ->
 
 
 def test_a_reader_lets_go_of_removed_files_in_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwater.state.store._FORGET_EVERY_TICKS", 2)
+    monkeypatch.setattr("headwater.state.stored_runs._FORGET_EVERY_TICKS", 2)
     reader = other(engine)
     slow = engine.ticks(3)[-1]
     assert reader.latest() == slow
@@ -436,7 +444,7 @@ def test_a_reader_lets_go_of_removed_files_in_time(engine: Engine, monkeypatch: 
     merged(engine)
     engine.store.collect(1)
     reader.latest()
-    assert set(reader._cache._maps) == set()
+    assert set(reader.stored_runs._cache._maps) == set()
 
 
 def test_what_is_being_written_is_spared(engine: Engine) -> None:
@@ -524,4 +532,21 @@ def test_a_full_disk_after_the_commit_does_not_undo_it(tmp_path: Path) -> None:
     storage.fail(28, name="state/cuts/*")
     engine.ticks(2)
     assert engine.store.ticks() == [1, 2, 3]
-    assert engine.store._cuts.last_tick() == 3
+    assert engine.store._manifests._cuts.last_tick() == 3
+
+
+def test_a_token_of_another_tick_of_that_number_is_refused_also_when_the_tick_is_kept_no_more(
+    tmp_path: Path,
+) -> None:
+    engine = Engine(Storage(tmp_path))
+    tokens = [engine.tick({n: 1}, id=f"{n:016x}").token for n in range(1, 6)]
+    engine.store.collect(2)
+    assert engine.store.ticks() == [4, 5]
+    for token in tokens:
+        engine.store.check_token(token)
+        engine.store.check_token(Token(token.number))  # a number alone is taken at its word
+        with pytest.raises(OtherHistoryError) as told:
+            engine.store.check_token(Token(token.number, "f" * 16))
+        assert (told.value.tick, told.value.found) == (token.number, token.id)
+    with pytest.raises(TickNotKeptError):
+        engine.store.check_token(Token(6, "f" * 16))

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headwater.clock import ManualClock
-from headwater.operators.delta import Delta
-from headwater.operators.runs import Run, arrange
+from headwater.core.clock import ManualClock
+from headwater.core.storage import Storage
+from headwater.operators.zset.delta import Delta
+from headwater.operators.zset.runs import Run, arrange
 from headwater.state.manifest import Manifest, ViewState, encode_schema
-from headwater.state.refs import RunRef
+from headwater.state.run_refs import RunRef
 from headwater.state.store import StateStore
-from headwater.storage import Storage
 
 SCHEMA = pa.schema([("n", pa.int64()), ("name", pa.string())])
 VIEW = "numbers"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
-from headwater.clock import ManualClock
+from headwater.core.clock import ManualClock
 
 
 @pytest.fixture

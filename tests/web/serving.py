@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import headwater as hw
 from headwater.web.app import App
-from headwater.web.settings import ServerSettings
+from headwater.web.server_settings import ServerSettings
 from tests.repo.tree import ROOT
 
 NDJSON = {"content-type": "application/x-ndjson"}

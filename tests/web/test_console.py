@@ -1,6 +1,7 @@
 """The console as a person meets it: in a browser, by mouse and by keyboard."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from playwright.sync_api import expect
 import headwater as hw
 from headwater.web import tokens
 from headwater.web.server import beside
-from headwater.web.settings import ServerSettings
+from headwater.web.server_settings import ServerSettings
 from tests.web.browsing import chromium, page_of
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ def browser() -> Iterator["Browser"]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def shop(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[hw.Workspace]:
-    with hw.open(tmp_path_factory.mktemp("console") / "shop", spark=spark) as ws:
+@contextmanager
+def made_shop(place: Path, spark: "SparkSession") -> Iterator[hw.Workspace]:
+    with hw.open(place, spark=spark) as ws:
         ws.sql(SHOP)
         for n in range(1, 5):
             order(ws, n, "ch", str(n))
@@ -50,6 +51,12 @@ def shop(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ite
         order(ws, 5, "at", MARKUP)
         click(ws, "/late", -9)
         ws.run()
+        yield ws
+
+
+@pytest.fixture(scope="module")
+def shop(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[hw.Workspace]:
+    with made_shop(tmp_path_factory.mktemp("console") / "shop", spark) as ws:
         yield ws
 
 
@@ -73,6 +80,33 @@ def cells(page: "Page") -> list[list[str]]:
 
 def see(page: "Page", text: str) -> None:
     page.get_by_text(text).first.wait_for()
+
+
+# --- health --------------------------------------------------------------------------------------------------------
+
+
+def test_the_header_is_not_green_without_an_engine_and_leads_to_what_is_wrong(
+    browser: "Browser", spark: "SparkSession", tmp_path: Path
+) -> None:
+    with (
+        made_shop(tmp_path / "shop", spark) as shop,
+        beside(shop, ServerSettings(port=0)) as address,
+        page_of(browser, address) as page,
+    ):
+        shop.log.faults.report("background", "telling of alerts", "the receiver is gone", "headwater doctor")
+        see(page, "engine not running")
+        assert page.locator(".bar .dot").first.get_attribute("data-tone") == "warn"
+        header = page.locator(".bar-health").first
+        expect(header).to_have_text("2 unhealthy")
+        assert header.get_attribute("data-tone") == "bad"
+        expect(page.locator(".bar-health").nth(1)).to_have_text("1 row left out")
+        header.click()
+        see(page, "the receiver is gone")
+        see(page, "headwater doctor")
+        see(page, "headwater dead list priced")
+        shop.log.faults.clear("background", "telling of alerts")
+        expect(header).to_have_text("1 unhealthy")
+        expect(page.get_by_text("the receiver is gone")).to_have_count(0)
 
 
 # --- pages ---------------------------------------------------------------------------------------------------------
@@ -157,7 +191,7 @@ def test_sql_is_answered_as_a_table_and_a_plot_and_refused_with_a_hint(
     browser: "Browser", address: str
 ) -> None:
     with page_of(browser, address, "#/sql") as page:
-        page.locator("textarea").fill("SELECT country, revenue FROM revenue")
+        page.locator("textarea").fill("SELECT country, revenue FROM revenue WHERE country = 'ch'")
         page.get_by_role("button", name="Run").click()
         page.locator("main tbody tr").wait_for()
         assert cells(page) == [["ch", "10"]]
@@ -239,9 +273,13 @@ def test_a_tick_is_chosen_with_the_keys(browser: "Browser", address: str) -> Non
 
 
 def test_a_dead_letter_is_corrected_and_replayed(
-    browser: "Browser", shop: hw.Workspace, address: str
+    browser: "Browser", spark: "SparkSession", tmp_path: Path
 ) -> None:
-    with page_of(browser, address, "#/dead") as page:
+    with (
+        made_shop(tmp_path / "shop", spark) as shop,
+        beside(shop, ServerSettings(port=0)) as address,
+        page_of(browser, address, "#/dead") as page,
+    ):
         page.get_by_role("button", name="priced/orders-0-4").click()
         panel = page.get_by_role("dialog", name="dead priced/orders-0-4")
         panel.get_by_role("button", name="Replay").click()
@@ -251,8 +289,8 @@ def test_a_dead_letter_is_corrected_and_replayed(
         see(page, "was replayed and taken")
         panel.get_by_text("edit by console").wait_for()
         see(page, "No row waits for anybody.")
-    shop.run()
-    assert {"country": "at", "revenue": 41} in shop.query("SELECT * FROM revenue").to_pylist()
+        shop.run()
+        assert {"country": "at", "revenue": 41} in shop.query("SELECT * FROM revenue").to_pylist()
 
 
 def test_a_server_that_goes_away_and_comes_back_is_told_of(browser: "Browser", tmp_path: Path) -> None:

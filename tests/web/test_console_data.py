@@ -11,14 +11,15 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater.web import console_data as data
-from headwater.web import console_live, tokens
-from headwater.web.console_files import files, open_paths
-from headwater.web.console_live import Sampler
-from headwater.web.console_ticks import Ticks
-from headwater.web.served import Served
+from headwater.web import tokens
+from headwater.web.console import console_data as data
+from headwater.web.console import console_live
+from headwater.web.console.console_files import files, open_paths
+from headwater.web.console.console_live import Sampler
+from headwater.web.console.console_ticks import TickHistory
 from headwater.web.server import beside
-from headwater.web.settings import ServerSettings
+from headwater.web.server_context import ServedWorkspace
+from headwater.web.server_settings import ServerSettings
 from tests.web.serving import AppClient, client_of
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def test_an_empty_workspace_has_an_empty_picture(ws: hw.Workspace) -> None:
         assert found(client, "graph")["nodes"] == []
         assert found(client, "ticks") == {"kept": 0, "ticks": []}
         assert found(client, "dead") == {"total": 0, "silent": {}, "letters": []}
-        sample = Sampler(client.app._here, Ticks(ws._views.store)).take()
+        sample = Sampler(client.app._here, TickHistory(ws._views.store)).take()
         assert (sample["figures"], sample["tick"], sample["engine"]) == ({}, None, None)
 
 
@@ -164,7 +165,7 @@ def test_values_of_every_shape_are_sorted_searched_and_shown() -> None:
 def test_rates_are_those_of_the_last_seconds(ws: hw.Workspace, clock: Any) -> None:
     ws.sql(CLICKS)
     with client_of(ws) as client:
-        sampler = Sampler(client.app._here, Ticks(ws._views.store))
+        sampler = Sampler(client.app._here, TickHistory(ws._views.store))
         assert sampler.take()["figures"]["topic:clicks"]["rate"] is None
         for seconds, rows, rate in ((1, 10, 10.0), (1, 30, 20.0), (10, 0, 0.0)):
             ws.topic("clicks").append([{"user": 1, "url": "/", "at": at(0)}] * rows)
@@ -231,7 +232,7 @@ def test_nothing_is_sampled_while_nobody_looks(ws: hw.Workspace, monkeypatch: py
         return pulse.samples
 
     async def scenario() -> None:
-        here = Served(ws, ServerSettings())
+        here = ServedWorkspace(ws, ServerSettings())
         await here.open()
         pulse = console_live.Pulse(here)
         before = await look(pulse)

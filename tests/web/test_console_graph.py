@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.web.console_graph import GAP_Y, HEIGHT, KINDS, WIDTH, Kind, Picture, draw
+from headwater.web.console.console_graph import GAP_Y, HEIGHT, KINDS, WIDTH, Kind, Picture, draw
 
 SHOP: dict[str, Kind] = {
     "source:shop": "source",

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.errors import DiskFullError, StorageError, UsageError
-from headwater.web import pages, tokens
+from headwater.core.errors import DiskFullError, StorageError, UsageError
+from headwater.web import tokens
+from headwater.web.access_control import HOOKS, OPEN_PATHS
 from headwater.web.app import ROUTES
-from headwater.web.gate import HOOKS, OPEN_PATHS
-from headwater.web.openapi import DOCUMENT
-from headwater.web.settings import ServerSettings
+from headwater.web.routes import pages
+from headwater.web.routes.openapi import DOCUMENT
+from headwater.web.server_settings import ServerSettings
 from tests.web.serving import PROBLEM, AppClient, client_of
 
 

@@ -21,18 +21,18 @@ import pytest
 from click.testing import CliRunner
 
 import headwater as hw
-from headwater.capture.webhook import WebhookSource
-from headwater.catalog import define_topic
+from headwater.catalog.definitions import define_topic
 from headwater.cli.program import cli
-from headwater.clock import ManualClock
-from headwater.log.embedded.log import EmbeddedLog
-from headwater.queries.parsing import parse_columns
+from headwater.core.clock import ManualClock
+from headwater.core.types import normalize_schema
+from headwater.log.embedded.embedded_log import EmbeddedLog
+from headwater.sources.webhook_source import WebhookSource
+from headwater.sql.parser import parse_columns
 from headwater.testing import Crash, FaultyStorage
-from headwater.types import normalize_schema
-from headwater.web.bodies import Media
-from headwater.web.ingest import Origin, Post, _Writing
-from headwater.web.keys import DELIVERIES, SCHEMA, Keys, key_of
-from headwater.web.settings import ServerSettings
+from headwater.web.idempotency_keys import DELIVERIES, SCHEMA, IdempotencyKeys, key_of
+from headwater.web.ingest import DeliveryOrigin, Post, _Writing
+from headwater.web.request_bodies import Media
+from headwater.web.server_settings import ServerSettings
 from headwater.web.tokens import create
 from tests.web.serving import PROBLEM, AppClient, ServerProcess, client_of
 
@@ -120,7 +120,7 @@ def test_a_delivery_is_a_row_with_its_text_and_its_columns(
     assert (row["country"], row["lines"], row["at"].hour) == ("ch", ["a", "b"], 12)
     assert row["received_at"].timestamp() == clock.now_us() / 1e6
     assert ws.query("SELECT country FROM orders").to_pylist() == [{"country": "ch"}]
-    assert answer.headers["headwater-receipt"] == "orders:0@0-1"
+    assert answer.headers["headwater-receipt"].startswith("orders:0@0-1~")
 
 
 def test_private_columns_are_encrypted_and_so_is_the_text_that_they_came_in(
@@ -277,7 +277,7 @@ def test_dying_at_any_call_to_the_disk_neither_loses_nor_repeats_a_delivery(
         storage.crash_at(len(storage.calls) + 1 + crashes % 17)
         try:
             with contextlib.closing(EmbeddedLog.open(storage.root, storage=storage, clock=clock)) as log:
-                keys = Keys(log, clock, lambda log=log: log.topic(DELIVERIES))  # type: ignore[misc]
+                keys = IdempotencyKeys(log, clock, lambda log=log: log.topic(DELIVERIES))  # type: ignore[misc]
                 writing = _Writing(log, keys, keys, 1 << 20)
                 while True:
                     group = [post_of(source, clock, f"msg_{number + n}") for n in range(3)]
@@ -302,7 +302,7 @@ def post_of(source: WebhookSource, clock: ManualClock, name: str) -> Post:
     body = b'{"id": 1}'
     made = source.delivered(signed(body, name, clock.now_us() // 1_000_000), body)
     key = key_of(made.id, "hook:shop", "shop", "", b"")
-    return Post(body, Media.JSON, key, Origin("shop", made.row, made.sent_us))
+    return Post(body, Media.JSON, key, DeliveryOrigin("shop", made.row, made.sent_us))
 
 
 @pytest.mark.long
@@ -372,6 +372,16 @@ def test_whatever_is_not_signed_now_and_by_the_secret_writes_nothing(
     )
     assert rows(ws) == []
     assert deliver(client, clock, late_s=-300).status_code == 200
+
+
+def test_a_delivery_of_too_many_objects_is_refused(ws: hw.Workspace, clock: ManualClock) -> None:
+    ws.sql(SHOP.replace("2 KB", "64 MB"))
+    with client_of(ws) as client:
+        for count, status in ((100, 200), (1_000_000, 400)):
+            body = b'{"id": 1, "more": [' + b"[]," * count + b"[]]}"
+            answer = deliver(client, clock, f"msg_{count}", body)
+            assert answer.status_code == status, answer.text
+    assert "1,000,000 objects and arrays" in problem(answer, 400, "bad-request")["detail"]
 
 
 def test_what_is_signed_and_cannot_be_read_is_refused_with_a_problem(

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headwater as hw
+from headwater.catalog.conform import conform
 from headwater.log.protocol import Append
-from headwater.records import conform
-from headwater.web.keys import _read_share, _write_share
-from headwater.web.shares import own_receipt, shares_after, shares_of
+from headwater.web.idempotency_keys import _read_share, _write_share
+from headwater.web.shared_receipts import own_receipt, shares_after, shares_of
 
 TOPICS = ["", "WITH (partitions = 3)", "WITH (partitions = 5, partition_by = 'user')"]
 

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 import headwater as hw
-from headwater.web.arriving import connections_max
+from headwater.web.request_limits import connections_max
 from headwater.web.server import beside
-from headwater.web.settings import ServerSettings
+from headwater.web.server_settings import ServerSettings
 from tests.web.serving import PROBLEM
 
 ROWS = 3_000

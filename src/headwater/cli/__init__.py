@@ -1,6 +1,22 @@
-"""The command line. `headwater` and `python -m headwater` both start here.
+"""Command line: the `headwater` program.
 
-Ctrl-C while the program is still being loaded ends it as quietly as later: nothing is open then.
+Ctrl-C while the program is still loading ends it quietly, as it does later.
+
+Called by the console script and `python -m headwater`; imports catalog, connectors, core, deletion, engine,
+execution, lineage, log, queues, serving, sinks, sources, spark, sql, state, verify, views, web, workspace.
+
+In import order, bottom to top:
+
+    logs           the log file `logs/headwater.log`, in JSON lines
+    output         printing: tables, JSON, errors, progress
+    project        the project that `headwater init --project` creates
+    inputs         input files of `headwater append`, in chunks
+    overview       the live table of `headwater run`
+    results        printing results of statements
+    session        the workspace of a command, opened on demand
+    live_progress  progress while an engine runs
+    commands/      the commands, one module each
+    program        the program: global options, list of commands, exit status
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ import click
 import orjson
 import pyarrow as pa
 
-from headwater.catalog import HIDDEN, TopicDefinition
+from headwater.catalog.definitions import HIDDEN, TopicDefinition
 from headwater.cli.output import INPUT_FORMATS
-from headwater.errors import BadRowError, UsageError
-from headwater.texts import decoded, json_decoder, text_decoder
+from headwater.core.errors import BadRowError, UsageError
+from headwater.core.json_csv import decoded, json_decoder, text_decoder
 
 _SUFFIXES = {
     ".json": "json",
@@ -40,7 +40,7 @@ _IGNORED = {name for name in HIDDEN if name != "_op"}
 
 
 @dataclass(frozen=True)
-class Chunk:
+class InputChunk:
     """Rows, the place of each (line or row number, from 1), and how many bytes of the file are done with them."""
 
     rows: Any
@@ -73,7 +73,7 @@ def size_of(file: str) -> int | None:
 
 def read_chunks(
     file: str, kind: str, topic: TopicDefinition, chunk_rows: int, null: str = "", *, live: bool = False
-) -> Iterator[Chunk]:
+) -> Iterator[InputChunk]:
     """The rows of a file in chunks of `chunk_rows`, the last one smaller; `live` JSON lines of a pipe make a smaller
     chunk whenever nothing more has come yet, so that a trickle is not held back."""
     with click.open_file(file, "rb") as source:
@@ -104,7 +104,7 @@ def _arriving(source: IO[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _json(source: Iterable[bytes], topic: TopicDefinition, chunk_rows: int) -> Iterator[Chunk]:
+def _json(source: Iterable[bytes], topic: TopicDefinition, chunk_rows: int) -> Iterator[InputChunk]:
     decoders = {f.name: (d, f) for f in topic.schema if (d := json_decoder(f.type))}
     exact = any(_has_decimal(f.type) for f in topic.schema)
     rows: list[dict[str, Any]] = []
@@ -112,7 +112,7 @@ def _json(source: Iterable[bytes], topic: TopicDefinition, chunk_rows: int) -> I
     done = number = 0
     for line in source:
         if not line and rows:
-            yield Chunk(rows, places, done)
+            yield InputChunk(rows, places, done)
             rows, places = [], []
         done += len(line)
         number += bool(line)
@@ -128,10 +128,10 @@ def _json(source: Iterable[bytes], topic: TopicDefinition, chunk_rows: int) -> I
         rows.append(row)
         places.append(number)
         if len(rows) == chunk_rows:
-            yield Chunk(rows, places, done)
+            yield InputChunk(rows, places, done)
             rows, places = [], []
     if rows:
-        yield Chunk(rows, places, done)
+        yield InputChunk(rows, places, done)
 
 
 def _object(line: bytes, number: int, topic: TopicDefinition, exact: bool) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _has_decimal(kind: pa.DataType) -> bool:
 
 def _csv(
     source: IO[bytes], topic: TopicDefinition, chunk_rows: int, delimiter: str, null: str
-) -> Iterator[Chunk]:
+) -> Iterator[InputChunk]:
     reader = csv.reader(_text_lines(source, topic), delimiter=delimiter, strict=True)
     try:
         header = next(reader, [])
@@ -183,7 +183,7 @@ def _csv(
                     places.append(reader.line_num)
             if not rows:
                 return
-            yield Chunk(rows, places, _tell(source))
+            yield InputChunk(rows, places, _tell(source))
     except csv.Error as error:
         raise BadRowError(
             f"line {reader.line_num} for topic {topic.name!r} is not CSV: {error}",
@@ -257,14 +257,14 @@ def _csv_row(
     return row
 
 
-def _arrow(source: IO[bytes], kind: str, chunk_rows: int) -> Iterator[Chunk]:
+def _arrow(source: IO[bytes], kind: str, chunk_rows: int) -> Iterator[InputChunk]:
     done = 0
     buffered: Any = source if isinstance(source, io.BufferedReader) else io.BufferedReader(cast(Any, source))
     for batch in _batches(buffered, kind, chunk_rows):
         batch = batch.select([n for n in batch.schema.names if n not in _IGNORED])
         for at in range(0, batch.num_rows, chunk_rows):
             piece = batch.slice(at, chunk_rows)
-            yield Chunk(piece, range(done + 1, done + piece.num_rows + 1), _tell(source), "row")
+            yield InputChunk(piece, range(done + 1, done + piece.num_rows + 1), _tell(source), "row")
             done += piece.num_rows
 
 

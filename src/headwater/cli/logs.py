@@ -19,9 +19,9 @@ from typing import Any
 
 import click
 
-from headwater import errors as e
-from headwater.clock import from_us, timestamp
-from headwater.errors import HeadwaterError, UsageError
+from headwater.core import errors as e
+from headwater.core.clock import from_us, timestamp
+from headwater.core.errors import HeadwaterError, UsageError
 
 VARIABLE = "HEADWATER_LOG"
 LEVELS = ("debug", "info", "warning", "error", "off")
@@ -73,9 +73,7 @@ class JsonLines(logging.Formatter):
 
 def _plain(value: Any) -> Any:
     """A value as JSON has it, without passwords."""
-    from headwater.connections import (
-        without_password,  # not at the top: `headwater --help` loads nothing heavy
-    )
+    from headwater.catalog.connectors import without_password  # `headwater --help` loads nothing heavy
 
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}

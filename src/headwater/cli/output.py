@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from headwater.clock import SystemClock, timestamp
+from headwater.core.clock import SystemClock, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from headwater.errors import HeadwaterError
+    from headwater.core.errors import HeadwaterError
 
 INPUT_FORMATS = ("json", "csv", "tsv", "parquet", "arrow")
 """What `headwater append` reads."""
@@ -56,7 +56,7 @@ def print_listing(rows: Iterable[Mapping[str, Any]], *, as_json: bool, empty: st
         print_table(listed)
 
 
-def print_table(rows: list[Mapping[str, Any]]) -> None:
+def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
     """A table that fits the terminal; elsewhere it is as wide as it needs to be."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -110,7 +110,7 @@ def print_error(error: HeadwaterError) -> None:
         click.echo(note, err=True)
 
 
-class Advance(Protocol):
+class ReportAdvance(Protocol):
     """Says how much is done, with a word on it; `total` if that is another than it was."""
 
     def __call__(self, done: int, note: str, total: int | None = None) -> None:
@@ -119,7 +119,7 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress(what: str, total: int | None, *, unit: str = "bytes") -> Iterator[Advance]:
+def progress(what: str, total: int | None, *, unit: str = "bytes") -> Iterator[ReportAdvance]:
     """Show progress while the block runs; call what it gives with what is done so far."""
     if sys.stderr.isatty():
         with _bar(what, total, unit) as advance:
@@ -129,7 +129,7 @@ def progress(what: str, total: int | None, *, unit: str = "bytes") -> Iterator[A
 
 
 @contextmanager
-def _bar(what: str, total: int | None, unit: str) -> Iterator[Advance]:
+def _bar(what: str, total: int | None, unit: str) -> Iterator[ReportAdvance]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -151,7 +151,7 @@ def _bar(what: str, total: int | None, unit: str) -> Iterator[Advance]:
         yield advance
 
 
-def _lines(what: str, total: int | None, unit: str) -> Advance:
+def _lines(what: str, total: int | None, unit: str) -> ReportAdvance:
     clock = SystemClock()
     last = clock.steady_ms()
     whole = total

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headwater.cli.output import cell
-from headwater.runtime.standing import standings
+from headwater.views.view_status import standings
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from headwater.connectors.health.health import Health
     from headwater.log.protocol import Log
     from headwater.state.manifest import Manifest
+
+
+BAD = ("stopped", "failed", "retrying", "behind", "upstream stopped")
+"""States that are shown in red."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,14 @@ class Overview:
         sources: Mapping[str, Mapping[str, Any]],
         sinks: Mapping[str, Mapping[str, Any]],
         now_ms: float,
+        health: Health | None = None,
     ) -> list[Line]:
-        """What there is now: facts of sources and sinks are those that their keepers tell."""
+        """What there is now: facts of sources and sinks are those that their runners report. What is unhealthy is shown as that."""
         counts: dict[tuple[str, str], int] = {}
         lines = []
         for name, facts in sorted(sources.items()):
             counts["source", name] = int(facts.get("rows") or 0)
-            lines.append(Line("source", name, "failed" if facts.get("failed") else "captured"))
+            lines.append(Line("source", name, "captured" if facts.get("up", True) else "failed"))
         for name in sorted(self._log.topics()):
             if not name.startswith("_"):  # the workspace's own
                 counts["topic", name] = sum(info.end for info in self._log.partitions(name).values())
@@ -64,7 +70,7 @@ class Overview:
             Line(
                 line.kind,
                 line.name,
-                line.state,
+                _state(line, health),
                 counts[line.kind, line.name],
                 self._rate(counts, (line.kind, line.name), seconds),
                 line.behind,
@@ -82,6 +88,12 @@ class Overview:
         return max(0, counts[place] - self._before[place]) / seconds  # a count begins anew with its thread
 
 
+def _state(line: Line, health: Health | None) -> str:
+    kind: Any = "sink" if line.kind == "follower" else line.kind
+    found = health.of(kind, line.name) if health is not None else None
+    return line.state if found is None or found.severity == "ok" else found.state
+
+
 def drawn(lines: list[Line], below: str) -> RenderableType:
     """The table, with a line below it."""
     from rich.console import Group
@@ -94,7 +106,7 @@ def drawn(lines: list[Line], below: str) -> RenderableType:
             name, justify="right" if name in ("rows", "rows/s", "behind") else "left", no_wrap=True
         )
     for line in lines:
-        style = "red" if line.state in ("stopped", "failed", "retrying") else ""
+        style = "red" if line.state in BAD else ""
         rate = None if line.per_second is None else round(line.per_second)
         figures = (cell(line.rows), cell(rate), "" if line.behind is None else cell(line.behind))
         table.add_row(Text(line.kind, "dim"), Text(line.name), *figures, Text(line.state, style))

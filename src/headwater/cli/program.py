@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 import click
 
 from headwater import __version__
-from headwater.cli import (
-    INTERRUPTED,
+from headwater.cli import INTERRUPTED
+from headwater.cli.commands import (
     append,
     dead,
     deletion,
@@ -25,21 +25,22 @@ from headwater.cli import (
     doctor,
     engine,
     late,
+    maintenance,
     metrics,
     queue,
     rebuild,
     search,
     serve,
     standing,
+    status,
     tail,
     topics,
-    upkeep,
     views,
     why,
 )
 from headwater.cli.output import print_error
-from headwater.cli.session import FUNCTIONS_VARIABLE, VARIABLE, Session
-from headwater.errors import HeadwaterError, UsageError
+from headwater.cli.session import FUNCTIONS_VARIABLE, VARIABLE, CommandSession
+from headwater.core.errors import HeadwaterError, UsageError
 
 FAILED, WRONG_USAGE = 1, 2
 SHELLS = ("bash", "zsh", "fish")
@@ -109,7 +110,7 @@ def cli(context: click.Context, workspace: str | None, functions: str | None) ->
 
     Exit status: 0 fine, 1 failed or something was found wrong, 2 wrong usage, 130 interrupted by Ctrl-C.
     """
-    context.obj = Session(workspace, functions)
+    context.obj = CommandSession(workspace, functions)
 
 
 @click.command()
@@ -134,20 +135,20 @@ for command in (
     topics.sql,
     engine.run,
     views.views,
-    views.status,
+    status.status,
     why.why,
     late.late,
     search.search,
     dead.dead,
     queue.queue,
     standing.standing,
-    upkeep.cursors,
-    upkeep.lag,
+    maintenance.cursors,
+    maintenance.lag,
     metrics.metrics,
     serve.serve,
     serve.token,
-    upkeep.maintain,
-    upkeep.verify,
+    maintenance.maintain,
+    maintenance.verify,
     deletion.forget,
     deletion.excise,
     deletion.deletions,

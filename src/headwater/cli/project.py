@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headwater.errors import UsageError
+from headwater.core.errors import UsageError
 
 WORKSPACE = "workspace"
 

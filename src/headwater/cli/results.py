@@ -23,7 +23,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def print_rows(table: pa.Table, *, as_json: bool) -> None:
     """The answer to a query."""
     if as_json:
-        from headwater.texts import distinct
+        from headwater.core.json_csv import distinct
 
         names = distinct(table.column_names)
         print_json([dict(zip(names, row, strict=True)) for row in _values(table)])
@@ -40,7 +40,7 @@ def print_rows(table: pa.Table, *, as_json: bool) -> None:
 
 
 def print_result(kind: str, table: pa.Table | None, *, as_json: bool, done: str = "done") -> None:
-    """The result of a statement of a kind, by the names of `headwater.queries.statements`; `done` if it has none."""
+    """The result of a statement of a kind, by the names of `headwater.sql.statements`; `done` if it has none."""
     if table is None:
         if as_json:
             print_json({"ok": True})
@@ -84,7 +84,7 @@ def shown(value: Any) -> str:
 
 def _values(table: pa.Table) -> list[tuple[Any, ...]]:
     """The rows, of values that JSON has."""
-    from headwater.texts import json_encoder
+    from headwater.core.json_csv import json_encoder
 
     columns = []
     for field, column in zip(table.schema, table.columns, strict=True):

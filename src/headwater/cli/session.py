@@ -14,21 +14,21 @@ import click
 
 import headwater as hw
 from headwater.cli.logs import failure_logged
-from headwater.errors import UsageError
+from headwater.core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headwater import Workspace
-    from headwater.connected.outside import Outside
-    from headwater.runtime.views import Views
+    from headwater.connectors.supervisor import Supervisor
+    from headwater.views.view_manager import Views
 
 VARIABLE = "HEADWATER_WORKSPACE"
 FUNCTIONS_VARIABLE = "HEADWATER_FUNCTIONS"
 
 
 @dataclass
-class Session:
+class CommandSession:
     """What the options before the command said."""
 
     workspace: str | None = None
@@ -102,17 +102,17 @@ def views_of(workspace: Workspace) -> Views:
     return workspace._views
 
 
-def outside_of(workspace: Workspace) -> Outside:
+def outside_of(workspace: Workspace) -> Supervisor:
     """The sources and sinks behind a workspace."""
     return workspace._outside
 
 
-pass_session = click.make_pass_decorator(Session, ensure=True)
+pass_session = click.make_pass_decorator(CommandSession, ensure=True)
 
 
 def complete_topic(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Topic names for the shell; none if the workspace cannot be read."""
-    session = context.find_object(Session) or Session(
+    session = context.find_object(CommandSession) or CommandSession(
         (context.parent and context.parent.params.get("workspace")) or None
     )
     try:
@@ -124,7 +124,7 @@ def complete_topic(context: click.Context, parameter: click.Parameter, incomplet
 
 def complete_view(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """View names for the shell; none if the workspace cannot be read."""
-    session = context.find_object(Session) or Session(
+    session = context.find_object(CommandSession) or CommandSession(
         (context.parent and context.parent.params.get("workspace")) or None
     )
     try:
@@ -136,7 +136,7 @@ def complete_view(context: click.Context, parameter: click.Parameter, incomplete
 
 def complete_sink(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Sink names for the shell; none if the workspace cannot be read."""
-    session = context.find_object(Session) or Session(
+    session = context.find_object(CommandSession) or CommandSession(
         (context.parent and context.parent.params.get("workspace")) or None
     )
     try:
@@ -148,7 +148,7 @@ def complete_sink(context: click.Context, parameter: click.Parameter, incomplete
 
 def complete_built(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Names of views and sinks for the shell; none if the workspace cannot be read."""
-    session = context.find_object(Session) or Session(
+    session = context.find_object(CommandSession) or CommandSession(
         (context.parent and context.parent.params.get("workspace")) or None
     )
     try:

@@ -19,9 +19,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.catalog import TopicDefinition
-from headwater.clock import Clock
-from headwater.errors import (
+from headwater.catalog.conform import conform
+from headwater.catalog.definitions import TopicDefinition
+from headwater.core.clock import Clock
+from headwater.core.errors import (
     CallFailedError,
     ConflictError,
     HeadwaterError,
@@ -30,13 +31,12 @@ from headwater.errors import (
     StorageError,
     UsageError,
 )
-from headwater.events.aggregate import parameter_hint, raising
-from headwater.events.background import Background
-from headwater.events.layout import Columns, ensure_columns
-from headwater.events.places import Places
-from headwater.events.shapes import hints_of
+from headwater.events.aggregates import parameter_hint, raising
+from headwater.events.event_positions import Places
+from headwater.events.event_schema import DataclassColumns, ensure_columns
+from headwater.events.field_types import hints_of
+from headwater.events.service_thread import Background
 from headwater.log.protocol import Append, CursorMove, Log
-from headwater.records import conform
 
 REPLIES = "_replies"
 BATCH_CALLS = 200
@@ -69,7 +69,7 @@ class _Sent:
     name: str
 
 
-class Calls:
+class CallClient:
     """The callers' side, for one workspace."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
@@ -103,7 +103,7 @@ class Calls:
                 f"a request is a dataclass, not {request!r}", hint="its fields are the columns of its topic"
             )
         name = uuid.uuid4().hex if call_id is None else _checked(call_id)
-        columns = Columns(type(request), reserved=_names(REQUEST))
+        columns = DataclassColumns(type(request), reserved=_names(REQUEST))
         made = ensure_columns(self._log, topic, REQUEST, columns.fields_of_topic, OPTIONS)
         replies = ensure_columns(self._log, made.name + REPLIES, REPLY, [], OPTIONS)
         row = {"call_id": name, **columns.to_row(request)}
@@ -156,7 +156,7 @@ class Service(Background):
     """A function that answers calls: `run()` answers those that are there, `start()` keeps at it in the background."""
 
     def __init__(self, log: Log, clock: Clock, topic: str, function: Callable[..., Any]) -> None:
-        super().__init__()
+        super().__init__(log.faults, f"service {topic}")
         request: Any = parameter_hint(function, 0)
         reply: Any = hints_of(function).get("return")
         if not _is_dataclass(request) or not _is_dataclass(reply):
@@ -168,8 +168,8 @@ class Service(Background):
         self._clock = clock
         self._function = function
         self._called = self._plain(function)
-        self._request = Columns(request, reserved=_names(REQUEST))
-        self._answer = Columns(reply, reserved=_names(REPLY))
+        self._request = DataclassColumns(request, reserved=_names(REQUEST))
+        self._answer = DataclassColumns(reply, reserved=_names(REPLY))
         self.topic = ensure_columns(log, topic, REQUEST, self._request.fields_of_topic, OPTIONS)
         self._replies = ensure_columns(
             log, self.topic.name + REPLIES, REPLY, self._answer.fields_of_topic, OPTIONS
@@ -309,7 +309,7 @@ def _told(sent: _Sent, row: dict[str, Any] | None, timeout_ms: float | None, ret
     if returns is None:
         return {name: value for name, value in row.items() if name not in _names(REPLY)}
     try:
-        return Columns(returns).from_row(row)
+        return DataclassColumns(returns).from_row(row)
     except Exception as error:
         why = (
             f"field {error} has no value"

@@ -14,15 +14,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.catalog import TopicDefinition, define_topic
-from headwater.clock import Clock, Microseconds, from_us, to_us
-from headwater.errors import ClaimTakenError, UsageError
-from headwater.events.answers import made_topic
-from headwater.events.places import Places
+from headwater.catalog.definitions import TopicDefinition, define_topic
+from headwater.core.clock import Clock, Microseconds, from_us, to_us
+from headwater.core.errors import ClaimTakenError, UsageError
+from headwater.core.types import TIMESTAMP
+from headwater.events.command_log import made_topic
+from headwater.events.encrypted_state import digest_of
+from headwater.events.event_positions import Places
 from headwater.events.reservations import Claim, Release
-from headwater.events.sealing import digest_of
 from headwater.log.protocol import Log
-from headwater.types import TIMESTAMP
 
 TOPIC = "_claims"
 SCHEMA = pa.schema(
@@ -38,7 +38,7 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldClaim:
     """What the records of a name say: who holds it, and until when; `count` is how many records there are."""
 
     count: int
@@ -65,22 +65,24 @@ class Book:
         """The topic of the claims."""
         return made_topic(self._log, define_topic(TOPIC, SCHEMA, options={"versioned_by": "claim"}))
 
-    def held(self, key: str) -> Held:
+    def held(self, key: str) -> HeldClaim:
         """What is known of a name."""
         if self._places is None:
-            return Held(0)
+            return HeldClaim(0)
         offsets = self._places.offsets(0, (key,))[-1:]
         for batch in self._places.records(0, (key,), offsets, ["claim", "holder", "until", "_version"]):
             row = batch.to_pylist()[-1]
-            return Held(row["_version"], row["holder"], None if row["until"] is None else to_us(row["until"]))
-        return Held(0)
+            return HeldClaim(
+                row["_version"], row["holder"], None if row["until"] is None else to_us(row["until"])
+            )
+        return HeldClaim(0)
 
     def apply(
-        self, asked: Iterable[Claim | Release], holder: str, command_id: str, known: dict[str, Held]
-    ) -> tuple[dict[str, Held], list[dict[str, Any]]]:
+        self, asked: Iterable[Claim | Release], holder: str, command_id: str, known: dict[str, HeldClaim]
+    ) -> tuple[dict[str, HeldClaim], list[dict[str, Any]]]:
         """What is held after a command, and its rows; ClaimTakenError if a name is another's. `known` is what commands before it,
         of the same commit, have left."""
-        after: dict[str, Held] = {}
+        after: dict[str, HeldClaim] = {}
         rows: list[dict[str, Any]] = []
         for one in asked:
             _check(one)
@@ -92,14 +94,14 @@ class Book:
             if isinstance(one, Release):
                 if not mine:
                     continue
-                after[key] = Held(now.count + 1)
+                after[key] = HeldClaim(now.count + 1)
             else:
                 if now.holder is not None and not mine and not lapsed:
                     raise _taken(one, now)
                 until = None if one.until is None else to_us(one.until)
                 if mine and now.until == until:
                     continue
-                after[key] = Held(now.count + 1, holder, until)
+                after[key] = HeldClaim(now.count + 1, holder, until)
             rows.append(
                 {
                     "claim": key,
@@ -123,7 +125,7 @@ def _check(one: Claim | Release) -> None:
         raise UsageError(f"{one!r} lapses at a datetime, or not at all")
 
 
-def _taken(claim: Claim, held: Held) -> ClaimTakenError:
+def _taken(claim: Claim, held: HeldClaim) -> ClaimTakenError:
     until = "" if held.until is None else f" until {from_us(held.until):%Y-%m-%d %H:%M:%S} UTC"
     return ClaimTakenError(
         f"{claim.kind} {claim.name!r} is taken{until}",

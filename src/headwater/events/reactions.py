@@ -19,13 +19,14 @@ import orjson
 import pyarrow as pa
 import xxhash
 
-from headwater.arguments import label
-from headwater.clock import to_us
-from headwater.errors import CommandIdUsedError, CommandRefusedError, ConflictError, UsageError
-from headwater.events.aggregate import classes_of, parameter_hint, raising
-from headwater.events.background import Background
-from headwater.events.recorded import Context, Outcome, Recorded
-from headwater.events.store import Send, Store
+from headwater.core.arguments import label
+from headwater.core.clock import to_us
+from headwater.core.errors import CommandIdUsedError, CommandRefusedError, ConflictError, UsageError
+from headwater.core.faults import Faults
+from headwater.events.aggregate_store import Send, Store
+from headwater.events.aggregates import classes_of, parameter_hint, raising
+from headwater.events.envelope import Context, Outcome, Recorded
+from headwater.events.service_thread import Background
 from headwater.log.protocol import CursorMove, Log
 
 Since = Literal["beginning", "now"] | datetime
@@ -67,7 +68,7 @@ class Cause:
     correlation_id: str | None
 
 
-class Feed(Protocol):
+class ReactionFeed(Protocol):
     """Where a reaction reads. Nothing is taken back: what was read and not `done` comes again."""
 
     def batches(self, timeout_s: float | None) -> Iterator[tuple[Sequence[Cause], Any]]:
@@ -93,7 +94,7 @@ class EventFeed:
             log.create_cursor(store.topic, self._cursor, _positions(log, store.topic, since), False)
 
     def batches(self, timeout_s: float | None) -> Iterator[tuple[Sequence[Cause], Any]]:
-        """See `Feed`."""
+        """See `ReactionFeed`."""
         stored = self._log.cursor(self._store.topic, self._cursor)
         at = dict(stored.positions) if stored is not None else {}
         while True:
@@ -108,11 +109,11 @@ class EventFeed:
                 return
 
     def done(self, position: Any) -> None:
-        """See `Feed`."""
+        """See `ReactionFeed`."""
         self._log.move_cursor(CursorMove(self._store.topic, self._cursor, position))
 
 
-class View(Protocol):
+class ReadableView(Protocol):
     """What is needed of a view."""
 
     name: str
@@ -129,7 +130,9 @@ class View(Protocol):
 class ViewFeed:
     """The changes of a view. The position is a tick, an entry of the catalog."""
 
-    def __init__(self, log: Log, view: View, name: str, since: Since, newest: Callable[[], int]) -> None:
+    def __init__(
+        self, log: Log, view: ReadableView, name: str, since: Since, newest: Callable[[], int]
+    ) -> None:
         """`newest` tells the last tick; 0 before the first."""
         if isinstance(since, datetime):
             raise UsageError("a reaction to a view begins with what is there, or now", hint='since="now"')
@@ -142,7 +145,7 @@ class ViewFeed:
             log.put_entry(ENTRY, name, {"view": view.name, "tick": tick, "begun": begun}, expect=None)
 
     def batches(self, timeout_s: float | None) -> Iterator[tuple[Sequence[Cause], Any]]:
-        """See `Feed`."""
+        """See `ReactionFeed`."""
         document = self._log.entries(ENTRY)[self._name].document
         tick: int = document["tick"]
         if not document["begun"]:
@@ -153,7 +156,7 @@ class ViewFeed:
             yield self._causes(table, tick), tick
 
     def done(self, position: Any) -> None:
-        """See `Feed`. If another process reacts to the same, the one that is further has the word."""
+        """See `ReactionFeed`. If another process reacts to the same, the one that is further has the word."""
         for attempt in range(ATTEMPTS_MAX):
             known = self._log.entries(ENTRY)[self._name]
             if known.document["begun"] and known.document["tick"] >= position:
@@ -188,9 +191,9 @@ class ViewFeed:
 class Reaction(Background):
     """A reaction with its function: `run()` does what there is to do, `start()` keeps at it in the background."""
 
-    def __init__(self, name: str, function: Callable[..., Any], feed: Feed) -> None:
-        super().__init__()
+    def __init__(self, name: str, function: Callable[..., Any], feed: ReactionFeed, faults: Faults) -> None:
         self.name = label(name, "reaction")
+        super().__init__(faults, f"reaction {name}")
         self._function = function
         self._called = self._plain(function)
         self._feed = feed

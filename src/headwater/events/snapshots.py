@@ -8,6 +8,7 @@ The form is JSON, read back by the types that the state declares; a state that d
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -15,15 +16,19 @@ from typing import Any
 import orjson
 import xxhash
 
-from headwater.clock import Microseconds
-from headwater.errors import HeadwaterError, SchemaError
-from headwater.events.sealing import Sealing
-from headwater.events.shapes import json_default, shape_of
-from headwater.storage import Storage
+from headwater.core.clock import Microseconds
+from headwater.core.errors import HeadwaterError, SchemaError
+from headwater.core.storage import TEMPORARY, Storage
+from headwater.events.encrypted_state import Sealing
+from headwater.events.field_types import json_default, shape_of
 
 EVERY = 100
 """Events after which a new one is taken."""
 FOLDERS = 256
+
+
+_FILES = re.compile(rf"[0-9a-f]{{2}}/[0-9a-f]{{32}}\.json(?:{TEMPORARY})?")
+"""What is in the folder of snapshots."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class Snapshots:
     def clear(self) -> None:
         """Delete all of them, of every code."""
         if self._storage is not None:
-            self._storage.remove_dir(self._folder)
+            self._storage.remove_dir(self._folder, _FILES)
 
     def _read(self, plain: Any) -> Any:
         return plain if self._from_json is None else self._from_json(plain)

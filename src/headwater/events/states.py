@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from headwater.catalog import TopicDefinition
-from headwater.clock import Microseconds
-from headwater.events.aggregate import Aggregate
-from headwater.events.layout import Layout, Placed, all_columns
-from headwater.events.places import Places
-from headwater.events.recorded import Recorded
-from headwater.events.sealing import Forgettings
+from headwater.catalog.definitions import TopicDefinition
+from headwater.core.clock import Microseconds
+from headwater.core.errors import StorageError
+from headwater.events.aggregates import Aggregate
+from headwater.events.encrypted_state import Forgettings
+from headwater.events.envelope import Recorded
+from headwater.events.event_positions import Places
+from headwater.events.event_schema import EventLayout, PlacedEvent, all_columns
 from headwater.events.snapshots import EVERY, Snapshot, Snapshots
 from headwater.log.protocol import Log
 from headwater.log.routing import partition_of_key
@@ -31,7 +33,7 @@ CACHED_MAX = 10_000
 
 
 @dataclass(frozen=True)
-class Known(Generic[S]):
+class KnownAggregate(Generic[S]):
     """An aggregate at a version; `offset` is that of its last event, -1 before the first."""
 
     state: S
@@ -50,7 +52,7 @@ class States(Generic[S]):
         self,
         log: Log,
         aggregate: Aggregate[S, Any, Any],
-        layout: Layout,
+        layout: EventLayout,
         places: Places,
         snapshots: Snapshots,
         forgettings: Forgettings,
@@ -63,7 +65,7 @@ class States(Generic[S]):
         self._snapshots = snapshots
         self._forgettings = forgettings
         self._cached_max = cached_max
-        self._known: OrderedDict[str, Known[S]] = OrderedDict()
+        self._known: OrderedDict[str, KnownAggregate[S]] = OrderedDict()
         self._seen: dict[str, int] = {}
         """Of each that is known, up to where its partition was looked through for it."""
 
@@ -76,7 +78,7 @@ class States(Generic[S]):
         """Where the events of an aggregate are."""
         return partition_of_key(self.topic, [aggregate_id])
 
-    def current(self, aggregate_id: str) -> Known[S]:
+    def current(self, aggregate_id: str) -> KnownAggregate[S]:
         """An aggregate with all events that the index has taken in."""
         known, partition = self._known.get(aggregate_id), self.partition(aggregate_id)
         after = -1 if known is None else max(known.offset, self._seen[aggregate_id] - 1)
@@ -85,7 +87,7 @@ class States(Generic[S]):
             known = self._from_snapshot(aggregate_id, offsets)
             offsets = offsets if known is None else offsets[offsets > known.offset]
         if known is None:
-            known = Known(self._aggregate.initial)
+            known = KnownAggregate(self._aggregate.initial)
         if len(offsets):
             known = self._folded(aggregate_id, known, offsets)
             known = self._kept(aggregate_id, known)
@@ -93,7 +95,7 @@ class States(Generic[S]):
         self._seen[aggregate_id] = self._places.read_to(partition)
         return known
 
-    def put(self, aggregate_id: str, known: Known[S]) -> None:
+    def put(self, aggregate_id: str, known: KnownAggregate[S]) -> None:
         """Take note of events that this process has just appended."""
         self._remember(aggregate_id, self._kept(aggregate_id, known))
 
@@ -109,7 +111,7 @@ class States(Generic[S]):
         self._known.clear()
         self._seen.clear()
 
-    def moment(self, aggregate_id: str, known: Known[S]) -> Microseconds:
+    def moment(self, aggregate_id: str, known: KnownAggregate[S]) -> Microseconds:
         """When the last event of an aggregate was appended."""
         if known.at is not None:
             return known.at
@@ -119,12 +121,12 @@ class States(Generic[S]):
         """The events of an aggregate behind an offset, in order."""
         return self._read(aggregate_id, self._offsets(aggregate_id, after))
 
-    def at(self, aggregate_id: str, moment: Microseconds) -> Known[S]:
+    def at(self, aggregate_id: str, moment: Microseconds) -> KnownAggregate[S]:
         """An aggregate with the events that were appended at or before a moment."""
         offsets = self._offsets(aggregate_id, -1)
         base = self._from_snapshot(aggregate_id, offsets)
         if base is None or base.at is None or base.at > moment:
-            base = Known(self._aggregate.own(self._aggregate.initial))
+            base = KnownAggregate(self._aggregate.own(self._aggregate.initial))
         for placed in self._placed(aggregate_id, offsets[offsets > base.offset]):
             if placed.at > moment:
                 break
@@ -139,7 +141,7 @@ class States(Generic[S]):
         for batch in self._places.records(partition, (aggregate_id,), offsets, columns):
             yield from self._layout.recorded(self.topic, partition, batch)
 
-    def _from_snapshot(self, aggregate_id: str, offsets: npt.NDArray[np.int64]) -> Known[S] | None:
+    def _from_snapshot(self, aggregate_id: str, offsets: npt.NDArray[np.int64]) -> KnownAggregate[S] | None:
         found = self._snapshots.find(aggregate_id)
         if (
             found is None
@@ -147,33 +149,37 @@ class States(Generic[S]):
             or offsets[found.version - 1] != found.offset
         ):
             return None  # none, or of another log
-        return Known(found.state, found.version, found.offset, found.at, found.version)
+        return KnownAggregate(found.state, found.version, found.offset, found.at, found.version)
 
-    def _folded(self, aggregate_id: str, known: Known[S], offsets: npt.NDArray[np.int64]) -> Known[S]:
+    def _folded(
+        self, aggregate_id: str, known: KnownAggregate[S], offsets: npt.NDArray[np.int64]
+    ) -> KnownAggregate[S]:
         known = replace(known, state=self._aggregate.own(known.state))
         for placed in self._placed(aggregate_id, offsets):
             known = self._next(known, placed)
         return known
 
-    def _placed(self, aggregate_id: str, offsets: npt.NDArray[np.int64]) -> Iterator[Placed]:
+    def _placed(self, aggregate_id: str, offsets: npt.NDArray[np.int64]) -> Iterator[PlacedEvent]:
         partition = self.partition(aggregate_id)
         columns = [name for name in all_columns(self.topic) if name != "meta"]
         for batch in self._places.records(partition, (aggregate_id,), offsets, columns):
             yield from self._layout.placed(self.topic, batch)
 
-    def _next(self, known: Known[S], placed: Placed) -> Known[S]:
+    def _next(self, known: KnownAggregate[S], placed: PlacedEvent) -> KnownAggregate[S]:
         state = self._aggregate.fold(known.state, placed.event)
-        return Known(state, placed.version, placed.offset, placed.at, known.kept)
+        return KnownAggregate(state, placed.version, placed.offset, placed.at, known.kept)
 
-    def _kept(self, aggregate_id: str, known: Known[S]) -> Known[S]:
+    def _kept(self, aggregate_id: str, known: KnownAggregate[S]) -> KnownAggregate[S]:
         """With a snapshot, if many events came since the last; once it failed it is not tried at every event."""
         if known.version - known.kept < EVERY:
             return known
         at = self.moment(aggregate_id, known)
-        self._snapshots.keep(aggregate_id, Snapshot(known.version, known.offset, at, known.state))
+        with suppress(StorageError):  # the events are committed, whatever becomes of the snapshot
+            self._log.sync()  # other events may have these offsets after a loss of power
+            self._snapshots.keep(aggregate_id, Snapshot(known.version, known.offset, at, known.state))
         return replace(known, kept=known.version, at=at)
 
-    def _remember(self, aggregate_id: str, known: Known[S]) -> None:
+    def _remember(self, aggregate_id: str, known: KnownAggregate[S]) -> None:
         self._known[aggregate_id] = known
         self._known.move_to_end(aggregate_id)
         self._seen.setdefault(aggregate_id, 0)

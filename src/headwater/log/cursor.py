@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import pyarrow as pa
 
-from headwater.clock import Clock
-from headwater.errors import UsageError
+from headwater.core.clock import Clock
+from headwater.core.errors import UsageError
 from headwater.log.protocol import CursorInfo, CursorMove, Log, TimeAxis
 from headwater.log.reader import (
     BATCH_ROWS,
@@ -28,6 +28,7 @@ AutoCommit = Literal["before", "after"]
 """Commit each batch before it is handed out (at most once), or when the next one is asked for (at least once)."""
 
 
+@runtime_checkable
 class Consumer(Protocol):
     """What `ws.append(..., commit=...)` can move: a cursor, or a member of a group."""
 
@@ -52,6 +53,14 @@ class Lag:
     seconds: float
 
 
+def make_cursor(log: Log, topic: str, name: str, start: Start, hold: bool | None) -> None:
+    """Make a cursor at `start` if it is not there yet, and have it hold what it has not read, or not, if that is said."""
+    stored = log.cursor(topic, name)
+    if stored is None or (hold is not None and hold != stored.hold):
+        positions = stored.positions if stored else resolve_start(log, topic, start)
+        log.create_cursor(topic, name, positions, bool(hold))
+
+
 class Cursor:
     """A durable position in each partition of a topic.
 
@@ -67,11 +76,8 @@ class Cursor:
         name: str,
         clock: Clock,
         *,
-        start: Start = "earliest",
-        hold: bool | None = None,
         on_gap: OnGap = "fail",
     ) -> None:
-        check_name(name)
         self.topic = topic
         self.name = name
         self._log = log
@@ -80,10 +86,6 @@ class Cursor:
         self._reader: TopicReader | None = None
         self._committed: dict[int, int] = {}
         self._lost_committed = 0
-        stored = log.cursor(topic, name)
-        if stored is None or (hold is not None and hold != stored.hold):
-            positions = stored.positions if stored else resolve_start(log, topic, start)
-            log.create_cursor(topic, name, positions, bool(hold))
 
     def __repr__(self) -> str:
         return f"<Cursor {self.name} on {self.topic}>"

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.errors import UsageError
+from headwater.core.errors import UsageError
 from headwater.log.protocol import Log
 
 Integers = npt.NDArray[np.int64]

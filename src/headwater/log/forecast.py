@@ -2,8 +2,9 @@
 
 Retention moves the tail of a partition towards its end. By time, the tail is where records are as old as the
 retention; by size, where the bytes behind it fill it. A cursor falls off when the tail overtakes it. Everything is
-taken to go on linearly, and retention to act at once, although it removes whole segments: a forecast is on the early
-side. Positions, sizes and rates are counted in offsets, which gaps make slightly larger than rows.
+taken to go on linearly. Retention removes whole segments, and by size only one whose removal leaves at least
+`retention_bytes`: a cursor falls off at the time forecast or later, and a partition grows to `retention_bytes` and about one
+segment more. Positions, sizes and rates are counted in offsets, which gaps make slightly larger than rows.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headwater.catalog import TopicDefinition
-from headwater.clock import Microseconds
+from headwater.catalog.definitions import TopicDefinition
+from headwater.core.clock import Microseconds
 from headwater.log.protocol import CursorInfo, PartitionInfo
 
 SECOND_US = 1_000_000
@@ -117,7 +118,8 @@ def topic_growth(
     if definition.retention_us is not None:
         until.append(max(now, oldest + definition.retention_us))
     if definition.retention_bytes is not None:
-        room = sum(max(0, definition.retention_bytes - i.size_bytes) for i in partitions.values())
+        most = definition.retention_bytes
+        room = sum(max(0, most + i.oldest_bytes - i.size_bytes) for i in partitions.values())
         full = _later(now, room / rates.size_bytes)
         until += [] if full is None else [full]
     return TopicGrowth(rates.size_bytes, min(until, default=None))
@@ -144,8 +146,8 @@ def _remover(definition: TopicDefinition, info: PartitionInfo) -> str:
     """Which retention has removed the oldest records: by size where it is the only one, or what is kept fills it."""
     if definition.retention_bytes is None:
         return "retention"
-    segment = info.size_bytes / max(1, info.segments)  # it removes whole ones, so up to one may be missing
-    full = info.size_bytes + segment > definition.retention_bytes
+    # what was left filled it; it may be smaller since, because sealed segments are
+    full = info.size_bytes + _segment_bytes(info) > definition.retention_bytes
     return "retention_bytes" if full or definition.retention_us is None else "retention"
 
 
@@ -190,22 +192,31 @@ def _overtaken_by_time(
 def _overtaken_by_size(
     definition: TopicDefinition, info: PartitionInfo, backlog: int, arriving: float, reading: float
 ) -> float | None:
-    """Seconds until what lies behind the cursor is larger than retention keeps."""
+    """Seconds until what lies behind the cursor, and behind the oldest segment, is as large as retention keeps."""
     per_row = _bytes_per_row([info])
     if definition.retention_bytes is None or not per_row:
         return None
     slack = definition.retention_bytes - backlog * per_row
+    lacking = max(0, definition.retention_bytes - (info.size_bytes - info.oldest_bytes))
+    if lacking and not arriving:
+        return None
+    removable = lacking / (arriving * per_row) if lacking else 0.0
     if slack <= 0:
-        return 0.0
+        return removable
     growth = (arriving - reading) * per_row
     if growth <= 0 or _keeps_up(backlog, arriving, reading, slack / growth):
         return None
-    return slack / growth
+    return max(removable, slack / growth)
 
 
 def _keeps_up(backlog: int, arriving: float, reading: float, slack_seconds: float) -> bool:
     """Whether a cursor is so close to the end, and so nearly as fast, that the difference may be chance."""
     return reading >= 0.9 * arriving and backlog < reading * slack_seconds / 10
+
+
+def _segment_bytes(info: PartitionInfo) -> float:
+    """The mean size of a partition's segments."""
+    return info.size_bytes / max(1, info.segments)
 
 
 def _bytes_per_row(infos: Iterable[PartitionInfo]) -> float:

@@ -14,20 +14,20 @@ import os
 import platform
 import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
 import pyarrow as pa
 
-from headwater.clock import Clock, parse_span_us
-from headwater.errors import FencedError, UsageError
+from headwater.core.clock import Clock, parse_span_us
+from headwater.core.errors import FencedError, UsageError
 from headwater.log.cursor import AutoCommit, Lag, check_auto_commit, check_name, lag_of, stored_cursor
 from headwater.log.protocol import CursorMove, GroupInfo, Log
 from headwater.log.reader import (
     BATCH_ROWS,
-    Feed,
     OnGap,
+    PartitionFeed,
     ReadOptions,
     Start,
     columns_of,
@@ -55,6 +55,64 @@ class _Share:
     """Since when another member waits for it."""
 
 
+class _Feeds:
+    """The partitions that are being read, one batch of each in turn."""
+
+    def __init__(self, log: Log, topic: str) -> None:
+        self._log = log
+        self._topic = topic
+        self._feeds: deque[PartitionFeed] = deque()
+
+    def clear(self) -> None:
+        """Read from none any more."""
+        self._feeds.clear()
+
+    def drop(self, partition: int) -> None:
+        """Read from a partition no more."""
+        self._feeds = deque(feed for feed in self._feeds if feed.partition != partition)
+
+    def open(
+        self, shares: Mapping[int, _Share], options: ReadOptions, ends: Mapping[int, int] | None
+    ) -> bool:
+        """Read from partitions that have something; whether one has. `ends` are where to stop, their present ends if not said."""
+        bounds = self._log.partitions(self._topic)
+        for partition, share in shares.items():
+            end = bounds[partition].end if ends is None else ends[partition]
+            if share.reached < end:
+                feed = PartitionFeed(self._log, self._topic, partition, share.reached, end, options)
+                self._feeds.append(feed)
+            elif share.reached > bounds[partition].end:
+                raise recreated(self._topic)
+        return bool(self._feeds)
+
+    def take(self, shares: Mapping[int, _Share]) -> pa.RecordBatch | None:
+        """The next batch, with the share that it is of moved on; None where none is left."""
+        while self._feeds:
+            feed = self._feeds.popleft()
+            share, before = shares[feed.partition], feed.lost
+            batch = feed.next()
+            share.reached = feed.position
+            share.lost += feed.lost - before
+            if batch is not None:
+                share.dirty = True
+                self._feeds.append(feed)
+                return batch
+        return None
+
+
+@dataclass(frozen=True)
+class MemberOptions:
+    """How a member takes part in a group."""
+
+    member: str | None = None
+    """Its name; one of its own if it is not said."""
+    timeout: str | float = "10 seconds"
+    """So long it may be silent before it loses its partitions."""
+    start: Start = "earliest"
+    """Where the group begins, if it is a new one."""
+    on_gap: OnGap = "fail"
+
+
 class GroupMember:
     """One member. Use it in a `with` block: leaving the block hands its partitions on at once.
 
@@ -69,30 +127,26 @@ class GroupMember:
         topic: str,
         name: str,
         clock: Clock,
-        *,
-        member: str | None = None,
-        timeout: str | float = "10 seconds",
-        start: Start = "earliest",
-        on_gap: OnGap = "fail",
+        options: MemberOptions,
     ) -> None:
         self.topic = topic
         self.name = name
-        self.member = member or f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.member = options.member or f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         for text in (name, self.member):
             check_name(text)
-        self._timeout_ms = _timeout_ms(timeout)
-        self._on_gap: OnGap = ReadOptions(on_gap=on_gap).on_gap
+        self._timeout_ms = _timeout_ms(options.timeout)
+        self._on_gap: OnGap = ReadOptions(on_gap=options.on_gap).on_gap
         self._log = log
         self._clock = clock
         self._shares: dict[int, _Share] = {}
         self._forfeited: set[int] = set()
-        self._feeds: deque[Feed] = deque()
+        self._feeds = _Feeds(log, topic)
         self._generation = -1
         self._beat_at_ms = 0.0
         self._left = False
         self._pid = os.getpid()
         if log.cursor(topic, name) is None:
-            log.create_cursor(topic, name, resolve_start(log, topic, start), False)
+            log.create_cursor(topic, name, resolve_start(log, topic, options.start), False)
         self.beat()
 
     def __repr__(self) -> str:
@@ -141,9 +195,9 @@ class GroupMember:
         quiet_since = self._clock.steady_ms()
         while not self._left:
             self._look()
-            batch = self._take()
-            if batch is None and self._open_feeds(options, ends):
-                batch = self._take()
+            batch = self._feeds.take(self._shares)
+            if batch is None and self._feeds.open(self._mine(), options, ends):
+                batch = self._feeds.take(self._shares)
             if batch is not None:
                 if commit == "before":
                     self.commit()
@@ -263,7 +317,7 @@ class GroupMember:
                 share.leaving_since_ms = None
             elif share.leaving_since_ms is None:
                 share.leaving_since_ms = self._clock.steady_ms()
-                self._drop_feed(partition)
+                self._feeds.drop(partition)
 
     def _hand_over(self) -> None:
         """Release what others want, once it is committed or has been waited for too long."""
@@ -282,10 +336,7 @@ class GroupMember:
     def _forget(self, partition: int) -> None:
         if self._shares.pop(partition).dirty:
             self._forfeited.add(partition)
-        self._drop_feed(partition)
-
-    def _drop_feed(self, partition: int) -> None:
-        self._feeds = deque(feed for feed in self._feeds if feed.partition != partition)
+        self._feeds.drop(partition)
 
     def _rewind(self) -> None:
         """Hand out again what was not committed."""
@@ -313,29 +364,8 @@ class GroupMember:
         positions = {p: s.reached for p, s in moved.items()}
         return CursorMove(self.topic, self.name, positions, self.member, sum(s.lost for s in moved.values()))
 
-    def _take(self) -> pa.RecordBatch | None:
-        while self._feeds:
-            feed = self._feeds.popleft()
-            share, before = self._shares[feed.partition], feed.lost
-            batch = feed.next()
-            share.reached = feed.position
-            share.lost += feed.lost - before
-            if batch is not None:
-                share.dirty = True
-                self._feeds.append(feed)
-                return batch
-        return None
-
-    def _open_feeds(self, options: ReadOptions, ends: dict[int, int] | None) -> bool:
-        bounds = self._log.partitions(self.topic)
-        for partition in self.partitions:
-            position = self._shares[partition].reached
-            end = bounds[partition].end if ends is None else ends[partition]
-            if position < end:
-                self._feeds.append(Feed(self._log, self.topic, partition, position, end, options))
-            elif position > bounds[partition].end:
-                raise recreated(self.topic)
-        return bool(self._feeds)
+    def _mine(self) -> dict[int, _Share]:
+        return {p: self._shares[p] for p in self.partitions}
 
     def _wait(self, quiet_since: float, timeout_ms: float | None) -> bool:
         """Wait for rows, or until the next beat is due; False when the caller's patience is over."""
@@ -345,7 +375,7 @@ class GroupMember:
             if left <= 0:
                 return False
             patience = min(patience, left)
-        self._log.wait(self.topic, {p: self._shares[p].reached for p in self.partitions}, patience)
+        self._log.wait(self.topic, {p: share.reached for p, share in self._mine().items()}, patience)
         return True
 
 

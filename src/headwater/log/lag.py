@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from headwater.clock import Clock, Microseconds, from_us
+from headwater.core.clock import Clock, Microseconds, from_us
 from headwater.log.forecast import (
     CursorForecast,
     Rates,

@@ -16,29 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
-from headwater.catalog import TopicDefinition
-from headwater.clock import Microseconds
-from headwater.keys import Keys
-from headwater.positions import Receipt
+from headwater.catalog.definitions import TopicDefinition
+from headwater.core.clock import Microseconds
+from headwater.core.faults import Faults, described
+from headwater.core.positions import Receipt
+from headwater.core.trusted_clock import TrustedClock
+from headwater.privacy.subject_keys import SubjectKeys
 
 TimeAxis = Literal["appended", "event"]
 """Which time a seek goes by: append time, or the running maximum of event time."""
-
-
-class Capability(Enum):
-    """What a backend may lack; callers ask before they rely on it."""
-
-    ATOMIC_APPEND = "one append over several topics and partitions"
-    EXPECT_OFFSET = "append only at an expected offset"
-    EXPECT_VERSION = "append only at an expected count of a key's records"
-    COMMIT_WITH_APPEND = "a cursor moved in the same commit as an append"
-    COMPACTION = "superseded records of a key are removed"
-    RECEIPTS = "a repeated sequence is answered with its first receipt"
 
 
 @dataclass(frozen=True)
@@ -50,6 +40,9 @@ class Producer:
     epoch: int = 0
     note: Mapping[str, Any] | None = field(default=None, compare=False)
     """Plain JSON that the log keeps with the sequence, in the same commit: where the producer stands by its own reckoning."""
+    exact: bool = field(default=True, compare=False)
+    """Whether a repeat of the sequence must have the same rows, in any order: SequenceReusedError otherwise. False where whoever
+    appends may come to other rows when it does its work again, and is answered with the first receipt all the same."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +70,7 @@ class CursorMove:
 
 @dataclass(frozen=True)
 class Append:
-    """One atomic append. `batches` are conformed (`headwater.records.conform`); `expect` is per topic."""
+    """One atomic append. `batches` are conformed (`headwater.catalog.conform.conform`); `expect` is per topic."""
 
     batches: Mapping[str, Sequence[pa.RecordBatch]]
     producer: Producer | None = None
@@ -112,6 +105,8 @@ class PartitionInfo:
     compacted_to: int = 0
     """Below this offset compaction may have removed records that later ones replaced: what the topic held at a position
     before it can no longer be told."""
+    oldest_bytes: int = 0
+    """The size of the first segment, which retention removes next."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +173,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class HeldRecords:
     """Records of a topic that retention would remove by now, and the view that they are kept for."""
 
     topic: str
@@ -192,6 +187,21 @@ class Waiting:
 
 
 @dataclass(frozen=True)
+class FailedWork:
+    """A piece of maintenance that failed, such as the sealing of one partition, and why."""
+
+    work: str
+    reason: str
+    hint: str | None = None
+
+    @classmethod
+    def of(cls, work: str, error: Exception, hint: str | None = None) -> FailedWork:
+        """The failure as an error tells it. `hint` wins over the error's own."""
+        reason, hint = described(error, hint)
+        return cls(work, reason, hint)
+
+
+@dataclass(frozen=True)
 class MaintenanceReport:
     """What a maintenance step did, and what it could not do yet."""
 
@@ -201,17 +211,22 @@ class MaintenanceReport:
     rows_compacted: int = 0
     bytes_freed: int = 0
     seconds: float = 0.0
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[HeldRecords, ...] = ()
     """Of a workspace: what stays for the sake of views that have stopped, or have yet to read it."""
+    failed: tuple[FailedWork, ...] = ()
+    """Pieces of work that failed. The others were done; each of these is also a fault of the workspace until it succeeds."""
 
 
 class Log(Protocol):
     """A durable, typed, partitioned log."""
 
-    capabilities: frozenset[Capability]
+    faults: Faults
+    """The errors of background work on this workspace."""
+    clock: TrustedClock
+    """The time of the workspace, for whatever is done by it."""
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> SubjectKeys:
         """The keys to private columns: where one is destroyed readers see NULL, and `_forgotten`."""
         ...
 
@@ -266,13 +281,20 @@ class Log(Protocol):
         """The number of the last commit that is visible; 0 before the first."""
         ...
 
+    def commit_id(self, sequence: int) -> str | None:
+        """The random id of a commit: another commit of the same number, in a copy of the workspace that has gone on by itself, has
+        another one. '' if no commit of this number is visible; None if its id is not known: there were none when it was
+        written, or it is no longer kept."""
+        ...
+
     def wait_commit(self, sequence: int, timeout_ms: float | None) -> bool:
         """Block until a commit after `sequence`, of whatever kind, is visible; False at the timeout. Does not poll."""
         ...
 
     def append(self, append: Append) -> Receipt:
         """Commit and return once it is as durable as its topics ask. Raises, in this order of checks:
-        FencedError (older epoch), AlreadyWrittenError, ConflictError; a known sequence returns its first receipt.
+        FencedError (older epoch), AlreadyWrittenError, ConflictError; a known sequence returns its first receipt, unless it
+        comes with other rows (SequenceReusedError, which is a ConflictError).
         """
         ...
 
@@ -396,8 +418,16 @@ class Log(Protocol):
         """Leave a group and give up its partitions at once."""
         ...
 
-    def stage(self) -> Stage:
-        """Begin an atomic append that may be larger than memory."""
+    def sync(self) -> None:
+        """Return once every visible commit is durable, also those that no topic asks to sync (`durability = 'os'`). Whatever is
+        stored durably outside the log, and is worthless without the commits that it was made from, is stored after this call.
+        Costs a look at one small file where nothing is left to sync."""
+        ...
+
+    def stage(self, producer: Producer | None = None) -> Stage:
+        """Begin an atomic append that may be larger than memory. `producer` is the one that `commit` will name, where that is
+        known: its rows are then added up on the way, so that a repeat with other rows is refused. Without it a repeat is answered,
+        whatever its rows are."""
         ...
 
     def maintain(self, *, force: bool = False, override_holds: bool = False) -> MaintenanceReport:

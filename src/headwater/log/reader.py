@@ -16,11 +16,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
-from headwater.catalog import HIDDEN, TopicDefinition
-from headwater.clock import to_us
-from headwater.errors import GapError, TopicNotFoundError, UsageError
+from headwater.catalog.definitions import HIDDEN, TopicDefinition
+from headwater.catalog.rules import FORGOTTEN
+from headwater.core.clock import to_us
+from headwater.core.errors import GapError, TopicNotFoundError, UsageError
 from headwater.log.protocol import Log, PartitionInfo, TimeAxis
-from headwater.rules import FORGOTTEN
 
 OnGap = Literal["fail", "earliest", "latest"]
 Start = Literal["earliest", "latest"] | int | Mapping[int, int] | datetime
@@ -173,7 +173,7 @@ def _repeated(partition: int, rows: int) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), rows, [None, buffer])
 
 
-class Feed:
+class PartitionFeed:
     """The batches of one partition up to an end. `position` is the next offset to come, `lost` counts rows skipped."""
 
     def __init__(
@@ -260,7 +260,7 @@ class TopicReader:
         self._follow = follow
         self._timeout_ms = wait_ms(timeout)
         self._ends = {p: info.end for p, info in log.partitions(topic).items() if p in self.positions}
-        self._feeds: deque[Feed] = deque()
+        self._feeds: deque[PartitionFeed] = deque()
         self._closed = False
 
     def __iter__(self) -> TopicReader:
@@ -306,7 +306,9 @@ class TopicReader:
         for partition, position in self.positions.items():
             if position < self._ends[partition]:
                 end = self._ends[partition]
-                self._feeds.append(Feed(self._log, self._topic, partition, position, end, self._options))
+                self._feeds.append(
+                    PartitionFeed(self._log, self._topic, partition, position, end, self._options)
+                )
             elif self._follow and position > self._ends[partition]:
                 raise recreated(self._topic)
         return bool(self._feeds)

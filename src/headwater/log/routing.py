@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from headwater.catalog import TopicDefinition
-from headwater.errors import TopicNotFoundError
-from headwater.hashing import hash_rows, partition_of
+from headwater.catalog.definitions import TopicDefinition
+from headwater.core.errors import TopicNotFoundError
+from headwater.core.hashing import hash_rows, partition_of
 
 SPREAD_ROWS_MIN = 64
 """An append without routing columns is split over the partitions if each gets at least this many rows;

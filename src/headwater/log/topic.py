@@ -8,13 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.arguments import label, whole_number
-from headwater.catalog import TopicDefinition
-from headwater.clock import Clock, SystemClock, from_us, to_us
-from headwater.errors import UsageError
-from headwater.log.appending import Expect, append_rows, make_producer
-from headwater.log.cursor import Cursor
-from headwater.log.group import GroupMember
+from headwater.catalog.conform import is_stream
+from headwater.catalog.definitions import TopicDefinition
+from headwater.core.arguments import label, whole_number
+from headwater.core.clock import Clock, SystemClock, from_us, to_us
+from headwater.core.errors import UsageError
+from headwater.core.positions import Receipt
+from headwater.log.append_rows import Expect, append_rows, make_producer
+from headwater.log.cursor import Cursor, check_name, make_cursor
+from headwater.log.group import GroupMember, MemberOptions
 from headwater.log.protocol import Log, PartitionInfo, Promise, TimeAxis
 from headwater.log.reader import (
     BATCH_ROWS,
@@ -25,8 +27,6 @@ from headwater.log.reader import (
     columns_of,
     resolve_start,
 )
-from headwater.positions import Receipt
-from headwater.records import is_stream
 
 END_OF_TIME = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 """No event is later: what `finish` raises the watermark to."""
@@ -123,7 +123,10 @@ class Topic:
 
         `hold=True` keeps retention from removing what it has not read; left out, it stays as it was.
         """
-        return Cursor(self._log, self.name, name, self._clock, start=start, hold=hold, on_gap=on_gap)
+        check_name(name)
+        options = ReadOptions(on_gap=on_gap)
+        make_cursor(self._log, self.name, name, start, hold)
+        return Cursor(self._log, self.name, name, self._clock, on_gap=options.on_gap)
 
     def group(
         self,
@@ -138,16 +141,8 @@ class Topic:
 
         Members share the partitions, one member each; one that is silent for `timeout` loses its partitions.
         """
-        return GroupMember(
-            self._log,
-            self.name,
-            name,
-            self._clock,
-            member=member,
-            timeout=timeout,
-            start=start,
-            on_gap=on_gap,
-        )
+        options = MemberOptions(member, timeout, start, on_gap)
+        return GroupMember(self._log, self.name, name, self._clock, options)
 
     def punctuate(self, moment: datetime, *, producer: str | None = None) -> None:
         """Declare that no record earlier than `moment` is to come: raises the watermark of every partition to it.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from headwater.errors import FencedError, UsageError
-from headwater.log.appending import Expect, append_rows, check_expect, stage_rows
+from headwater.core.errors import FencedError, UsageError
+from headwater.core.positions import Receipt
+from headwater.log.append_rows import Expect, append_rows, check_expect, stage_rows
 from headwater.log.cursor import Consumer
 from headwater.log.protocol import CursorMove, Log, Producer, Stage
-from headwater.positions import Receipt
 
 
 class Transaction:
@@ -36,7 +36,7 @@ class Transaction:
         for topic, given in (self._expect or {}).items():
             check_expect(given, self._log.topic(topic))
         self._failed = None
-        self._stage = self._log.stage()
+        self._stage = self._log.stage(self._producer)
         return self
 
     def append(self, topic: str, rows: Any) -> None:
@@ -89,13 +89,12 @@ def _broken(cause: BaseException) -> UsageError:
 
 def check_consumer(commit: Any) -> Consumer | None:
     """What `commit=` may be: a cursor, or a member of a group."""
-    if commit is not None and not (hasattr(commit, "pending_move") and hasattr(commit, "committed")):
-        raise UsageError(
-            f"commit is a cursor or a member of a group, not {commit!r}",
-            hint='ws.append(..., commit=ws.topic("clicks").cursor("mailer"))',
-        )
-    consumer: Consumer | None = commit
-    return consumer
+    if commit is None or isinstance(commit, Consumer):
+        return commit
+    raise UsageError(
+        f"commit is a cursor or a member of a group, not {commit!r}",
+        hint='ws.append(..., commit=ws.topic("clicks").cursor("mailer"))',
+    )
 
 
 class Moving:

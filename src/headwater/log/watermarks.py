@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.catalog import TopicDefinition
-from headwater.clock import Microseconds
+from headwater.catalog.definitions import TopicDefinition
+from headwater.core.clock import Microseconds
 
 NONE: Microseconds = -(2**63)
 """No watermark yet: earlier than every time there is."""

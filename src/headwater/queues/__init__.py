@@ -1,1 +1,27 @@
-"""Queues: workers share the records of a topic message by message; what they do about them are records of the log too."""
+"""Queues: records of a topic as messages, leased to workers, acknowledged, retried or dead-lettered.
+
+What workers do are records of a topic of the queue's own, folded alike by every process: there is no
+coordinator.
+
+Called by cli, connectors, deletion, execution, metrics, workspace; imports catalog, core, log, privacy.
+
+In import order, bottom to top:
+
+    encrypted_messages  copies of messages with private values encrypted
+    message_positions   message positions as integers, ranges and sets
+    queue_definition    the definition of a queue, in the catalog
+    queue_records       operations on messages as records, both ways
+    queue_state         the state of a queue, folded from its records
+    prefetch            unclaimed messages that this process could lease, cached
+    queue_checkpoint    the state of a queue as bytes, for its checkpoint
+    queue_dead_letters  messages given up, in `<queue>.dead`
+    queue_client        the part of one process: operations batched in appends, state folded
+    message             `Message`: a row and its lease
+    queue_ddl           CREATE, lookup and DROP of queues
+    queue_status        status of a queue
+    excised_messages    excised records removed from a queue
+    queue_asyncio       `Queue` for asyncio
+    queue_worker        worker threads that call a handler
+    queue               `Queue`: receive, acknowledge, return
+    workspace_queues    `ws.queue`, `ws.queues` and `ws.drop_queue`
+"""

@@ -11,14 +11,15 @@ from typing import Any, Protocol, overload
 import numpy as np
 import pyarrow as pa
 
-from headwater.clock import Clock, from_us
-from headwater.errors import LeaseLostError, UsageError
-from headwater.queues.burying import own_columns
-from headwater.queues.definition import QueueDefinition
-from headwater.queues.ledger import Ask
-from headwater.queues.places import Mask, Places, offset_of, partition_of, place_of, shown
-from headwater.queues.state import Grant
-from headwater.rules import FORGOTTEN
+from headwater.catalog.rules import FORGOTTEN
+from headwater.core.clock import Clock, from_us
+from headwater.core.errors import LeaseLostError, UsageError
+from headwater.core.positions import Token, split_token
+from headwater.queues.message_positions import Mask, Places, offset_of, partition_of, place_of, shown
+from headwater.queues.queue_client import QueueRequest
+from headwater.queues.queue_dead_letters import own_columns
+from headwater.queues.queue_definition import QueueDefinition
+from headwater.queues.queue_state import Grant
 
 Span = str | timedelta
 ERROR_CHARACTERS_MAX = 2_000
@@ -48,6 +49,10 @@ class Receiving(Settling, Protocol):
         self, max: int = 1, wait: float | None = 0, *, lease: Span | None = None, ack: Any = None
     ) -> Messages: ...
 
+    def commit_id(self, message: Message) -> str | None:
+        """See `Queue.commit_id`."""
+        ...
+
 
 class Messages(Sequence["Message"]):
     """What one `receive` got: messages in the order of the log, under one lease.
@@ -55,7 +60,7 @@ class Messages(Sequence["Message"]):
     `rows` are all of them as a pyarrow Table. `queue.ack(messages)` acknowledges those that were not settled one by one.
     """
 
-    def __init__(self, queue: Settling, grant: Grant | None = None, ask: Ask | None = None) -> None:
+    def __init__(self, queue: Settling, grant: Grant | None = None, ask: QueueRequest | None = None) -> None:
         self.queue = queue
         self.lease = -1 if grant is None else grant.lease
         self.places: Places = np.empty(0, np.int64) if grant is None else grant.places.copy()
@@ -63,6 +68,8 @@ class Messages(Sequence["Message"]):
         self.until = np.empty(0, np.int64) if grant is None else grant.until.copy()
         self.settled: Mask = np.zeros(len(self.places), dtype=bool)
         """Which of them were acknowledged or given back through this object."""
+        self.commit: Token | None = None
+        """A commit from after they were handed out: what tells the lease from one of its number in an older copy of the workspace."""
         self.errors = {} if ask is None else ask.errors
         self._table = pa.table({}) if ask is None or ask.rows is None else ask.rows
         self._bodies = {} if ask is None else ask.bodies
@@ -98,6 +105,10 @@ class Messages(Sequence["Message"]):
     def op(self, number: int) -> str | None:
         """On a topic with a primary key what the record does; else None."""
         return self._table["_op"][number].as_py() if "_op" in self._table.column_names else None
+
+    def sequence(self, number: int) -> int:
+        """The number of the commit that appended one of them."""
+        return int(self._table["_sequence"][number].as_py())
 
     def forgotten(self, number: int) -> bool:
         """Whether private values of one of them are gone, because their subject was forgotten."""
@@ -175,6 +186,11 @@ class Message:
         return partition_of(self.place)
 
     @property
+    def sequence(self) -> int:
+        """The number of the commit that appended its record."""
+        return self._batch.sequence(self._number)
+
+    @property
     def offset(self) -> int:
         """Its offset."""
         return offset_of(self.place)
@@ -197,7 +213,8 @@ class Message:
     @property
     def token(self) -> str:
         """What stands for this delivery in a shell: `headwater queue ack QUEUE TOKEN`."""
-        return f"{self.id}@{self._batch.lease}"
+        of = "" if self._batch.commit is None else f"~{self._batch.commit}"
+        return f"{self.id}@{self._batch.lease}{of}"
 
     @property
     def queue_name(self) -> str:
@@ -277,9 +294,9 @@ def error_text(error: Any) -> str | None:
 
 
 def parse_token(text: str) -> tuple[int, int]:
-    """The place and the lease of a token."""
+    """The place and the lease of a token; the commit behind them is compared by who knows the log."""
     try:
-        place, _, lease = text.strip().partition("@")
+        place, _, lease = split_token(text.strip())[0].partition("@")
         partition, _, offset = place.partition("-")
         return place_of(int(partition), int(offset)), int(lease)
     except ValueError:

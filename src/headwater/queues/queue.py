@@ -11,28 +11,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from headwater.arguments import label, whole_number
-from headwater.clock import Clock, Microseconds, from_us
-from headwater.errors import (
+from headwater.catalog.rules import FORGOTTEN
+from headwater.core.arguments import label, whole_number
+from headwater.core.clock import Clock, Microseconds, from_us
+from headwater.core.errors import (
     LeaseLostError,
     MessageNotFoundError,
     QueueNotFoundError,
     TopicNotFoundError,
     UsageError,
 )
+from headwater.core.positions import split_token
+from headwater.log.commit_history import check_commit, token_of
 from headwater.log.protocol import Log
 from headwater.log.reader import wait_ms
-from headwater.queues.definition import QueueDefinition, delay_of, lease_of
-from headwater.queues.ledger import Ask, Claim, Ledger, Ledgers
 from headwater.queues.message import Message, Messages, Span, error_text, parse_token, refuse_final_delay
-from headwater.queues.places import OFFSET_BITS, Places, shown
-from headwater.queues.standing import QueueStanding, standing_of
-from headwater.queues.wire import Kind, Op
-from headwater.rules import FORGOTTEN
+from headwater.queues.message_positions import OFFSET_BITS, Places, shown
+from headwater.queues.queue_client import Ledger, Ledgers, MessageClaim, QueueRequest
+from headwater.queues.queue_definition import QueueDefinition, delay_of, lease_of
+from headwater.queues.queue_records import Kind, Op
+from headwater.queues.queue_status import QueueStanding, standing_of
 
 if TYPE_CHECKING:
-    from headwater.queues.aio import AsyncQueue
-    from headwater.queues.working import Worker
+    from headwater.queues.queue_asyncio import AsyncQueue
+    from headwater.queues.queue_worker import Worker
 
 WAIT_MS = 1_000.0
 """A receive that waits looks again at least so often."""
@@ -82,12 +84,12 @@ class Queue:
         count = whole_number(max, "max", least=1, hint="queue.receive(max=10, wait=5)")
         patience = wait_ms(wait, "wait")
         span = self.definition.lease_us if lease is None else lease_of(lease)
-        claim = Claim(self.worker, min(count, RECEIVED_MAX), span, self.definition.deliveries)
+        claim = MessageClaim(self.worker, min(count, RECEIVED_MAX), span, self.definition.deliveries)
         ops = [] if ack is None else self._ops("ack", ack)
         begun = self.clock.steady_ms()
         while True:
             seen = self._log.sequence()
-            ask = self._submit(Ask(ops, claim))
+            ask = self._submit(QueueRequest(ops, claim))
             got = Messages(self, ask.granted, ask)
             if ack is not None:
                 if ask.lost and got:
@@ -95,6 +97,7 @@ class Queue:
                 self._settle(ack, ask, "acknowledged")
                 ops, ack = [], None
             if got:
+                got.commit = token_of(self._log, self._log.sequence())
                 return got
             left = WAIT_MS if patience is None else begun + patience - self.clock.steady_ms()
             if left <= 0:
@@ -114,7 +117,7 @@ class Queue:
     @property
     def aio(self) -> AsyncQueue:
         """The same for asyncio."""
-        from headwater.queues.aio import AsyncQueue
+        from headwater.queues.queue_asyncio import AsyncQueue
 
         return AsyncQueue(self)
 
@@ -123,7 +126,7 @@ class Queue:
     def ack(self, messages: Message | Messages | Iterable[Message]) -> None:
         """These are done, durably when this returns: they never come again. LeaseLostError if some are no longer this worker's; the
         others are acknowledged all the same."""
-        self._settle(messages, self._submit(Ask(self._ops("ack", messages))), "acknowledged")
+        self._settle(messages, self._submit(QueueRequest(self._ops("ack", messages))), "acknowledged")
 
     def nack(
         self,
@@ -139,16 +142,16 @@ class Queue:
         ops = self._ops("nack", messages, span_us=delay_of(delay), error=error_text(error))
         if final:
             ops = [replace(op, deliveries=1) for op in ops]
-        self._settle(messages, self._submit(Ask(ops)), "given back")
+        self._settle(messages, self._submit(QueueRequest(ops)), "given back")
 
     def release(self, messages: Message | Messages | Iterable[Message]) -> None:
         """These were not begun: others get them at once, and this delivery does not count."""
-        self._settle(messages, self._submit(Ask(self._ops("release", messages))), "given back")
+        self._settle(messages, self._submit(QueueRequest(self._ops("release", messages))), "given back")
 
     def extend(self, messages: Message | Messages | Iterable[Message], lease: Span | None = None) -> None:
         """Hold these for so long from now on, by default for as long as leases of the queue are."""
         span = self.definition.lease_us if lease is None else lease_of(lease)
-        ask = self._submit(Ask(self._ops("extend", messages, span_us=span)))
+        ask = self._submit(QueueRequest(self._ops("extend", messages, span_us=span)))
         until = self.clock.now_us() + span
         self._refuse_lost(ask, "extended")
         if isinstance(messages, Messages):
@@ -166,17 +169,24 @@ class Queue:
         error: str | None = None,
         final: bool = False,
     ) -> None:
-        """What `ack`, `nack`, `release` and `extend` do, for messages that are known by their tokens."""
+        """What `ack`, `nack`, `release` and `extend` do, for messages that are known by their tokens. OtherHistoryError for a token
+        from before an older copy of the workspace was put back."""
         refuse_final_delay(delay, final)
         span, once = delay_of(delay) if kind == "nack" else 0, 1 if final else None
         if kind == "extend":
             span = self.definition.lease_us if delay is None else lease_of(delay)
         ops = []
-        for place, lease in map(parse_token, tokens):
+        for token in tokens:
+            place, lease = parse_token(token)
+            check_commit(self._log, split_token(token.strip())[1], "the token")
             self._refuse_unknown(place)
             op = Op(kind, np.array([place]), self.worker, lease, span_us=span, error=error_text(error))
             ops.append(replace(op, deliveries=once))
-        self._refuse_lost(self._submit(Ask(ops)), "settled")
+        self._refuse_lost(self._submit(QueueRequest(ops)), "settled")
+
+    def commit_id(self, message: Message) -> str | None:
+        """The random id of the commit that appended a message's record; None if it is not known."""
+        return self._log.commit_id(message.sequence)
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
@@ -212,7 +222,7 @@ class Queue:
 
     def work(self, handler: Callable[[Any], object], **options: Any) -> Worker:
         """Have `handler(message)` called for every message, in threads of this process, until `stop()`; see `Worker`."""
-        from headwater.queues.working import Worker
+        from headwater.queues.queue_worker import Worker
 
         worker = Worker(self, handler, **options)
         self._ledgers.workers.add(worker)
@@ -223,7 +233,7 @@ class Queue:
     def _ledger(self) -> Ledger:
         return self._ledgers.of(self.name)
 
-    def _submit(self, ask: Ask) -> Ask:
+    def _submit(self, ask: QueueRequest) -> QueueRequest:
         if self._pid != os.getpid():
             self._known, self._pid = self._ledger(), os.getpid()
         try:
@@ -252,7 +262,7 @@ class Queue:
             for lease, places in by_lease.items()
         ]
 
-    def _settle(self, messages: Any, ask: Ask, what: str) -> None:
+    def _settle(self, messages: Any, ask: QueueRequest, what: str) -> None:
         lost = {place for _, places in ask.lost for place in places.tolist()}
         if isinstance(messages, Messages):
             messages.settled |= ~np.isin(messages.places, np.array(sorted(lost), np.int64))
@@ -280,7 +290,7 @@ class Queue:
                 place=shown(place),
             )
 
-    def _refuse_lost(self, ask: Ask, what: str) -> None:
+    def _refuse_lost(self, ask: QueueRequest, what: str) -> None:
         lost = np.concatenate([places for _, places in ask.lost]) if ask.lost else np.empty(0, np.int64)
         if not len(lost):
             return

@@ -1,1 +1,21 @@
-"""Sinks: committed ticks of a view go outside, to followers that are kept in step. One file per kind, one contract."""
+"""Sinks: committed changes of a view written to external systems, kept in sync with a checkpoint.
+
+A target stores its checkpoint (the tick of its contents) together with its contents, in one step. Where the
+checkpoint does not tell what comes next, the sink reconciles: it compares contents and writes the difference.
+Sinks read committed ticks and need neither an engine nor a JVM.
+
+Called by cli, connectors, testing, web, workspace; imports catalog, core, log, operators, state.
+
+In import order, bottom to top:
+
+    base/      the target interface, and the loop that all kinds share
+    iceberg/   Apache Iceberg tables (LAKE)
+    parquet/   Parquet files
+    postgres/  Postgres tables
+    python/    a user's function
+    redis/     Redis hashes, strings and sorted sets
+    search/    full-text indexes (tantivy)
+    topic/     topics of the same workspace
+    webhook/   HTTP POST
+    registry   sinks opened by their kinds, and what each needs of its view
+"""

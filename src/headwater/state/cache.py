@@ -15,12 +15,13 @@ from weakref import WeakValueDictionary
 import numpy as np
 import pyarrow as pa
 
-from headwater.hashing import Hashes
-from headwater.operators.runs import Run, same_hashes
-from headwater.state.layout import RUNS
-from headwater.state.refs import RunRef
-from headwater.state.segments import check, decode
-from headwater.storage import Storage, translated
+from headwater.core.errors import CorruptionError
+from headwater.core.hashing import Hashes
+from headwater.core.storage import Stamp, Storage, translated
+from headwater.operators.zset.runs import Run, same_hashes
+from headwater.state.run_files import check, decode
+from headwater.state.run_refs import RunRef
+from headwater.state.state_files import RUNS
 
 CHECK_BYTES_MAX = 1 << 20
 """Runs below this size are checked in full when they are first opened; of larger ones a probe reads few pages."""
@@ -59,6 +60,8 @@ class RunCache:
         self._held_bytes = 0
         self._let_go: set[tuple[str, int]] = set()
         """Streams of runs that were held and were not opened since."""
+        self._stamps: dict[str, Stamp | None] = {}
+        """What files were like when this process had written or first read them; None of those that were found damaged."""
         self._streams: dict[tuple[str, int], _Stream] = {}
         """Of the runs that are held. In memory too those that share one are parts of a whole, which stays until the last goes."""
 
@@ -72,9 +75,13 @@ class RunCache:
         mapped = self.map(ref.file)
         if key[:2] in self._let_go:
             self.touch(ref)
-        if ref.length < CHECK_BYTES_MAX:
-            check(mapped, ref)
-        run = decode(mapped, ref)
+        try:
+            if ref.length < CHECK_BYTES_MAX:
+                check(mapped, ref)
+            run = decode(mapped, ref)
+        except CorruptionError:
+            self.suspect(ref.file)
+            raise
         with self._guard:
             if ref.rows <= SAME_ROWS_MAX:
                 run = same_hashes(run, self._hashes, ref.file)
@@ -110,6 +117,7 @@ class RunCache:
                 self._maps.move_to_end(file)
                 return mapped
         name = f"{RUNS}/{file}"
+        self.known(file)
         with translated(name), pa.memory_map(self._storage.path(name)) as opened:
             mapped = opened.read_buffer()
         with self._guard:
@@ -117,6 +125,25 @@ class RunCache:
             while len(self._maps) > FILES_MAX:
                 self._maps.popitem(last=False)
         return mapped
+
+    def known(self, file: str) -> None:
+        """Note what a file is like that this process has written, or is about to read for the first time."""
+        if file not in self._stamps:
+            stamp = self._storage.stamp(f"{RUNS}/{file}")
+            with self._guard:
+                self._stamps.setdefault(file, stamp)
+
+    def suspect(self, file: str) -> None:
+        """Have a file count as changed: what was read of it is damaged."""
+        with self._guard:
+            self._stamps[file] = None
+
+    def changed(self, file: str) -> bool:
+        """Whether a file was written or replaced since it became known, or was found damaged: nobody writes one twice."""
+        if file not in self._stamps:
+            return False
+        stamp = self._storage.stamp(f"{RUNS}/{file}")
+        return stamp is None or stamp != self._stamps[file]
 
     def touch(self, ref: RunRef) -> None:
         """Have every page of a run at hand that this process has written, so that it is in memory: else the probe that first comes to a
@@ -129,11 +156,14 @@ class RunCache:
     def forget(self, gone: Callable[[str], bool]) -> None:
         """Let go of files that are gone, so that their space on disk is free once nobody reads them."""
         with self._guard:
-            files = {key[0] for key in self._runs} | set(self._maps) | {file for file, _ in self._let_go}
+            files = (
+                {key[0] for key in self._runs} | {*self._maps, *self._stamps} | {f for f, _ in self._let_go}
+            )
         lost = {file for file in files if gone(file)}
         with self._guard:
             for file in lost:
                 self._maps.pop(file, None)
+                self._stamps.pop(file, None)
             for key in [key for key in self._runs if key[0] in lost]:
                 self._drop(key)
             self._let_go = {stream for stream in self._let_go if stream[0] not in lost}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from headwater.errors import CorruptionError, HeadwaterError, TickNotKeptError
-from headwater.state.layout import FOLDER, RUNS
+from headwater.core.errors import CorruptionError, HeadwaterError, TickNotKeptError
 from headwater.state.manifest import Manifest
+from headwater.state.run_refs import RunRef
+from headwater.state.state_files import FOLDER, RUNS
 from headwater.state.store import StateStore
 
 
@@ -14,8 +15,10 @@ def is_of_state(error: HeadwaterError) -> bool:
 
 
 def lost(store: StateStore, manifest: Manifest) -> dict[str, str]:
-    """Arrangements with a run whose file is gone or too short, and what is wrong. Reads no run."""
-    sizes = {file: store.size_of(file) for file in manifest.files}
+    """Arrangements with a run whose file is gone or too short, or was changed since this process wrote or first read it, and what is
+    wrong. Reads no other run."""
+    sizes = {file: store.stored_runs.size_of(file) for file in manifest.files}
+    changed = store.stored_runs.changed(file for file, size in sizes.items() if size is not None)
     found: dict[str, str] = {}
     for arrangement, refs in manifest.arrangements.items():
         for ref in refs:
@@ -24,6 +27,8 @@ def lost(store: StateStore, manifest: Manifest) -> dict[str, str]:
                 found[arrangement] = f"{RUNS}/{ref.file} is missing"
             elif size < ref.end:
                 found[arrangement] = f"{RUNS}/{ref.file} ends at byte {size}"
+            elif ref.file in changed and (wrong := _wrong(store, ref)) is not None:
+                found[arrangement] = wrong
     return found
 
 
@@ -32,8 +37,15 @@ def damaged(store: StateStore, manifest: Manifest) -> dict[str, str]:
     found: dict[str, str] = {}
     for arrangement, refs in manifest.arrangements.items():
         for ref in refs:
-            try:
-                store.verify(ref)
-            except (CorruptionError, TickNotKeptError) as error:
-                found[arrangement] = error.message
+            if (wrong := _wrong(store, ref)) is not None:
+                store.stored_runs.suspect(ref.file)
+                found[arrangement] = wrong
     return found
+
+
+def _wrong(store: StateStore, ref: RunRef) -> str | None:
+    try:
+        store.verify(ref)
+    except (CorruptionError, TickNotKeptError) as error:
+        return error.message
+    return None

@@ -16,10 +16,10 @@ import orjson
 import pyarrow as pa
 import xxhash
 
-from headwater.clock import Microseconds
-from headwater.errors import CorruptionError, NewerVersionError
-from headwater.positions import Ends
-from headwater.state.refs import RunRef
+from headwater.core.clock import Microseconds
+from headwater.core.errors import CorruptionError, NewerVersionError
+from headwater.core.positions import Ends, Token
+from headwater.state.run_refs import RunRef
 
 FORMAT = 2
 """In format 1 every run has a stream of its own; else it is the same."""
@@ -33,6 +33,63 @@ _OPTIONS = orjson.OPT_NON_STR_KEYS
 
 
 @dataclass(frozen=True)
+class CollectionRecord:
+    """What the engine keeps of a view, a table or a derived relation besides its runs, to go on from it.
+
+    Stored as the object `extra`; a field that has its default is left out, but for those that every planned one has.
+    """
+
+    identity: str | None = None
+    """The definition and its plan: another identity is built from the start. None for a view that cannot be planned."""
+    fingerprint: str | None = None
+    """The plan, from which a base may be taken over."""
+    sequence: int = 0
+    """The last commit of the log that is in it."""
+    begun: bool = False
+    """Whether it has made its first step, in which constants and empty aggregates come in."""
+    begins: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By topic, its incarnation and the first offsets of its partitions when the build began."""
+    table: bool = False
+    """Whether it is the table of a keyed topic."""
+    key: tuple[int, ...] = ()
+    """The columns that its contents are arranged by."""
+    base: int | None = None
+    """The tick of the base that it was built on."""
+    blocked: bool = False
+    """Whether it is stopped for no other reason than that one below it is."""
+    old: int | None = None
+    """The tick that has the version which it has replaced."""
+    ledger: Mapping[str, Mapping[str, int]] | None = None
+    """By topic, what became of the rows that a view has read."""
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    """Of the topics that it waits for, at its positions."""
+    keeps: tuple[str, ...] = ()
+    """The topics of which it may keep private values."""
+    unplanned: bool = False
+    """Whether the view cannot be planned as it is declared."""
+    derived: bool = False
+    """Whether it is what a view gives beside its rows."""
+
+    def document(self) -> dict[str, Any]:
+        """The object that is stored."""
+        always = _ALWAYS if self.identity is not None else ("begins", "key") if self.unplanned else ()
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name in always or (value is not None and (value or name == "ledger"))
+        }
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> CollectionRecord:
+        """The record that was stored."""
+        columns = {name: tuple(document[name]) for name in ("key", "keeps") if name in document}
+        return cls(**{**document, **columns})
+
+
+_ALWAYS = ("identity", "fingerprint", "sequence", "begun", "begins", "table", "key")
+
+
+@dataclass(frozen=True)
 class ViewState:
     """A view at a tick.
 
@@ -40,7 +97,7 @@ class ViewState:
     they are its *history*, within which changes add up. Unless `status` is 'live' the view is no part of the tick: `reason`
     says why, `last_tick` is the last that it was part of, and `positions` is how far it is by itself. `contents` is
     the arrangement with its rows, `change` the run of what this very tick changed (None if nothing), `schema` the text
-    of `encode_schema`. `extra` is the engine's own: anything that JSON can say.
+    of `encode_schema`.
     """
 
     name: str
@@ -53,7 +110,7 @@ class ViewState:
     positions: Ends = field(default_factory=dict)
     change: RunRef | None = None
     built: int = 0
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    record: CollectionRecord = field(default_factory=CollectionRecord)
 
     @property
     def history(self) -> tuple[int, int]:
@@ -76,7 +133,7 @@ class ViewState:
             "contents": self.contents,
             "change": orjson.Fragment(self.change.json) if self.change else None,
             "schema": self.schema,
-            "extra": self.extra,
+            "extra": self.record.document(),
         }
         return orjson.dumps(plain, option=_OPTIONS)
 
@@ -93,7 +150,7 @@ class ViewState:
             last_tick=row["last_tick"],
             positions=_ends(row["positions"]),
             change=RunRef.from_json(row["change"]) if row["change"] else None,
-            extra=row["extra"],
+            record=CollectionRecord.read(row["extra"]),
         )
 
 
@@ -104,6 +161,10 @@ class Manifest:
     `positions` is its cut through the log, `sequence` the number of the last commit of the log within it. `committed_at`
     never falls from tick to tick. `arrangements` maps an id such as 'revenue@3/agg.0' to its runs, oldest first;
     `extra` is the engine's own: anything that JSON can say.
+
+    `id` is random, and tells the tick from another one of its number: an older copy of the workspace that is put back makes
+    the same numbers once more. `previous` is the id of the tick that it goes on from, and `commit` that of the commit
+    `sequence`. Each is '' where it is not known: there were no ids before.
     """
 
     tick: int
@@ -114,6 +175,14 @@ class Manifest:
     arrangements: Mapping[str, tuple[RunRef, ...]] = field(default_factory=dict)
     views: Mapping[str, ViewState] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    id: str = ""
+    previous: str = ""
+    commit: str = ""
+
+    @property
+    def token(self) -> Token:
+        """What names the tick."""
+        return Token(self.tick, self.id)
 
     @cached_property
     def files(self) -> frozenset[str]:
@@ -134,12 +203,14 @@ class Manifest:
 
     def encode(self) -> Json:
         """The bytes of its file."""
-        numbers = {
+        numbers: dict[str, Any] = {
             "tick": self.tick,
             "epoch": self.epoch,
             "committed_at": self.committed_at,
             "sequence": self.sequence,
         }
+        ids = {"id": self.id, "previous": self.previous, "commit": self.commit}
+        numbers |= {name: known for name, known in ids.items() if known}
         rest = b"".join(
             (
                 orjson.dumps(numbers)[1:-1],
@@ -171,6 +242,9 @@ class Manifest:
                 arrangements=_Arrangements(row["arrangements"]),
                 views={view: ViewState._from_json(view, about) for view, about in row["views"].items()},
                 extra=row["extra"],
+                id=row.get("id", ""),
+                previous=row.get("previous", ""),
+                commit=row.get("commit", ""),
             )
         raise _unreadable(data, name)
 

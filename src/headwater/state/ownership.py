@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from headwater.clock import Clock, Microseconds, from_us
-from headwater.errors import (
+from headwater.core.clock import Clock, Microseconds, from_us
+from headwater.core.errors import (
     ClosedError,
     CorruptionError,
     EngineRunningError,
@@ -25,8 +25,8 @@ from headwater.errors import (
     HeadwaterError,
     WorkspaceMissingError,
 )
-from headwater.state import layout
-from headwater.storage import File, Storage
+from headwater.core.storage import File, Storage
+from headwater.state import state_files
 
 STALE_AFTER_MS = 10_000.0
 """An engine that gave no sign of life for so long is taken to be frozen: it beats once a second, also within a tick."""
@@ -89,9 +89,13 @@ class Ownership:
         self._heart.start()
 
     def _beat_on(self) -> None:
-        with contextlib.suppress(HeadwaterError):  # the engine meets the same, where it can be told
-            while not self._done.wait(BEAT_EVERY_MS / 1000):
+        while not self._done.wait(BEAT_EVERY_MS / 1000):
+            try:
                 self.beat()
+            except FencedError:  # another engine has taken over, which this one learns by its next `check`
+                return
+            except (HeadwaterError, OSError):  # the disk may be well again the next time
+                continue
 
     def release(self) -> None:
         """Give the workspace back; again does nothing."""
@@ -116,7 +120,7 @@ def claim(storage: Storage, clock: Clock, *, stale_after_ms: float = STALE_AFTER
     EngineRunningError if another engine is alive. One that holds its lock but gave no sign of life for `stale_after_ms`
     is left behind: once this returns, nothing that it still tries can be committed.
     """
-    storage.make_dirs(layout.FOLDER)
+    storage.make_dirs(state_files.FOLDER)
     while True:
         epoch = current_epoch(storage)
         if epoch and (alive := _alive(storage, clock, epoch, stale_after_ms)):
@@ -140,7 +144,7 @@ def alive(storage: Storage, clock: Clock, *, stale_after_ms: float = STALE_AFTER
 
 def current_epoch(storage: Storage) -> int:
     """The epoch of the newest engine; 0 if there was none yet."""
-    epochs = map(layout.lock_epoch, storage.list(layout.FOLDER))
+    epochs = map(state_files.lock_epoch, storage.list(state_files.FOLDER))
     return max((epoch for epoch in epochs if epoch is not None), default=0)
 
 
@@ -167,17 +171,17 @@ def _take(storage: Storage, clock: Clock, epoch: int) -> Ownership | None:
     """Become the engine of that epoch; None if another was faster."""
     about = {"epoch": epoch, "pid": os.getpid(), "host": platform.node(), "started_at": clock.now_us()}
     text = orjson.dumps(about) + b"\n"
-    temporary = layout.lock_temporary(epoch, uuid.uuid4().hex)
+    temporary = state_files.lock_temporary(epoch, uuid.uuid4().hex)
     lock = storage.open(temporary, exclusive=True)
     try:
         lock.write_at(0, text + _beat(clock))
         lock.sync()
         if not lock.try_lock():
             raise AssertionError("nobody else knows the name of this file")
-        storage.link(temporary, layout.lock_name(epoch))
-        lock.name = layout.lock_name(epoch)
+        storage.link(temporary, state_files.lock_name(epoch))
+        lock.name = state_files.lock_name(epoch)
         storage.remove(temporary)
-        storage.sync_dir(layout.FOLDER)
+        storage.sync_dir(state_files.FOLDER)
     except (FileExistsError, WorkspaceMissingError):  # taken; or taken, and the winner has cleared up
         lock.close()
         storage.remove(temporary)
@@ -191,14 +195,14 @@ def _take(storage: Storage, clock: Clock, epoch: int) -> Ownership | None:
 def _clear(storage: Storage, epoch: int) -> None:
     """Take from older engines what they need to commit: a manifest is committed by linking its temporary file, so one
     that was checked before this claim and is linked after it is not there any more."""
-    for file in storage.list(layout.MANIFESTS):
-        origin = layout.temporary_origin(file)
+    for file in storage.files(state_files.MANIFESTS):
+        origin = state_files.temporary_origin(file)
         if origin is not None and origin.epoch < epoch:
-            storage.remove(f"{layout.MANIFESTS}/{file}")
-    for file in storage.list(layout.FOLDER):
-        older = layout.lock_epoch(file)
-        if layout.is_lock_temporary(file) or (older is not None and older < epoch):
-            storage.remove(f"{layout.FOLDER}/{file}")
+            storage.remove(f"{state_files.MANIFESTS}/{file}")
+    for file in storage.files(state_files.FOLDER):
+        older = state_files.lock_epoch(file)
+        if state_files.is_lock_temporary(file) or (older is not None and older < epoch):
+            storage.remove(f"{state_files.FOLDER}/{file}")
 
 
 def _alive(storage: Storage, clock: Clock, epoch: int, stale_after_ms: float) -> Owner | None:
@@ -212,7 +216,7 @@ def _alive(storage: Storage, clock: Clock, epoch: int, stale_after_ms: float) ->
 
 def _look(storage: Storage, epoch: int) -> tuple[Owner, float] | None:
     """The engine of an epoch and its last heartbeat on the steady clock, if it holds its lock."""
-    name = layout.lock_name(epoch)
+    name = state_files.lock_name(epoch)
     try:
         lock = storage.open(name, read_only=True)
     except WorkspaceMissingError:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headwater.errors import StorageError
-from headwater.operators.runs import Run
-from headwater.state.layout import RUNS, Origin, runs_name
-from headwater.state.refs import RunRef
-from headwater.state.segments import Segment, encode, encode_together
-from headwater.storage import File, Storage
+from headwater.core.errors import StorageError
+from headwater.core.storage import File, Storage
+from headwater.operators.zset.runs import Run
+from headwater.state.run_files import RunFile, encode, encode_together
+from headwater.state.run_refs import RunRef
+from headwater.state.state_files import RUNS, FileOrigin, runs_name
 
 LARGE_BYTES = 64 << 20
 """A run of this size has a file of its own, so that merging it away frees its space at once."""
@@ -26,7 +26,7 @@ class Writer:
     wrote is garbage, and the tick is done again with another. Made by `StateStore.begin`; not for several threads.
     """
 
-    def __init__(self, storage: Storage, origin: Origin) -> None:
+    def __init__(self, storage: Storage, origin: FileOrigin) -> None:
         self.origin = origin
         self.files: set[str] = set()
         """Names, within the folder of runs, of the files that it has made or will make."""
@@ -114,19 +114,19 @@ class _Growing:
         self.name = name
         self.pending_bytes = 0
         self._storage = storage
-        self._pending: list[Segment] = []
+        self._pending: list[RunFile] = []
         self._written = 0
         self._file: File | None = None
 
-    def add(self, segment: Segment) -> RunRef:
+    def add(self, segment: RunFile) -> RunRef:
         return segment.at(self.name, self._place(segment))
 
     def add_together(
-        self, segment: Segment, runs: Sequence[Run], ticks: Sequence[tuple[int, int]]
+        self, segment: RunFile, runs: Sequence[Run], ticks: Sequence[tuple[int, int]]
     ) -> list[RunRef]:
         return segment.parts_at(self.name, self._place(segment), runs, ticks)
 
-    def _place(self, segment: Segment) -> int:
+    def _place(self, segment: RunFile) -> int:
         """Where in the file it begins."""
         start = self._written + self.pending_bytes
         self._pending.append(segment)

@@ -1,4 +1,16 @@
-"""The test kit: what backends and pipelines are tested with. Nothing here imports pytest; the suites are for it."""
+"""Test kit: contract suites for backends, sources and sinks, and fault injection; for users' tests too.
+
+Nothing here imports pytest.
+
+Called by tests; imports catalog, connectors, core, log, operators, sinks, sources, state.
+
+In import order, bottom to top:
+
+    contract/        `LogContract`: what every log backend must do
+    faults           `FaultyStorage`: crashes, power loss, I/O errors and bit flips on demand
+    sinks/           `SinkContract`: what every sink target must do
+    source_contract  `SourceContract`: what every source must do
+"""
 
 from __future__ import annotations
 
@@ -6,12 +18,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headwater.clock import ManualClock
+    from headwater.core.clock import ManualClock
     from headwater.log.memory import MemoryLog
     from headwater.testing.contract import LogContract
     from headwater.testing.faults import Crash, FaultyStorage
     from headwater.testing.sinks import AppendContract, SinkContract
-    from headwater.testing.sources import SourceContract
+    from headwater.testing.source_contract import SourceContract
 
 __all__ = [
     "AppendContract",
@@ -28,11 +40,11 @@ _HOMES = {
     "Crash": "headwater.testing.faults",
     "FaultyStorage": "headwater.testing.faults",
     "LogContract": "headwater.testing.contract",
-    "ManualClock": "headwater.clock",
+    "ManualClock": "headwater.core.clock",
     "MemoryLog": "headwater.log.memory",
     "AppendContract": "headwater.testing.sinks",
     "SinkContract": "headwater.testing.sinks",
-    "SourceContract": "headwater.testing.sources",
+    "SourceContract": "headwater.testing.source_contract",
 }
 
 

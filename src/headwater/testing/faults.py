@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from headwater.storage import Bytes, File, Storage, translated
+from headwater.core.storage import Bytes, File, Storage, translated
 
 PAGE_BYTES = 512
 """A disk keeps or loses this much at once: a sector, the smallest that any of them has."""
@@ -38,7 +38,7 @@ class Crash(BaseException):
 
 
 @dataclass(frozen=True)
-class Call:
+class StorageCall:
     """One call that changes the disk; `number` counts from 1."""
 
     number: int
@@ -53,7 +53,7 @@ class Call:
 
 
 @dataclass
-class Fault:
+class InjectedFault:
     """An error that calls meet; made by `FaultyStorage.fail`, over after `times` or when lifted."""
 
     error: int
@@ -207,14 +207,14 @@ class FaultyStorage(Storage):
         super().__init__(root)
         self.really_sync = really_sync
         self.seed = seed
-        self.calls: list[Call] = []
+        self.calls: list[StorageCall] = []
         """Every call that changed the disk, or tried to, so far."""
-        self.on_call: Callable[[Call], None] | None = None
+        self.on_call: Callable[[StorageCall], None] | None = None
         """Called ahead of each such call, when the disk is as a crash at this moment would leave it."""
         self._boot = boot
         self._dead = False
         self._stop: tuple[int, When] | None = None
-        self._faults: list[Fault] = []
+        self._faults: list[InjectedFault] = []
         self._contents: dict[str, _Content] = {}
         self._durable: dict[str, _Content | None] = {}
         """Names whose entry on the disk differs from what is seen now: what it is there; None if it is not there."""
@@ -232,14 +232,14 @@ class FaultyStorage(Storage):
 
     def fail(
         self, error: int, *, on: Operation = "write_at", name: str = "*", skip: int = 0, times: int | None = 1
-    ) -> Fault:
+    ) -> InjectedFault:
         """Let calls meet an OSError: those `on` files whose name matches, after the first `skip`, `times` times or
         (None) until lifted. Nothing of such a call reaches the disk; a failed sync drops what was not synced."""
-        fault = Fault(error, on, name, skip, times)
+        fault = InjectedFault(error, on, name, skip, times)
         self._faults.append(fault)
         return fault
 
-    def full(self, *, skip: int = 0, times: int | None = None) -> Fault:
+    def full(self, *, skip: int = 0, times: int | None = None) -> InjectedFault:
         """No space left, by default until lifted."""
         return self.fail(errno.ENOSPC, skip=skip, times=times)
 
@@ -300,7 +300,7 @@ class FaultyStorage(Storage):
     ) -> None:
         """Count a call, let it meet its fate, and do it."""
         self.refuse_if_dead()
-        call = Call(len(self.calls) + 1, operation, name, offset, data)
+        call = StorageCall(len(self.calls) + 1, operation, name, offset, data)
         self.calls.append(call)
         for fault in self._faults:
             if fault.strikes(operation, name):
@@ -318,7 +318,7 @@ class FaultyStorage(Storage):
         if when is not None:
             self._die(call)
 
-    def _die(self, call: Call) -> None:
+    def _die(self, call: StorageCall) -> None:
         self._dead = True
         raise Crash(f"the process died at {call}")
 

@@ -12,11 +12,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from headwater.web import console_api, health, hooks, openapi, pages, queries, searching, topics, views
-from headwater.web.gate import Gate
+from headwater.web.access_control import Gate
+from headwater.web.console import console_api
+from headwater.web.large_responses import ResponseSender
 from headwater.web.problems import Problem, problem_of
-from headwater.web.served import Served
-from headwater.web.settings import ServerSettings
+from headwater.web.routes import health, hooks, openapi, pages, queries, searching, topics, views
+from headwater.web.server_context import ServedWorkspace
+from headwater.web.server_settings import ServerSettings
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -51,7 +53,7 @@ class App:
         self._workspace = workspace
         self._settings = settings or ServerSettings()
         self._beside_engine = beside_engine
-        self._served: Served | None = None
+        self._served: ServedWorkspace | None = None
         self.state = State()
         self._router = Router(
             [
@@ -80,14 +82,14 @@ class App:
             self._served.stop()
 
     @property
-    def _here(self) -> Served:
+    def _here(self) -> ServedWorkspace:
         if self._served is None:
             raise Problem(503, "starting", "the server is not up yet", retry_after_s=1)
         return self._served
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: App) -> AsyncIterator[None]:
-        made = Served(self._workspace, self._settings, beside_engine=self._beside_engine)
+        made = ServedWorkspace(self._workspace, self._settings, beside_engine=self._beside_engine)
         await made.open()
         app.state.served = self._served = made
         try:
@@ -109,7 +111,8 @@ class _Answering:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, a client is told no more than it may know
             response = problem_of(error).response()
-        await response(scope, receive, send)
+        answers: ResponseSender = scope["app"].state.served.answers
+        await answers.send(response, scope, receive, send)
 
 
 def _not_found(request: Request, error: HTTPException) -> Response:

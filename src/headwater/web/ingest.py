@@ -17,34 +17,40 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.capture.moments import captured, rows_of
-from headwater.catalog import TopicDefinition
-from headwater.clock import Microseconds
-from headwater.errors import BacklogError, BadRowError, HeadwaterError, UsageError
-from headwater.gathering import Gathering, Limits, Request
-from headwater.log.names import check_written
+from headwater.catalog.conform import conform
+from headwater.catalog.definitions import TopicDefinition
+from headwater.core.clock import Microseconds
+from headwater.core.errors import BacklogError, BadRowError, HeadwaterError, UsageError
+from headwater.core.group_commit import GroupCommit, Limits, Request
+from headwater.core.positions import Receipt
 from headwater.log.protocol import Append, Log
-from headwater.positions import Receipt
-from headwater.records import conform
-from headwater.web.bodies import BodyReader, Media, Rows
-from headwater.web.keys import Key, Keys
+from headwater.log.topic_names import check_written
+from headwater.sources.clock_positions import captured, rows_of
+from headwater.web.idempotency_keys import IdempotencyKeys, Key
 from headwater.web.problems import Problem
-from headwater.web.settings import ServerSettings
-from headwater.web.shares import Share, own_receipt, shares_after, shares_of
+from headwater.web.request_bodies import BodyReader, Media, Rows
+from headwater.web.server_settings import ServerSettings
+from headwater.web.shared_receipts import Share, own_receipt, shares_after, shares_of
 
 GROUP_POSTS_MAX = 2_000
 GROUP_BYTES_MAX = 4 << 20
 """A group is closed at this size; a post that is as large by itself is written alone."""
+DECODED_BYTES_MAX = 64 << 20
+"""A group is written in several commits where its Arrow streams are larger than this once they are decoded."""
 OVERLAP_BYTES = 256 << 10
 """Per topic: if so much waits, it is decoded while another group is synced. Less gathers until that one is done."""
 LIMITS = Limits(most=GROUP_POSTS_MAX, weight_max=GROUP_BYTES_MAX, overlap_weight=OVERLAP_BYTES)
 
+SMALL_BYTES = 256 << 10
+"""Larger bodies are written by threads of their own, and leave a part of the room: a flood of them keeps no small post out."""
+SMALL_SHARE = 8
+"""One part in so many of the bytes in flight is for bodies that are small."""
 STRANGERS_SHARE = 4
 """One part in so many of the bytes in flight may be of bodies whose senders are not known yet."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class PostResult:
     """What became of a post. `replayed`: it was written before, under the same key."""
 
     receipt: Receipt
@@ -52,7 +58,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Origin:
+class DeliveryOrigin:
     """Where a row comes from that a source was handed: the row as it was read, and when it was sent."""
 
     source: str
@@ -63,14 +69,16 @@ class Origin:
 class Post(Request):
     """A body that waits to be written; with `origin`, it was read already, and is a source's."""
 
-    def __init__(self, body: bytes, media: Media, key: Key | None, origin: Origin | None = None) -> None:
+    def __init__(
+        self, body: bytes, media: Media, key: Key | None, origin: DeliveryOrigin | None = None
+    ) -> None:
         super().__init__()
         self.body = body
         self.media = media
         self.key = key
         self.origin = origin
         self.weight = len(body)
-        self.answer: Answer | None = None
+        self.answer: PostResult | None = None
 
     @property
     def open(self) -> bool:
@@ -79,9 +87,9 @@ class Post(Request):
 
 
 class _Lane:
-    """The posts for one topic."""
+    """The small or the large posts for one topic."""
 
-    def __init__(self, gathering: Gathering[Post]) -> None:
+    def __init__(self, gathering: GroupCommit[Post]) -> None:
         self.gathering = gathering
         self.posts = 0
         """That are not written yet."""
@@ -93,28 +101,35 @@ class Ingest:
     def __init__(
         self,
         log: Log,
-        keys: Keys,
+        keys: IdempotencyKeys,
         threads: Executor,
         settings: ServerSettings,
-        deliveries: Keys | None = None,
+        deliveries: IdempotencyKeys | None = None,
+        large_threads: Executor | None = None,
     ) -> None:
-        """`deliveries` are the keys of what sources are handed."""
-        self._writing = _Writing(log, keys, deliveries or keys, settings.body_bytes_max)
+        """`deliveries` are the keys of what sources are handed; `large_threads` write what is not small."""
+        self._writing = _Writing(
+            log, keys, deliveries or keys, settings.body_bytes_max, settings.body_rows_max
+        )
         self._threads = threads
+        self._large_threads = large_threads or threads
         self._settings = settings
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[tuple[str, bool], _Lane] = {}
         self._posts = 0
         self._bytes = 0
 
-    def check(self, size: int) -> None:
-        """Problem 429 if there is no room for so many bytes now."""
-        full = self._bytes + size > self._settings.in_flight_bytes_max
+    def check(self, size: int, of: int | None = None) -> None:
+        """Problem 429 if there is no room for so many bytes now, of a body that has so many at least."""
+        most = self._settings.in_flight_bytes_max
+        if max(size, of or 0) > SMALL_BYTES:
+            most -= most // SMALL_SHARE
+        full = self._bytes + size > most
         if full or self._posts >= self._settings.posts_waiting_max:
             raise _too_busy("too many bytes" if full else "too many posts", self._settings)
 
-    def reserve(self, size: int) -> None:
-        """Take room for bytes that have come; Problem 429 if there is none."""
-        self.check(size)
+    def reserve(self, size: int, of: int | None = None) -> None:
+        """Take room for bytes that have come, of a body of which so many have come by now; Problem 429 if there is none."""
+        self.check(size, of)
         self._bytes += size
 
     def release(self, size: int) -> None:
@@ -122,18 +137,23 @@ class Ingest:
         self._bytes -= size
 
     async def append(
-        self, topic: str, body: bytes, media: Media, key: Key | None, origin: Origin | None = None
-    ) -> Answer:
+        self, topic: str, body: bytes, media: Media, key: Key | None, origin: DeliveryOrigin | None = None
+    ) -> PostResult:
         """Write what was posted; returns when it is durable. It is written also if nobody waits for it any more."""
-        name = topic.lower()
+        is_large = len(body) > SMALL_BYTES
+        name = (topic.lower(), is_large)
         if name not in self._lanes:
-            self._lanes[name] = _Lane(Gathering(partial(self._writing.write, topic), LIMITS))
+            self._lanes[name] = _Lane(GroupCommit(partial(self._writing.write, topic), LIMITS))
         lane, post = self._lanes[name], Post(body, media, key, origin)
         lane.posts += 1
         self._posts += 1
-        written = lane.gathering.post(post, self._threads)
+        written = lane.gathering.post(post, self._large_threads if is_large else self._threads)
         written.add_done_callback(lambda _: self._finish(name, lane))
-        await asyncio.shield(written)
+        try:
+            async with asyncio.timeout(self._settings.write_s):
+                await asyncio.shield(written)
+        except TimeoutError:
+            raise _not_written_yet(self._settings) from None
         if post.answer is not None:
             return post.answer
         raise post.error or RuntimeError("a post was forgotten")
@@ -143,7 +163,7 @@ class Ingest:
         while self._lanes:
             await asyncio.sleep(0.01)
 
-    def _finish(self, name: str, lane: _Lane) -> None:
+    def _finish(self, name: tuple[str, bool], lane: _Lane) -> None:
         self._posts -= 1
         lane.posts -= 1
         if not lane.posts:
@@ -159,16 +179,16 @@ class Strangers:
         self._settings = settings
         self._bytes = 0
 
-    def check(self, size: int) -> None:
-        """Problem 429 if there is no room for so many bytes now."""
+    def check(self, size: int, of: int | None = None) -> None:
+        """See `Ingest`."""
         if self._bytes + size > self._settings.in_flight_bytes_max // STRANGERS_SHARE:
             raise _too_busy("too many bytes", self._settings)
-        self._ingest.check(size)
+        self._ingest.check(size, of)
 
-    def reserve(self, size: int) -> None:
-        """Take room for bytes that have come; Problem 429 if there is none."""
-        self.check(size)
-        self._ingest.reserve(size)
+    def reserve(self, size: int, of: int | None = None) -> None:
+        """See `Ingest`."""
+        self.check(size, of)
+        self._ingest.reserve(size, of)
         self._bytes += size
 
     def release(self, size: int) -> None:
@@ -187,32 +207,62 @@ def _too_busy(what: str, settings: ServerSettings) -> Problem:
     )
 
 
+def _not_written_yet(settings: ServerSettings) -> Problem:
+    return Problem(
+        504,
+        "not-written-yet",
+        f"the rows were not written within {settings.write_s:g} s; they may be written later",
+        hint="send the same body again under the same Idempotency-Key: it is written once",
+        facts={"seconds_max": settings.write_s},
+    )
+
+
 class _Writing:
     """What happens in a thread: from bodies to one commit."""
 
-    def __init__(self, log: Log, keys: Keys, deliveries: Keys, body_bytes_max: int) -> None:
+    def __init__(
+        self,
+        log: Log,
+        keys: IdempotencyKeys,
+        deliveries: IdempotencyKeys,
+        body_bytes_max: int,
+        body_rows_max: int = ServerSettings.body_rows_max,
+    ) -> None:
         self._log = log
         self._keys = keys
         self._deliveries = deliveries
         self._body_bytes_max = body_bytes_max
+        self._body_rows_max = body_rows_max
 
     def write(self, name: str, group: Sequence[Post]) -> None:
-        """Settle every post of a group: with its receipt, or with what is wrong with it."""
+        """Settle every post of a group: with its receipt, or with what is wrong with it. What is small is one commit."""
         topic = self._log.topic(name)
-        reader = BodyReader(topic, self._body_bytes_max)
+        reader = BodyReader(topic, self._body_bytes_max, self._body_rows_max)
         decoded: list[tuple[Post, Rows]] = []
+        size = 0
         for post in group:
             post.key = None if post.key is None else post.key.of(topic)
             if post.origin is not None:
                 continue
             try:
-                decoded.append((post, reader.rows(post.body, post.media)))
+                rows = reader.rows(post.body, post.media)
             except (HeadwaterError, Problem) as error:
                 post.error = error
+                continue
+            decoded.append((post, rows))
+            size += reader.size
+            if (
+                size > DECODED_BYTES_MAX
+            ):  # bodies may be small and their rows not: a group of such is not held whole
+                self._settle(topic, _conformed(decoded, topic))
+                decoded, size = [], 0
         fit = _conformed(decoded, topic)
         handed = [(post, post.origin) for post in group if post.origin is not None]
         if handed:
             fit += _captured(handed, topic)
+        self._settle(topic, fit)
+
+    def _settle(self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]]) -> None:
         keys = self._keys if topic.captured_by is None else self._deliveries
         if any(post.key is not None for post, _ in fit):
             with keys.guard:
@@ -221,7 +271,7 @@ class _Writing:
             self._append(topic, fit, keys)
 
     def _write_keyed(
-        self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]], keys: Keys
+        self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]], keys: IdempotencyKeys
     ) -> None:
         """The same with keys: what is known is answered, what is new is written together with its key."""
         keys.refresh()
@@ -244,7 +294,9 @@ class _Writing:
             if not _answered(post, post.key, keys):
                 post.error = first.error
 
-    def _append(self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]], keys: Keys) -> None:
+    def _append(
+        self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]], keys: IdempotencyKeys
+    ) -> None:
         """Write posts in one commit; where the log refuses that for what is in it, each by itself."""
         if not fit:
             return
@@ -258,7 +310,9 @@ class _Writing:
                 if one[0].open:  # those before what was refused may have been written one by one
                     self._append(topic, [one], keys)
 
-    def _commit(self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]], keys: Keys) -> None:
+    def _commit(
+        self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]], keys: IdempotencyKeys
+    ) -> None:
         batches = [batch for _, batch in fit]
         rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         append = Append({topic.name: [rows]}, incarnations={topic.name: topic.incarnation})
@@ -279,13 +333,13 @@ class _Writing:
         else:
             receipt = self._log.append(append)
         if len(fit) == 1:
-            fit[0][0].answer = Answer(receipt)
+            fit[0][0].answer = PostResult(receipt)
             return
         for (post, _), share in zip(fit, shares or shares_after(counts, receipt, topic.name), strict=True):
-            post.answer = Answer(own_receipt(receipt, topic.name, share))
+            post.answer = PostResult(own_receipt(receipt, topic.name, share))
 
 
-def _answered(post: Post, key: Key, keys: Keys) -> bool:
+def _answered(post: Post, key: Key, keys: IdempotencyKeys) -> bool:
     """Whether a post was settled by what is known of its key."""
     try:
         receipt = keys.find(key)
@@ -294,12 +348,12 @@ def _answered(post: Post, key: Key, keys: Keys) -> bool:
         return True
     if receipt is None:
         return False
-    post.answer = Answer(receipt, replayed=True)
+    post.answer = PostResult(receipt, replayed=True)
     return True
 
 
 def _captured(
-    handed: Sequence[tuple[Post, Origin]], topic: TopicDefinition
+    handed: Sequence[tuple[Post, DeliveryOrigin]], topic: TopicDefinition
 ) -> list[tuple[Post, pa.RecordBatch]]:
     """The rows that sources were handed, as batches that fit the topic; what does not fit is settled."""
     rows, sent = [origin.row for _, origin in handed], [origin.sent_us for _, origin in handed]
@@ -340,7 +394,8 @@ def _conformed(
     fit = []
     for post, rows in decoded:
         try:
-            fit.append((post, conform(rows, topic)))
+            is_arrow = isinstance(rows, pa.Table)  # which was validated when it was read
+            fit.append((post, conform(rows, topic, validated=is_arrow)))
         except HeadwaterError as error:
             post.error = error
     return fit

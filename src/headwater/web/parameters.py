@@ -10,14 +10,15 @@ from typing import Any
 import pyarrow as pa
 from starlette.requests import Request
 
-from headwater.errors import UsageError
+from headwater.core.errors import UsageError
+from headwater.core.json_csv import text_decoder
+from headwater.core.positions import Receipt, Token, split_token
+from headwater.core.types import format_type
 from headwater.log.protocol import PartitionInfo
-from headwater.positions import Receipt
-from headwater.texts import text_decoder
-from headwater.types import format_type
 
-_PLACES = re.compile(r"^\d+@\d+(,\d+@\d+)*$")
-_RECEIPT = re.compile(r"^[^:;]+:\d+@\d+-\d+")
+_PLACES = re.compile(r"[0-9]{1,9}@[0-9]{1,18}(,[0-9]{1,9}@[0-9]{1,18})*\Z")
+"""Numbers that partitions and offsets can be: longer ones are none."""
+_RECEIPT = re.compile(r"[^:;]+:[0-9]+@[0-9]+-[0-9]+")
 Start = str | int | dict[int, int] | datetime
 
 
@@ -33,7 +34,7 @@ def whole(request: Request, name: str, default: int, least: int, most: int) -> i
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not re.fullmatch(r"\d{1,15}", text) or not least <= int(text) <= most:
+    if not re.fullmatch(r"[0-9]{1,15}", text) or not least <= int(text) <= most:
         raise UsageError(f"{name} is a whole number from {least:,} to {most:,}, not {text!r}")
     return int(text)
 
@@ -62,15 +63,17 @@ def flag(request: Request, name: str) -> bool:
     return text.lower() not in ("false", "0", "no")
 
 
-def as_of(request: Request) -> int | datetime | None:
+def as_of(request: Request) -> int | str | datetime | None:
     """The tick or the moment that is asked for."""
     text = request.query_params.get("as_of")
     return None if text is None else as_of_text(text)
 
 
-def as_of_text(text: str) -> int | datetime:
-    """A tick or a moment as it is written."""
-    return int(text) if re.fullmatch(r"\d{1,18}", text) else moment(text, "as_of is a tick, or a time")
+def as_of_text(text: str) -> int | str | datetime:
+    """A tick, the token of one, or a moment as it is written."""
+    if (token := Token.parse(text)) is not None:
+        return text if token.id else token.number
+    return moment(text, "as_of is a tick, or a time")
 
 
 def after(request: Request) -> Receipt | str | None:
@@ -97,25 +100,32 @@ def start_of(text: str, infos: Mapping[int, PartitionInfo]) -> Start:
     """Where a read of a topic begins: `earliest`, `latest`, `17`, `0@17,1@4`, the last `-10` of each partition, or a time."""
     if text in ("earliest", "latest"):
         return text
-    if re.fullmatch(r"-\d{1,9}", text):
+    if re.fullmatch(r"-[0-9]{1,9}", text):
         return {p: max(info.first, info.end + int(text)) for p, info in infos.items()}
-    if re.fullmatch(r"\d{1,18}", text):
+    if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
-    if _PLACES.match(text):
+    if _PLACES.match(split_token(text)[0]):
         return places(text)
     return moment(text, "from is earliest, latest, an offset, partition@offset,..., -rows, or a time")
 
 
 def places(text: str) -> dict[int, int]:
-    """`0@17,1@4` as {0: 17, 1: 4}."""
+    """`0@17,1@4` as {0: 17, 1: 4}; the commit that may stand behind it is for `commit_of`."""
+    text, _ = split_token(text)
     if not _PLACES.match(text):
         raise UsageError(f"{text!r} is not a position", hint="partition@offset,..., such as 0@17,1@4")
     return {int(p): int(offset) for p, offset in (part.split("@") for part in text.split(","))}
 
 
-def place_text(positions: Mapping[int, int]) -> str:
-    """{0: 17, 1: 4} as `0@17,1@4`."""
-    return ",".join(f"{p}@{offset}" for p, offset in sorted(positions.items()))
+def commit_of(text: str | None) -> Token | None:
+    """The commit behind a position, as `place_text` wrote it."""
+    return None if text is None else split_token(text)[1]
+
+
+def place_text(positions: Mapping[int, int], commit: Token | None = None) -> str:
+    """{0: 17, 1: 4} as `0@17,1@4~1043-5f0c6c1b9e2d4a7b`, with the last commit that was read, if there is one."""
+    text = ",".join(f"{p}@{offset}" for p, offset in sorted(positions.items()))
+    return text if commit is None else f"{text}~{commit}"
 
 
 def equalities(
@@ -140,7 +150,7 @@ def equalities(
         try:
             value = text_decoder(kind)(text)
             pa.scalar(value, kind)
-        except (ValueError, TypeError, ArithmeticError, pa.ArrowException):
+        except (ValueError, TypeError, ArithmeticError, RecursionError, pa.ArrowException):
             raise UsageError(
                 f"column {name!r} is {format_type(kind)}, and {text!r} is none", column=name, value=text
             ) from None

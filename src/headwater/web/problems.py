@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from headwater import errors as e
+from headwater.core import errors as e
 
 MEDIA_TYPE = "application/problem+json"
 VALUE_CHARACTERS_MAX = 200
@@ -25,7 +25,11 @@ _STATUSES: tuple[tuple[type[e.HeadwaterError], int], ...] = (
     (e.SinkNotFoundError, 404),
     (e.SourceNotFoundError, 404),
     (e.QueueNotFoundError, 404),
+    (e.AlertNotFoundError, 404),
     (e.RowNotFoundError, 404),
+    (e.LetterNotFoundError, 404),
+    (e.MessageNotFoundError, 404),
+    (e.AggregateNotFoundError, 404),
     (e.SignatureError, 401),
     (e.BadRowError, 422),
     (e.SchemaError, 422),
@@ -34,6 +38,7 @@ _STATUSES: tuple[tuple[type[e.HeadwaterError], int], ...] = (
     (e.AlreadyWrittenError, 409),
     (e.FencedError, 409),
     (e.GapError, 410),
+    (e.OtherHistoryError, 410),
     (e.BacklogError, 429),
     (e.DiskFullError, 507),
 )
@@ -88,8 +93,8 @@ class Problem(Exception):
             "type": f"urn:headwater:problem:{self.kind}",
             "title": self.kind.replace("-", " "),
             "status": self.status,
-            "detail": self.detail,
-            **({} if self.hint is None else {"hint": self.hint}),
+            "detail": _whole(self.detail),
+            **({} if self.hint is None else {"hint": _whole(self.hint)}),
             **{name: _plain(value) for name, value in self.facts.items()},
         }
 
@@ -155,8 +160,10 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, int) and value.bit_length() < 64:  # longer ones would not be written
         return value
-    text = value if isinstance(value, str) else repr(value)
-    text = text.encode(
-        "utf-8", "replace"
-    ).decode()  # JSON may say half a character, and may not be answered with one
+    text = _whole(value if isinstance(value, str) else e.shown(value, VALUE_CHARACTERS_MAX + 1))
     return text if len(text) <= VALUE_CHARACTERS_MAX else text[: VALUE_CHARACTERS_MAX - 1] + "…"
+
+
+def _whole(text: str) -> str:
+    """The text without halves of characters: JSON may say one, and may not be answered with one."""
+    return text.encode("utf-8", "replace").decode()

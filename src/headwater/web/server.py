@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from headwater.errors import UsageError
+from headwater.core.errors import UsageError
 from headwater.web.app import App
-from headwater.web.arriving import protocol_of
-from headwater.web.settings import ServerSettings
-from headwater.web.tokens import tokens
+from headwater.web.request_limits import protocol_of, raise_files_max
+from headwater.web.server_settings import ServerSettings
+from headwater.web.tokens import OPENING, is_closed, tokens
 
 if TYPE_CHECKING:
     from headwater.workspace import Workspace
@@ -75,6 +75,22 @@ def check(settings: ServerSettings, workspace: Workspace) -> None:
             ) from None
 
 
+def warning(settings: ServerSettings, workspace: Workspace) -> str | None:
+    """What an operator should know of a server that starts without a token; None if there is one, or never was."""
+    if tokens(workspace.log):
+        return None
+    if settings.insecure:
+        return (
+            "warning: --insecure, and there is no token: everybody who reaches the server may read and write"
+        )
+    if not is_closed(workspace.log):
+        return None
+    return (
+        "warning: this workspace had tokens and has none left: every request but /health and signed webhooks is answered 401\n"
+        f"  {OPENING}"
+    )
+
+
 def bind(settings: ServerSettings) -> socket.socket:
     """The socket to listen on; UsageError if the address cannot be had."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -125,6 +141,7 @@ def beside(workspace: Workspace, settings: ServerSettings) -> Iterator[str]:
 
 
 def _made(app: App, settings: ServerSettings, started: Callable[[], None]) -> _Server:
+    raise_files_max(settings)
     config = uvicorn.Config(
         app,
         loop="auto",

@@ -1,22 +1,25 @@
 """Who may come in: tokens with a scope, of which the workspace keeps digests alone.
 
 A token is 256 random bits, so that its SHA-256 cannot be gone through; it is shown once, when it is made. Tokens are entries of
-the catalog: whoever can write the workspace's folder can make one, and every server of it knows them.
+the catalog: whoever can write the workspace's folder can make one, and every server of it knows them. A further entry remembers
+that the workspace has had a token: with none left the workspace stays closed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import secrets
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from headwater.clock import from_us
-from headwater.errors import ConflictError, UsageError
+from headwater.core.clock import from_us
+from headwater.core.errors import ConflictError, HeadwaterError, UsageError
 
 if TYPE_CHECKING:
     from headwater.log.protocol import Log
@@ -25,12 +28,21 @@ TOKEN = "token"
 """The kind of the entries."""
 PREFIX = "hw_"
 """By which a token that has got into a log or a repository is found."""
+CLOSED = "tokens"
+"""The kind of the entry that remembers that there has been a token. Nothing removes it."""
+_NEEDED = "needed"
+OPENING = (
+    "headwater token create NAME --read --write makes a token; headwater serve --insecure lets everybody in"
+)
+"""How a workspace that is closed, with no token left, is opened."""
 Scope = Literal["read", "write"]
 SCOPES: tuple[Scope, ...] = ("read", "write")
 
+_logger = logging.getLogger("headwater.web")
+
 
 @dataclass(frozen=True)
-class Token:
+class AccessToken:
     """A token as it is kept."""
 
     name: str
@@ -48,6 +60,7 @@ def create(log: Log, name: str, scopes: Sequence[Scope]) -> str:
         raise UsageError("a token is for reading, for writing, or for both")
     secret = PREFIX + secrets.token_urlsafe(32)
     document = {"sha256": _digest(secret), "scopes": wanted}
+    close(log)  # before the token: a crash between the two leaves the workspace closed
     try:
         log.put_entry(TOKEN, name, document, expect=None)
     except ConflictError:
@@ -57,10 +70,10 @@ def create(log: Log, name: str, scopes: Sequence[Scope]) -> str:
     return secret
 
 
-def tokens(log: Log) -> list[Token]:
+def tokens(log: Log) -> list[AccessToken]:
     """Every token, by name."""
     return [
-        Token(
+        AccessToken(
             entry.name,
             str(entry.document["sha256"]),
             tuple(scope for scope in SCOPES if scope in entry.document["scopes"]),
@@ -77,7 +90,20 @@ def revoke(log: Log, name: str) -> None:
         raise UsageError(
             f"there is no token {name!r}", hint=f"there are {', '.join(known)}" if known else "there is none"
         )
+    close(log)  # the token may be of a version that did not remember its tokens
     log.drop_entry(TOKEN, name)
+
+
+def is_closed(log: Log) -> bool:
+    """Whether the workspace has or had a token, so that requests need one."""
+    return bool(log.entries(CLOSED) or log.entries(TOKEN))
+
+
+def close(log: Log) -> None:
+    """Remember durably that the workspace has had a token."""
+    if not log.entries(CLOSED):
+        with suppress(ConflictError):  # another process was first
+            log.put_entry(CLOSED, _NEEDED, {}, expect=None)
 
 
 def _digest(secret: str) -> str:
@@ -87,22 +113,42 @@ def _digest(secret: str) -> str:
 class Guests:
     """The tokens as a server knows them; `refresh` looks again."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, *, insecure: bool = False) -> None:
+        """`insecure`: with no token left everybody may come in."""
         self._log = log
+        self._insecure = insecure
         self._guard = threading.Lock()
-        self._tokens: tuple[Token, ...] = ()
+        self._tokens: tuple[AccessToken, ...] = ()
+        self._closed = False
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether there is a token."""
+        return bool(self._tokens)
 
     @property
     def expected(self) -> bool:
-        """Whether a token is needed at all."""
-        return bool(self._tokens)
+        """Whether a request needs a token, be there one or not."""
+        return bool(self._tokens) or (self._closed and not self._insecure)
+
+    def may_stay(self, digest: str) -> bool:
+        """Whether a client that was let in, by the token of this digest or by none (''), would be let in still."""
+        return not self.expected or any(token.digest == digest for token in self._tokens)
 
     def refresh(self) -> None:
-        """Read the tokens anew."""
+        """Read the tokens anew. A server that meets tokens of an older version remembers that there are some."""
         with self._guard:  # what is read later is newer
-            self._tokens = tuple(tokens(self._log))
+            found = tuple(tokens(self._log))
+            remembered = bool(self._log.entries(CLOSED))
+            self._closed = self._closed or remembered or bool(found)
+            self._tokens = found
+            if found and not remembered:
+                try:
+                    close(self._log)
+                except (HeadwaterError, OSError) as error:  # the next look tries again
+                    _logger.warning("that the workspace has tokens could not be remembered yet: %s", error)
 
-    def admit(self, secret: str) -> Token | None:
+    def admit(self, secret: str) -> AccessToken | None:
         """Whose token this is. Every one is compared, and each in full, so that the time taken says nothing."""
         digest, found = _digest(secret), None
         for token in self._tokens:

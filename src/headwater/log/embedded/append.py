@@ -11,38 +11,38 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.catalog import TopicDefinition
-from headwater.errors import (
-    HeadwaterError,
-    UsageError,
-)
-from headwater.gathering import Gathering, Request
-from headwater.keys import Keys
-from headwater.log.backlog import segment_rows
-from headwater.log.clocks import Change
-from headwater.log.embedded import frames
-from headwater.log.embedded.conditions import (
+from headwater.catalog.conform import adapt
+from headwater.catalog.definitions import TopicDefinition
+from headwater.core.errors import HeadwaterError, UsageError
+from headwater.core.group_commit import GroupCommit, Request
+from headwater.core.parallel import side_by_side
+from headwater.core.positions import Receipt, Token
+from headwater.core.storage import File
+from headwater.log.backpressure import segment_rows
+from headwater.log.device_clocks import DeviceChange
+from headwater.log.embedded.commit import Core, Ticket, VoidedError
+from headwater.log.embedded.journal import frames
+from headwater.log.embedded.journal.commit_outcome import nothing_written
+from headwater.log.embedded.journal.durability import OPEN_FILES_MAX
+from headwater.log.embedded.journal.frames import Frame
+from headwater.log.embedded.journal.journal_file import Record
+from headwater.log.embedded.journal.journal_state import JournalState, PartitionState, TopicState
+from headwater.log.embedded.key_counts import KeyCounts
+from headwater.log.embedded.known_devices import DeviceClocks
+from headwater.log.embedded.preconditions import (
     check_behind,
     check_incarnations,
     check_moves,
     check_offsets,
     check_producer,
 )
-from headwater.log.embedded.core import Core, Ticket, VoidedError
-from headwater.log.embedded.devices import DeviceClocks
-from headwater.log.embedded.durability import OPEN_FILES_MAX
-from headwater.log.embedded.frames import Frame
-from headwater.log.embedded.state import PartitionState, State, TopicState
-from headwater.log.embedded.versions import Versions
-from headwater.log.names import no_topic, respell
 from headwater.log.protocol import Append, CursorMove, Producer
+from headwater.log.repeated_appends import RowSum, Sums, sums_of
 from headwater.log.routing import needs_ends, route
+from headwater.log.topic_names import no_topic, respell
 from headwater.log.watermarks import event_times, watermark_after
-from headwater.parallel import side_by_side
-from headwater.positions import Receipt
-from headwater.privacy import veil
-from headwater.records import adapt
-from headwater.storage import File
+from headwater.privacy.column_encryption import veil
+from headwater.privacy.subject_keys import SubjectKeys
 
 FRAME_ROWS_MAX = 131_072
 FRAME_BYTES_MAX = 8 << 20
@@ -63,8 +63,10 @@ class TopicRows:
     """By partition; None where the partition or the content depends on what others have written."""
     fresh: dict[int, dict[Any, int]] = field(default_factory=dict)
     """Versioned topics: the counts per key that hold once the rows are committed."""
-    clocks: dict[int, Change] = field(default_factory=dict)
+    clocks: dict[int, DeviceChange] = field(default_factory=dict)
     """Topics with device clocks: what is known of the devices once the rows are committed."""
+    total: RowSum | None = None
+    """What the rows add up to, where a repeat of them is to be known."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class AppendRequest(Request):
 
 
 @dataclass
-class Staged:
+class StagedFrames:
     """Frames that already lie in a file of their own, to be taken over as a segment: (byte, header bytes, frame)."""
 
     name: str
@@ -115,18 +117,19 @@ class Staged:
 class Appender:
     """Appends to a workspace."""
 
-    def __init__(self, core: Core, versions: Versions, clocks: DeviceClocks, keys: Keys) -> None:
+    def __init__(self, core: Core, versions: KeyCounts, clocks: DeviceClocks, keys: SubjectKeys) -> None:
         self._core = core
         self._keys = keys
         self._versions = versions
         self._clocks = clocks
-        self._gathering = Gathering(self._append_together)
+        self._gathering = GroupCommit(self._append_together)
 
     def append(self, append: Append) -> Receipt:
         """See `Log.append`."""
         append = self._spelled(append)
-        producer = _plain(append.producer)
-        rows = [self._prepare(name, list(batches), producer) for name, batches in append.batches.items()]
+        rows = [
+            self._prepare(name, list(batches), append.producer) for name, batches in append.batches.items()
+        ]
         if (
             not append.moves
             and append.producer is None
@@ -137,20 +140,21 @@ class Appender:
         while not request.done:
             self._gathering.submit(request)
             if not request.done:  # the journal went on without it: once more, from the start
-                rows = [self._prepare(r.name, r.given, producer) for r in rows]
+                rows = [self._prepare(r.name, r.given, append.producer) for r in rows]
                 request = AppendRequest(append, rows)
         return request.receipt
 
     def _append_together(self, requests: Sequence[AppendRequest]) -> None:
         """Commit the appends of several threads, each by itself, under one lock and with one sync."""
         try:
-            with self._core.exclusive() as state:
+            with nothing_written(), self._core.exclusive() as state:
                 for request in requests:
                     try:
-                        self._append_one(state, request)
+                        with nothing_written():
+                            self._append_one(state, request)
                     except (HeadwaterError, pa.ArrowException) as error:
                         request.error = error
-                self._maybe_checkpoint()
+                self._core.checkpoint_if_due()
             self._flush(requests)
         except KeyboardInterrupt:
             self._flush(
@@ -171,25 +175,29 @@ class Appender:
             sync, gather = any(r.sync for r in written), all(r.gather for r in written)
             self._core.flush(last, sync=sync, gather=gather)
 
-    def _append_one(self, state: State, request: AppendRequest) -> None:
+    def _append_one(self, state: JournalState, request: AppendRequest) -> None:
         append = request.append
-        known = check_producer(state, append.producer)
+        known = check_producer(state, append.producer, self._sums(request.rows))
         if known is not None:
             request.receipt, request.ticket, request.sync = known, self._answer(state, append.producer), True
         else:
             check_incarnations(state, append.incarnations)
             rows = {r.name: sum(b.num_rows for b in r.batches) for r in request.rows}
             check_behind(state, rows, append.moves)
-            written = self._write(state, append, request.rows, _plain(append.producer))
+            written = self._write(state, append, request.rows)
             request.receipt, request.ticket, request.sync, request.gather = written
 
-    def commit_staged(self, staged: Mapping[tuple[str, int], Staged], append: Append) -> Receipt:
-        """Make staged files visible as segments, in one commit; a known sequence is answered with its first receipt."""
+    def commit_staged(
+        self, staged: Mapping[tuple[str, int], StagedFrames], append: Append, totals: Sequence[RowSum] = ()
+    ) -> Receipt:
+        """Make staged files visible as segments, in one commit; a known sequence is answered with its first receipt. `totals`
+        are what the rows add up to, if a repeat of them is to be known."""
         append = respell(append, self._core.state.topics)
+        sums = sums_of(totals, self._keys) if totals else None
         while True:
             try:
-                with self._core.exclusive() as state:
-                    known = check_producer(state, append.producer)
+                with nothing_written(), self._core.exclusive() as state:
+                    known = check_producer(state, append.producer, sums)
                     if known is not None:
                         receipt, ticket, sync = known, self._answer(state, append.producer), True
                     else:
@@ -199,14 +207,14 @@ class Appender:
                             rows[name] = rows.get(name, 0) + sum(frame.rows for _, frame in file.frames)
                         check_behind(state, rows, append.moves)
                         check_moves(state, append.moves)
-                        receipt, ticket, sync = self._adopt(state, staged, append)
+                        receipt, ticket, sync = self._adopt(state, staged, append, sums)
                 if ticket is not None:
                     self._core.flush(ticket, sync=sync)
                 return receipt
             except VoidedError:
                 continue
 
-    def _answer(self, state: State, producer: Producer | None) -> Ticket | None:
+    def _answer(self, state: JournalState, producer: Producer | None) -> Ticket | None:
         """What to flush before a repeat is answered: the first attempt may have died before its own flush. A repeat by
         a newer epoch writes no rows, but fences the older epochs all the same."""
         if producer is None or producer.epoch <= state.producers[producer.name].epoch:
@@ -231,12 +239,8 @@ class Appender:
         if said is not None:
             record["said"] = said
         ticket = self._core.commit(record, b"".join(f.to_bytes() for p in placed for f in p.frames))
-        self._maybe_checkpoint()
+        self._core.checkpoint_if_due()
         return ticket, sync
-
-    def _maybe_checkpoint(self) -> None:
-        if self._core.checkpoint_due:
-            self._core.checkpoint()
 
     # --- before the lock -----------------------------------------------------------------------------------------
 
@@ -250,32 +254,42 @@ class Appender:
                 raise no_topic(name, self._core.state.topics)
         return append
 
-    def _prepare(
-        self, name: str, batches: list[pa.RecordBatch], producer: dict[str, Any] | None
-    ) -> TopicRows:
+    def _prepare(self, name: str, batches: list[pa.RecordBatch], producer: Producer | None) -> TopicRows:
         topic = self._core.state.topics[name]
         definition = topic.definition
-        given, batches = batches, [self.stored(b, definition) for b in batches]
+        total = RowSum(topic.id, definition) if producer is not None and producer.exact else None
+        given, batches = batches, [self.stored(b, definition, total) for b in batches]
         prepared: dict[int, list[Frame]] | None = None
         if not needs_ends(definition) and definition.versioned_by is None and definition.clock is None:
             routed = [part for batch in batches for part in route(batch, definition, {}).items()]
-            prepared = _encoded(routed, definition, producer)
-        return TopicRows(name, topic.id, definition, given, batches, prepared)
+            prepared = _encoded(routed, definition, _plain(producer))
+        return TopicRows(name, topic.id, definition, given, batches, prepared, total=total)
 
-    def stored(self, rows: pa.RecordBatch, definition: TopicDefinition) -> pa.RecordBatch:
-        """Conformed rows as they are stored: in today's columns, private ones encrypted."""
-        return veil(adapt(rows, definition.row_schema), definition, self._keys)
+    def stored(
+        self, rows: pa.RecordBatch, definition: TopicDefinition, total: RowSum | None = None
+    ) -> pa.RecordBatch:
+        """Conformed rows as they are stored: in today's columns, private ones encrypted. They are added to `total`."""
+        plain = adapt(rows, definition.row_schema)
+        stored = veil(plain, definition, self._keys)
+        if total is not None:
+            total.add(plain, stored, self._keys)
+        return stored
+
+    def _sums(self, rows: Sequence[TopicRows]) -> Sums | None:
+        """What an append adds up to; None where nobody asked for that."""
+        totals = [r.total for r in rows if r.total is not None]
+        return sums_of(totals, self._keys) if len(totals) == len(rows) else None
 
     # --- under the lock --------------------------------------------------------------------------------------------
 
     def _write(
-        self, state: State, append: Append, rows: list[TopicRows], producer: dict[str, Any] | None
+        self, state: JournalState, append: Append, rows: list[TopicRows]
     ) -> tuple[Receipt, Ticket | None, bool, bool]:
-        rows = [self._current(state, r, producer) for r in rows]
+        rows = [self._current(state, r, append.producer) for r in rows]
         check_moves(state, append.moves)
         seq, at = self._core.next_stamp()
         for topic_rows in rows:
-            self._complete(state, topic_rows, producer, at)
+            self._complete(state, topic_rows, _plain(append.producer), at)
         self._check_expect(state, append.expect, rows)
         if not append.moves and append.producer is None and not any(r.frames for r in rows):
             return Receipt({}), None, False, False
@@ -298,17 +312,14 @@ class Appender:
         if append.relaxed:
             sync = gather = False
         record = {"k": "append", "seq": seq, "at": at, "sync": sync, "parts": parts}
-        if append.producer is not None:
-            record["producer"] = producer_json(append.producer)
-        if append.moves:
-            record["moves"] = [move_json(m) for m in append.moves]
+        record |= _said_by(append, self._sums(rows))
         ticket = self._core.commit(record, b"".join(blobs))
         for topic_rows in rows:
             self._versions.advance(state.topics[topic_rows.name], topic_rows.fresh)
             self._clocks.advance(state.topics[topic_rows.name], topic_rows.clocks)
-        return receipt_of(state, parts), ticket, sync, gather
+        return receipt_of(state, parts, record), ticket, sync, gather
 
-    def _current(self, state: State, rows: TopicRows, producer: dict[str, Any] | None) -> TopicRows:
+    def _current(self, state: JournalState, rows: TopicRows, producer: Producer | None) -> TopicRows:
         """The rows under the definition in force now; it may have changed since they were prepared."""
         topic = state.topics.get(rows.name)
         if topic is None:
@@ -318,7 +329,9 @@ class Appender:
             return rows
         return self._prepare(rows.name, rows.given, producer)
 
-    def _complete(self, state: State, rows: TopicRows, producer: dict[str, Any] | None, at: int) -> None:
+    def _complete(
+        self, state: JournalState, rows: TopicRows, producer: dict[str, Any] | None, at: int
+    ) -> None:
         """Route and encode what had to wait for the lock; `at` is the time of the commit."""
         if rows.frames is not None:
             return
@@ -386,7 +399,7 @@ class Appender:
         )
 
     def _check_expect(
-        self, state: State, expect: Mapping[str, int | Mapping[Any, int]], rows: list[TopicRows]
+        self, state: JournalState, expect: Mapping[str, int | Mapping[Any, int]], rows: list[TopicRows]
     ) -> None:
         by_name = {r.name: r for r in rows}
         for name, wanted in expect.items():
@@ -408,7 +421,11 @@ class Appender:
             check_offsets(name, wanted, {p: s.end for p, s in enumerate(topic.partitions)}, given)
 
     def _adopt(
-        self, state: State, staged: Mapping[tuple[str, int], Staged], append: Append
+        self,
+        state: JournalState,
+        staged: Mapping[tuple[str, int], StagedFrames],
+        append: Append,
+        sums: Sums | None,
     ) -> tuple[Receipt, Ticket, bool]:
         seq, at = self._core.next_stamp()
         parts = []
@@ -444,18 +461,15 @@ class Appender:
             parts.append({**part, "a": ahead} if ahead else part)
         sync, _ = durability_of([state.topics[n].definition for n in names], self._core)
         record: dict[str, Any] = {"k": "append", "seq": seq, "at": at, "sync": sync, "parts": parts}
-        if append.producer is not None:
-            record["producer"] = producer_json(append.producer)
-        if append.moves:
-            record["moves"] = [move_json(m) for m in append.moves]
+        record |= _said_by(append, sums)
         ticket = self._core.commit(record)
-        return receipt_of(state, parts), ticket, sync
+        return receipt_of(state, parts, record), ticket, sync
 
     def _check_staged_expect(
         self,
-        state: State,
+        state: JournalState,
         expect: Mapping[str, int | Mapping[Any, int]],
-        staged: Mapping[tuple[str, int], Staged],
+        staged: Mapping[tuple[str, int], StagedFrames],
     ) -> None:
         rows = [
             TopicRows(
@@ -470,7 +484,7 @@ class Appender:
         ]
         self._check_expect(state, expect, rows)
 
-    def _restamp(self, staged: Staged) -> None:
+    def _restamp(self, staged: StagedFrames) -> None:
         """Write the stamped headers into a staged file and sync it."""
         file = self._core.storage.open(staged.name)
         try:
@@ -539,13 +553,13 @@ def durability_of(definitions: Sequence[TopicDefinition], core: Core) -> tuple[b
     return kinds != {"os"}, "fsync" not in kinds and "group" in kinds
 
 
-def receipt_of(state: State, parts: Sequence[dict[str, Any]]) -> Receipt:
-    """The receipt for the parts of a commit."""
+def receipt_of(state: JournalState, parts: Sequence[dict[str, Any]], record: Record) -> Receipt:
+    """The receipt for the parts of a commit, whose record was written."""
     positions: dict[str, dict[int, tuple[int, int]]] = {}
     for part in parts:
         name = state.ids[part["t"]].definition.name
         positions.setdefault(name, {})[part["p"]] = (part["o"][0], part["o"][1])
-    return Receipt(positions)
+    return Receipt(positions, Token(record["seq"], record["tag"]))
 
 
 def move_json(move: CursorMove) -> dict[str, Any]:
@@ -562,6 +576,18 @@ def producer_json(producer: Producer) -> list[Any]:
     """A producer in a record: its name, epoch and sequence, and the note if it gives one."""
     noted = [] if producer.note is None else [dict(producer.note)]
     return [producer.name, producer.epoch, producer.sequence, *noted]
+
+
+def _said_by(append: Append, sums: Sums | None) -> dict[str, Any]:
+    """What a record says of the producer of an append, and of the cursors that it moves."""
+    said: dict[str, Any] = {}
+    if append.producer is not None:
+        said["producer"] = producer_json(append.producer)
+        if append.producer.exact and sums is not None:
+            said["sums"] = sums
+    if append.moves:
+        said["moves"] = [move_json(m) for m in append.moves]
+    return said
 
 
 def _plain(producer: Producer | None) -> dict[str, Any] | None:

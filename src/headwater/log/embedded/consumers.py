@@ -1,4 +1,4 @@
-"""The consumers' side of the embedded log: cursors, and groups that share partitions among members."""
+"""Consumers of the embedded log: cursors, and groups that share partitions among members."""
 
 from __future__ import annotations
 
@@ -7,33 +7,36 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwater.errors import WorkspaceMissingError
-from headwater.log.assignment import share_out
+from headwater.core.errors import WorkspaceMissingError
 from headwater.log.embedded.append import move_json
-from headwater.log.embedded.conditions import check_moves
-from headwater.log.embedded.part import LogPart, spelled, topic_of
-from headwater.log.embedded.state import State
+from headwater.log.embedded.base import LogFolder, spelled, topic_of
+from headwater.log.embedded.journal.journal_state import JournalState
+from headwater.log.embedded.preconditions import check_moves
+from headwater.log.group_assignment import share_out
 from headwater.log.protocol import CursorInfo, CursorMove, GroupInfo
 
 
-class ConsumerSide(LogPart):
-    """See `headwater.log.protocol.Log`."""
+class LogConsumers:
+    """The methods of `headwater.log.protocol.Log` about cursors and groups."""
+
+    def __init__(self, folder: LogFolder) -> None:
+        self._folder = folder
 
     def cursor(self, topic: str, name: str) -> CursorInfo | None:
         """See `Log.cursor`."""
-        self.core.refresh()
-        return self.core.state.cursors.get((spelled(self.core.state, topic), name))
+        self._folder.core.refresh()
+        return self._folder.core.state.cursors.get((spelled(self._folder.core.state, topic), name))
 
     def cursors(self, topic: str | None = None) -> Sequence[CursorInfo]:
         """See `Log.cursors`."""
-        self.core.refresh()
-        wanted = None if topic is None else spelled(self.core.state, topic)
-        return [c for (t, _), c in sorted(self.core.state.cursors.items()) if wanted in (None, t)]
+        self._folder.core.refresh()
+        wanted = None if topic is None else spelled(self._folder.core.state, topic)
+        return [c for (t, _), c in sorted(self._folder.core.state.cursors.items()) if wanted in (None, t)]
 
     def create_cursor(self, topic: str, name: str, positions: Mapping[int, int], hold: bool) -> CursorInfo:
         """See `Log.create_cursor`."""
 
-        def change(state: State) -> dict[str, Any] | None:
+        def change(state: JournalState) -> dict[str, Any] | None:
             of = topic_of(state, topic).definition.name
             known = state.cursors.get((of, name))
             if known is not None and known.hold == hold:
@@ -41,45 +44,45 @@ class ConsumerSide(LogPart):
             plain = {str(p): o for p, o in positions.items()}
             return {"k": "cursor", "topic": of, "name": name, "positions": plain, "hold": hold}
 
-        self._change(change)
-        return self.core.state.cursors[spelled(self.core.state, topic), name]
+        self._folder.change(change)
+        return self._folder.core.state.cursors[spelled(self._folder.core.state, topic), name]
 
     def drop_cursor(self, topic: str, name: str) -> None:
         """See `Log.drop_cursor`."""
-        self._change(lambda state: {"k": "uncursor", "topic": spelled(state, topic), "name": name})
+        self._folder.change(lambda state: {"k": "uncursor", "topic": spelled(state, topic), "name": name})
 
     def move_cursor(self, move: CursorMove) -> None:
         """See `Log.move_cursor`."""
 
-        def change(state: State) -> dict[str, Any]:
+        def change(state: JournalState) -> dict[str, Any]:
             here = dataclasses.replace(move, topic=spelled(state, move.topic))
             check_moves(state, [here])
             return {"k": "commit", "move": move_json(here)}
 
-        self._change(change)
+        self._folder.change(change)
 
     def group(self, topic: str, name: str) -> GroupInfo | None:
         """See `Log.group`."""
-        self.core.refresh()
-        return self.core.state.groups.get((spelled(self.core.state, topic), name))
+        self._folder.core.refresh()
+        return self._folder.core.state.groups.get((spelled(self._folder.core.state, topic), name))
 
     def beat(self, topic: str, group: str, member: str, timeout_ms: float) -> GroupInfo:
         """See `Log.beat`. Beats are written to a small file each, unsynced: they matter only to the living."""
-        topic = spelled(self.core.state, topic)
+        topic = spelled(self._folder.core.state, topic)
         beats = _beats_folder(topic, group)
-        self.storage.make_dirs(beats)
+        self._folder.storage.make_dirs(beats)
         self._write_beat(f"{beats}/{_safe(member)}", timeout_ms)
-        self.core.refresh()
-        known = self.core.state.groups.get((topic, group))
+        self._folder.core.refresh()
+        known = self._folder.core.state.groups.get((topic, group))
         if known is None or member not in known.members or self._silent(known):
-            self._change(lambda state: self._regroup(state, topic, group, joins=member))
-        return self.core.state.groups[topic, group]
+            self._folder.change(lambda state: self._regroup(state, topic, group, joins=member))
+        return self._folder.core.state.groups[topic, group]
 
     def release(self, topic: str, group: str, member: str, partitions: Sequence[int]) -> GroupInfo:
         """See `Log.release`."""
-        topic = spelled(self.core.state, topic)
+        topic = spelled(self._folder.core.state, topic)
 
-        def change(state: State) -> dict[str, Any] | None:
+        def change(state: JournalState) -> dict[str, Any] | None:
             known = state.groups.get((topic, group))
             if known is None:
                 return None
@@ -89,17 +92,23 @@ class ConsumerSide(LogPart):
             owners = {p: known.wanted[p] if p in given else o for p, o in known.owners.items()}
             return _group_record(dataclasses.replace(known, owners=owners))
 
-        self._change(change)
-        return self.core.state.groups[topic, group]
+        self._folder.change(change)
+        return self._folder.core.state.groups[topic, group]
 
     def leave(self, topic: str, group: str, member: str) -> None:
         """See `Log.leave`."""
-        topic = spelled(self.core.state, topic)
-        self._change(lambda state: self._regroup(state, topic, group, leaves=member))
-        self.storage.remove(f"{_beats_folder(topic, group)}/{_safe(member)}")
+        topic = spelled(self._folder.core.state, topic)
+        self._folder.change(lambda state: self._regroup(state, topic, group, leaves=member))
+        self._folder.storage.remove(f"{_beats_folder(topic, group)}/{_safe(member)}")
 
     def _regroup(
-        self, state: State, topic: str, group: str, *, joins: str | None = None, leaves: str | None = None
+        self,
+        state: JournalState,
+        topic: str,
+        group: str,
+        *,
+        joins: str | None = None,
+        leaves: str | None = None,
     ) -> dict[str, Any] | None:
         """The group's record after someone joined, left or fell silent; None if nothing changes."""
         found = topic_of(state, topic)
@@ -120,15 +129,15 @@ class ConsumerSide(LogPart):
         return _group_record(GroupInfo(topic, group, known.generation + 1, members, owners, wanted))
 
     def _write_beat(self, name: str, timeout_ms: float) -> None:
-        with contextlib.closing(self.storage.open(name, create=True)) as file:
-            file.write_at(0, b"%024.3f %024.3f" % (self.clock.steady_ms(), timeout_ms))
+        with contextlib.closing(self._folder.storage.open(name, create=True)) as file:
+            file.write_at(0, b"%024.3f %024.3f" % (self._folder.clock.steady_ms(), timeout_ms))
 
     def _silent(self, group: GroupInfo) -> set[str]:
         """Members whose last beat is older than their timeout."""
-        now, silent = self.clock.steady_ms(), set()
+        now, silent = self._folder.clock.steady_ms(), set()
         for member in group.members:
             try:
-                text = self.storage.read(f"{_beats_folder(group.topic, group.name)}/{_safe(member)}")
+                text = self._folder.storage.read(f"{_beats_folder(group.topic, group.name)}/{_safe(member)}")
                 last, timeout = (float(word) for word in text.split())
             except (WorkspaceMissingError, ValueError):
                 last, timeout = float("-inf"), 0.0

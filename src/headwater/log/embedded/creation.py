@@ -11,10 +11,16 @@ from typing import Any
 import orjson
 import xxhash
 
-from headwater.errors import CorruptionError, NewerVersionError, NotAWorkspaceError, WorkspaceMissingError
-from headwater.log.embedded import journal, recovery, staging
-from headwater.settings import LogSettings
-from headwater.storage import Storage
+from headwater.core.errors import (
+    CorruptionError,
+    NewerVersionError,
+    NotAWorkspaceError,
+    WorkspaceMissingError,
+)
+from headwater.core.settings import LogSettings
+from headwater.core.storage import Storage
+from headwater.log.embedded import staging
+from headwater.log.embedded.journal import journal_file, recovery
 
 WORKSPACE_FILE = "headwater.json"
 FORMAT = 1
@@ -55,17 +61,17 @@ def create_workspace(storage: Storage, settings: LogSettings, create: bool) -> N
             f"{storage.root} is not a workspace: it holds {strangers[0]!r} and no {WORKSPACE_FILE}",
             hint="give the name of a new or empty folder",
         )
-    for folder in (journal.FOLDER, recovery.CHECKPOINTS, "topics", "groups", staging.FOLDER):
+    for folder in (journal_file.FOLDER, recovery.CHECKPOINTS, "topics", "groups", staging.FOLDER):
         storage.make_dirs(folder)
     with (
         contextlib.suppress(FileExistsError),
-        contextlib.closing(storage.open(journal.journal_name(1), exclusive=True)) as file,
+        contextlib.closing(storage.open(journal_file.journal_name(1), exclusive=True)) as file,
     ):
         begin = {"k": "begin", "seq": 0, "at": 0, "previous_end": 0, "fence": False}
-        file.write_at(0, journal.encode_record(begin))
+        file.write_at(0, journal_file.encode_record(begin))
         file.sync()
-        storage.sync_dir(journal.FOLDER)
-    with contextlib.closing(storage.open(journal.journal_name(1))) as file:
+        storage.sync_dir(journal_file.FOLDER)
+    with contextlib.closing(storage.open(journal_file.journal_name(1))) as file:
         while not file.try_lock():
             time.sleep(0.001)
         if not storage.exists(WORKSPACE_FILE):
@@ -99,12 +105,12 @@ def _checksum(about: Mapping[str, Any]) -> str:
 
 
 _OWN_NAMES = {
-    journal.FOLDER,
+    journal_file.FOLDER,
     recovery.CHECKPOINTS,
     "topics",
     "groups",
     staging.FOLDER,
-    journal.HEAD,
+    journal_file.HEAD,
     "flush.lock",
     "maintain.lock",
     "state",

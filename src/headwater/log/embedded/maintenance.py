@@ -2,13 +2,15 @@
 
 Every step writes new files first, swaps them in with one record of the journal, and deletes old files last, so that a
 crash at any point leaves the log as it was before or after the step, and at most some files that nobody refers to.
-Readers and appenders go on meanwhile. One process at a time does it; it can be interrupted between steps.
+Readers and appenders go on meanwhile. One process at a time does it; it can be interrupted between steps. A step that fails
+ends neither the round nor the steps of other partitions and topics: see `rounds`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import uuid
 from collections.abc import Iterator
@@ -17,29 +19,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headwater.clock import FOREVER_US, Clock, parse_span_us
-from headwater.errors import HeadwaterError
-from headwater.log.backlog import rows_kept
+from headwater.core.clock import FOREVER_US, parse_span_us
+from headwater.core.errors import CorruptionError, HeadwaterError, StorageError
+from headwater.core.faults import Faults
+from headwater.core.trusted_clock import TrustedClock
+from headwater.log.backpressure import rows_kept
 from headwater.log.embedded import staging
-from headwater.log.embedded.compaction import Batches, select_latest
-from headwater.log.embedded.core import Core
-from headwater.log.embedded.rewriting import Mask, Rewriter
-from headwater.log.embedded.sealed import steps_name
-from headwater.log.embedded.segments import SegmentReader
-from headwater.log.embedded.state import Segment, State, TopicState
-from headwater.log.names import is_own
+from headwater.log.embedded.commit import Core
+from headwater.log.embedded.journal.file_names import TOPIC_FILES, WAKE_FILE, is_segment, topic_id
+from headwater.log.embedded.journal.journal_state import JournalState, Segment, TopicState
+from headwater.log.embedded.maintenance_round import Partly, Pieces, Work
+from headwater.log.embedded.rewrite_segments import Mask, Rewriter
+from headwater.log.embedded.segments.compaction import Batches, select_latest
+from headwater.log.embedded.segments.sealed_segments import steps_name
+from headwater.log.embedded.segments.segment_reader import SegmentReader
 from headwater.log.protocol import MaintenanceReport
+from headwater.log.topic_names import is_own
 
 ACTIVE_AGE_MAX_US = parse_span_us("1 day")
 """An active segment is closed at this age, or at an eighth of the retention, so that quiet topics are kept up too."""
 DIRTY_SHARE = 0.5
 """Without `force`, a partition is compacted once this share of its sealed bytes was never compacted."""
+WHOLE = "maintenance"
+"""The name of a fault that keeps a round from its steps, such as a journal that cannot be read."""
 
 
 class Maintenance:
     """The upkeep of one workspace, on demand or by itself in a thread."""
 
-    def __init__(self, core: Core, reader: SegmentReader, clock: Clock) -> None:
+    def __init__(self, core: Core, reader: SegmentReader, clock: TrustedClock, faults: Faults) -> None:
         self._core = core
         self._reader = reader
         self._clock = clock
@@ -47,7 +55,9 @@ class Maintenance:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._running = threading.Lock()
-        self.last_error: HeadwaterError | None = None
+        self._pieces = Pieces(faults, clock.steady_ms, core.settings.maintenance_every_ms, self._stop)
+        self._unremoved = False
+        """Whether the removal of files failed that nobody refers to any more."""
 
     # --- by itself -----------------------------------------------------------------------------------------------
 
@@ -72,9 +82,8 @@ class Maintenance:
         while not self._stop.wait(self._core.settings.maintenance_every_ms / 1e3):
             try:
                 self.run(force=False, override_holds=False)
-                self.last_error = None
-            except HeadwaterError as error:  # a full disk, a damaged file: the next round tries again
-                self.last_error = error
+            except Exception as error:  # noqa: BLE001 - `run` reports it; the next round tries again
+                self._pieces.fail(WHOLE, error)
 
     # --- one round -----------------------------------------------------------------------------------------------
 
@@ -118,25 +127,52 @@ class Maintenance:
 
     def _round(self, force: bool, override_holds: bool) -> MaintenanceReport:
         self._core.refresh()
-        total = MaintenanceReport()
-        staging.remove_leftovers(self._core)
-        self._close_active(force)
+        self._pieces.begin()
+        attempt = functools.partial(self._pieces.attempt, force=force)
+        total = attempt("removal of staged files", self._remove_leftovers)
+        total = _add(total, attempt("closing of segments", functools.partial(self._close_active, force)))
+        steps = {"retention": self._retain, "sealing": self._seal, "compaction": self._compact}
+        present = set()
         for topic in list(self._core.state.topics.values()):
+            override = override_holds and not is_own(topic.definition)
             for number in range(len(topic.partitions)):
-                for step in (self._retain, self._seal, self._compact):
+                for verb, step in steps.items():
                     if self._stop.is_set() and not force:
                         return total
-                    total = _add(
-                        total, step(topic, number, force, override_holds and not is_own(topic.definition))
-                    )
-        if force:
-            self.sweep()
+                    name = f"{verb} of {topic.definition.name}-{number}"
+                    present.add(name)
+                    work = functools.partial(step, topic, number, force, override)
+                    total = _add(total, attempt(name, functools.partial(self._unless_dropped, topic, work)))
+        if force or self._unremoved:
+            total = _add(total, attempt("removal of old segments", self._sweep))
+        self._pieces.clear_others(steps, present)
+        self._pieces.succeed(WHOLE)
         return total
 
-    def _close_active(self, force: bool) -> None:
+    def _unless_dropped(self, topic: TopicState, work: Work) -> MaintenanceReport | Partly | None:
+        """Do a step. An error of a topic that was dropped meanwhile, files and all, is none."""
+        try:
+            done = work()
+            if not isinstance(done, Partly):
+                return done
+        except Exception as error:  # noqa: BLE001 - reported as it is
+            done = Partly(MaintenanceReport(), error)
+        self._core.refresh()
+        return done if topic.id in self._core.state.ids else done.done
+
+    def _remove_leftovers(self) -> MaintenanceReport:
+        staging.remove_leftovers(self._core)
+        return MaintenanceReport()
+
+    def _sweep(self) -> MaintenanceReport:
+        self.sweep()
+        self._unremoved = False
+        return MaintenanceReport()
+
+    def _close_active(self, force: bool) -> MaintenanceReport:
         now = self._clock.now_us()
 
-        def change(state: State) -> dict[str, Any] | None:
+        def change(state: JournalState) -> dict[str, Any] | None:
             parts = [
                 [topic.id, number]
                 for topic in state.topics.values()
@@ -146,6 +182,7 @@ class Maintenance:
             return {"k": "close", "parts": parts} if parts else None
 
         self._core.change(change, sync=True)
+        return MaintenanceReport()
 
     def _due(self, active: Segment, topic: TopicState, now: int) -> bool:
         retention = topic.definition.retention_us
@@ -154,18 +191,29 @@ class Maintenance:
 
     # --- sealing -------------------------------------------------------------------------------------------------
 
-    def _seal(self, topic: TopicState, number: int, force: bool, override_holds: bool) -> MaintenanceReport:
+    def _seal(
+        self, topic: TopicState, number: int, force: bool, override_holds: bool
+    ) -> MaintenanceReport | Partly:
         sealed = 0
         partition = topic.partitions[number]
+        failed: Exception | None = None
         for segment in [s for s in partition.segments if s.kind == "arrow" and s.closed]:
             if self._stop.is_set() and not force:
                 break
-            new = self._rewriter.rewrite(
-                self._name(topic, number, segment), topic.definition, number, [segment]
-            )
+            name = self._name(topic, number, segment)
+            try:
+                new = self._rewriter.rewrite(name, topic.definition, number, [segment])
+            except (
+                CorruptionError,
+                StorageError,
+                OSError,
+            ) as error:  # the segments after it can be sealed still
+                failed = failed or error
+                continue
             if self._swap(topic, number, [segment], [new]):
                 sealed += 1
-        return MaintenanceReport(sealed=sealed)
+        report = MaintenanceReport(sealed=sealed)
+        return report if failed is None else Partly(report, failed)
 
     def _name(self, topic: TopicState, number: int, segment: Segment) -> str:
         return f"{topic.folder}/{number}/{segment.first:020d}-{self._core.journal_number}-{self._next_number()}.parquet"
@@ -182,13 +230,19 @@ class Maintenance:
         if definition.retention_us is None and definition.retention_bytes is None and rows_max is None:
             return MaintenanceReport()
         limit = partition.end if override_holds else hold_limit(self._core.state, topic, number)
-        oldest = self._clock.now_us() - definition.retention_us if definition.retention_us else None
+        now = self._clock.old_enough_us()
+        oldest = now - definition.retention_us if definition.retention_us else None
         size = sum(s.size for s in partition.segments)
         rows = sum(s.rows for s in partition.segments)
         gone: list[Segment] = []
         for segment in partition.segments:
             too_old = oldest is not None and segment.at1 < oldest
-            too_much = definition.retention_bytes is not None and size > definition.retention_bytes
+            is_newest = 0 < segment.rows == rows  # what is behind it is punctuation, and no record
+            too_much = (
+                definition.retention_bytes is not None
+                and size - segment.size >= definition.retention_bytes
+                and not is_newest
+            )
             too_many = rows_max is not None and rows - segment.rows >= rows_max
             if not segment.closed or segment.end > limit or not (too_old or too_much or too_many):
                 break
@@ -210,15 +264,16 @@ class Maintenance:
 
     def _compact(
         self, topic: TopicState, number: int, force: bool, override_holds: bool
-    ) -> MaintenanceReport:
+    ) -> MaintenanceReport | None:
+        """None if compaction is not due, so that nobody knows whether it would succeed."""
         definition, partition = topic.definition, topic.partitions[number]
         if definition.cleanup != "compact":
             return MaintenanceReport()
         bound = partition.end if override_holds else hold_limit(self._core.state, topic, number)
         segments = [s for s in partition.segments if s.kind == "parquet" and s.first < bound]
         if not segments or not (force or _dirty(segments) >= DIRTY_SHARE):
-            return MaintenanceReport()
-        now = self._clock.now_us()
+            return None
+        now = self._clock.old_enough_us()
         keep = select_latest(
             [self._keys(topic, s) for s in segments],
             [s.rows for s in segments],
@@ -281,7 +336,7 @@ class Maintenance:
         """
         names = [s.name for s in old]
 
-        def change(state: State) -> dict[str, Any] | None:
+        def change(state: JournalState) -> dict[str, Any] | None:
             found = state.ids.get(topic.id)
             there = {s.name for s in found.partitions[number].segments} if found else set()
             if found is None or not there.issuperset(names):
@@ -305,28 +360,44 @@ class Maintenance:
     def _delete(self, names: list[str]) -> None:
         self._reader.forget(names)
         self._core.release(names)
-        for name in names:
-            self._core.storage.remove(name)
-            self._core.storage.remove(steps_name(name))
+        try:
+            for name in names:
+                self._core.storage.remove(name)
+                self._core.storage.remove(steps_name(name))
+        except HeadwaterError:
+            self._unremoved = True
+            raise
 
     def sweep(self) -> None:
-        """Delete files that nobody refers to: what a crash left behind."""
+        """Delete files that nobody refers to: what a crash left behind.
+
+        They are listed before it is known that nobody else has gone on with the log: this process may stand still at any point,
+        and what others write meanwhile is none of them.
+        """
+        storage = self._core.storage
         with self._core.exclusive() as state:
+            unknown: list[str] = []
             for topic in state.topics.values():
                 for number, partition in enumerate(topic.partitions):
                     folder = f"{topic.folder}/{number}"
                     known = {s.name for s in partition.segments}
-                    for entry in self._core.storage.list(folder):
-                        name = f"{folder}/{entry}"
-                        if name.removesuffix(".steps") not in known:
-                            self._core.storage.remove(name)
+                    names = [f"{folder}/{entry}" for entry in storage.files(folder) if is_segment(entry)]
+                    unknown += [name for name in names if name.removesuffix(".steps") not in known]
             live = {topic.folder.removeprefix("topics/") for topic in state.topics.values()}
-            for entry in self._core.storage.list("topics"):
-                if entry not in live:
-                    self._core.storage.remove_dir(f"topics/{entry}")
+            folders = [entry for entry in storage.folders("topics") if entry not in live]
+            if self._core.left_behind():
+                return
+            for name in unknown:
+                storage.remove(name)
+            for entry in folders:
+                dropped_id = topic_id(entry)
+                if dropped_id is not None:
+                    was_dropped = dropped_id not in state.ids and dropped_id < state.next_id
+                    own = TOPIC_FILES if was_dropped else WAKE_FILE  # made for a topic, and given to no topic
+                    storage.remove_dir(f"topics/{entry}", own)
 
 
-def hold_limit(state: State, topic: TopicState, number: int) -> int:
+def hold_limit(state: JournalState, topic: TopicState, number: int) -> int:
     """The lowest position that a cursor marked `hold` still needs; the partition's end if there is none."""
     name, end = topic.definition.name, topic.partitions[number].end
     held = [c.positions.get(number, 0) for (t, _), c in state.cursors.items() if t == name and c.hold]

@@ -9,20 +9,24 @@ import contextlib
 import os
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from headwater.errors import UsageError
-from headwater.log.embedded import frames
-from headwater.log.embedded.append import Appender, Staged, encode_rows
-from headwater.log.embedded.core import Core
-from headwater.log.embedded.part import spelled, topic_of
+from headwater.core.errors import HeadwaterError, StorageError, UsageError
+from headwater.core.positions import Receipt
+from headwater.core.storage import File, is_running
+from headwater.log.embedded.append import Appender, StagedFrames, encode_rows
+from headwater.log.embedded.base import spelled, topic_of
+from headwater.log.embedded.commit import Core
+from headwater.log.embedded.journal import frames
+from headwater.log.embedded.journal.commit_outcome import nothing_written
+from headwater.log.embedded.journal.file_names import STAGED_FILES, staged_by
 from headwater.log.protocol import Append, CursorMove, Producer
+from headwater.log.repeated_appends import RowSum
 from headwater.log.routing import route
 from headwater.log.watermarks import decisive_times
-from headwater.positions import Receipt
-from headwater.storage import File
 
 FOLDER = "staging"
 
@@ -33,14 +37,19 @@ Patiently = Callable[[Callable[[], Receipt]], Receipt]
 class EmbeddedStage:
     """See `headwater.log.protocol.Stage`."""
 
-    def __init__(self, core: Core, appender: Appender, patiently: Patiently) -> None:
+    def __init__(
+        self, core: Core, appender: Appender, patiently: Patiently, producer: Producer | None = None
+    ) -> None:
+        """`producer` is the one that `commit` will name, where that is known: see `Log.stage`."""
         self._patiently = patiently
+        self._adds_up = producer is not None and producer.exact
+        self._totals: dict[str, RowSum] = {}
         self._core = core
         self._appender = appender
         self._batches: dict[str, list[pa.RecordBatch]] = {}
         self._bytes = 0
         self._name = f"{FOLDER}/{os.getpid()}-{uuid.uuid4().hex}"
-        self._files: dict[tuple[str, int], tuple[File, Staged]] = {}
+        self._files: dict[tuple[str, int], tuple[File, StagedFrames]] = {}
         self._ends: dict[tuple[str, int], int] = {}
         self._versions: dict[str, int] = {}
         self._incarnations: dict[str, int] = {}
@@ -68,17 +77,25 @@ class EmbeddedStage:
     ) -> Receipt:
         """Make all of it visible at once."""
         self._open()
+        if producer is not None and not self._adds_up:
+            producer = replace(producer, exact=False)
         append = Append(self._batches, producer, expect or {}, moves, self._incarnations)
         if not self._files:
             receipt = self._patiently(lambda: self._appender.append(append))
             self._done = True
             return receipt
         self._spill()
-        for file, _ in self._files.values():
-            file.sync()
+        try:
+            for file, _ in self._files.values():
+                file.sync()
+        except StorageError:  # what was to be synced is lost: to sync again would not bring it back
+            self._end()
+            raise
         files = {k: s for k, (_, s) in self._files.items()}
-        receipt = self._patiently(lambda: self._appender.commit_staged(files, append))
-        self._end()
+        totals = list(self._totals.values())
+        receipt = self._patiently(lambda: self._appender.commit_staged(files, append, totals))
+        with contextlib.suppress(HeadwaterError):  # the append counts; maintenance removes what is left
+            self._end()
         return receipt
 
     def abort(self) -> None:
@@ -91,13 +108,17 @@ class EmbeddedStage:
         for file, _ in self._files.values():
             file.close()
         if self._files:
-            self._core.storage.remove_dir(self._name)
+            self._core.storage.remove_dir(self._name, STAGED_FILES)
 
     def _open(self) -> None:
         if self._done:
             raise UsageError("this transaction is over", hint="begin a new one")
 
     def _spill(self) -> None:
+        with nothing_written():
+            self._write_all()
+
+    def _write_all(self) -> None:
         for name, batches in self._batches.items():
             topic = self._core.state.topics[name]
             definition = topic.definition
@@ -115,9 +136,10 @@ class EmbeddedStage:
                 )
             if self._versions.setdefault(name, definition.schema_version) != definition.schema_version:
                 raise UsageError(f"topic {name!r} was altered during this transaction", hint="begin it again")
+            total = self._totals.setdefault(name, RowSum(topic.id, definition)) if self._adds_up else None
             for batch in batches:
                 ends = {p: self._ends.get((name, p), 0) for p in range(definition.partitions)}
-                routed = route(self._appender.stored(batch, definition), definition, ends)
+                routed = route(self._appender.stored(batch, definition, total), definition, ends)
                 for partition, rows in routed.items():
                     self._write(name, partition, rows)
         self._batches, self._bytes = {}, 0
@@ -133,7 +155,7 @@ class EmbeddedStage:
             file.write_at(0, prefix)
             found = self._files[name, partition] = (
                 file,
-                Staged(path, len(prefix), frames.prefix_checksum(definition.storage_schema)),
+                StagedFrames(path, len(prefix), frames.prefix_checksum(definition.storage_schema)),
             )
         file, staged = found
         for frame in encode_rows(rows, definition, None):
@@ -149,23 +171,9 @@ class EmbeddedStage:
             self._ends[name, partition] = self._ends.get((name, partition), 0) + frame.span
 
 
-def remove_leftovers(core: Core) -> int:
+def remove_leftovers(core: Core) -> None:
     """Remove staged files of processes that are gone."""
-    removed = 0
-    for entry in core.storage.list(FOLDER):
-        owner = entry.partition("-")[0]
-        with contextlib.suppress(ValueError):
-            if not _alive(int(owner)):
-                core.storage.remove_dir(f"{FOLDER}/{entry}")
-                removed += 1
-    return removed
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    for entry in core.storage.folders(FOLDER):
+        owner = staged_by(entry)
+        if owner is not None and not is_running(owner):
+            core.storage.remove_dir(f"{FOLDER}/{entry}", STAGED_FILES)

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 
 import xxhash
 
-from headwater.errors import CorruptionError, HeadwaterError
-from headwater.log.embedded import recovery
-from headwater.log.embedded.core import Core
-from headwater.log.embedded.journal import FOLDER, Damage, journal_name, scan
-from headwater.log.embedded.segments import SegmentReader
-from headwater.log.embedded.state import PartitionState, Segment, TopicState
+from headwater.core.errors import CorruptionError, HeadwaterError, WorkspaceMissingError
+from headwater.log.embedded.commit import Core
+from headwater.log.embedded.journal import recovery
+from headwater.log.embedded.journal.journal_file import Damage, journal_name, journals, scan
+from headwater.log.embedded.journal.journal_state import PartitionState, Segment, TopicState
+from headwater.log.embedded.segments.segment_reader import SegmentReader
 from headwater.log.protocol import Finding
 
 
@@ -32,23 +32,45 @@ def verify(core: Core, reader: SegmentReader, topics: Sequence[str] | None) -> I
 
 
 def _verify_journal(core: Core) -> Iterator[Finding | int]:
-    storage = core.storage
-    for name in storage.list(recovery.CHECKPOINTS):
-        path = f"{recovery.CHECKPOINTS}/{name}"
-        if name.endswith(".json"):
+    storage, current = core.storage, core.journal_number
+    there = journals(storage)
+    stored = recovery.checkpoints(
+        storage
+    )  # after the journals: those before the newest checkpoint may be removed meanwhile
+    for number in range(max(stored, default=(1, 0, ""))[0], current + 1):
+        if number not in there:
+            said = "the journal is missing: commits that were acknowledged are in it"
+            yield Finding(journal_name(number), 0, None, None, said)
+    for _, _, path in stored:
+        with contextlib.suppress(WorkspaceMissingError):
             text, _, digest = storage.read(path).rpartition(b"\n")
             if xxhash.xxh3_64_hexdigest(text).encode() != digest:
                 yield Finding(path, 0, None, None, "the checkpoint fails its checksum")
             yield len(text)
-    for entry in storage.list(FOLDER):
-        with contextlib.closing(storage.open(f"{FOLDER}/{entry}", read_only=True)) as file:
-            following = recovery.begin_of(storage, int(entry[:8]) + 1)
-            limit = following.record["previous_end"] if following else core.visible_bytes(int(entry[:8]))
-            for found in scan(file, 0, limit):
-                if isinstance(found, Damage):
-                    name = journal_name(int(entry[:8]))
-                    yield Finding(name, found.start, None, None, "a record of the journal fails its checksum")
-            yield limit
+    for number in there:
+        with contextlib.suppress(WorkspaceMissingError):
+            yield from _verify_one(core, number)
+
+
+def _verify_one(core: Core, number: int) -> Iterator[Finding | int]:
+    name = journal_name(number)
+    with contextlib.closing(core.storage.open(name, read_only=True)) as file:
+        try:
+            following = recovery.begin_of(core.storage, number + 1)
+        except CorruptionError as error:
+            yield Finding(journal_name(number + 1), 0, None, None, error.message)
+            return
+        limit = following.record["previous_end"] if following else core.visible_bytes(number)
+        reached = 0
+        for found in scan(file, 0, limit):
+            reached = limit if found.end is None else found.end
+            if isinstance(found, Damage):
+                yield Finding(name, found.start, None, None, "a record of the journal fails its checksum")
+        if reached < limit:
+            yield Finding(
+                name, reached, None, None, f"the journal ends here, and was visible up to byte {limit}"
+            )
+        yield limit
 
 
 def _verify_partition(

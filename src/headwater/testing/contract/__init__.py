@@ -1,4 +1,32 @@
-"""What every log backend must do, as tests: one class to subclass, one module per subject."""
+"""Log contract: what every log backend must do, as tests; one class to subclass, one module per subject.
+
+Called by tests, through `headwater.testing`; imports catalog, core, log.
+
+In import order, bottom to top:
+
+    contract_base           the base class of all subjects: a log per test, short append and read
+    appending               partition, offset and append time; all or nothing
+    backpressure            backpressure
+    catalog                 catalog entries
+    commit_ids              commit ids and receipts
+    cursors                 named positions
+    cuts                    consistent cuts
+    deletion                private columns, forgetting and excision
+    device_clocks           device clocks
+    groups                  consumer groups: one member per partition, fencing
+    idempotent_producers    idempotent producers: retries answered, old epochs fenced
+    maintenance             what maintenance may and may not remove
+    optimistic_concurrency  optimistic concurrency
+    producer_watermarks     producer watermarks
+    reading                 half-open ranges, whole commits, selected columns
+    staging                 staged atomic appends
+    topic_names             topic names in any case
+    topics                  creating, altering and dropping topics
+    types                   values of every type, unchanged
+    waiting                 waiting without polling
+    watermarks              watermarks, and seeking by time
+    suite                   `LogContract`: all subjects in one class
+"""
 
 from __future__ import annotations
 

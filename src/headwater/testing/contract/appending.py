@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from headwater.errors import ConflictError, TopicNotFoundError
+from headwater.catalog.conform import DELETE
+from headwater.core.errors import ConflictError, TopicNotFoundError
+from headwater.core.positions import Receipt
+from headwater.core.types import TIMESTAMP
 from headwater.log.protocol import Append
 from headwater.log.routing import partition_of_key
-from headwater.positions import Receipt
-from headwater.records import DELETE
-from headwater.testing.contract.bench import KEYED, Bench, refused
-from headwater.types import TIMESTAMP
+from headwater.testing.contract.contract_base import KEYED, Bench, refused
 
 
 class AppendingContract(Bench):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from headwater.errors import ConflictError, TopicExistsError, UsageError
-from headwater.testing.contract.bench import Bench, refused
+from headwater.core.errors import ConflictError, TopicExistsError, UsageError
+from headwater.testing.contract.contract_base import Bench, refused
 
 DOCUMENT = {"query": "SELECT 1", "columns": [["n", "BIGINT", True]], "options": {"late": None}, "x": 1.5}
 

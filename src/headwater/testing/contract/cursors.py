@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headwater.errors import ConflictError, FencedError, UsageError
+from headwater.core.errors import ConflictError, FencedError, UsageError
+from headwater.core.positions import Receipt
 from headwater.log.protocol import CursorInfo, CursorMove, Producer
-from headwater.positions import Receipt
-from headwater.testing.contract.bench import Bench, refused
+from headwater.testing.contract.contract_base import Bench, refused
 
 
 class CursorContract(Bench):

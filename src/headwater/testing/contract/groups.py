@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headwater.errors import FencedError
+from headwater.core.errors import FencedError
 from headwater.log.protocol import CursorMove, GroupInfo
-from headwater.testing.contract.bench import Bench, refused
+from headwater.testing.contract.contract_base import Bench, refused
 
 TIMEOUT_MS = 1_000.0
 

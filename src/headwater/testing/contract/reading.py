@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headwater.errors import ClosedError, UsageError
+from headwater.core.errors import ClosedError, UsageError
+from headwater.core.types import TIMESTAMP
 from headwater.log.protocol import Finding
-from headwater.testing.contract.bench import KEYED, TIMED, Bench, minutes, refused
-from headwater.types import TIMESTAMP
+from headwater.testing.contract.contract_base import KEYED, TIMED, Bench, minutes, refused
 
 
 class ReadingContract(Bench):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headwater.errors import ConflictError, FencedError, UsageError
+from headwater.core.errors import ConflictError, FencedError, UsageError
+from headwater.core.positions import Receipt
 from headwater.log.protocol import CursorMove, Producer
-from headwater.positions import Receipt
-from headwater.testing.contract.bench import KEYED, Bench, refused
+from headwater.testing.contract.contract_base import KEYED, Bench, refused
 
 
 class StagingContract(Bench):
@@ -105,11 +105,12 @@ class StagingContract(Bench):
 
     def test_a_repeated_sequence_is_answered_and_the_staged_rows_are_dropped(self) -> None:
         self.create("clicks")
-        first = self.append("clicks", self.numbers(1), producer=Producer("loader", 1))
-        stage = self.log.stage()
+        producer = Producer("loader", 1)
+        first = self.append("clicks", self.numbers(200), producer=producer)
+        stage = self.log.stage(producer)
         stage.add("clicks", self.batch("clicks", self.numbers(200)))
-        assert stage.commit(producer=Producer("loader", 1)) == first
-        assert self.ends("clicks") == {0: 1}
+        assert stage.commit(producer=producer) == first
+        assert self.ends("clicks") == {0: 200}
 
     def test_a_commit_can_move_a_cursor(self) -> None:
         self.create("clicks")

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from headwater.testing.contract.appending import AppendingContract
-from headwater.testing.contract.backlog import BacklogContract
+from headwater.testing.contract.backpressure import BacklogContract
 from headwater.testing.contract.catalog import CatalogContract
+from headwater.testing.contract.commit_ids import NamingContract
 from headwater.testing.contract.cursors import CursorContract
-from headwater.testing.contract.cutting import CuttingContract
-from headwater.testing.contract.deleting import DeletingContract
-from headwater.testing.contract.devices import DeviceContract
-from headwater.testing.contract.expecting import ExpectingContract
+from headwater.testing.contract.cuts import CuttingContract
+from headwater.testing.contract.deletion import DeletingContract
+from headwater.testing.contract.device_clocks import DeviceContract
 from headwater.testing.contract.groups import GroupContract
-from headwater.testing.contract.names import NameContract
-from headwater.testing.contract.producing import ProducingContract
-from headwater.testing.contract.promising import PromisingContract
+from headwater.testing.contract.idempotent_producers import ProducingContract
+from headwater.testing.contract.maintenance import UpkeepContract
+from headwater.testing.contract.optimistic_concurrency import ExpectingContract
+from headwater.testing.contract.producer_watermarks import PromisingContract
 from headwater.testing.contract.reading import ReadingContract
 from headwater.testing.contract.staging import StagingContract
-from headwater.testing.contract.time import TimeContract
+from headwater.testing.contract.topic_names import NameContract
 from headwater.testing.contract.topics import TopicContract
 from headwater.testing.contract.types import TypeContract
-from headwater.testing.contract.upkeep import UpkeepContract
 from headwater.testing.contract.waiting import WaitingContract
+from headwater.testing.contract.watermarks import TimeContract
 
 
 class LogContract(
     TopicContract,
     NameContract,
+    NamingContract,
     CatalogContract,
     TypeContract,
     AppendingContract,

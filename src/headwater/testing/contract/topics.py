@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headwater.catalog import add_column, alter_options, define_topic, drop_not_null, widen_column
-from headwater.clock import parse_span_us
-from headwater.errors import ConflictError, TopicExistsError, TopicNotFoundError
+from headwater.catalog.definitions import (
+    add_column,
+    alter_options,
+    define_topic,
+    drop_not_null,
+    widen_column,
+)
+from headwater.core.clock import parse_span_us
+from headwater.core.errors import ConflictError, TopicExistsError, TopicNotFoundError
 from headwater.log.protocol import Append
-from headwater.testing.contract.bench import KEYED, PLAIN, Bench, refused
+from headwater.testing.contract.contract_base import KEYED, PLAIN, Bench, refused
 
 
 class TopicContract(Bench):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.testing.contract.bench import Bench
-from headwater.types import parse_type
+from headwater.core.types import parse_type
+from headwater.testing.contract.contract_base import Bench
 
 
 class TypeContract(Bench):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from headwater.testing.contract.bench import Bench
+from headwater.testing.contract.contract_base import Bench
 
 LONG_MS = 20_000
 """Far longer than any test should have to wait."""

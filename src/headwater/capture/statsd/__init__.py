@@ -1,1 +1,0 @@
-"""Capture of StatsD metrics over UDP: datagrams are received, parsed in vectors, and appended together."""

@@ -1,0 +1,446 @@
+"""Rows as users have them, turned into Arrow batches that fit a topic exactly, or refused row by row.
+
+Knows schemas and values; knows nothing of partitions, offsets or disk.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.catalog.definitions import OP_TYPE, TopicDefinition
+from headwater.catalog.time_options import STORED
+from headwater.core.errors import BadRowError, HeadwaterError, UsageError, shown
+from headwater.core.parallel import side_by_side
+from headwater.core.types import format_type
+from headwater.core.values import (
+    UNFIT,
+    array_of,
+    convert,
+    decode_dictionary,
+    decoded_bytes,
+    with_times_as_numbers,
+)
+
+OPS = ("upsert", "delete", "insert", "update", "snapshot")
+"""The values of `_op`; in active segments each is stored as its place in this tuple."""
+UPSERT, DELETE, CAPTURED_FROM = 0, 1, 2
+
+SHOWN_BYTES_MAX = 1 << 20
+"""Larger values are not made objects of Python, which may take ten times as much, for a message that says what is wrong with them."""
+
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas calls an index without a name when it hands over its frame."""
+
+
+def conform(
+    rows: Any, topic: TopicDefinition, *, captured: bool = False, validated: bool = False
+) -> pa.RecordBatch:
+    """One batch in the topic's columns and types, but for those that the log itself fills, plus `_op` (int8) on keyed
+    topics; BadRowError if a row is not fit.
+
+    `_op` is 'upsert' or 'delete'; rows that were `captured` from a database may say what happened there.
+    Arrow rows that were `validated` in full are not validated again.
+    """
+    if topic.captured_by is not None and not captured:
+        raise UsageError(
+            f"topic {topic.name!r} is filled by source {topic.captured_by!r}, and by nothing else",
+            hint="write to where it is captured from, or to a topic of your own",
+            topic=topic.name,
+            source=topic.captured_by,
+        )
+    ops, topic = OPS if captured else OPS[:CAPTURED_FROM], topic.given
+    if isinstance(rows, Mapping):
+        raise UsageError(
+            f"append to topic {topic.name!r} takes a list of rows, not one mapping",
+            hint=f"write append([{{...}}]), or ws.append({{{topic.name!r}: [...]}}) for several topics",
+        )
+    if (batch := _fitting(rows, topic)) is not None:
+        for field, column in zip(topic.schema, batch.columns, strict=False):
+            if not validated:
+                _validate(column, field, topic)
+        if topic.keyed:
+            _check_codes(batch.column("_op"), topic, ops)
+        _check_nulls(batch, topic)
+        return _without_hidden_nulls(batch, topic)
+    table = _as_table(rows)
+    batch = _from_arrow(table, topic, ops) if table is not None else _from_dicts(rows, topic, ops)
+    _check_nulls(batch, topic)
+    return _without_hidden_nulls(batch, topic) if table is not None else batch
+
+
+def adapt(batch: pa.RecordBatch, schema: pa.Schema, rows: int | None = None) -> pa.RecordBatch:
+    """A batch written under an earlier schema, in today's: added columns are null, widened ones are cast.
+
+    `rows` counts where the batch has no column left to count by.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    columns = []
+    for field in schema:
+        at = batch.schema.get_field_index(field.name)
+        if at < 0:
+            columns.append(pa.nulls(batch.num_rows if rows is None else rows, field.type))
+        else:
+            column = batch.column(at)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def op_names(codes: pa.Array) -> pa.Array:
+    """The text of `_op` codes."""
+    return pa.array(OPS).take(codes)
+
+
+def chunks(rows: Any, size: int = 65_536) -> Iterator[Any]:
+    """Rows of any length in pieces that fit in memory: lists and frames are sliced, iterators are drained."""
+    table = _as_table(rows) if not isinstance(rows, pa.RecordBatchReader) else None
+    if table is not None:
+        yield from table.to_batches(max_chunksize=size) if table.num_rows else [table]
+    elif isinstance(rows, Sequence):
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size]
+    else:
+        pending: list[Any] = []
+        for row in rows:
+            if isinstance(row, Mapping):
+                pending.append(row)
+                if len(pending) == size:
+                    yield pending
+                    pending = []
+            else:
+                yield row
+        if pending:
+            yield pending
+
+
+def _fitting(rows: Any, topic: TopicDefinition) -> pa.RecordBatch | None:
+    """Rows that are one batch in the topic's columns and types already."""
+    if isinstance(rows, pa.Table) and not topic.keyed and rows.schema.equals(topic.row_schema):
+        batches = rows.to_batches()
+        return batches[0] if len(batches) == 1 else None
+    return rows if isinstance(rows, pa.RecordBatch) and rows.schema.equals(topic.row_schema) else None
+
+
+def is_stream(rows: Any) -> bool:
+    """Whether rows come from an iterator of unknown length, which may be larger than memory."""
+    return isinstance(rows, pa.RecordBatchReader) or (
+        isinstance(rows, Iterator) and not hasattr(rows, "__arrow_c_stream__")
+    )
+
+
+def _as_table(rows: Any) -> pa.Table | None:
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if isinstance(rows, pa.RecordBatchReader) or hasattr(rows, "__arrow_c_stream__"):
+        table = _read_frame(rows)
+        unnamed = [name for name in table.column_names if _UNNAMED_INDEX.fullmatch(name)]
+        return table.drop_columns(unnamed) if unnamed else table
+    return None
+
+
+def _read_frame(rows: Any) -> pa.Table:
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows.read_all()
+    try:
+        return pa.table(rows)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise UsageError(
+            f"the {type(rows).__name__} cannot be read as Arrow: {'; '.join(map(str, error.args))}",
+            hint="give each column values of one type",
+        ) from None
+
+
+def _from_dicts(rows: Any, topic: TopicDefinition, ops: Sequence[str]) -> pa.RecordBatch:
+    if not isinstance(rows, list):
+        if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
+            raise UsageError(
+                f"rows for topic {topic.name!r} are {type(rows).__name__}, which cannot be appended",
+                hint="pass a list of dicts, a pyarrow Table or RecordBatch, or a pandas or polars frame",
+            )
+        rows = list(rows)
+    if not all(issubclass(kind, Mapping) for kind in set(map(type, rows))):
+        row = next(i for i, r in enumerate(rows) if not isinstance(r, Mapping))
+        raise _bad(topic, row, None, rows[row], "a mapping of column names to values")
+    given: set[Any] = set().union(*rows)
+    allowed = set(topic.schema.names) | ({"_op"} if topic.keyed else set())
+    if given - allowed:
+        _refuse_unknown(rows, allowed, topic)
+    arrays = []
+    for field in topic.schema:
+        values = _values(rows, field.name) if field.name in given else [None] * len(rows)
+        arrays.append(_column(values, field, topic))
+    if topic.keyed:
+        said = [row.get("_op") for row in rows] if "_op" in given else None
+        arrays.append(_ops(said, len(rows), topic, ops))
+    return pa.RecordBatch.from_arrays(arrays, schema=topic.row_schema)
+
+
+def _values(rows: list[Mapping[str, Any]], name: str) -> list[Any]:
+    try:
+        return list(map(itemgetter(name), rows))
+    except KeyError:
+        return [row.get(name) for row in rows]
+
+
+def _column(values: list[Any], field: pa.Field, topic: TopicDefinition) -> pa.Array:
+    try:
+        return array_of(values, field.type)
+    except UNFIT:
+        row = _first_failure(values, lambda value: array_of([value], field.type))
+        raise _bad(topic, row, field.name, values[row], format_type(field.type)) from None
+
+
+def _first_failure(values: Sequence[Any], check: Callable[[Any], object]) -> int:
+    for row, value in enumerate(values):
+        try:
+            check(value)
+        except UNFIT:
+            return row
+    return 0
+
+
+def _refuse_unknown(rows: list[Mapping[str, Any]], allowed: set[str], topic: TopicDefinition) -> None:
+    row = next(i for i, r in enumerate(rows) if not allowed.issuperset(r))
+    column = next(c for c in rows[row] if c not in allowed)
+    if topic.clock is not None and column in STORED.names:
+        raise BadRowError(
+            f"row {row} for topic {topic.name!r} has a column {column!r}, which the log fills",
+            detail=f"value {shown(rows[row][column])}; nothing of this append was written",
+            hint=f"leave it out: it is worked out from {topic.clock}, {topic.occurred} and {topic.sent}",
+            topic=topic.name,
+            row=row,
+            column=column,
+            value=rows[row][column],
+            expected="no value",
+        )
+    raise BadRowError(
+        f"row {row} for topic {topic.name!r} has a column {column!r} that the topic does not have",
+        detail=f"value {shown(rows[row][column])}; nothing of this append was written",
+        hint=f"the columns are {', '.join(topic.schema.names)}; ALTER TOPIC {topic.name} ADD COLUMN adds one",
+        topic=topic.name,
+        row=row,
+        column=column,
+        value=rows[row][column],
+        expected="a column of the topic",
+    )
+
+
+def _ops(values: Sequence[Any] | None, rows: int, topic: TopicDefinition, allowed: Sequence[str]) -> pa.Array:
+    if values is None:
+        return pa.repeat(pa.scalar(UPSERT, OP_TYPE), rows)
+    codes = []
+    for row, value in enumerate(values):
+        if value is not None and (not isinstance(value, str) or value not in allowed):
+            raise _bad(topic, row, "_op", value, "one of " + ", ".join(allowed))
+        codes.append(UPSERT if value is None else OPS.index(value))
+    return pa.array(codes, OP_TYPE)
+
+
+def _check_codes(codes: pa.Array, topic: TopicDefinition, allowed: Sequence[str]) -> None:
+    """Rows that are conformed already say their `_op` by its code."""
+    fit = pc.fill_null(pc.and_(pc.greater_equal(codes, 0), pc.less(codes, len(allowed))), False)
+    row = pc.index(fit, False).as_py()
+    if row >= 0:
+        code = codes[row].as_py()
+        said = OPS[code] if code is not None and 0 <= code < len(OPS) else code
+        raise _bad(topic, row, "_op", said, "one of " + ", ".join(allowed))
+
+
+def _from_arrow(table: pa.Table, topic: TopicDefinition, ops: Sequence[str]) -> pa.RecordBatch:
+    allowed = set(topic.schema.names) | ({"_op"} if topic.keyed else set())
+    twice = next((name for name, count in Counter(table.column_names).items() if count > 1), None)
+    if twice is not None:
+        raise UsageError(f"column {twice!r} appears twice in the rows for topic {topic.name!r}")
+    for name in table.column_names:
+        if name not in allowed:
+            if not table.num_rows:
+                raise UsageError(
+                    f"the rows for topic {topic.name!r} have a column {name!r} that the topic does not have",
+                    hint=f"the columns are {', '.join(topic.schema.names)}",
+                )
+            _refuse_unknown([{name: _value(table.column(name), 0)}], allowed, topic)
+
+    def array(field: pa.Field) -> pa.Array:
+        if field.name in table.column_names:
+            return _cast(table.column(field.name), field, topic)
+        return pa.nulls(table.num_rows, field.type)
+
+    arrays = side_by_side(array, list(topic.schema), size=table.nbytes)
+    if topic.keyed:
+        given = None
+        if "_op" in table.column_names:
+            given = _cast(table.column("_op"), pa.field("_op", pa.string()), topic).to_pylist()
+        arrays.append(_ops(given, table.num_rows, topic, ops))
+    return pa.RecordBatch.from_arrays(arrays, schema=topic.row_schema)
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field, topic: TopicDefinition) -> pa.Array:
+    try:
+        column = column.combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        if pa.types.is_dictionary(column.type):
+            column = decode_dictionary(column)
+    except pa.ArrowException as error:  # more than 2 GB, or a dictionary that Arrow does not join
+        raise UsageError(
+            f"column {field.name!r} of the rows for topic {topic.name!r}, of type {column.type}, cannot be read as one",
+            detail=str(error).partition("\n")[0],
+            hint="append fewer rows at once, and dictionaries as plain values",
+        ) from None
+    try:
+        converted = convert(column, field.type)
+    except UNFIT:
+        if not len(column):
+            raise UsageError(
+                f"column {field.name!r} of the rows for topic {topic.name!r} is {column.type}, "
+                f"expected {format_type(field.type)}"
+            ) from None
+        row = _first_failure(range(len(column)), lambda i: _check_arrow(_one(column, i), field.type))
+        value = _value(column, row)
+        raise _bad(topic, row, field.name, value, format_type(field.type), given=str(column.type)) from None
+    _validate(converted, field, topic)
+    return converted
+
+
+def _validate(column: pa.Array, field: pa.Field, topic: TopicDefinition) -> None:
+    """Refuse what is not a value of its type: text that is not UTF-8, a decimal beyond its precision."""
+    if pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_boolean(field.type):
+        return  # every bit pattern is a value
+    try:
+        column.validate(full=True)
+    except UNFIT:
+        row = _first_failure(range(len(column)), lambda i: _one(column, i).validate(full=True))
+        raise _bad(topic, row, field.name, _value(column, row), format_type(field.type)) from None
+
+
+def _one(column: pa.Array, row: int) -> pa.Array:
+    """One row of a column, without the values of the others; of a large one a slice, since Arrow takes values by 8 bytes for each."""
+    one = column.slice(row, 1)
+    return one if decoded_bytes(one) > SHOWN_BYTES_MAX else column.take([row])
+
+
+def _check_arrow(one: pa.Array, kind: pa.DataType) -> None:
+    if one.null_count == 0:
+        convert(one, kind).validate(full=True)
+
+
+def _check_nulls(batch: pa.RecordBatch, topic: TopicDefinition) -> None:
+    """NOT NULL holds for every column of a row, and for the key columns alone of a tombstone."""
+    living = None
+    if topic.keyed:
+        ops = batch.column("_op")
+        if pc.any(pc.equal(ops, DELETE)).as_py():
+            living = pc.not_equal(ops, DELETE)
+    for field in topic.schema:
+        column = batch.column(field.name)
+        required = not field.nullable or field.name == topic.time
+        if required and column.null_count:
+            missing = column.is_null()
+            if living is not None and field.name not in topic.key:
+                missing = pc.and_(missing, living)
+            row = pc.index(missing, True).as_py()
+            if row >= 0:
+                why = "the event time" if field.nullable else f"{format_type(field.type)} NOT NULL"
+                raise _bad(topic, row, field.name, None, why)
+        if pa.types.is_nested(field.type) and _may_lack(column, field.type):
+            for row, value in enumerate(with_times_as_numbers(column).to_pylist()):
+                if lacking := _lacking(value, field.type, field.name):
+                    raise _bad(topic, row, lacking[0], None, lacking[1])
+
+
+def _may_lack(column: pa.Array, kind: pa.DataType) -> bool:
+    """Whether a NOT NULL field inside a nested column may be null: quick, and at times wrong about unseen entries."""
+    if pa.types.is_struct(kind):
+        for i in range(kind.num_fields):
+            child, part = pc.struct_field(column, [i]), kind.field(i)
+            if (not part.nullable and child.null_count > column.null_count) or _may_lack(child, part.type):
+                return True
+    elif pa.types.is_list(kind):
+        return _may_lack(column.flatten(), kind.value_type)
+    elif pa.types.is_map(kind):
+        return _may_lack(column.items, kind.item_type)
+    return False
+
+
+def _without_hidden_nulls(batch: pa.RecordBatch, topic: TopicDefinition) -> pa.RecordBatch:
+    """The batch without nulls in NOT NULL fields below a NULL struct: nobody can see them, but Parquet refuses them."""
+    for place, field in enumerate(topic.schema):
+        column = batch.column(place)
+        if pa.types.is_nested(field.type) and _hides_nulls(column, field.type):
+            numbered = with_times_as_numbers(column)
+            filled = array_of(numbered.to_pylist(), numbered.type).cast(field.type)
+            batch = batch.set_column(place, batch.schema.field(place), filled)
+    return batch
+
+
+def _hides_nulls(column: pa.Array, kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        parts = ((column.field(i), kind.field(i)) for i in range(kind.num_fields))
+        return any((not p.nullable and child.null_count) or _hides_nulls(child, p.type) for child, p in parts)
+    if pa.types.is_list(kind):
+        return _hides_nulls(column.values, kind.value_type)
+    return pa.types.is_map(kind) and _hides_nulls(column.items, kind.item_type)
+
+
+def _lacking(value: Any, kind: pa.DataType, path: str) -> tuple[str, str] | None:
+    """The path of the first NOT NULL field that a nested value lacks, and what is expected there."""
+    inner: Iterable[tuple[Any, pa.DataType, str]] = ()
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        parts = [kind.field(i) for i in range(kind.num_fields)]
+        for part in parts:
+            if not part.nullable and value[part.name] is None:
+                return f"{path}.{part.name}", f"{format_type(part.type)} NOT NULL"
+        inner = ((value[part.name], part.type, f"{path}.{part.name}") for part in parts)
+    elif pa.types.is_list(kind):
+        inner = ((item, kind.value_type, f"{path}[]") for item in value)
+    elif pa.types.is_map(kind):
+        inner = ((item, kind.item_type, f"{path}{{}}") for _, item in value)
+    return next((found for each in inner if (found := _lacking(*each))), None)
+
+
+def _value(column: pa.Array | pa.ChunkedArray, row: int) -> Any:
+    """A value for a message; of one that is too large to be made an object of Python, its size."""
+    value = column.slice(row, 1)
+    if (size := sum(map(decoded_bytes, getattr(value, "chunks", [value])))) > SHOWN_BYTES_MAX:
+        return f"a value of {size:,} bytes"
+    for show in (lambda scalar: scalar.as_py(), lambda scalar: scalar.cast(pa.binary()).as_py(), str):
+        try:
+            return show(column[row])
+        except (ValueError, OverflowError, LookupError, pa.ArrowException):  # LookupError: no such time zone
+            continue
+    return None
+
+
+def _bad(
+    topic: TopicDefinition, row: int, column: str | None, value: Any, expected: str, given: str | None = None
+) -> HeadwaterError:
+    where = f"column {column!r} of row {row}" if column else f"row {row}"
+    said = f"{shown(value)} ({given or _kind(value)})"
+    return BadRowError(
+        f"{where} for topic {topic.name!r} is {said}, expected {expected}",
+        detail="nothing of this append was written",
+        hint="correct the row, or change the topic with ALTER TOPIC",
+        topic=topic.name,
+        row=row,
+        column=column,
+        value=value,
+        expected=expected,
+    )
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, datetime.datetime) and value.tzinfo is None:
+        return "datetime without zone"
+    return "NULL" if value is None else type(value).__name__

@@ -1,0 +1,686 @@
+"""What topics and views are declared to be, and which changes of a topic keep every old record readable.
+
+Names of topics and views are one namespace and ignore case, as SQL's do: see `spelling`.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+
+from headwater.catalog.dropped_columns import DroppedColumn, SchemaChanges
+from headwater.catalog.rules import BACKLOG_OPTIONS, NAME, WhenBehind, check_column, check_free, check_topic
+from headwater.catalog.rules import HIDDEN as HIDDEN
+from headwater.catalog.time_options import OCCURRED, SENT, STORED, WatermarkBy, with_clock
+from headwater.core.arguments import span_us, whole_number
+from headwater.core.clock import Microseconds, format_span, parse_span_us
+from headwater.core.errors import NewerVersionError, SchemaError, UsageError
+from headwater.core.settings import Durability, format_bytes, parse_bytes
+from headwater.core.types import TIMESTAMP, WIDER, format_type, parse_type, quote
+
+Cleanup = Literal["delete", "compact"]
+
+OP_TYPE = pa.int8()
+"""`_op` in active segments: its place in `headwater.catalog.conform.OPS`."""
+CAPTURED = pa.schema(
+    [("_source_position", pa.int64()), ("_source_time", TIMESTAMP), ("_transaction", pa.int64())]
+)
+"""What a record of a captured topic says of where it comes from: the place in the source's own log, which rises, when that
+was committed there, and in which transaction."""
+TOMBSTONE_RETENTION_US = parse_span_us("1 day")
+
+
+@dataclass(frozen=True)
+class TopicDefinition:
+    """A topic's contract. `schema` holds the user's columns, with their nullability."""
+
+    name: str
+    schema: pa.Schema
+    key: tuple[str, ...] = ()
+    time: str | None = None
+    lateness_us: Microseconds = 0
+    max_ahead_us: Microseconds | None = None
+    idle_after_us: Microseconds | None = None
+    partitions: int = 1
+    partition_by: tuple[str, ...] = ()
+    versioned_by: str | None = None
+    cleanup: Cleanup = "delete"
+    retention_us: Microseconds | None = None
+    retention_bytes: int | None = None
+    tombstone_retention_us: Microseconds = TOMBSTONE_RETENTION_US
+    durability: Durability | None = None
+    schema_version: int = 0
+    watermark: WatermarkBy = "events"
+    producer_timeout_us: Microseconds | None = None
+    versions_for_us: Microseconds | None = None
+    """How long compaction leaves records that others have replaced, for those who read versions."""
+    clock: str | None = None
+    """The column that says whose clock a row's times are by; `occurred` and `sent` are then those times."""
+    occurred: str | None = None
+    sent: str | None = None
+    captured_by: str | None = None
+    """The source that fills it, and nobody else."""
+    schema_changes: SchemaChanges = "follow"
+    """What becomes of it when what it is captured from has other columns."""
+    dropped: tuple[DroppedColumn, ...] = ()
+    """Columns that are no longer there where it is captured from."""
+    backlog_rows: int | None = None
+    """How far a cursor marked `hold` may be behind; `when_behind` says what an append beyond that does."""
+    when_behind: WhenBehind = "grow"
+    block_for_us: Microseconds | None = None
+    private: tuple[tuple[str, str], ...] = ()
+    """Columns that are stored encrypted, each with the column that says whose key: see `headwater.privacy.column_encryption`."""
+    incarnation: int = field(default=0, compare=False)
+    """Given by the log: tells a topic from an earlier one of its name."""
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the topic is a table's changelog."""
+        return bool(self.key)
+
+    @property
+    def routing(self) -> tuple[str, ...]:
+        """The columns whose hash chooses a row's partition; empty where rows are spread."""
+        return self.partition_by or self.key or ((self.versioned_by,) if self.versioned_by else ())
+
+    @cached_property
+    def given(self) -> TopicDefinition:
+        """What rows are to fit when they are appended: this, without the columns that the log itself fills."""
+        if self.clock is None:
+            return self
+        own = pa.schema([f for f in self.schema if f.name not in STORED.names])
+        return dataclasses.replace(self, schema=own, time=self.time if self.time in own.names else None)
+
+    @cached_property
+    def row_schema(self) -> pa.Schema:
+        """The columns of conformed rows: the topic's, all nullable (a tombstone has only its key), `_op` if keyed,
+        and where they come from if captured."""
+        fields = [f.with_nullable(True) for f in self.schema]
+        op = [pa.field("_op", OP_TYPE)] if self.keyed else []
+        return pa.schema([*fields, *op, *self.source_columns])
+
+    @property
+    def source_columns(self) -> pa.Schema:
+        """The columns that records have because they were captured."""
+        return pa.schema([]) if self.captured_by is None else CAPTURED
+
+    @cached_property
+    def storage_schema(self) -> pa.Schema:
+        """The columns of stored records before offsets: those of rows, private ones as the bytes that they are encrypted to,
+        and the `_version` that the log itself gives."""
+        private = dict(self.private)
+        stored = [pa.field(f.name, pa.binary()) if f.name in private else f for f in self.row_schema]
+        versioned = [pa.field("_version", pa.int64())] if self.versioned_by is not None else []
+        return pa.schema([*stored, *versioned])
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form that `from_json` reads back."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "schema"}
+        plain = {k: v for k, v in plain.items() if k not in _LATER or v != _LATER[k]}
+        columns = [[f.name, format_type(f.type), f.nullable] for f in self.schema]
+        if self.dropped:
+            plain["dropped"] = [one.to_json() for one in self.dropped]
+        if self.private:
+            plain["private"] = [list(pair) for pair in self.private]
+        return {**{k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}, "columns": columns}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> TopicDefinition:
+        """The definition that `to_json` wrote."""
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k != "columns"
+        }
+        schema = pa.schema([pa.field(n, parse_type(t), nullable) for n, t, nullable in plain["columns"]])
+        if "dropped" in values:
+            values["dropped"] = tuple(map(DroppedColumn.from_json, values["dropped"]))
+        if "private" in values:
+            values["private"] = tuple((column, subject) for column, subject in values["private"])
+            hidden = dict(values["private"])  # which could once be NOT NULL, and read NULL all the same
+            schema = pa.schema([f.with_nullable(f.nullable or f.name in hidden) for f in schema])
+        return cls(schema=schema, **values)
+
+    def to_sql(self) -> str:
+        """The CREATE TOPIC statement that makes this topic."""
+        lines = [f"  {_show(f, dict(self.private).get(f.name))}" for f in self.schema]
+        if self.key:
+            lines.append(f"  PRIMARY KEY ({', '.join(map(quote, self.key))})")
+        if self.time:
+            late = f" - INTERVAL '{format_span(self.lateness_us)}'"
+            lines.append(f"  WATERMARK FOR {quote(self.time)} AS {quote(self.time)}{late}")
+        options = ", ".join(f"{name} = {value}" for name, value in self.options().items())
+        return f"CREATE TOPIC {quote(self.name)} (\n" + ",\n".join(lines) + f"\n) WITH ({options})"
+
+    def options(self) -> dict[str, str]:
+        """The WITH options that differ from the default, as SQL literals."""
+        shown: dict[str, str] = {"partitions": str(self.partitions)}
+        for name in (
+            "partition_by",
+            "versioned_by",
+            "cleanup",
+            "durability",
+            "watermark",
+            "clock",
+            "occurred",
+            "sent",
+            "schema_changes",
+            "when_behind",
+        ):
+            value = getattr(self, name)
+            if value and (name, value) not in _USUAL:
+                shown[name] = f"'{', '.join(value) if isinstance(value, tuple) else value}'"
+        for name in (
+            "retention",
+            "max_ahead",
+            "idle_after",
+            "producer_timeout",
+            "tombstone_retention",
+            "versions_for",
+            "block_for",
+        ):
+            span = getattr(self, f"{name}_us")
+            if span is not None and (name, span) != ("tombstone_retention", TOMBSTONE_RETENTION_US):
+                shown[name] = f"'{format_span(span)}'"
+        if self.retention_bytes is not None:
+            shown["retention_bytes"] = f"'{format_bytes(self.retention_bytes)}'"
+        if self.backlog_rows is not None:
+            shown["backlog_rows"] = str(self.backlog_rows)
+        return shown
+
+
+_FIXED = ("partitions", "partition_by", "versioned_by", "max_ahead", "watermark", "clock", "occurred", "sent")
+ALTERABLE = (
+    "retention",
+    "retention_bytes",
+    "tombstone_retention",
+    "cleanup",
+    "idle_after",
+    "producer_timeout",
+    "versions_for",
+    "durability",
+    "schema_changes",
+    *BACKLOG_OPTIONS,
+)
+"""Options that may change later: none of them changes what a record already in the log means."""
+OPTION_NAMES = (*_FIXED, *ALTERABLE)
+_USUAL = (
+    ("cleanup", "delete"),
+    ("watermark", "events"),
+    ("occurred", OCCURRED),
+    ("sent", SENT),
+    ("schema_changes", "follow"),
+    ("when_behind", "grow"),
+)
+_LATER: dict[str, Any] = {
+    "watermark": "events",
+    "producer_timeout_us": None,
+    "clock": None,
+    "occurred": None,
+    "sent": None,
+}
+_LATER |= {"versions_for_us": None, "captured_by": None, "schema_changes": "follow"}
+_LATER |= {"dropped": (), "private": ()}
+_LATER |= {"backlog_rows": None, "when_behind": "grow", "block_for_us": None}
+"""Fields that a definition says only where they differ from these: earlier versions do not know them."""
+
+
+def define_topic(
+    name: str,
+    schema: pa.Schema,
+    *,
+    key: tuple[str, ...] = (),
+    time: str | None = None,
+    lateness: Any = 0,
+    options: Mapping[str, Any] | None = None,
+    private: Mapping[str, str] | None = None,
+) -> TopicDefinition:
+    """A checked definition from what the user wrote; `options` are the WITH options, `private` the columns that are to be
+    encrypted, each with the column that says whose key."""
+    values = _read_options(options or {})
+    values["private"] = tuple(sorted((private or {}).items()))
+    schema = pa.schema([pa.field(f.name, _column_type(f), f.nullable and f.name not in key) for f in schema])
+    if values.get("clock") is not None:
+        schema, values = with_clock(name, schema, key, values)
+    lateness_us = lateness if isinstance(lateness, int) else span_us(lateness, "lateness")
+    topic = TopicDefinition(name=name, schema=schema, key=key, time=time, lateness_us=lateness_us, **values)
+    check_topic(topic)
+    return topic
+
+
+def alter_options(topic: TopicDefinition, options: Mapping[str, Any]) -> TopicDefinition:
+    """The definition with other retention, durability and the like."""
+    for name in options:
+        if name in OPTION_NAMES and name not in ALTERABLE:
+            raise SchemaError(
+                f"{name} of topic {topic.name!r} is fixed when the topic is created",
+                hint="make a new topic and copy the records into it",
+                topic=topic.name,
+            )
+    changed = dataclasses.replace(topic, **_read_options(options))
+    check_topic(changed)
+    return changed
+
+
+def add_column(topic: TopicDefinition, field: pa.Field, subject: str | None = None) -> TopicDefinition:
+    """The definition with one more nullable column at the end; private by `subject`, if one is given."""
+    if field.name in topic.schema.names:
+        raise SchemaError(f"topic {topic.name!r} already has a column {field.name!r}", topic=topic.name)
+    if not field.nullable:
+        raise SchemaError(
+            f"column {field.name!r} cannot be added NOT NULL to topic {topic.name!r}",
+            detail="records that are already in the log have no value for it",
+            hint=f"ALTER TOPIC {topic.name} ADD COLUMN {quote(field.name)} {format_type(_column_type(field))}",
+            topic=topic.name,
+        )
+    if subject is not None:
+        topic = replace(topic, private=tuple(sorted((*topic.private, (field.name, subject)))))
+    return _evolve(topic, [*topic.schema, pa.field(field.name, _column_type(field))])
+
+
+def widen_column(topic: TopicDefinition, column: str, kind: pa.DataType) -> TopicDefinition:
+    """The definition with a column of a wider type, in which every old value is the same value."""
+    field = check_column(topic, column)
+    _column_type(pa.field(column, kind))
+    if kind == field.type:
+        return topic
+    if column in topic.routing and kind not in WIDER.get(field.type, ()):
+        raise _not_wider(topic, field, kind)
+    if kind not in WIDER.get(field.type, ()) and not _wider_decimal(field.type, kind):
+        raise _not_wider(topic, field, kind)
+    return _evolve(
+        topic, [pa.field(f.name, kind, f.nullable) if f.name == column else f for f in topic.schema]
+    )
+
+
+def drop_not_null(topic: TopicDefinition, column: str) -> TopicDefinition:
+    """The definition with a column made nullable."""
+    check_column(topic, column)
+    if column in topic.key or column in (topic.time, topic.clock):
+        what = "key" if column in topic.key else "time" if column == topic.time else "clock"
+        raise SchemaError(
+            f"column {column!r} of topic {topic.name!r} cannot become nullable: it is a {what} column",
+            topic=topic.name,
+        )
+    return _evolve(topic, [f.with_nullable(True) if f.name == column else f for f in topic.schema])
+
+
+def accept_drop(topic: TopicDefinition, column: str) -> TopicDefinition:
+    """The definition in which views may go on with NULL in a column that was dropped where it is captured from."""
+    name = check_column(topic, column).name
+    if name not in (one.column for one in topic.dropped):
+        raise SchemaError(
+            f"column {name!r} of topic {topic.name!r} was not dropped where it is captured from",
+            topic=topic.name,
+        )
+    marks = (replace(one, accepted=True) if one.column == name else one for one in topic.dropped)
+    return replace(topic, dropped=tuple(marks))
+
+
+def _evolve(topic: TopicDefinition, fields: list[pa.Field]) -> TopicDefinition:
+    changed = dataclasses.replace(topic, schema=pa.schema(fields), schema_version=topic.schema_version + 1)
+    check_topic(changed)
+    return changed
+
+
+def difference(old: TopicDefinition, new: TopicDefinition) -> list[str]:
+    """What differs between two definitions, a line each; empty where they are the same topic."""
+    lines = []
+    before, after = ({f.name: _show(f, dict(t.private).get(f.name)) for f in t.schema} for t in (old, new))
+    for name in dict.fromkeys([*before, *after]):
+        was, now = before.get(name, ""), after.get(name, "")
+        if was != now:
+            lines += [f"{sign} {field}" for sign, field in (("-", was), ("+", now)) if field]
+    if not lines and list(before) != list(after):
+        lines += [f"- columns {', '.join(before)}", f"+ columns {', '.join(after)}"]
+    for name in (f.name for f in dataclasses.fields(old)):
+        if name not in ("schema", "name", "schema_version", "incarnation", "dropped", "private") and getattr(
+            old, name
+        ) != getattr(new, name):
+            shown = name.removesuffix("_us")
+            lines += [f"- {shown} = {_plain(old, name)}", f"+ {shown} = {_plain(new, name)}"]
+    return lines
+
+
+def _plain(topic: TopicDefinition, name: str) -> Any:
+    value = getattr(topic, name)
+    if name.endswith("_us") and value is not None:
+        return format_span(value)
+    return ", ".join(value) if isinstance(value, tuple) else value
+
+
+def _show(field: pa.Field, subject: str | None = None) -> str:
+    private = "" if subject is None else f" PRIVATE BY ({quote(subject)})"
+    return f"{quote(field.name)} {format_type(field.type)}{'' if field.nullable else ' NOT NULL'}{private}"
+
+
+def _column_type(field: pa.Field) -> pa.DataType:
+    try:
+        format_type(field.type)
+    except SchemaError as error:
+        raise SchemaError(f"column {field.name!r}: {error.message}", hint=error.hint) from None
+    return field.type
+
+
+def _wider_decimal(old: pa.DataType, new: pa.DataType) -> bool:
+    if not (pa.types.is_decimal128(old) and pa.types.is_decimal128(new)):
+        return False
+    return bool(new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale)
+
+
+def _not_wider(topic: TopicDefinition, field: pa.Field, kind: pa.DataType) -> SchemaError:
+    wider = " or ".join(format_type(w) for w in WIDER.get(field.type, ()))
+    return SchemaError(
+        f"column {field.name!r} of topic {topic.name!r} cannot change from {format_type(field.type)} "
+        f"to {format_type(kind)}",
+        detail="records that are already in the log must keep their values",
+        hint=f"it can be widened to {wider}" if wider else "add a new column with the new type instead",
+        topic=topic.name,
+    )
+
+
+def _read_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in OPTION_NAMES:
+            raise UsageError(
+                f"{name!r} is not an option of a topic", hint=f"the options are {', '.join(OPTION_NAMES)}"
+            )
+        if value is None:
+            field = f"{name}_us" if name in _SPANS else name
+            values[field] = TopicDefinition.__dataclass_fields__[field].default
+        elif name in _SPANS:
+            values[f"{name}_us"] = span_us(value, name)
+        elif name == "retention_bytes":
+            values[name] = parse_bytes(value)
+        elif name == "partition_by":
+            values[name] = _columns(value)
+        elif name in ("partitions", "backlog_rows"):
+            values[name] = _count(name, value)
+        else:
+            values[name] = value
+    return values
+
+
+_SPANS: tuple[str, ...] = ("retention", "tombstone_retention", "max_ahead", "idle_after", "producer_timeout")
+_SPANS += ("versions_for", "block_for")
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    return whole_number(value, name, hint=f"write {name} = 4")
+
+
+def _columns(value: Any) -> tuple[str, ...]:
+    columns = value.split(",") if isinstance(value, str) else value
+    if not isinstance(columns, Sequence) or not all(isinstance(c, str) for c in columns):
+        raise UsageError(
+            f"partition_by names columns, not {value!r}", hint="write partition_by = 'user', or 'shop, user'"
+        )
+    return tuple(c.strip().strip("`") for c in columns)
+
+
+# --- views -----------------------------------------------------------------------------------------------------------
+
+Late = Literal["correct", "divert", "drop"]
+OnError = Literal["stop", "divert"]
+StateBound = Literal["any", "bounded"]
+VIEW_HIDDEN = ("_weight", "_tick")
+"""Columns that a view's changes have besides its own."""
+VIEW_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """What WITH (...) of a view says."""
+
+    late: Late = "correct"
+    """What becomes of rows that come too late for their window: they change it, or go to `<view>.late`, or go."""
+    correct_for_us: Microseconds | None = None
+    """How far behind the watermark a late row may still change a result; None is without limit."""
+    on_error: OnError = "stop"
+    """What becomes of a row whose expressions fail: it stops the view, or goes to `<view>.errors`."""
+    state: StateBound = "any"
+    """Whether its state may grow for as long as there are records, or must be bounded by the tables that it reads."""
+
+    def shown(self) -> dict[str, str]:
+        """The options that differ from the default, as SQL literals."""
+        shown = {name: f"'{getattr(self, name)}'" for name in ("late", "on_error", "state")}
+        if self.correct_for_us is not None:
+            shown["correct_for"] = f"'{format_span(self.correct_for_us)}'"
+        usual = {"late": "'correct'", "on_error": "'stop'", "state": "'any'"}
+        return {name: value for name, value in shown.items() if usual.get(name) != value}
+
+
+VIEW_OPTION_NAMES = ("late", "correct_for", "on_error", "state")
+
+
+def view_options(options: Mapping[str, Any]) -> ViewOptions:
+    """The checked options of a view from what stands in WITH (...); NULL is the default."""
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in VIEW_OPTION_NAMES:
+            raise UsageError(
+                f"{name!r} is not an option of a view", hint=f"the options are {', '.join(VIEW_OPTION_NAMES)}"
+            )
+        if value is None:
+            continue
+        if name == "correct_for":
+            values["correct_for_us"] = span_us(value, name)
+            continue
+        known = get_args({"late": Late, "on_error": OnError, "state": StateBound}[name])
+        if value not in known:
+            choice = " or ".join(repr(one) for one in known)
+            near = difflib.get_close_matches(str(value).lower(), known, 1) or known
+            raise UsageError(f"{name} is {choice}, not {value!r}", hint=f"write {name} = '{near[0]}'")
+        values[name] = value
+    made = ViewOptions(**values)
+    if made.correct_for_us is not None and made.late != "correct":
+        raise UsageError(
+            f"correct_for says how late a row may correct the view, but late = '{made.late}' lets none do so",
+            hint="leave one of the two out",
+        )
+    return made
+
+
+STANDING = "STANDING QUERIES OF "
+"""How the query of a view begins that shows what documents meet of stored queries."""
+
+
+@dataclass(frozen=True)
+class ViewDefinition:
+    """A view's contract. `columns` is what its query gave when it was created, and stays so."""
+
+    name: str
+    query: str
+    """The SELECT exactly as it was written, without EMIT."""
+    columns: pa.Schema
+    names: tuple[str, ...] = ()
+    """The column list of CREATE, where it had one."""
+    options: ViewOptions = ViewOptions()
+    emit_on_close: bool = False
+    inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The topics and views that it reads, with the columns that each had: one that is added later changes nothing."""
+    late: pa.Schema | None = None
+    """The columns of `<view>.late`, if it has one."""
+    replayed: Mapping[str, Mapping[int, int]] = field(default_factory=dict, compare=False)
+    """By topic and partition, the offset before which late rows were given back: they count as if they were in time."""
+    incarnation: int = field(default=0, compare=False)
+    """Given by the log: the number of the commit that put it, which tells it from an earlier one of its name."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The topics and views that it reads."""
+        return tuple(self.inputs)
+
+    def to_document(self) -> dict[str, Any]:
+        """A plain form, safe for JSON, that `from_document` reads back. It does not say the incarnation."""
+        return {
+            "format": VIEW_FORMAT,
+            "name": self.name,
+            "query": self.query,
+            "columns": _fields_text(self.columns),
+            "names": list(self.names),
+            "options": dataclasses.asdict(self.options),
+            "emit_on_close": self.emit_on_close,
+            "inputs": {name: list(columns) for name, columns in self.inputs.items()},
+            **({"late": _fields_text(self.late)} if self.late is not None else {}),
+            **({"replayed": _by_text(self.replayed)} if self.replayed else {}),
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any], incarnation: int = 0) -> ViewDefinition:
+        """The definition that `to_document` wrote; NewerVersionError if it has what this version does not know."""
+        known = {f.name for f in dataclasses.fields(ViewOptions)}
+        unknown = sorted(set(document["options"]) - known)
+        if document["format"] > VIEW_FORMAT or unknown:
+            raise NewerVersionError(
+                f"view {document['name']!r} was created by a newer version of Headwater",
+                detail=f"its options have {', '.join(unknown)}" if unknown else None,
+                hint="upgrade Headwater: pip install -U headwater",
+                found=document["format"],
+                supported=VIEW_FORMAT,
+            )
+        late = document.get("late")
+        return cls(
+            name=document["name"],
+            query=document["query"],
+            columns=_text_fields(document["columns"]),
+            names=tuple(document["names"]),
+            options=ViewOptions(**document["options"]),
+            emit_on_close=document["emit_on_close"],
+            inputs={name: tuple(columns) for name, columns in document["inputs"].items()},
+            late=None if late is None else _text_fields(late),
+            replayed={
+                topic: {int(p): end for p, end in ends.items()}
+                for topic, ends in document.get("replayed", {}).items()
+            },
+            incarnation=incarnation,
+        )
+
+    def to_sql(self) -> str:
+        """The statement that makes this view: CREATE MATERIALIZED VIEW, or CREATE STANDING QUERY."""
+        if self.query.startswith(STANDING):
+            stored, _, rest = self.query.removeprefix(STANDING).partition(" ON ")
+            if stored != quote(f"{self.name}_queries"):
+                begun = rest.removesuffix(")") + ", " if " WITH (" in rest else f"{rest} WITH ("
+                rest = f"{begun}queries = '{stored.strip('`')}')"
+            return f"CREATE STANDING QUERY {quote(self.name)} ON {rest}"
+        head = f"CREATE MATERIALIZED VIEW {quote(self.name)}"
+        if self.names:
+            head += f" ({', '.join(map(quote, self.names))})"
+        if shown := self.options.shown():
+            head += f" WITH ({', '.join(f'{name} = {value}' for name, value in shown.items())})"
+        return f"{head} AS\n{self.query}" + ("\nEMIT ON WINDOW CLOSE" if self.emit_on_close else "")
+
+
+def _fields_text(schema: pa.Schema) -> list[list[Any]]:
+    return [[f.name, _type_text(f.type), f.nullable] for f in schema]
+
+
+def _text_fields(fields: Sequence[Sequence[Any]]) -> pa.Schema:
+    return pa.schema([pa.field(name, _text_type(kind), nullable) for name, kind, nullable in fields])
+
+
+def _by_text(ends: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
+    return {topic: {str(p): end for p, end in sorted(some.items())} for topic, some in sorted(ends.items())}
+
+
+def define_view(
+    name: str,
+    query: str,
+    columns: pa.Schema,
+    *,
+    names: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+    emit_on_close: bool = False,
+    inputs: Mapping[str, Sequence[str]] | None = None,
+    late: pa.Schema | None = None,
+) -> ViewDefinition:
+    """A checked definition. `columns` is what the query gives; `names`, if any, are put in place of its names."""
+    check_view(name, names)
+    if names and len(names) != len(columns):
+        raise SchemaError(
+            f"view {name!r} names {len(names)} columns, but its query gives {len(columns)}",
+            detail=f"the query gives {', '.join(columns.names)}",
+            hint="name every column of the query, or none",
+            view=name,
+        )
+    fields = [f.with_name(new) for f, new in zip(columns, names, strict=True)] if names else list(columns)
+    _check_columns(name, [f.name for f in fields])
+    made = view_options(options or {})
+    known = {read: tuple(columns) for read, columns in (inputs or {}).items()}
+    return ViewDefinition(name, query, pa.schema(fields), tuple(names), made, emit_on_close, known, late)
+
+
+def check_view(name: str, names: Sequence[str] = ()) -> None:
+    """What can be checked of a view before its query is looked at: its name and its column list."""
+    if not NAME.match(name):
+        raise SchemaError(
+            f"{name!r} cannot be the name of a view",
+            hint="use letters, digits and underscores, not starting with a digit",
+        )
+    check_free(name)
+    _check_columns(name, names)
+
+
+def _check_columns(view: str, names: Sequence[str]) -> None:
+    folded = [n.lower() for n in names]
+    for name in names:
+        if folded.count(name.lower()) > 1:
+            raise SchemaError(
+                f"view {view!r} has the column {name!r} twice (names ignore case)",
+                hint="give each its own name with AS, or in a column list after the view's name",
+                view=view,
+            )
+        if name.lower() in VIEW_HIDDEN:
+            raise SchemaError(
+                f"{name!r} is a column that every view's changes have; view {view!r} cannot have another",
+                hint="give it another name with AS",
+                view=view,
+            )
+
+
+def view_difference(old: ViewDefinition, new: ViewDefinition) -> list[str]:
+    """What differs between what two views are asked to be, a line each; empty where they are the same view."""
+    lines = []
+    for what, show in _VIEW_FACTS.items():
+        was, now = show(old), show(new)
+        if was != now:
+            lines += [f"{sign} {what}: {said}" for sign, said in (("-", was), ("+", now))]
+    return lines
+
+
+_VIEW_FACTS: dict[str, Callable[[ViewDefinition], str]] = {
+    "query": lambda view: view.query,
+    "columns": lambda view: ", ".join(view.names) or "as the query names them",
+    "options": lambda view: ", ".join(f"{k} = {v}" for k, v in view.options.shown().items()) or "none",
+    "emits": lambda view: "on window close" if view.emit_on_close else "every change",
+}
+_ARROW = "arrow:"
+
+
+def _type_text(kind: pa.DataType) -> str:
+    """A type as DDL where that says all of it; else, as for intervals, an Arrow schema of one column in base64."""
+    try:
+        text = format_type(kind)
+        parsed = parse_type(text)
+        if (parsed, str(parsed)) == (kind, str(kind)):
+            return text
+    except SchemaError:
+        pass
+    schema = pa.schema([pa.field("", kind)])
+    return _ARROW + base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def _text_type(text: str) -> pa.DataType:
+    if not text.startswith(_ARROW):
+        return parse_type(text)
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text.removeprefix(_ARROW))))
+    return schema.field(0).type

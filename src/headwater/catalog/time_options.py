@@ -1,0 +1,149 @@
+"""The options of a topic that are about time: what raises its watermark, and whose clocks are corrected.
+
+Rules alone: what a watermark is, is in `headwater.log.watermarks`; how clocks are corrected, in `headwater.log.device_clocks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from headwater.core.clock import Microseconds
+from headwater.core.errors import SchemaError
+from headwater.core.types import TIMESTAMP, format_type, quote
+
+WatermarkBy = Literal["events", "producers"]
+"""What raises a topic's watermark besides punctuation: the event times of its rows, or its producers' promises."""
+
+OCCURRED, SENT = "occurred_at", "sent_at"
+"""The columns that a device's rows bring, unless `occurred` and `sent` name others."""
+CORRECTED, OFFSET, FLAG = "corrected_at", "clock_offset", "clock_flag"
+STORED = pa.schema([(CORRECTED, TIMESTAMP), (OFFSET, pa.int64()), (FLAG, pa.string())])
+"""The columns that the log itself fills on a topic with device clocks: the corrected time, the offset that was added, in
+microseconds, and 'ok', 'outlier' or 'impossible'."""
+
+
+class TimedTopic(Protocol):
+    """What the rules look at of a topic's definition."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def time(self) -> str | None: ...
+    @property
+    def lateness_us(self) -> Microseconds: ...
+    @property
+    def max_ahead_us(self) -> Microseconds | None: ...
+    @property
+    def idle_after_us(self) -> Microseconds | None: ...
+    @property
+    def watermark(self) -> WatermarkBy: ...
+    @property
+    def producer_timeout_us(self) -> Microseconds | None: ...
+    @property
+    def clock(self) -> str | None: ...
+    @property
+    def occurred(self) -> str | None: ...
+    @property
+    def sent(self) -> str | None: ...
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def routing(self) -> tuple[str, ...]: ...
+
+
+def check_time(topic: TimedTopic) -> None:
+    """SchemaError if what a topic says about time does not fit together. The columns that it names are there."""
+    name = topic.name
+    if topic.time and not pa.types.is_timestamp(topic.schema.field(topic.time).type):
+        raise SchemaError(
+            f"WATERMARK of topic {name!r} is for {topic.time!r}, which is not a TIMESTAMP",
+            hint=f"declare {quote(topic.time)} TIMESTAMP",
+        )
+    if topic.lateness_us < 0:
+        raise SchemaError(f"the lateness of topic {name!r} cannot be negative")
+    if topic.max_ahead_us is not None and not topic.time:
+        raise SchemaError(f"max_ahead of topic {name!r} needs a WATERMARK column")
+    if topic.watermark == "producers":
+        _check_promised(topic)
+    elif topic.watermark != "events":
+        raise SchemaError(f"watermark is 'events' or 'producers', not {topic.watermark!r}")
+    elif topic.producer_timeout_us is not None:
+        raise SchemaError(
+            f"producer_timeout of topic {name!r} needs watermark = 'producers'",
+            hint="idle_after is the silence of a partition; producer_timeout that of a producer who promises",
+        )
+    for option in ("idle_after", "producer_timeout"):
+        span = getattr(topic, f"{option}_us")
+        if span is not None and span <= 0:
+            raise SchemaError(f"{option} of topic {name!r} must be longer than nothing")
+    if topic.clock is not None:
+        _check_clock(topic)
+    elif topic.occurred is not None or topic.sent is not None:
+        given = "occurred" if topic.occurred is not None else "sent"
+        raise SchemaError(
+            f"{given} of topic {name!r} needs the option clock",
+            hint="clock = 'device_id' names the column that tells whose clock it is",
+        )
+
+
+def _check_promised(topic: TimedTopic) -> None:
+    if not topic.time:
+        raise SchemaError(
+            f"watermark = 'producers' of topic {topic.name!r} needs a WATERMARK column",
+            hint="the promises are about it: WATERMARK FOR at AS at - INTERVAL '0 seconds'",
+        )
+    for option in ("max_ahead", "idle_after"):
+        if getattr(topic, f"{option}_us") is not None:
+            raise SchemaError(
+                f"{option} of topic {topic.name!r} does nothing beside watermark = 'producers'",
+                detail="there the producers' promises alone raise the watermark, on all partitions alike",
+                hint="leave it out; producer_timeout is how long a producer may be silent",
+            )
+
+
+def _check_clock(topic: TimedTopic) -> None:
+    for option in ("occurred", "sent"):
+        column = getattr(topic, option)
+        if not pa.types.is_timestamp(topic.schema.field(column).type):
+            raise SchemaError(
+                f"{option} of topic {topic.name!r} is {column!r}, which is not a TIMESTAMP",
+                hint=f"declare {quote(column)} TIMESTAMP, or name another column: {option} = '...'",
+            )
+    for column in (topic.clock, topic.occurred, topic.sent, *topic.routing):
+        if column in STORED.names:
+            raise SchemaError(f"column {column!r} of topic {topic.name!r} is filled by the log")
+    if topic.partitions > 1 and topic.routing != (topic.clock,):
+        raise SchemaError(
+            f"topic {topic.name!r} corrects the clocks of {topic.clock!r} and must be partitioned by it",
+            detail="the rows of one device share a partition, or they would have no order",
+            hint=f"partition_by = '{topic.clock}'",
+        )
+
+
+def with_clock(
+    name: str, schema: pa.Schema, key: Sequence[str], values: Mapping[str, Any]
+) -> tuple[pa.Schema, dict[str, Any]]:
+    """The columns and options of a topic that has the option `clock`: the column that it names is NOT NULL and chooses
+    the partition, unless others are named for that; those that the log fills stand where they are declared, else last.
+    """
+    clock = values["clock"]
+    fields = [f.with_nullable(f.nullable and f.name != clock) for f in schema]
+    declared = {field.name.lower(): field for field in fields}
+    for stored in STORED:
+        found = declared.get(stored.name)
+        if found is None:
+            fields.append(stored)
+        elif (found.name, found.type, found.nullable) != (stored.name, stored.type, True):
+            raise SchemaError(
+                f"column {found.name!r} of topic {name!r} is filled by the log and must be "
+                f"{stored.name} {format_type(stored.type)}",
+                hint="leave it out of the statement: it is added by itself",
+            )
+    routed = values.get("partition_by") or values.get("versioned_by") or (key and clock not in key)
+    usual = {"occurred": OCCURRED, "sent": SENT} | ({} if routed else {"partition_by": (clock,)})
+    return pa.schema(fields), usual | {k: v for k, v in values.items() if v is not None}

@@ -1,0 +1,248 @@
+"""`headwater append`: load a file or a pipe into a topic."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.cli import INTERRUPTED
+from headwater.cli.output import INPUT_FORMATS, ReportAdvance, print_json, progress
+from headwater.cli.session import CommandSession, json_option, pass_session, topic_argument
+from headwater.core.errors import (
+    AlreadyWrittenError,
+    BadRowError,
+    ConflictError,
+    HeadwaterError,
+    SequenceReusedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headwater.cli.inputs import InputChunk
+    from headwater.core.positions import Receipt
+    from headwater.log.topic import Topic
+
+CHUNK_ROWS = 10_000
+
+
+class _Interrupts:
+    """Ctrl-C waits for the append it falls into, so that what is in the topic is known; a second one does not."""
+
+    def __init__(self) -> None:
+        self._whole = self._asked = False
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Within the block Ctrl-C is handled here."""
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
+            yield  # signals come to the main thread alone, and not when a shell runs it in the background
+            return
+        signal.signal(signal.SIGINT, self._handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def begin(self) -> None:
+        """From here on nothing is to be interrupted."""
+        self._whole = True
+
+    def end(self) -> None:
+        """From here on it may; KeyboardInterrupt if it was asked for meanwhile."""
+        self._whole = False
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def _handle(self, *_: Any) -> None:
+        if self._asked or not self._whole:
+            raise KeyboardInterrupt
+        self._asked = True
+
+
+class _Load:
+    """One run of the command: what is done so far."""
+
+    def __init__(self, topic: Topic, producer: str | None, advance: ReportAdvance) -> None:
+        self.topic = topic
+        self.producer = producer
+        self.rows = 0
+        self.skipped = 0
+        self.appends = 0
+        self._advance = advance
+        self._interrupts = _Interrupts()
+        self._ends = {p: info.end for p, info in topic.partitions().items()}
+
+    @property
+    def done(self) -> int:
+        """Rows of the file that are in the topic, by this run or an earlier one."""
+        return self.rows + self.skipped
+
+    def run(self, chunks: Iterator[InputChunk], *, atomic: bool) -> None:
+        """Append all; an error, also of reading the file, says what is in the topic by then."""
+        try:
+            with self._interrupts.caught():
+                if atomic:
+                    self._atomically(chunks)
+                else:
+                    self._by_chunk(chunks)
+        except HeadwaterError as error:
+            raise self._told(error) from None
+
+    def _by_chunk(self, chunks: Iterator[InputChunk]) -> None:
+        """One append per chunk; under a producer's name, chunks that are there already are passed over."""
+        for sequence, chunk in enumerate(chunks, start=1):
+            self._interrupts.begin()
+            try:
+                self._append(chunk, sequence)
+            except BadRowError as error:
+                raise _placed(error, chunk) from None
+            self._interrupts.end()
+            self._advance(chunk.bytes_done, f"{self.done:,} rows")
+
+    def _append(self, chunk: InputChunk, sequence: int) -> None:
+        if self.producer is None:
+            self.rows += self.topic.append(chunk.rows).rows
+            self.appends += 1
+            return
+        try:
+            receipt = self.topic.append(chunk.rows, producer=self.producer, sequence=sequence)
+        except AlreadyWrittenError:
+            self.skipped += len(chunk)
+            return
+        except SequenceReusedError:
+            raise self._other_rows(f"chunk {sequence}", f"this chunk has {len(chunk):,} rows") from None
+        self._count(receipt, len(chunk), f"chunk {sequence}")
+
+    def _atomically(self, chunks: Iterator[InputChunk]) -> None:
+        """All chunks in one append."""
+        given = _Given()
+        sequence = None if self.producer is None else 1
+        try:
+            receipt = self.topic.append(self._rows(chunks, given), producer=self.producer, sequence=sequence)
+        except AlreadyWrittenError:
+            self.skipped = given.rows
+        except SequenceReusedError:
+            raise self._other_rows("file", f"this file has {given.rows:,} rows") from None
+        else:
+            self._count(receipt, given.rows, "file")
+        self._interrupts.end()
+
+    def _rows(self, chunks: Iterator[InputChunk], given: _Given) -> Iterator[Any]:
+        """Batches, converted here so that an error names a place in the file."""
+        from headwater.catalog.conform import conform
+
+        for chunk in chunks:
+            try:
+                yield conform(chunk.rows, self.topic.definition)
+            except BadRowError as error:
+                raise _placed(error, chunk) from None
+            given.rows += len(chunk)
+            self._advance(chunk.bytes_done, f"{given.rows:,} rows")
+        self._interrupts.begin()
+
+    def _other_rows(self, what: str, differs: str) -> ConflictError:
+        return ConflictError(
+            f"producer {self.producer!r} has written other rows to topic {self.topic.name!r} as its {what}",
+            detail=f"{differs}; nothing of it was written",
+            hint="use one producer name per file, and the same --chunk-rows when resuming",
+        )
+
+    def _count(self, receipt: Receipt, rows: int, what: str) -> None:
+        """Count an append as done now or, if the receipt is an earlier one, as there already."""
+        if self.producer is not None and receipt.rows != rows:
+            raise self._other_rows(what, f"it wrote {receipt.rows:,} rows, this {what} has {rows:,}")
+        parts = receipt.positions.get(self.topic.name, {})
+        if self.producer is not None and all(end <= self._ends[p] for p, (_, end) in parts.items()):
+            self.skipped += rows
+        else:
+            self.rows += rows
+            self.appends += 1
+
+    def _told(self, error: HeadwaterError) -> HeadwaterError:
+        """The error with the topic, and with what is in it in place of what one append has written."""
+        message, name = error.message, self.topic.name
+        if repr(name) not in message:
+            message = f"{message} (appending to topic {name!r})"
+        kept = (
+            f"the {self.done:,} rows before its chunk are in the topic"
+            if self.done
+            else "nothing was appended"
+        )
+        own = (error.detail or "").removesuffix("nothing of this append was written").rstrip("; ")
+        hint = error.hint
+        if error.facts.get("outcome") == "unknown":
+            kept = f"{kept}, and perhaps its chunk" if self.done else "its rows may be in the topic"
+            if self.producer is not None:
+                hint = "run the same command again: what is there is passed over"
+        if self.done and self.producer is not None and isinstance(error, BadRowError):
+            hint = "correct the file and run the same command again: what is there is passed over"
+        return type(error)(message, detail=f"{kept}; {own}" if own else kept, hint=hint, **error.facts)
+
+
+class _Given:
+    """How many rows a file has given so far."""
+
+    rows = 0
+
+
+def _placed(error: BadRowError, chunk: InputChunk) -> BadRowError:
+    """The error with the place in the file in place of the row's number in its chunk."""
+    row: int = error.facts.get("row", 0)
+    message = error.message.replace(f"row {row} ", f"{chunk.place_name} {chunk.places[row]} ", 1)
+    return BadRowError(message, detail=error.detail, hint=error.hint, **error.facts)
+
+
+@click.command()
+@topic_argument
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(INPUT_FORMATS),
+    help="Default: by the file's name; JSON lines for a pipe.",
+)
+@click.option("--producer", metavar="NAME", help="Resumable: run again, rows that are there are passed over.")
+@click.option(
+    "--chunk-rows", default=CHUNK_ROWS, show_default=True, type=click.IntRange(1), help="Rows per append."
+)
+@click.option("--atomic", is_flag=True, help="One append for the whole file: all of it or nothing.")
+@click.option("--null", default="", metavar="TEXT", help="How CSV writes NULL. Default: an empty field.")
+@json_option
+@pass_session
+def append(session: CommandSession, /, topic: str, file: str, **options: Any) -> None:
+    """Append the rows of FILE ("-" for a pipe) to TOPIC.
+
+    JSON lines, CSV, TSV, Parquet or Arrow. In JSON and CSV, timestamps and dates are ISO text, binary is base64,
+    and nested values are JSON.
+
+    With --producer the chunks are numbered, and one that was written under that name before is passed over: run the
+    same command again after a crash. Use one name per file. Ctrl-C ends after the chunk at hand, says how many rows
+    are in the topic, and gives exit status 130.
+    """
+    from headwater.cli.inputs import format_of, read_chunks, size_of
+
+    kind = format_of(file, options["kind"])
+    with session.open() as ws:
+        handle = ws.topic(topic)
+        with progress(f"appending to {topic}", size_of(file)) as advance:
+            load = _Load(handle, options["producer"], advance)
+            live = options["producer"] is None and not options["atomic"]
+            chunks = read_chunks(
+                file, kind, handle.definition, options["chunk_rows"], options["null"], live=live
+            )
+            try:
+                load.run(chunks, atomic=options["atomic"])
+            except KeyboardInterrupt:
+                click.echo(f"interrupted: {load.done:,} rows of the file are in topic {topic}", err=True)
+                click.get_current_context().exit(INTERRUPTED)
+    if options["as_json"]:
+        print_json({"topic": topic, "rows": load.rows, "skipped": load.skipped, "appends": load.appends})
+    else:
+        were = f"; {load.skipped:,} were there already" if load.skipped else ""
+        click.echo(f"appended {load.rows:,} rows to {topic}{were}")

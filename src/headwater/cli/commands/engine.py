@@ -1,0 +1,288 @@
+"""`headwater run`: bring views up to date, once or for as long as it is left running."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.cli import INTERRUPTED
+from headwater.cli.commands.serve import beside_engine
+from headwater.cli.logs import logged, say_where
+from headwater.cli.output import print_json
+from headwater.cli.session import CommandSession, json_option, outside_of, pass_session, views_of
+from headwater.core.errors import (
+    AlertExistsError,
+    EngineRunningError,
+    HeadwaterError,
+    SinkExistsError,
+    SourceExistsError,
+    StatementError,
+    TopicExistsError,
+    UsageError,
+    ViewExistsError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headwater import Workspace
+    from headwater.state.manifest import Manifest
+    from headwater.state.ownership import Ownership
+    from headwater.views.runner import RunReport
+    from headwater.views.view_manager import Views
+
+_CREATES = {
+    "CreateTopic": "topic",
+    "CreateTopicAs": "topic",
+    "CreateView": "view",
+    "CreateStanding": "standing query",
+    "CreateSource": "source",
+    "CreateSink": "sink",
+    "CreateAlert": "alert",
+}
+
+_EXIST = (TopicExistsError, ViewExistsError, SourceExistsError, SinkExistsError, AlertExistsError)
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--once", is_flag=True, help="Bring every view up to what the log holds now, and end.")
+@click.option("--tick-rows", type=click.IntRange(1), metavar="N", help="At most so many records in a tick.")
+@click.option(
+    "--every",
+    metavar="SPAN",
+    help="Time from one tick to the next, such as '200 ms', or auto: as soon as something is new.",
+)
+@click.option(
+    "--keep-ticks",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Past ticks that can be read at once; 100 if not said.",
+)
+@click.option(
+    "--console", is_flag=True, help="Serve the console and the HTTP API beside it, as `headwater serve` does."
+)
+@click.option("--port", type=click.IntRange(0, 65_535), help="The port of --console; 8321 if not said.")
+@json_option
+@pass_session
+def run(
+    session: CommandSession,
+    file: str | None,
+    once: bool,
+    tick_rows: int | None,
+    every: str | None,
+    keep_ticks: int | None,
+    console: bool,
+    port: int | None,
+    as_json: bool,
+) -> None:
+    """Keep the views up to date, until Ctrl-C.
+
+    With FILE ("-" for a pipe) its statements are run first: a CREATE of what is there just so does nothing, one that
+    differs is refused with the difference. Ctrl-C ends it after the tick at hand. With --once, exit status 1 says that
+    a view, a source or a table of a source is stopped.
+    """
+    if every is not None:
+        from headwater.views.pacing import pace_of
+
+        if once:
+            raise UsageError("--every is for an engine that keeps going", hint="leave --once or --every out")
+        pace_of(every)
+    if (once and console) or (port is not None and not console):
+        raise UsageError("--port belongs to --console, which is for an engine that keeps going")
+    with session.open(keep_ticks=keep_ticks) as ws:
+        from headwater.cli.live_progress import TickProgress
+
+        views_of(ws).listener = TickProgress(ws.log)
+        if once:
+            with logged(ws.path, "run --once"):
+                _apply(ws, file, as_json)
+                run_once(ws, tick_rows, as_json)
+            return
+        with logged(ws.path, "run"), _claimed(views_of(ws)) as ownership:
+            _apply(ws, file, as_json)
+            with beside_engine(ws, port) if console else nullcontext():
+                _keep_going(ws, tick_rows, every or "auto", ownership, as_json)
+
+
+def _claimed(views: Views) -> Ownership:
+    """The place of the engine, taken before anything is changed and Spark is started: of two that are started at once, one
+    is refused at once."""
+    try:
+        return views.claim()
+    except EngineRunningError as error:
+        hint = "`headwater status` says how far it is; `headwater run --once` waits until it has caught up"
+        raise EngineRunningError(error.message, hint=hint, **error.facts) from None
+
+
+def _apply(ws: Workspace, file: str | None, as_json: bool) -> None:
+    """Run the statements of a file, if there is one; say of each CREATE whether it was one."""
+    from headwater.cli.results import print_rows
+    from headwater.execution import execute
+    from headwater.sql.parser import parse
+
+    if file is None:
+        return
+    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    try:
+        for statement in parse(text):
+            what = _CREATES.get(type(statement).__name__)
+            name = f"{what} {_name(statement)}"
+            before = _there(ws, statement)
+            try:
+                result = execute(
+                    ws.log, statement, ws.log.clock, lambda: views_of(ws), lambda: outside_of(ws)
+                )
+            except _EXIST as error:
+                if not (error.facts.get("same") or error.facts.get("difference") == []):
+                    raise
+                result = None
+            if what is not None:
+                same = _there(ws, statement) == before
+                done = "there already" if same else "created" if before is None else "replaced"
+                click.echo(f"{name}: {done}", err=True)
+            if result is not None and not as_json:
+                print_rows(result, as_json=False)
+    except StatementError as error:
+        raise _placed(error, file) from None
+
+
+def _there(ws: Workspace, statement: Any) -> Any:
+    """What has the name that a CREATE gives, if something has."""
+    name = _name(statement)
+    kinds = {"CreateSource": "source", "CreateSink": "sink", "CreateAlert": "alert"}
+    kind = kinds.get(type(statement).__name__, "view")
+    found = ws.log.topics().get(name) if kind == "view" else None
+    return found or ws.log.entries(kind).get(name)
+
+
+def _name(statement: Any) -> str:
+    """The name that a CREATE gives."""
+    named = statement if hasattr(statement, "name") else getattr(statement, "definition", None)
+    return str(getattr(named, "name", ""))
+
+
+def _placed(error: HeadwaterError, file: str) -> HeadwaterError:
+    if file == "-":
+        return error
+    return type(error)(f"{error.message} (in {file})", detail=error.detail, hint=error.hint, **error.facts)
+
+
+def run_once(
+    ws: Workspace, tick_rows: int | None, as_json: bool, done: Callable[[], Mapping[str, Any]] | None = None
+) -> None:
+    """Bring every view up to date and say what was done; exit status 1 if one is stopped. The listener is `TickProgress`.
+
+    `done` gives what the run was for, once it is over: as JSON it is said in place of the report, with the tick.
+    """
+    from headwater.cli.live_progress import TickProgress, asked_to_stop, start_spark
+
+    views = views_of(ws)
+    if not (ws.log.entries("view") or ws.log.entries("source")) and views.store.latest() is None:
+        _report(None, as_json, 'no views yet; make one with: headwater sql "CREATE MATERIALIZED VIEW ..."')
+        return
+    other = views.engine()
+    if other is not None:
+        click.echo(f"an engine runs already, process {other.pid}: waiting until it has caught up", err=True)
+        report = ws.run(tick_rows=tick_rows)
+        _report(report, as_json, _with_rejected(f"caught up: tick {report.tick:,}", report), done)
+        _fail_if_stopped(ws)
+        return
+    listener = views.listener
+    assert isinstance(listener, TickProgress)
+    start_spark(views)
+    with asked_to_stop(listener) as asked, listener.as_progress(views.store.latest()):
+        report = ws.run(tick_rows=tick_rows)
+    if asked.is_set():
+        click.echo(f"interrupted: {_told(report)}; run it again to go on", err=True)
+        click.get_current_context().exit(INTERRUPTED)
+    _report(report, as_json, _told(report), done)
+    _fail_if_stopped(ws)
+
+
+def _keep_going(
+    ws: Workspace, tick_rows: int | None, every: str, ownership: Ownership, as_json: bool
+) -> None:
+    from headwater.cli.live_progress import TickProgress, asked_to_stop, start_spark
+    from headwater.views.pacing import pace_of
+
+    views = views_of(ws)
+    listener = views.listener
+    assert isinstance(listener, TickProgress)
+    start_spark(views)
+    with asked_to_stop() as asked:
+        standing = views.store.latest()
+        runner = views.start(pace_of(every), tick_rows, ownership, outside_of(ws))
+        _say_stopped(ws, standing)
+        _say_stopped_sources(ws)
+        count = len(ws.log.entries("view"))
+        click.echo(f"running {count} {'view' if count == 1 else 'views'}; Ctrl-C stops", err=True)
+        listener.follow(runner, asked, outside_of(ws), standing)
+        report = runner.stop()
+    _report(report, as_json, f"stopped at {_told(report)}")
+    _say_stopped(ws, views.store.latest())
+
+
+def _told(report: RunReport) -> str:
+    """What a run did for people; what it left out is said with where that can be looked at."""
+    ticks = f"{report.ticks:,} ticks" if report.ticks > 1 else "1 tick"
+    if report.ticks:
+        done = f"{_rows(report.rows)} in {ticks}, {report.seconds:.1f} s"
+    elif report.captured:
+        done = f"sources captured {_rows(report.captured)}; no view reads them"
+    else:
+        done = "nothing new"
+    return _with_rejected(f"tick {report.tick:,}: {done}", report)
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _with_rejected(sentence: str, report: RunReport) -> str:
+    return "; ".join([sentence, *(one.sentence for one in report.rejected)])
+
+
+def _report(
+    report: RunReport | None,
+    as_json: bool,
+    sentence: str,
+    done: Callable[[], Mapping[str, Any]] | None = None,
+) -> None:
+    if not as_json:
+        click.echo(sentence)
+    elif done is not None:
+        print_json({**done(), "tick": None if report is None else report.tick})
+    elif report is None:
+        print_json({"tick": None, "rows": 0, "seconds": 0.0, "ticks": 0, "stopped": {}, "rejected": []})
+    else:
+        print_json(report)
+
+
+def _fail_if_stopped(ws: Workspace) -> None:
+    """Exit status 1 if a view, a source or a table of a source is stopped, by this run or an earlier one."""
+    if _say_stopped_sources(ws) | _say_stopped(ws, views_of(ws).store.latest()):
+        say_where(ws.path)
+        click.get_current_context().exit(1)
+
+
+def _say_stopped_sources(ws: Workspace) -> bool:
+    """Say which sources, and which of their tables, are stopped, why, and what to do; whether there are some."""
+    found = outside_of(ws).sources.stopped() if ws.log.entries("source") else {}
+    for what, why in found.items():
+        click.echo(f"{what} is stopped: {why}", err=True)
+    return bool(found)
+
+
+def _say_stopped(ws: Workspace, manifest: Manifest | None) -> bool:
+    """Say which views are stopped at a tick, why, and what to do; whether there are some."""
+    from headwater.views.view_status import stopped_lines
+
+    lines = stopped_lines(ws.log, manifest)
+    for line in lines:
+        click.echo(line, err=True)
+    return bool(lines)

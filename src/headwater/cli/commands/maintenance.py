@@ -1,0 +1,247 @@
+"""`headwater cursors`, `lag`, `maintain` and `verify`: how things are, and keeping them so."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.cli.commands.queue import standings
+from headwater.cli.logs import log_failure, say_where
+from headwater.cli.output import plain, print_json, print_listing, progress, shown_bytes
+from headwater.cli.session import (
+    CommandSession,
+    complete_topic,
+    json_option,
+    outside_of,
+    pass_session,
+    views_of,
+)
+
+if TYPE_CHECKING:
+    from headwater import Workspace
+    from headwater.log.protocol import MaintenanceReport
+    from headwater.sinks.base.sink_verify import SinkCheck
+    from headwater.verify.verification import ViewCheck
+    from headwater.workspace import Verification
+
+OF_QUEUES = "_queue_"
+"""How the topics begin in which queues keep what was done with messages: the cursor there is nobody's reader."""
+
+
+@click.command()
+@json_option
+@pass_session
+def cursors(session: CommandSession, as_json: bool) -> None:
+    """List the cursors and groups, with how far behind they are."""
+    with session.open() as ws:
+        table, hold = ws.sql("SHOW CURSORS"), _hold(ws)
+    rows = table.to_pylist() if table is not None else []
+    rows = [row for row in rows if row["cursor"] != hold and not row["topic"].startswith(OF_QUEUES)]
+    print_listing(rows, as_json=as_json, empty="no cursors yet")
+
+
+@click.command()
+@json_option
+@pass_session
+def lag(session: CommandSession, as_json: bool) -> None:
+    """Show how far each cursor, sink and queue is behind, when a cursor falls off the tail, and when the disk is full, at present
+    rates.
+
+    Views are no cursors: `headwater status` says how far they are behind. The records that retention and compaction
+    leave for them are told apart.
+    """
+    with session.open() as ws:
+        report, hold, behind, waiting = ws.lag(), _hold(ws), _sinks_behind(ws), standings(ws)
+    kept = [c for c in report if c.cursor == hold]
+    own = {hold, *(f"queue:{row['queue']}" for row in waiting)}
+    others = (c for c in report if c.cursor not in own and not c.topic.startswith(OF_QUEUES))
+    report = dataclasses.replace(report, cursors=tuple(others))
+    if as_json:
+        kept_rows = {c.topic: c.rows for c in kept}
+        told = {"kept_for_views": kept_rows, "sinks": behind, "queues": waiting}
+        print_json({**dataclasses.asdict(report), **told})
+        return
+    rows = [
+        {
+            "topic": c.topic,
+            "cursor": c.cursor,
+            "rows": c.rows,
+            "seconds": c.seconds,
+            "reads/s": c.rows_per_second,
+            "appends/s": c.appended_per_second,
+            "lost": c.lost,
+            "falls off": f"fell off, {c.missed:,} rows missed"
+            if c.missed
+            else (
+                c.falls_off_at.replace(microsecond=0) if c.falls_off_at else ("held" if c.hold else "never")
+            ),
+        }
+        for c in report
+    ]
+    if rows or not (behind or waiting):
+        print_listing(rows, as_json=False, empty="no cursors yet")
+    for others_behind in (behind, waiting):
+        if others_behind:
+            print_listing(others_behind, as_json=False, empty="")
+    for c in kept:
+        click.echo(f"{c.topic}: {c.rows:,} rows are kept for views, which can be made again from them")
+    if report.disk_free_bytes is not None:
+        when = plain(report.disk_full_at.replace(microsecond=0)) if report.disk_full_at else "never"
+        click.echo(f"disk: {shown_bytes(report.disk_free_bytes)} free; full at present rates: {when}")
+
+
+@click.command()
+@click.option("--override-holds", is_flag=True, help="Remove even what holding cursors have not read.")
+@json_option
+@pass_session
+def maintain(session: CommandSession, override_holds: bool, as_json: bool) -> None:
+    """Seal segments, apply retention and compact, now; exit status 1 if some of it failed.
+
+    What fails for one partition of one topic holds up no other.
+    """
+    with session.open() as ws:
+        report = ws.maintain(override_holds=override_holds)
+    if as_json:
+        print_json(report)
+    else:
+        _print_maintained(report)
+    if report.failed:
+        failed = {f.work: f.reason for f in report.failed}
+        log_failure(ws.path, "maintain failed in part", failed)
+        say_where(ws.path)
+        click.get_current_context().exit(1)
+
+
+def _print_maintained(report: MaintenanceReport) -> None:
+    click.echo(
+        f"sealed {report.sealed:,} segments, removed {report.segments_removed:,} with {report.rows_removed:,} rows, "
+        f"compacted {report.rows_compacted:,} rows, freed {shown_bytes(report.bytes_freed)} "
+        f"in {report.seconds:.1f} s"
+    )
+    for left in report.waiting:
+        why = f", {left.reason}" if left.reason else ""
+        click.echo(f"{left.topic}: records stay for view {left.view}, which is {left.status}{why}")
+        click.echo(f"hint: {left.hint}")
+    for failed in report.failed:
+        click.echo(f"{failed.work} failed: {failed.reason}", err=True)
+        if failed.hint:
+            click.echo(f"hint: {failed.hint}", err=True)
+
+
+@click.command()
+@click.argument("topics", nargs=-1, shell_complete=complete_topic)
+@click.option("--repair", is_flag=True, help="Bring sinks level that differ from their views.")
+@click.option("--cheap", is_flag=True, help="Only bytes, and sinks by the checksums that are kept of them.")
+@json_option
+@pass_session
+def verify(
+    session: CommandSession, topics: tuple[str, ...], repair: bool, cheap: bool, as_json: bool
+) -> None:
+    """Read everything and check it; exit status 1 if something is wrong.
+
+    All bytes of the log are compared with their checksums, then each view with what its SELECT gives when Spark runs
+    it in batch over the log, then each sink with its view. With TOPICS given, the bytes of those alone.
+    """
+    with session.open() as ws:
+        chosen = topics or [t.name for t in ws.topics()]
+        total = sum(i.size_bytes for t in chosen for i in ws.topic(t).partitions().values())
+        views: list[dict[str, Any]] = []
+        if topics or not ws.log.entries("view"):
+            with progress("checking bytes", total) as advance:
+                result = ws.verify(topics or None, progress=lambda done: advance(done, ""))
+        else:
+            from headwater.cli.live_progress import Verifying
+
+            listener = views_of(ws).listener = Verifying()
+            with listener.shown(total):
+                result = ws.verify(repair=repair, cheap=cheap, progress=listener.checked)
+            views = [_view(check) for check in result.views]
+    if as_json:
+        found = [dataclasses.asdict(f) for f in result.differences]
+        sinks = [_sink(check) for check in result.sinks]
+        checked = {"bytes_checked": result.bytes_checked, "views": views, "sinks": sinks}
+        print_json({"ok": result.ok, **checked, "differences": found})
+    else:
+        _print_verified(result, views)
+    if not result.ok:
+        log_failure(ws.path, "verify found differences", {"differences": list(map(str, result.differences))})
+        say_where(ws.path)
+        click.get_current_context().exit(1)
+
+
+def _sinks_behind(ws: Workspace) -> list[dict[str, Any]]:
+    """How far each sink is behind its view."""
+    if not ws.log.entries("sink"):
+        return []
+    from headwater.connectors.manage.sink_probe import look_at
+
+    sinks = outside_of(ws).sinks
+    declared = sinks.definitions()
+    found = []
+    for name, told in look_at(sinks, declared).items():
+        about = {"sink": name, "view": declared[name].view, "ticks": told.lag.ticks, "rows": told.lag.rows}
+        seconds = round(told.lag.seconds, 3)
+        found.append({**about, "seconds": seconds, "tick": told.status.tick, "state": told.status.state})
+    return found
+
+
+def _hold(ws: Workspace) -> str | None:
+    """The name of the cursors with which records are kept for views: nobody reads with them. None if there is no view."""
+    if not ws.log.entries("view"):
+        return None
+    from headwater.engine.collections.retention_holds import HOLD
+
+    return HOLD
+
+
+def _view(check: ViewCheck) -> dict[str, Any]:
+    """What was found of a view; `equal` is None if it was not compared, `on_base` says that records were removed."""
+    detail, compared = check.detail, check.status == "live"
+    if not compared:
+        detail = f"not compared: it is {check.status}" + (f", {detail}" if detail else "")
+    return {
+        "view": check.view,
+        "ok": check.ok,
+        "status": check.status,
+        "equal": check.ok if compared else None,
+        "detail": detail,
+        "on_base": check.on_base,
+    }
+
+
+def _sink(check: SinkCheck) -> dict[str, Any]:
+    return {
+        "sink": check.sink,
+        "view": check.view,
+        "ok": check.ok,
+        "tick": check.tick,
+        "rows": check.rows,
+        "withheld": check.withheld,
+        "detail": check.detail,
+        "repaired": check.repaired,
+    }
+
+
+def _print_verified(result: Verification, views: list[dict[str, Any]]) -> None:
+    for view in views:
+        well = "equal, from its base and the log" if view["on_base"] else "equal"
+        click.echo(f"view {view['view']}: {view['detail'] or well}")
+    for sink in result.sinks:
+        said = (
+            sink.detail
+            if sink.ok is not True or sink.repaired
+            else f"equal, {sink.rows:,} rows at tick {sink.tick}"
+        )
+        click.echo(f"sink {sink.sink}: {said}" + (" (repaired)" if sink.repaired else ""))
+    told = {f"view {view['view']}" for view in views} | {f"sink {sink.sink}" for sink in result.sinks}
+    for finding in result.differences:
+        if finding.file not in told:
+            at = f", byte {finding.byte}" if finding.byte is not None else ""
+            click.echo(f"{finding.file}{at}: {finding.message}")
+    count = len(result.differences)
+    said = "all is well" if result.ok else f"{count} findings" if count > 1 else "1 finding"
+    equal = sum(view["equal"] is not None for view in views)
+    more = f" and {equal} {'views' if equal > 1 else 'view'}" if equal else ""
+    click.echo(f"{said}; {shown_bytes(result.bytes_checked)}{more} checked")

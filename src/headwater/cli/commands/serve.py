@@ -1,0 +1,235 @@
+"""`headwater serve` and `headwater token`: the workspace over HTTP, and who may come in."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.cli.logs import logged
+from headwater.cli.output import print_json, print_listing
+from headwater.cli.session import CommandSession, json_option, pass_session
+from headwater.core.clock import parse_span_us
+from headwater.core.errors import UsageError
+from headwater.core.settings import parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headwater import Workspace
+    from headwater.web.server_settings import ServerSettings
+
+PORT = 8321
+
+
+def address_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that say where a server listens, and to whom."""
+    for option in reversed(
+        (
+            click.option(
+                "--host",
+                default="127.0.0.1",
+                show_default=True,
+                help="The address to listen at, this machine's own.",
+            ),
+            click.option(
+                "--port",
+                type=click.IntRange(0, 65_535),
+                default=PORT,
+                show_default=True,
+                help="0 takes one that is free.",
+            ),
+            click.option(
+                "--allow-host",
+                "allow_hosts",
+                multiple=True,
+                metavar="NAME",
+                help="A name that requests may call the server by, beside localhost.",
+            ),
+            click.option(
+                "--allow-origin",
+                "allow_origins",
+                multiple=True,
+                metavar="ORIGIN",
+                help="Web pages that may call, such as https://shop.example.",
+            ),
+            click.option(
+                "--certificate", type=click.Path(exists=True, dir_okay=False), help="For TLS, with --key."
+            ),
+            click.option(
+                "--key", type=click.Path(exists=True, dir_okay=False), help="The certificate's key."
+            ),
+            click.option(
+                "--insecure",
+                is_flag=True,
+                help="Let everybody in while there is no token: also from other machines, and though there have been tokens.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def settings_of(options: dict[str, Any], limits: dict[str, Any] | None = None) -> ServerSettings:
+    """What the options say. `limits`: those of `limit_options`, as they were written."""
+    from headwater.web.server_settings import ServerSettings
+
+    read: dict[str, tuple[str, Callable[[Any], float]]] = {
+        "body_limit": ("body_bytes_max", parse_bytes),
+        "body_rows": ("body_rows_max", int),
+        "body_timeout": ("body_s", _seconds),
+        "query_timeout": ("query_s", _seconds),
+        "connections": ("connections_max", int),
+    }
+    said = {name: value for name, value in (limits or {}).items() if value is not None}
+    sized: dict[str, Any] = {read[name][0]: read[name][1](value) for name, value in said.items()}
+    for origin in options["allow_origins"]:
+        if origin != "null" and "://" in origin and not origin.endswith("/"):
+            continue
+        raise UsageError(
+            f"{origin!r} is not an origin", hint="--allow-origin https://shop.example, with no path"
+        )
+    return ServerSettings(**options, **sized)
+
+
+def _seconds(text: str) -> float:
+    seconds = parse_span_us(text) / 1e6
+    if seconds <= 0:
+        raise UsageError(f"{text!r} is no time to wait", hint="write it as '30 seconds'")
+    return seconds
+
+
+_NONE_LEFT = "no tokens left: servers answer 401 to every request but /health and signed webhooks"
+LIMITS = ("body_limit", "body_rows", "body_timeout", "query_timeout", "connections")
+
+
+@click.command()
+@address_options
+@click.option("--body-limit", metavar="SIZE", help="The largest body that is taken; 64 MB if not said.")
+@click.option(
+    "--body-rows",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The most rows that a body may have; 1,000,000 if not said.",
+)
+@click.option(
+    "--body-timeout", metavar="SPAN", help="How long a body may take to come; 60 seconds if not said."
+)
+@click.option("--query-timeout", metavar="SPAN", help="How long a query may take; 30 seconds if not said.")
+@click.option(
+    "--connections",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How many there may be at once; 4,000 if not said.",
+)
+@pass_session
+def serve(session: CommandSession, /, **options: Any) -> None:
+    """Serve the workspace over HTTP, until Ctrl-C.
+
+    Rows are taken by POST /topics/TOPIC, views are read by GET /views/VIEW; /docs says the rest. It makes no ticks: `headwater
+    run` does, beside it or with a server of its own (--console). Once there was a token (`headwater token create`) every request
+    needs one, also when all were revoked.
+    """
+    from headwater.web.server import serve as serve_until_told
+
+    log_plainly()
+    settings = settings_of(options, {name: options.pop(name) for name in LIMITS})
+    with session.open() as ws, logged(ws.path, "serve"):
+        serve_until_told(ws, settings, lambda where: _say_start(ws, settings, f"{where}  Ctrl-C stops"))
+    click.echo("stopped", err=True)
+
+
+@contextmanager
+def beside_engine(ws: Workspace, port: int | None) -> Iterator[None]:
+    """Serve for as long as the block lasts, to this machine alone."""
+    from headwater.web.server import beside
+    from headwater.web.server_settings import ServerSettings
+
+    log_plainly()
+    settings = ServerSettings(port=PORT if port is None else port)
+    with beside(ws, settings) as where:
+        _say_start(ws, settings, where)
+        yield
+
+
+def _say_start(ws: Workspace, settings: ServerSettings, where: str) -> None:
+    from headwater.web.server import warning
+
+    click.echo(f"serving {where}", err=True)
+    if (said := warning(settings, ws)) is not None:
+        click.echo(said, err=True)
+
+
+def log_plainly() -> None:
+    """Have what the server logs on stderr, a line each."""
+    logger = logging.getLogger("headwater.web")
+    if not logger.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+
+
+@click.group()
+def token() -> None:
+    """Make, list and end tokens for the server. Once there was one, every request needs one."""
+
+
+@token.command("create")
+@click.argument("name")
+@click.option(
+    "--read", "scopes", multiple=True, flag_value="read", help="For reading: topics, views, queries."
+)
+@click.option("--write", "scopes", multiple=True, flag_value="write", help="For posting rows.")
+@json_option
+@pass_session
+def create_token(session: CommandSession, name: str, scopes: tuple[Any, ...], as_json: bool) -> None:
+    """Make a token called NAME, for reading unless said otherwise. It is printed once, and not kept."""
+    from headwater.web.tokens import create
+
+    wanted = scopes or ("read",)
+    with session.open() as ws:
+        secret = create(ws.log, name, wanted)
+    if as_json:
+        print_json({"name": name, "scopes": list(wanted), "token": secret})
+    else:
+        click.echo(secret)
+
+
+@token.command("list")
+@json_option
+@pass_session
+def list_tokens(session: CommandSession, as_json: bool) -> None:
+    """List the tokens, without what they are."""
+    from headwater.web.tokens import is_closed, tokens
+
+    with session.open() as ws:
+        closed = is_closed(ws.log)
+        found = [
+            {
+                "token": t.name,
+                "scopes": ", ".join(t.scopes),
+                "created_at": t.created_at,
+                "sha256": t.digest[:12],
+            }
+            for t in tokens(ws.log)
+        ]
+    none = "no tokens: everybody who reaches the server may come in"
+    print_listing(found, as_json=as_json, empty=_NONE_LEFT if closed else none)
+
+
+@token.command("revoke")
+@click.argument("name")
+@pass_session
+def revoke_token(session: CommandSession, name: str) -> None:
+    """End the token called NAME. Servers know within a second. With none left they let nobody in."""
+    from headwater.web.tokens import OPENING, revoke, tokens
+
+    with session.open() as ws:
+        revoke(ws.log, name)
+        left = tokens(ws.log)
+    click.echo(f"revoked {name}")
+    if not left:
+        click.echo(f"{_NONE_LEFT}\n  {OPENING}", err=True)

@@ -1,0 +1,126 @@
+"""`headwater standing`: stored queries listed, added and removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+import headwater as hw
+from headwater.cli.output import print_json
+from headwater.cli.results import print_rows
+from headwater.cli.session import CommandSession, json_option
+
+if TYPE_CHECKING:
+    from headwater.core.positions import Receipt
+
+
+def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names of standing queries for the shell; none if the workspace cannot be read."""
+    session = context.find_object(CommandSession) or CommandSession(
+        context.find_root().params.get("workspace")
+    )
+    try:
+        with session.open() as ws:
+            shown = ws.sql("SHOW STANDING QUERIES")
+            names = [] if shown is None else shown.column("standing_query").to_pylist()
+            return [name for name in names if name.startswith(incomplete)]
+    except hw.HeadwaterError:
+        return []
+
+
+class _Listing(click.Group):
+    """`NAME --json` and `NAME --history` list what is stored under NAME, as `NAME list` does."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if len(args) > 1 and not args[0].startswith("-") and all(word.startswith("-") for word in args[1:]):
+            asks_help = any(word in ctx.help_option_names for word in args[1:])
+            args = args[1:] if asks_help else [args[0], "list", *args[1:]]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Listing, invoke_without_command=True)
+@click.argument("name", required=False, shell_complete=_complete)
+@json_option
+@click.pass_context
+def standing(context: click.Context, name: str | None, as_json: bool) -> None:
+    """List standing queries; with a NAME those that are stored there, or add and remove some.
+
+    Documents are matched with them as they come; the matches are the view NAME.
+    """
+    if context.invoked_subcommand is None:
+        with context.ensure_object(CommandSession).open() as ws:
+            found = ws.sql("SHOW STANDING QUERIES") if name is None else ws.standing(name).list()
+        assert found is not None
+        print_rows(found, as_json=as_json)
+    elif name is None:
+        raise click.UsageError("which? headwater standing NAME list|add|remove")
+
+
+def _name(context: click.Context) -> str:
+    assert context.parent is not None
+    return str(context.parent.params["name"])
+
+
+@standing.command("list")
+@click.option("--history", is_flag=True, help="Every version that there was, and what was removed.")
+@json_option
+@click.pass_context
+def list_queries(context: click.Context, history: bool, as_json: bool) -> None:
+    """List the queries that are stored now."""
+    with context.ensure_object(CommandSession).open() as ws:
+        stored = ws.standing(_name(context))
+        found = stored.history() if history else stored.list()
+    print_rows(found, as_json=as_json)
+
+
+@standing.command()
+@click.argument("query_id", metavar="ID")
+@click.argument("query")
+@click.option("--owner", help="Whose it is; matches show it.")
+@click.option(
+    "--sql", "is_sql", is_flag=True, help="QUERY is a condition of SQL over the columns of documents."
+)
+@click.option("--backfill", metavar="SPAN", help="Ask it of documents before it too, such as '7 days'.")
+@click.option("--allow-scans", is_flag=True, help="Take it even if every document has to be held against it.")
+@json_option
+@click.pass_context
+def add(
+    context: click.Context,
+    query_id: str,
+    query: str,
+    owner: str | None,
+    is_sql: bool,
+    backfill: str | None,
+    allow_scans: bool,
+    as_json: bool,
+) -> None:
+    """Store QUERY under ID, in the place of the one that has it."""
+    with context.ensure_object(CommandSession).open() as ws:
+        receipt = ws.standing(_name(context)).add(
+            query_id,
+            query,
+            owner=owner,
+            kind="sql" if is_sql else "lucene",
+            backfill=backfill,
+            allow_scans=allow_scans,
+        )
+    _print(f"stored {query_id}", query_id, receipt, as_json)
+
+
+@standing.command()
+@click.argument("query_id", metavar="ID")
+@json_option
+@click.pass_context
+def remove(context: click.Context, query_id: str, as_json: bool) -> None:
+    """Remove the query of this ID; what it has matched stays."""
+    with context.ensure_object(CommandSession).open() as ws:
+        receipt = ws.standing(_name(context)).remove(query_id)
+    _print(f"removed {query_id}", query_id, receipt, as_json)
+
+
+def _print(told: str, query_id: str, receipt: Receipt, as_json: bool) -> None:
+    if as_json:
+        print_json({"id": query_id, "receipt": str(receipt)})
+    else:
+        click.echo(told)

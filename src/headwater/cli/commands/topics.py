@@ -1,0 +1,126 @@
+"""`headwater init`, `topics` and `sql`: make a workspace, see what is in it, change it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+import headwater as hw
+from headwater.cli.output import print_listing, shown_bytes
+from headwater.cli.results import print_result
+from headwater.cli.session import CommandSession, json_option, pass_session, views_of
+from headwater.core.errors import UsageError
+
+_OF_VIEWS = {
+    "CreateView",
+    "CreateTopicAs",
+    "CreateStanding",
+    "DropView",
+    "DropStanding",
+    "ShowViews",
+    "Query",
+    "ExplainQuery",
+}
+"""Statements that need the modules of the runtime even where there is no view yet; the others do not load them."""
+
+
+@click.command()
+@click.argument("path", required=False, type=click.Path(file_okay=False))
+@click.option(
+    "--project",
+    is_flag=True,
+    help="Start a project there: pipeline.sql, .env.example, README.md, a workspace.",
+)
+@pass_session
+def init(session: CommandSession, path: str | None, project: bool) -> None:
+    """Make a workspace in PATH, by default in the current folder; with --project a project around it."""
+    folder = path or session.path
+    if project:
+        _init_project(folder)
+        return
+    with hw.open(folder) as ws:
+        count = len(ws.topics())
+    click.echo(f"workspace {folder} is there" + (f", with {count} topics" if count else ""))
+    if not count:
+        prefix = "" if folder == "." else f"-w {folder} "
+        click.echo(
+            f'next: headwater {prefix}sql "CREATE TOPIC clicks (user BIGINT, url STRING, at TIMESTAMP)"'
+        )
+
+
+def _init_project(folder: str) -> None:
+    from headwater.cli.project import WORKSPACE, make_project
+
+    made = make_project(Path(folder))
+    with hw.open(Path(folder) / WORKSPACE):
+        pass
+    click.echo(f"project {folder} is there: {', '.join(made)}")
+    if folder != ".":
+        click.echo(f"next: cd {folder}")
+    click.echo(f"next: headwater -w {WORKSPACE} run pipeline.sql --console")
+
+
+@click.command()
+@json_option
+@pass_session
+def topics(session: CommandSession, as_json: bool) -> None:
+    """List the topics."""
+    with session.open() as ws:
+        table = ws.sql("SHOW TOPICS")
+        rows = table.to_pylist() if table is not None else []
+    if not as_json:
+        rows = [
+            {
+                "size" if k == "size_bytes" else k: shown_bytes(v) if k == "size_bytes" else v
+                for k, v in r.items()
+            }
+            for r in rows
+        ]
+    print_listing(
+        rows, as_json=as_json, empty='no topics yet; make one with: headwater sql "CREATE TOPIC ..."'
+    )
+
+
+@click.command()
+@click.argument("statements", required=False)
+@json_option
+@pass_session
+def sql(session: CommandSession, statements: str | None, as_json: bool) -> None:
+    """Run one or more STATEMENTS, separated by ; ("-" reads them from stdin), and print the result of the last.
+
+    Without any, a terminal gets a prompt: \\? there is help. A SELECT is answered from one tick: all views and
+    topics as they were at the same moment.
+    """
+    if statements is None and sys.stdin.isatty():
+        from headwater.cli.commands.repl import converse
+        from headwater.cli.live_progress import SparkStartNotice
+
+        with session.open() as ws:
+            views_of(ws).listener = SparkStartNotice()
+            converse(ws, as_json=as_json)
+        return
+    text = sys.stdin.read() if statements in (None, "-") else statements
+    assert text is not None
+    if statements is None and not text.strip():
+        raise UsageError("there is no statement to run", hint='headwater sql "SHOW TOPICS"')
+    with session.open() as ws:
+        asked = _kinds(text)
+        if ws.log.entries("view") or not _OF_VIEWS.isdisjoint(asked):
+            from headwater.cli.live_progress import SparkStartNotice
+
+            views_of(ws).listener = SparkStartNotice()
+        table = ws.sql(text)
+        waiting = (
+            {"CreateView", "CreateStanding"} & set(asked) and not as_json and views_of(ws).engine() is None
+        )
+    done = "done" + ("; `headwater run` builds the view" if waiting else "")
+    print_result(asked[-1] if asked else "", table, as_json=as_json, done=done)
+
+
+def _kinds(text: str) -> list[str]:
+    """What kind of statement each one of a text is, by the names of `headwater.sql.statements`."""
+    from headwater.sql.parser import parse
+
+    return [type(statement).__name__ for statement in parse(text)]

@@ -1,0 +1,164 @@
+"""What alerts look at: the rows of a view that meet a condition, at a tick; the figures of a metric that do, now.
+
+Conditions are SQL, answered in this process: one that Spark would have to be asked for is refused when the alert is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import orjson
+import pyarrow as pa
+from prometheus_client.core import Metric
+
+from headwater.catalog.connectors import AlertDefinition
+from headwater.core.errors import StatementError, UsageError
+from headwater.core.types import quote
+from headwater.log.protocol import Log
+from headwater.serving.query import QueryRelation, relations
+from headwater.sinks.base.json_values import plain_values
+from headwater.sql.duckdb.serve import decline_reason, serve
+
+if TYPE_CHECKING:
+    from headwater.views.view_manager import Views
+
+Figures = Callable[[], Iterable[Metric]]
+"""The figures of this moment."""
+WHOLE = "*"
+"""The key of an episode that is of a view as a whole."""
+ROWS_MAX = 1_000
+"""If more rows meet a condition, they are told of as a whole."""
+_SERIES = pa.schema([("value", pa.float64()), ("series", pa.int64())])
+
+
+@dataclass(frozen=True)
+class MatchingRows:
+    """What meets a condition: rows as JSON, by key. With `crowded` they are too many, and nothing is said of a single one."""
+
+    holding: Mapping[str, str]
+    crowded: bool = False
+    present: frozenset[str] | None = field(default=None, compare=False)
+    """Of a metric: the keys that there are figures of. What there is none of is not known to be over."""
+
+
+class Observer:
+    """Looks, for the alerts of a workspace. What was found at a tick is kept until the next."""
+
+    def __init__(self, log: Log, views: Callable[[], Views], figures: Figures) -> None:
+        self._log = log
+        self._views = views
+        self._figures = figures
+        self._kept: dict[str, tuple[AlertDefinition, int, MatchingRows]] = {}
+        self._samples: list[Metric] | None = None
+
+    def begin(self) -> None:
+        """From here on figures are those of a new moment."""
+        self._samples = None
+
+    def see(self, alert: AlertDefinition) -> MatchingRows:
+        """What meets its condition; HeadwaterError if that cannot be said."""
+        return self._metric(alert) if alert.metric else self._view(alert)
+
+    def check(self, alert: AlertDefinition) -> None:
+        """StatementError if its condition cannot be answered, or there is no such metric."""
+        if alert.metric:
+            names = {name for family in self._families() for name in _names(family)}
+            if alert.on not in names:
+                near = get_close_matches(alert.on, names, 1)
+                raise StatementError(
+                    f"there is no metric {alert.on!r}",
+                    hint=f"did you mean {near[0]}?" if near else "`headwater metrics` prints them",
+                )
+            found: Mapping[str, QueryRelation] = {
+                "metric": QueryRelation("metric", _SERIES, lambda *_: _SERIES.empty_table())
+            }
+        else:
+            found = self._relations(alert)
+        reason = decline_reason(_question(alert), found)
+        if reason is not None:
+            columns = "value" if alert.metric else ", ".join(next(iter(found.values())).schema.names)
+            raise StatementError(
+                f"the condition of alert {alert.name!r} cannot be watched: {reason}",
+                detail=f"it can name {columns}",
+                hint="compute it in a view, and put the alert on that",
+            )
+
+    # --- views -----------------------------------------------------------------------------------------------------
+
+    def _relations(self, alert: AlertDefinition) -> dict[str, QueryRelation]:
+        views = self._views()
+        name = views.names.spelled(alert.on)
+        found = relations(self._log, views.store, views.store.latest(), {name.lower()})
+        return {name.lower(): found[name.lower()]}
+
+    def _view(self, alert: AlertDefinition) -> MatchingRows:
+        latest = self._views().store.latest()
+        tick = 0 if latest is None else latest.tick
+        kept = self._kept.get(alert.name)
+        if kept is not None and kept[:2] == (alert, tick):
+            return kept[2]
+        rows = serve(_question(alert), self._relations(alert))
+        if rows is None:
+            raise UsageError(
+                f"the condition of alert {alert.name!r} fails at tick {tick}: {alert.condition}",
+                hint="a query with the same condition says why",
+            )
+        seen = _seen(rows, alert)
+        self._kept[alert.name] = (alert, tick, seen)
+        return seen
+
+    # --- metrics ---------------------------------------------------------------------------------------------------
+
+    def _families(self) -> list[Metric]:
+        if self._samples is None:
+            self._samples = list(self._figures())
+        return self._samples
+
+    def _metric(self, alert: AlertDefinition) -> MatchingRows:
+        samples = [
+            sample
+            for family in self._families()
+            if alert.on in _names(family)
+            for sample in family.samples
+            if sample.name in (alert.on, f"{alert.on}_total")
+            and alert.labels.items() <= sample.labels.items()
+        ]
+        keys = [_json(dict(sorted(sample.labels.items()))) for sample in samples]
+        table = pa.table(
+            [pa.array([s.value for s in samples], pa.float64()), pa.array(range(len(samples)), pa.int64())],
+            schema=_SERIES,
+        )
+        met = serve(_question(alert), {"metric": QueryRelation("metric", _SERIES, lambda *_: table)})
+        if met is None:
+            raise UsageError(f"the condition of alert {alert.name!r} fails: {alert.condition}")
+        found = met.column("series").to_pylist()
+        holding = {keys[i]: _json({**samples[i].labels, "value": samples[i].value}) for i in found}
+        return MatchingRows(holding, present=frozenset(keys))
+
+
+def _question(alert: AlertDefinition) -> str:
+    if alert.metric:
+        return f"SELECT series FROM metric WHERE ({alert.condition})"
+    return f"SELECT * FROM {quote(alert.on)} WHERE ({alert.condition})"
+
+
+def _seen(rows: pa.Table, alert: AlertDefinition) -> MatchingRows:
+    whole = {WHOLE: _json({"rows": rows.num_rows})}
+    if WHOLE in alert.key or rows.num_rows > ROWS_MAX:
+        return MatchingRows(whole if rows.num_rows else {}, crowded=WHOLE not in alert.key)
+    columns = [plain_values(column.combine_chunks(), readable=True) for column in rows.columns]
+    found = [dict(zip(rows.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
+    return MatchingRows({_json({name: row[name] for name in alert.key}): _json(row) for row in found})
+
+
+def _names(family: Metric) -> set[str]:
+    return {family.name, *(sample.name for sample in family.samples)} | (
+        {f"{family.name}_total"} if family.type == "counter" else set()
+    )
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()

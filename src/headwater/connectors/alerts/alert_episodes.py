@@ -1,0 +1,186 @@
+"""Episodes of alerts: what is firing, and what was told of it, as records of the workspace's own topic `_alerts`.
+
+A record is the state of one episode, by alert and key: pending while its condition holds and has not done so for long enough, then
+firing, then over; it is deleted when its end was told, and where it never fired. So what is firing, or about to, outlives every process, and of two that watch at once the second is refused, because whoever writes names the end of the topic that he has
+seen. What is told on a topic is in the same append as the episode's record: it is told once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from headwater.catalog.conform import conform
+from headwater.catalog.definitions import TopicDefinition, define_topic
+from headwater.core.clock import Microseconds, from_us
+from headwater.core.errors import ConflictError, TopicExistsError, UsageError
+from headwater.core.types import TIMESTAMP
+from headwater.log.protocol import Append, Log
+
+TOPIC = "_alerts"
+SCHEMA = pa.schema(
+    [
+        pa.field("alert", pa.string(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("episode", pa.int64()),
+        pa.field("incarnation", pa.int64()),
+        pa.field("state", pa.string()),
+        pa.field("told", pa.string()),
+        pa.field("fired_at", pa.int64()),
+        pa.field("ended_at", pa.int64()),
+        pa.field("row", pa.string()),
+    ]
+)
+NOTICES = pa.schema(
+    [
+        pa.field("alert", pa.string(), nullable=False),
+        pa.field("event", pa.string(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("episode", TIMESTAMP, nullable=False),
+        pa.field("at", TIMESTAMP, nullable=False),
+        pa.field("on", pa.string(), nullable=False),
+        pa.field("condition", pa.string(), nullable=False),
+        pa.field("row", pa.string()),
+    ]
+)
+"""The columns of a topic on which alerts tell."""
+
+Event = Literal["fired", "over"]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One time that an alert's condition held, for one key. `episode`, when it began to hold, tells it from others."""
+
+    alert: str
+    key: str
+    episode: Microseconds
+    incarnation: int
+    state: Literal["pending", "firing", "over"]
+    fired_at: Microseconds
+    """When it fired; of one that has not, when it began."""
+    row: str
+    """What met the condition then, as JSON."""
+    told: Event | None = None
+    """The last that its receiver has taken."""
+    ended_at: Microseconds | None = None
+
+    @property
+    def untold(self) -> Event | None:
+        """What is to be told next."""
+        if self.state == "pending":
+            return None
+        if self.told is None:
+            return "fired"
+        return "over" if self.state == "over" and self.told == "fired" else None
+
+    def at(self, event: Event) -> Microseconds:
+        """When it was so."""
+        return self.fired_at if event == "fired" or self.ended_at is None else self.ended_at
+
+    def notice(self, event: Event, on: str, condition: str) -> dict[str, Any]:
+        """The row that tells of it."""
+        return {
+            "alert": self.alert,
+            "event": event,
+            "key": self.key,
+            "episode": from_us(self.episode),
+            "at": from_us(self.at(event)),
+            "on": on,
+            "condition": condition,
+            "row": self.row,
+        }
+
+
+class Episodes:
+    """The episodes that are not over, or whose end was not told, as the log has them. One thread at a time."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._incarnation: int | None = None
+        self._read_to = 0
+        self._known: dict[tuple[str, str], Episode] = {}
+
+    def refresh(self) -> Mapping[tuple[str, str], Episode]:
+        """Read what was written since; by alert and key."""
+        topic = self._log.topics().get(TOPIC)
+        if topic is None:
+            self._incarnation, self._read_to, self._known = None, 0, {}
+            return self._known
+        _refuse_other(topic)
+        info = self._log.partitions(TOPIC)[0]
+        # what compaction has removed may be the deletion of something that is known here
+        if topic.incarnation != self._incarnation or max(info.first, info.compacted_to) > self._read_to:
+            self._incarnation, self._read_to, self._known = topic.incarnation, info.first, {}
+        columns = [*SCHEMA.names, "_op"]
+        for batch in self._log.read(TOPIC, 0, self._read_to, info.end, columns):
+            for row in batch.to_pylist():
+                deleted = row.pop("_op") == "delete"
+                place = (row["alert"], row["key"])
+                if deleted:
+                    self._known.pop(place, None)
+                else:
+                    self._known[place] = Episode(**row)
+        self._read_to = info.end
+        return self._known
+
+    def write(
+        self,
+        changed: Sequence[Episode],
+        done: Sequence[Episode] = (),
+        notices: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    ) -> bool:
+        """Write states, take those away that are done with, and tell on topics, in one append. False, and nothing is written, if
+        somebody else has written since `refresh`."""
+        topic = self._made()
+        rows = [asdict(episode) for episode in changed]
+        rows += [{"alert": e.alert, "key": e.key, "_op": "delete"} for e in done]
+        batches = {TOPIC: [conform(rows, topic)]}
+        made_for = {TOPIC: topic.incarnation}
+        for name, told in (notices or {}).items():
+            target = make_notices(self._log, name)
+            batches[target.name] = [conform(list(told), target)]
+            made_for[target.name] = target.incarnation
+        try:
+            self._log.append(Append(batches, expect={TOPIC: {0: self._read_to}}, incarnations=made_for))
+        except ConflictError:
+            return False
+        finally:
+            self.refresh()
+        return True
+
+    def _made(self) -> TopicDefinition:
+        if TOPIC not in self._log.topics():
+            try:
+                made = define_topic(TOPIC, SCHEMA, key=("alert", "key"), options={"cleanup": "compact"})
+                self._log.create_topic(made)
+            except TopicExistsError:  # somebody made it just now
+                pass  # its end is expected to be where nothing was seen: who was first with a record wins
+        return self._log.topic(TOPIC)
+
+
+def make_notices(log: Log, name: str) -> TopicDefinition:
+    """The topic on which alerts tell, made if it is not there; UsageError if it has other columns."""
+    known = log.topics().get(name)
+    if known is None:
+        log.create_topic(define_topic(name, NOTICES))
+        return log.topic(name)
+    if not known.schema.equals(NOTICES) or known.key:
+        raise UsageError(
+            f"an alert would tell on topic {known.name!r}, which is there and has other columns",
+            hint="name another topic: it is made with the columns of a notice",
+            topic=known.name,
+        )
+    return known
+
+
+def _refuse_other(known: TopicDefinition) -> None:
+    if known.key != ("alert", "key") or not known.schema.equals(SCHEMA):
+        raise UsageError(
+            f"the episodes of alerts are kept in topic {TOPIC!r}, which is there and has other columns",
+            hint=f"copy it to another topic, and DROP TOPIC {TOPIC}",
+            topic=TOPIC,
+        )

@@ -1,0 +1,436 @@
+"""The alerts of a workspace: declared, watched beside an engine, and told of.
+
+Watching and telling are two threads of their own: a receiver that does not answer holds up neither a tick nor another alert's
+episodes. All that outlives the process is in `episodes`, also since when a condition holds that has not fired yet: a restart counts on.
+Only the process whose engine the workspace's is looks and tells.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headwater.catalog.connectors import ALERT, AlertDefinition, altered_alert
+from headwater.connectors.alerts.alert_conditions import WHOLE, Figures, MatchingRows, Observer
+from headwater.connectors.alerts.alert_episodes import Episode, Episodes, Event, make_notices
+from headwater.connectors.alerts.notify import Notices, check_notice, key_of
+from headwater.connectors.manage.declarations import ConnectorDeclarations
+from headwater.connectors.manage.sink_private_copies import refuse_plain_rows
+from headwater.core.clock import Clock, Microseconds, format_span, from_us
+from headwater.core.errors import AlertExistsError, AlertNotFoundError, HeadwaterError, StatementError
+from headwater.core.faults import Component
+from headwater.core.types import TIMESTAMP
+from headwater.engine.collections.dependencies import below
+from headwater.log.protocol import Log
+from headwater.sql import statements as s
+
+if TYPE_CHECKING:
+    from headwater.views.view_manager import Views
+
+_log = logging.getLogger("headwater.alerts")
+LOOK_EVERY_S = 1.0
+GONE_AFTER_US: Microseconds = 60_000_000
+"""A metric that has no figure for so long is over: a source or sink that is just being started has none for a moment."""
+PAUSE_MIN_MS, PAUSE_MAX_MS = 1_000.0, 300_000.0
+"""Between attempts to tell somebody: at first, and at last."""
+Send = Callable[[AlertDefinition, Mapping[str, Any], str], None]
+
+
+@dataclass
+class _Trouble:
+    """Somebody who could not be told."""
+
+    reason: str
+    pause_ms: float
+    until_ms: float
+
+
+@dataclass(frozen=True)
+class _Held:
+    """How long a condition had held when it was first seen here, and when that was, by the steady clock."""
+
+    episode: Microseconds
+    before_us: Microseconds
+    steady_ms: float
+
+
+@dataclass(frozen=True)
+class ActiveAlert:
+    """An alert whose condition holds for a key, since when, and the row that met the condition, as JSON."""
+
+    alert: str
+    on: str
+    condition: str
+    key: str
+    since: Microseconds
+    row: str
+
+
+class Alerts:
+    """Everything about alerts."""
+
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        views: Callable[[], Views],
+        figures: Figures,
+        *,
+        is_ours: Callable[[], bool] = lambda: True,
+        deliver: Send | None = None,
+    ) -> None:
+        """`is_ours`: whether looking and telling is for this process."""
+        self._log = log
+        self._is_ours = is_ours
+        self._clock = clock
+        self._views = views
+        self._observer = Observer(log, views, figures)
+        self._send = deliver or Notices(clock).send
+        self._declared = ConnectorDeclarations(
+            log, ALERT, AlertDefinition.from_document, AlertExistsError, AlertNotFoundError
+        )
+        self._episodes = Episodes(log)
+        self._turn = threading.RLock()
+        self._held: dict[tuple[str, str], _Held] = {}
+        """Of conditions that hold and have not fired."""
+        self._absent: dict[tuple[str, str], float] = {}
+        self._blind: dict[str, str] = {}
+        """Why an alert could not be looked at, the last time."""
+        self._trouble: dict[str, _Trouble] = {}
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+        self.handlers: Mapping[type, Callable[[Any], pa.Table | None]] = {
+            s.CreateAlert: self.create,
+            s.CreateDefaultAlerts: self.create_defaults,
+            s.DropAlert: self.drop,
+            s.SetAlert: self.set,
+            s.ShowAlerts: lambda _: self.show(),
+        }
+        """What runs each kind of statement about alerts."""
+
+    # --- declaring -------------------------------------------------------------------------------------------------
+
+    def execute(self, statement: s.Alerting) -> pa.Table | None:
+        """Run a statement about alerts."""
+        return self.handlers[type(statement)](statement)
+
+    def definitions(self) -> Mapping[str, AlertDefinition]:
+        """What is declared, by name."""
+        return self._declared.all()
+
+    def of_view(self, view: str) -> list[str]:
+        """The alerts on a view."""
+        declared = self.definitions().values()
+        return [a.name for a in declared if not a.metric and a.on.lower() == view.lower()]
+
+    def create(self, statement: s.CreateAlert) -> None:
+        """CREATE ALERT: what it watches is looked at, and whether its notice can be sent is checked, before it is declared."""
+        if not self._declared.is_new(statement):
+            return
+        made = statement.definition
+        self._observer.begin()
+        self._observer.check(made)
+        self._check(made)
+        if not made.metric:
+            keys = self._views().reports.keys(made.on)
+            made = replace(
+                made, on=self._views().names.spelled(made.on), key=min(keys, key=len) if keys else (WHOLE,)
+            )
+            refuse_plain_rows(self._log, made, made.on)
+        existing = self._log.entries(ALERT).get(made.name)
+        told = None if existing is None else self._declared.read(existing).incarnation
+        self._declared.put(replace(made, incarnation=self._clock.now_us() if told is None else told))
+
+    def create_defaults(self, statement: s.CreateDefaultAlerts) -> None:
+        """CREATE DEFAULT ALERTS: those that are there already stay as they are."""
+        for made in statement.alerts:
+            self.create(s.CreateAlert(made, if_not_exists=True))
+
+    def set(self, statement: s.SetAlert) -> None:
+        """ALTER ALERT ... SET: the alert goes on with these options."""
+        was = self._declared.read(self._declared.entry(statement.name))
+        made = altered_alert(was, statement.options)
+        self._check(made)
+        if made != was:
+            self._declared.put(made)
+            self._trouble.pop(made.name, None)
+
+    def drop(self, statement: s.DropAlert) -> None:
+        """DROP ALERT: nobody is told of the end of what it has told of."""
+        if statement.if_exists and statement.name not in self._log.entries(ALERT):
+            return
+        entry = self._declared.entry(statement.name)
+        self._log.drop_entry(ALERT, entry.name, expect=entry.sequence)
+
+    def _check(self, made: AlertDefinition) -> None:
+        check_notice(made)
+        if made.kind == "topic":
+            topic = str(made.options["topic"])
+            if not made.metric:
+                read = below(self._log, self._views().names.spelled(made.on))
+                if topic.lower() in (name.lower() for name in read):
+                    raise StatementError(
+                        f"view {made.on!r} reads topic {topic!r}, on which alert {made.name!r} would tell",
+                        hint="tell on another topic",
+                    )
+            make_notices(self._log, topic)
+
+    # --- watching --------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Look once at what every alert is on: begin and end episodes, and tell of them where that is on a topic."""
+        with self._turn:
+            declared = self.definitions()
+            known = dict(self._episodes.refresh())
+            if not declared and not known:
+                return
+            self._observer.begin()
+            changed: list[Episode] = []
+            gone = [
+                e for e in known.values() if e.alert not in declared or _other(e, declared[e.alert])
+            ]  # nobody is told of the end of what was dropped
+            for alert in declared.values():
+                mine = {e.key: e for e in known.values() if e.alert == alert.name and not _other(e, alert)}
+                found, ended = self._look(alert, mine)
+                changed += found
+                gone += ended
+            pending = {(e.alert, e.key) for e in (*known.values(), *changed) if e.state == "pending"}
+            self._held = {place: held for place, held in self._held.items() if place in pending}
+            if changed or gone:
+                self._write(declared, changed, gone)
+
+    def _look(
+        self, alert: AlertDefinition, known: Mapping[str, Episode]
+    ) -> tuple[list[Episode], list[Episode]]:
+        """The episodes that have begun, fired or ended; and those that ended before they fired."""
+        try:
+            if alert.kind == "topic":
+                make_notices(self._log, str(alert.options["topic"]))
+            seen = self._observer.see(alert)
+            self._blind.pop(alert.name, None)
+        except HeadwaterError as error:
+            # nobody knows: what is firing stays so, and what holds must be seen to hold
+            self._blind[alert.name] = error.message
+            return [], [e for e in known.values() if e.state == "pending"]
+        over = self._ended(alert, seen, known)
+        ended = [replace(e, state="over", ended_at=self._clock.now_us()) for e in over if e.state == "firing"]
+        return [*self._begun(alert, seen, known), *ended], [e for e in over if e.state == "pending"]
+
+    def _begun(
+        self, alert: AlertDefinition, seen: MatchingRows, known: Mapping[str, Episode]
+    ) -> list[Episode]:
+        now = self._clock.now_us()
+        begun = []
+        for key, row in seen.holding.items():
+            was = known.get(key)
+            if was is not None and was.state != "pending":  # firing, or its end was not told yet
+                continue
+            since = now if was is None else was.episode
+            if self._held_us(alert.name, key, since) >= alert.held_us:
+                begun.append(Episode(alert.name, key, since, alert.incarnation, "firing", now, row))
+            elif was is None:
+                begun.append(Episode(alert.name, key, since, alert.incarnation, "pending", now, row))
+        return begun
+
+    def _held_us(self, alert: str, key: str, episode: Microseconds) -> float:
+        """How long a condition has held. What was before this process came is of the wall's clock, the rest of the steady one."""
+        steady = self._clock.steady_ms()
+        held = self._held.get((alert, key))
+        if held is None or held.episode != episode:
+            held = _Held(episode, max(0, self._clock.now_us() - episode), steady)
+            self._held[alert, key] = held
+        return held.before_us + (steady - held.steady_ms) * 1_000
+
+    def _ended(
+        self, alert: AlertDefinition, seen: MatchingRows, known: Mapping[str, Episode]
+    ) -> list[Episode]:
+        """The episodes whose condition holds no more."""
+        steady = self._clock.steady_ms()
+        over = []
+        for key, episode in known.items():
+            place = (alert.name, key)
+            absent = seen.present is not None and key not in seen.present
+            since_ms = self._absent.setdefault(place, steady) if absent else self._absent.pop(place, steady)
+            if episode.state == "over" or key in seen.holding or (seen.crowded and key != WHOLE):
+                continue
+            if absent and (steady - since_ms) * 1_000 < GONE_AFTER_US:
+                continue
+            self._absent.pop(place, None)
+            over.append(episode)
+        return over
+
+    def _write(
+        self, declared: Mapping[str, AlertDefinition], changed: list[Episode], gone: list[Episode]
+    ) -> None:
+        """One append for all that was found; what somebody else was first with is looked at again the next time."""
+        kept, done = [], list(gone)
+        notices: dict[str, list[dict[str, Any]]] = {}
+        for episode in changed:
+            alert = declared[episode.alert]
+            if alert.kind != "topic" or episode.state == "pending":
+                kept.append(episode)
+                continue
+            event: Event = "fired" if episode.state == "firing" else "over"
+            told = episode.notice(event, alert.subject, alert.condition)
+            notices.setdefault(str(alert.options["topic"]), []).append(told)
+            if event == "over":
+                done.append(episode)
+            else:
+                kept.append(replace(episode, told="fired"))
+        self._episodes.write(kept, done, notices)
+
+    # --- telling ---------------------------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        """Tell, once each, those who have not been told; whoever cannot be told is tried again after a while."""
+        with self._turn:
+            declared = self.definitions()
+            known = sorted(self._episodes.refresh().values(), key=lambda e: (e.fired_at, e.key))
+        for episode in known:
+            alert = declared.get(episode.alert)
+            if alert is None or _other(episode, alert):
+                continue
+            while (event := episode.untold) is not None and not self._stop.is_set():
+                trouble = self._trouble.get(alert.name)
+                if trouble is not None and self._clock.steady_ms() < trouble.until_ms:
+                    break
+                if not self._is_ours():
+                    return
+                notice = episode.notice(event, alert.subject, alert.condition)
+                try:
+                    self._send(alert, notice, key_of(self._log.identity, notice))
+                except HeadwaterError as error:
+                    self._failed(alert.name, error)
+                    break
+                self._trouble.pop(alert.name, None)
+                episode = replace(episode, told=event)
+                self._note(episode)
+
+    def _failed(self, alert: str, error: HeadwaterError) -> None:
+        before = self._trouble.get(alert)
+        pause = PAUSE_MIN_MS if before is None else min(before.pause_ms * 2, PAUSE_MAX_MS)
+        why = error.message + (f": {error.detail}" if error.detail else "")
+        self._trouble[alert] = _Trouble(why, pause, self._clock.steady_ms() + pause)
+
+    def _note(self, told: Episode) -> None:
+        """That somebody was told; the episode may have ended meanwhile."""
+        with self._turn:
+            while True:
+                now = self._episodes.refresh().get((told.alert, told.key))
+                if now is None or now.episode != told.episode:
+                    return  # dropped, or told by another process
+                noted = replace(now, told=told.told)
+                is_done = noted.state == "over" and noted.told == "over"
+                if self._episodes.write([] if is_done else [noted], [noted] if is_done else []):
+                    return
+
+    # --- beside an engine ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Watch and tell from now on, if there are alerts."""
+        if any(thread.is_alive() for thread in self._threads) or not self._log.entries(ALERT):
+            return
+        self._stop.clear()
+        works = (
+            ("headwater-alerts", self.watch, "watching of alerts"),
+            ("headwater-notices", self.tell, "notifying of alerts"),
+        )
+        self._threads = [
+            threading.Thread(
+                target=self._loop,
+                args=(work, Component(self._log.faults, "background", what)),
+                name=name,
+                daemon=True,
+            )
+            for name, work, what in works
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop after what is under way."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+        self._stop.clear()
+
+    def _loop(self, work: Callable[[], None], component: Component) -> None:
+        while True:
+            try:
+                if self._is_ours():
+                    work()
+                    component.works()
+            except Exception as error:  # noqa: BLE001 - who stops watching tells nobody
+                # a full disk, a log that is closed, a defect: tried again
+                _log.warning("alerts: an attempt failed, and is made again", exc_info=True)
+                if not self._stop.is_set():
+                    component.failed(error)
+            if self._stop.wait(LOOK_EVERY_S):
+                return
+
+    # --- showing ---------------------------------------------------------------------------------------------------
+
+    def active(self) -> list[ActiveAlert]:
+        """The alerts that are firing, the oldest first, one for each key."""
+        with self._turn:
+            known = dict(self._episodes.refresh())
+        declared = self.definitions()
+        found = [
+            ActiveAlert(
+                e.alert, declared[e.alert].subject, declared[e.alert].condition, e.key, e.episode, e.row
+            )
+            for e in known.values()
+            if e.state == "firing" and e.alert in declared and not _other(e, declared[e.alert])
+        ]
+        return sorted(found, key=lambda one: (one.since, one.alert, one.key))
+
+    def show(self) -> pa.Table:
+        """SHOW ALERTS: a row per alert."""
+        with self._turn:
+            known = dict(self._episodes.refresh())
+        rows = []
+        for name, made in self.definitions().items():
+            mine = [e for e in known.values() if e.alert == name and not _other(e, made)]
+            firing = [e for e in mine if e.state == "firing"]
+            begun = firing or [e for e in mine if e.state == "pending"]
+            trouble = self._trouble.get(name)
+            rows.append(
+                {
+                    "alert": name,
+                    "on": made.subject,
+                    "condition": made.condition,
+                    "held_for": format_span(made.held_us) if made.held_us else None,
+                    "state": begun[0].state if begun else "quiet",
+                    "episodes": len(firing),
+                    "since": from_us(min(e.episode for e in begun)) if begun else None,
+                    "untold": sum(e.untold is not None for e in mine),
+                    "reason": self._blind.get(name) or (trouble.reason if trouble else None),
+                    "notify": made.kind,
+                    "options": ", ".join(f"{k} = {v}" for k, v in made.shown().items()),
+                }
+            )
+        return pa.Table.from_pylist(rows, schema=_SHOWN)
+
+
+def _other(episode: Episode, alert: AlertDefinition) -> bool:
+    """Whether an episode is of an alert of the same name that was dropped."""
+    return episode.incarnation != alert.incarnation
+
+
+_TEXTS = ("alert", "on", "condition", "held_for", "state")
+_SHOWN = pa.schema(
+    [
+        *((name, pa.string()) for name in _TEXTS),
+        ("episodes", pa.int64()),
+        ("since", TIMESTAMP),
+        ("untold", pa.int64()),
+        *((name, pa.string()) for name in ("reason", "notify", "options")),
+    ]
+)

@@ -1,0 +1,359 @@
+"""Dead letters of every kind as one thing: listed, shown, edited, dropped and replayed. What `ws.dead()` gives."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.connectors.dead_letter_store.letter_store import (
+    OPEN,
+    STATES,
+    LetterState,
+    Note,
+    Pile,
+    Shelf,
+    gone,
+    known,
+    refuse_unknown,
+)
+from headwater.core.arguments import text as text_of
+from headwater.core.arguments import whole_number
+from headwater.core.errors import ConflictError, HeadwaterError, LetterNotFoundError, UsageError
+from headwater.log.protocol import Log
+from headwater.serving.name_hints import nearest
+from headwater.views.dead_letter_actions import Deed, conflict, read_deeds, write_deeds
+
+LISTED = pa.schema(
+    [
+        ("letter", pa.string()),
+        ("kind", pa.string()),
+        ("owner", pa.string()),
+        ("state", pa.string()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("error", pa.string()),
+        ("row", pa.string()),
+        ("who", pa.string()),
+        ("reason", pa.string()),
+        ("version", pa.int64()),
+    ]
+)
+"""Of each letter: its name, whose it is, since when and why the row is refused, the row as JSON, as it would be replayed;
+and who did something about it last, and why."""
+
+_NEAR_MAX = 1_000
+"""So many of an owner's letters are looked at for the name that somebody may have meant."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What became of letters that were replayed. `taken` are those that were taken now; `before` those that had been already, or
+    are refused no more; `left` says of the others why they are."""
+
+    taken: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether none of them is refused any more."""
+        return not self.left
+
+
+@dataclass(frozen=True)
+class Page:
+    """Letters, the newest first, and how many there are in all."""
+
+    letters: Sequence[LetterState]
+    total: int
+
+
+class Dead:
+    """The dead letters of a workspace: rows that a source, a view or a sink with `on_error = 'divert'` has refused, and messages that
+    a queue has given up."""
+
+    def __init__(self, log: Log, shelves: Sequence[Shelf]) -> None:
+        self._log = log
+        self._shelves = shelves
+        self.silent: dict[str, str] = {}
+        """By owner: why it could not be asked for its letters, the last time that they were listed."""
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    def list(self, of: str | None = None, state: str = "open", limit: int | None = None) -> pa.Table:
+        """The letters, the newest first: those that wait for somebody (`state='open'`), all (`'all'`), or those in another
+        state: 'edited', 'dropped', 'replayed' or 'resolved'. `of` is a source, a view, a sink or a queue. No more than `limit` of them."""
+        return table_of(self.find(of, state, limit))
+
+    def find(
+        self, of: str | None = None, state: str = "open", limit: int | None = None
+    ) -> Sequence[LetterState]:
+        """The same with all that was done about each."""
+        return self.page(of, state, limit).letters
+
+    def page(self, of: str | None = None, state: str = "open", limit: int | None = None) -> Page:
+        """The same, and how many there are: beyond the limit they are counted, and not read."""
+        if state not in ("all", *STATES):
+            states = ", ".join(("all", *STATES))
+            raise UsageError(f"the state of a letter is one of {states}, not {state!r}")
+        wanted: tuple[str, ...] = STATES if state == "all" else OPEN if state == "open" else (state,)
+        owner = None if of is None else self._owner(of)
+        if limit is not None:
+            whole_number(limit, "limit", hint="ws.dead().list(limit=20)")
+        some, more = self._all(owner, limit if "open" in wanted or limit is None else 0)
+        found = [one for one in some if one.state in wanted]
+        found.sort(key=lambda one: (_moment(one), one.letter.place, one.id), reverse=True)
+        return Page(found[:limit], len(found) + (sum(more.values()) if "open" in wanted else 0))
+
+    def counts(self) -> dict[tuple[str, str], dict[str, int]]:
+        """By owner and kind, how many letters are in each state."""
+        some, more = self._all(None, 0)
+        found: dict[tuple[str, str], dict[str, int]] = {}
+        for one in some:
+            found.setdefault((one.letter.owner, one.letter.kind), dict.fromkeys(STATES, 0))[one.state] += 1
+        for owner, count in more.items():
+            found.setdefault(owner, dict.fromkeys(STATES, 0))["open"] += count
+        return found
+
+    def show(self, letter: str) -> LetterState:
+        """One letter, with all that was done about it; LetterNotFoundError."""
+        return self._one(letter)[1]
+
+    def columns(self, letter: str) -> pa.Schema:
+        """The columns that an edit of a letter may name, with their types; UsageError if it cannot be edited."""
+        shelf, found = self._one(letter)
+        return shelf.columns(found.letter)
+
+    # --- acting ----------------------------------------------------------------------------------------------------
+
+    def edit(
+        self,
+        letter: str,
+        values: Mapping[str, Any],
+        *,
+        by: str | None = None,
+        reason: str | None = None,
+        expect: int | None = None,
+    ) -> LetterState:
+        """Give a letter's row other values in these columns, to be replayed. The row as it was stays, and who changed it.
+
+        `by` is who does it, the user of the operating system if it is left out. `expect` is the `version` of the letter that
+        this was decided on: ConflictError if somebody did something about it since.
+        """
+        if not isinstance(values, Mapping):
+            raise UsageError(
+                "an edit says which columns get which values", hint="edit(letter, {'amount': 5})"
+            )
+        shelf, found = self._one(letter)
+        _refuse_done(found, "edited")
+        refuse_unknown(values, shelf.columns(found.letter), found.id)
+        made = shelf.edited(found, values)
+        deed = _note(by, reason).deed(
+            found.letter,
+            action="edit",
+            original=made.original,
+            edited=made.edited,
+            edited_arrow=made.edited_arrow,
+        )
+        self._write([deed], expect={found.id: found.version if expect is None else _version(expect)})
+        return self._one(found.id)[1]
+
+    def drop(
+        self,
+        letters: str | Iterable[str] | None = None,
+        *,
+        of: str | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+        expect: int | None = None,
+    ) -> tuple[str, ...]:
+        """Leave rows refused for good: they are listed no more, nor replayed, and counted as dropped. Some letters, or all of
+        a view, sink or queue that wait for somebody. Those that were dropped now; one that was already is left as it is."""
+        chosen = [one for _, one in self._chosen(letters, of)]
+        for one in chosen:
+            _refuse_done(one, "dropped")
+        chosen = [one for one in chosen if one.state != "dropped"]
+        note = _note(by, reason)
+        if chosen:
+            versions = {one.id: one.version for one in chosen}
+            if expect is not None:
+                versions = dict.fromkeys(versions, _version(expect))
+            self._write([note.deed(one.letter, action="drop") for one in chosen], expect=versions)
+        return tuple(one.id for one in chosen)
+
+    def replay(
+        self,
+        letters: str | Iterable[str] | None = None,
+        *,
+        of: str | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+        force: bool = False,
+    ) -> Replayed:
+        """Give rows back to whoever refused them, after a fix: as they were edited, or once the target takes them. Some
+        letters, or all of a view, sink or queue that wait for somebody.
+
+        A row is taken once, however often this is called and wherever it breaks off. `force` replays a correction also where
+        it is refused because somebody would see both the row as it was and the correction, or has changed it since.
+        """
+        note = _note(by, reason)
+        chosen = self._chosen(letters, of)
+        before = tuple(one.id for _, one in chosen if one.state in ("replayed", "resolved"))
+        left: dict[str, str] = {}
+        taken: list[str] = []
+        groups: dict[tuple[int, str], list[LetterState]] = {}
+        for shelf, one in chosen:
+            if one.state not in ("replayed", "resolved"):
+                groups.setdefault((self._shelves.index(shelf), one.letter.owner), []).append(one)
+        for (number, owner), some in groups.items():
+            refused = self._shelves[number].replay(owner, some, note, force=force)
+            taken += [one.id for one in some if one.id not in refused]
+            deeds = read_deeds(self._log)
+            quicker = {o.id for o in some if known(o.letter, deeds, lingers=True).state == "replayed"}
+            before += tuple(letter for letter in refused if letter in quicker)
+            left |= {letter: why for letter, why in refused.items() if letter not in quicker}
+        return Replayed(tuple(taken), before, left)
+
+    # --- finding ---------------------------------------------------------------------------------------------------
+
+    def _all(
+        self, owner: str | None, count: int | None
+    ) -> tuple[Sequence[LetterState], Mapping[tuple[str, str], int]]:
+        """What lies on the shelves, and what has lain there and was acted on. Of those that nobody acted on at least so many,
+        the newest, of each owner; and by owner and kind how many more there are."""
+        deeds, found, silent = read_deeds(self._log), dict[str, LetterState](), dict[str, str]()
+        more: dict[tuple[str, str], int] = {}
+        for shelf in self._shelves:
+            for name in shelf.owners():
+                if owner not in (None, name):
+                    continue
+                try:
+                    pile = Pile(shelf.letters(name)) if count is None else shelf.newest(name, count, deeds)
+                except HeadwaterError as error:
+                    silent[name] = error.message
+                    continue
+                found |= {one.id: known(one, deeds, lingers=shelf.lingers) for one in pile.letters}
+                if pile.more:
+                    more[name, shelf.kind] = pile.more
+        for letter, done in deeds.letters():
+            whose = done[-1].owner
+            if letter not in found and owner in (None, whose) and whose not in silent:
+                found[letter] = gone(done, len(done))
+        self.silent = silent
+        return list(found.values()), more
+
+    def _one(self, letter: str) -> tuple[Shelf, LetterState]:
+        name = text_of(letter, "a dead letter's name", hint="ws.dead().list() has them").strip()
+        owner, slash, _ = name.partition("/")
+        deeds, near = read_deeds(self._log), list[str]()
+        for shelf in self._shelves:
+            whose = next((o for o in shelf.owners() if o.lower() == owner.lower()), None)
+            if whose is None or not slash:
+                continue
+            for one in shelf.letters(whose, name):
+                if one.id.lower() == name.lower():
+                    return shelf, known(one, deeds, lingers=shelf.lingers)
+            near += [one.id for one in shelf.newest(whose, _NEAR_MAX, deeds).letters]
+        done = next((d for i, d in deeds.letters() if i.lower() == name.lower()), None)
+        if done is not None:
+            shelf = next(s for s in self._shelves if s.kind == done[-1].kind)
+            return shelf, gone(done, len(done))
+        meant = nearest(name, [*near, *(i for i, _ in deeds.letters())])
+        raise LetterNotFoundError(
+            f"there is no dead letter {name!r}",
+            hint=f"did you mean {meant}?"
+            if meant
+            else "`headwater dead list` names them, as SOURCE/..., VIEW/..., SINK/... or QUEUE/...",
+            letter=name,
+        )
+
+    def _owner(self, of: str) -> str:
+        name = text_of(of, "whose letters are meant", hint="ws.dead().list(of='revenue')")
+        every = [o for shelf in self._shelves for o in shelf.owners()]
+        every += [d.owner for _, done in read_deeds(self._log).letters() for d in done]
+        found = next((o for o in every if o.lower() == name.lower()), None)
+        if found is not None:
+            return found
+        meant = nearest(name, every)
+        raise LetterNotFoundError(
+            f"no view or sink {name!r} diverts rows, nor does a source, and no queue has that name",
+            hint=f"did you mean {meant}?"
+            if meant
+            else "on_error = 'divert' puts what is refused aside, and goes on",
+            owner=name,
+        )
+
+    def _chosen(
+        self, letters: str | Iterable[str] | None, of: str | None
+    ) -> Sequence[tuple[Shelf, LetterState]]:
+        if (letters is None) == (of is None):
+            raise UsageError(
+                "either letters are named, or whose are meant",
+                hint="ws.dead().replay('revenue/orders-0-17'), or replay(of='revenue')",
+            )
+        if letters is not None:
+            names = [letters] if isinstance(letters, str) else list(letters)
+            return list({one.id: (shelf, one) for shelf, one in map(self._one, names)}.values())
+        assert of is not None
+        waiting = self.find(of)
+        by_kind = {shelf.kind: shelf for shelf in self._shelves}
+        for owner, said in self.silent.items():
+            raise UsageError(f"{owner} cannot be asked for its letters: {said}")
+        return [(by_kind[one.letter.kind], one) for one in waiting]
+
+    def _write(self, deeds: Sequence[Deed], expect: Mapping[str, int]) -> None:
+        try:
+            write_deeds(self._log, deeds, expect)
+        except ConflictError as error:
+            raise conflict(expect, error) from None
+
+
+def table_of(found: Sequence[LetterState]) -> pa.Table:
+    """Letters as a table, as `Dead.list` gives them."""
+    last = [one.deeds[-1] if one.deeds else None for one in found]
+    columns: dict[str, Sequence[Any]] = {
+        "letter": [one.id for one in found],
+        "kind": [one.letter.kind for one in found],
+        "owner": [one.letter.owner for one in found],
+        "state": [one.state for one in found],
+        "at": [_moment(one) or None for one in found],
+        "error": [one.letter.error for one in found],
+        "row": [one.row for one in found],
+        "who": [None if deed is None else deed.who for deed in last],
+        "reason": [None if deed is None else deed.reason for deed in last],
+        "version": [one.version for one in found],
+    }
+    arrays = [pa.array(values, LISTED.field(name).type) for name, values in columns.items()]
+    return pa.Table.from_arrays(arrays, schema=LISTED)
+
+
+def _refuse_done(one: LetterState, what: str) -> None:
+    if one.state == "replayed":
+        last = one.deeds[-1]
+        raise UsageError(
+            f"{one.id} cannot be {what}: it was replayed by {last.who} and taken",
+            hint="what is wrong with the row that was given instead is mended where that is",
+        )
+    if one.state == "resolved":
+        raise UsageError(f"{one.id} cannot be {what}: it is refused no more")
+
+
+def _note(by: str | None, reason: str | None) -> Note:
+    if by is None:
+        try:
+            by = getpass.getuser()
+        except (KeyError, OSError):  # a process whose user has no name
+            by = "unknown"
+    why = None if reason is None else text_of(reason, "a reason", hint="reason='typo of the shop'")
+    return Note(text_of(by, "who does it", hint="by='anna'"), why)
+
+
+def _version(expect: int) -> int:
+    return whole_number(expect, "expect", hint="the version of the letter, as show(letter) has it")
+
+
+def _moment(one: LetterState) -> int:
+    return one.letter.at or (one.deeds[-1].at if one.deeds else 0)

@@ -1,0 +1,216 @@
+"""Dead letters of sinks: rows of a view that a sink's target has refused, as the target's own stand keeps them.
+
+A letter is known by its row: the same row that is refused again by the same sink is the same letter. To replay it, the target
+is given the row once more, in one step with the stand that says it is no longer withheld: so it is taken once, wherever
+that breaks off. What is kept equal to a view is not edited, since it would be equal no more; a hook and a function, whose
+contents nobody compares, may be given another row.
+
+Whoever keeps a sink in step is who gives it rows. Where that is another process, it is asked to by an entry in the catalog.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.connectors.dead_letter_store.letter_store import (
+    Edited,
+    Letter,
+    LetterState,
+    Note,
+    Pile,
+    as_json,
+    fitted,
+    packed,
+    unpacked,
+)
+from headwater.connectors.dead_letter_store.sink_letters import incarnation_of, letter_ids, letters_topic
+from headwater.core.clock import Clock
+from headwater.core.errors import ConflictError, HeadwaterError, LogTimeoutError, UsageError
+from headwater.log.protocol import Entry, Log
+from headwater.operators.zset.delta import take_rows
+from headwater.sinks.registry import is_readable, wanted_of
+from headwater.views.dead_letter_actions import Deeds, write_deeds
+
+if TYPE_CHECKING:
+    from headwater.connectors.manage.sink_manager import Sinks
+
+RETRY = "retry"
+"""The kind of the entries that ask whoever keeps a sink in step to try rows again."""
+WAIT_S = 30.0
+"""So long it is waited until another process has."""
+
+
+class SinkShelf:
+    """What targets of sinks refuse."""
+
+    kind: ClassVar[str] = "sink"
+    lingers: ClassVar[bool] = False
+
+    def __init__(self, log: Log, sinks: Sinks, clock: Clock) -> None:
+        self._log = log
+        self._sinks = sinks
+        self._clock = clock
+
+    def owners(self) -> list[str]:
+        """Sinks that divert rows, or have: each has a topic to tell of them."""
+        topics = self._log.topics()
+        return [name for name in sorted(self._sinks.definitions()) if letters_topic(name) in topics]
+
+    def letters(self, owner: str, letter: str | None = None) -> list[Letter]:
+        """The rows that its target's stand says are withheld."""
+        withheld, incarnation = self._sinks.withheld(owner), incarnation_of(self._log, owner)
+        found: dict[str, Letter] = {}
+        rows = withheld.rows.to_pylist()
+        for place, name in enumerate(letter_ids(owner, withheld)):
+            copies = found[name].copies + 1 if name in found else 1
+            found[name] = Letter(
+                name,
+                self.kind,
+                owner,
+                withheld.reasons[place],
+                as_json(rows[place]),
+                int(withheld.letters[place]),
+                incarnation,
+                copies,
+            )
+        return list(found.values())
+
+    def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
+        """All of them: a sink that refuses more than a few stops."""
+        return Pile(self.letters(owner))
+
+    # --- editing ---------------------------------------------------------------------------------------------------
+
+    def columns(self, letter: Letter) -> pa.Schema:
+        """Those of its view; UsageError where what the target holds is held against the view."""
+        made = self._sinks.definitions()[letter.owner]
+        if is_readable(made):
+            raise UsageError(
+                f"a row of sink {made.name!r} cannot be edited: its target is kept equal to view {made.view!r}, and would "
+                "not be any more",
+                hint="correct the row where the view has it from, and the change comes by itself; or have the target take "
+                "it, and replay the letter",
+                sink=made.name,
+            )
+        if wanted_of(made).mode == "changelog":
+            raise UsageError(
+                f"a row of sink {made.name!r} cannot be edited: when the view takes the row back, the changelog would "
+                "take back another one than it has told of",
+                hint="correct the row where the view has it from; or drop the letter",
+                sink=made.name,
+            )
+        return self._sinks.declared.shape(letter.owner).schema
+
+    def edited(self, known: LetterState, values: Mapping[str, Any]) -> Edited:
+        """The row, or the one that it was edited to, with other values."""
+        shape = self._sinks.declared.shape(known.letter.owner)
+        withheld = self._sinks.withheld(known.letter.owner)
+        places = [p for p, name in enumerate(letter_ids(shape.sink, withheld)) if name == known.id]
+        if not places:
+            raise UsageError(f"{known.id} cannot be edited: it is refused no more")
+        original = take_rows(withheld.rows, np.array(places[:1])).to_pylist()[0]
+        edit, row = known.edit, dict(original)
+        if edit is not None and edit.edited_arrow is not None:
+            row |= unpacked(edit.edited_arrow).to_pylist()[0]
+        for name in shape.key:
+            if name in values and values[name] != original[name]:
+                raise UsageError(
+                    f"{name!r} is the key of sink {shape.sink!r}: with another one it would be another row",
+                    hint=f"correct the row where view {shape.view} has it from",
+                )
+        fit = fitted({**row, **values}, shape.schema, known.id)
+        return Edited(as_json(original), as_json(fit.to_pylist()[0]), packed(fit))
+
+    # --- replaying -------------------------------------------------------------------------------------------------
+
+    def replay(self, owner: str, chosen: Sequence[LetterState], note: Note, *, force: bool) -> dict[str, str]:
+        """Ask for it in a record, have the target try, and note what it took."""
+        ids = [one.id for one in chosen]
+        asked = [note.deed(one.letter, action="replay", edited=_text(one)) for one in chosen]
+        try:
+            write_deeds(self._log, asked, {one.id: one.version for one in chosen})
+        except ConflictError:
+            return dict.fromkeys(ids, "somebody else has just acted on it: look at it again")
+        try:
+            if not self._asked(owner, ids):
+                self._sinks.retry(owner, ids)
+            left = {one.id: one.error for one in self.letters(owner) if one.id in ids}
+        except HeadwaterError as error:
+            return dict.fromkeys(ids, error.message)
+        taken = [one for one in chosen if one.id not in left]
+        done = [note.deed(one.letter, action="replay", settled=True, edited=_text(one)) for one in taken]
+        with suppress(ConflictError):  # whoever was quicker has noted something later
+            if done:
+                write_deeds(self._log, done, {one.id: one.version + 1 for one in taken})
+        return left
+
+    def _asked(self, sink: str, ids: Sequence[str]) -> bool:
+        """If another process keeps a sink in step, ask it and wait until it has tried; whether one did."""
+        if not self._sinks.is_kept_elsewhere(sink):
+            return False
+        name = f"{sink}_{uuid.uuid4().hex[:12]}"
+        entry = self._log.put_entry(RETRY, name, {"sink": sink, "letters": list(ids)}, expect=None)
+        until = self._clock.steady_ms() + WAIT_S * 1_000
+        while name in self._log.entries(RETRY):
+            late = self._clock.steady_ms() > until
+            if late or not self._sinks.is_kept_elsewhere(sink):
+                try:
+                    self._log.drop_entry(RETRY, name, expect=entry.sequence)
+                except ConflictError:  # it has tried just now
+                    return True
+                if late:
+                    raise LogTimeoutError(
+                        f"the process that keeps sink {sink!r} in step has not tried within {WAIT_S:g} s"
+                    )
+                return False
+            self._log.wait_commit(self._log.sequence(), 100)
+        return True
+
+
+class Retrying:
+    """Tries rows again for other processes, beside an engine that keeps the sinks in step."""
+
+    def __init__(self, log: Log, retry: Callable[[str, Collection[str]], object]) -> None:
+        self._log = log
+        self._retry = retry
+        self._begun: dict[int, threading.Thread] = {}
+        """By the number of the commit that asked."""
+
+    def look(self) -> None:
+        """Begin with what is asked for, each in a thread of its own: a target may take its time."""
+        for entry in self._log.entries(RETRY).values():
+            if entry.sequence not in self._begun:
+                name = f"retry {entry.document['sink']}"
+                thread = threading.Thread(target=self._carry_out, args=(entry,), name=name, daemon=True)
+                self._begun[entry.sequence] = thread
+                thread.start()
+
+    def stop(self) -> None:
+        """Wait for what is under way."""
+        for thread in self._begun.values():
+            thread.join()
+        self._begun.clear()
+
+    def _carry_out(self, entry: Entry) -> None:
+        sink = entry.document["sink"]
+        work = f"retry of dead letters of sink {sink}"
+        try:
+            self._retry(sink, entry.document["letters"])
+            self._log.faults.clear("background", work)
+        except HeadwaterError:
+            pass  # the state of the sink says what is wrong; who asked sees that the rows are still dead letters
+        except Exception as error:  # noqa: BLE001 - a thread has nobody else to tell
+            self._log.faults.report("background", work, error)
+        with suppress(HeadwaterError):
+            self._log.drop_entry(RETRY, entry.name, expect=entry.sequence)
+
+
+def _text(one: LetterState) -> str | None:
+    return None if one.edit is None else one.edit.edited

@@ -1,0 +1,380 @@
+"""Dead letters of sources: lines of files that a source with `on_error = 'divert'` could not take, as its topic `<source>_errors`
+has them.
+
+To replay a letter is to read its line again, as it was edited, by the source's own format, and to append the row to the source's
+topic, in one append with the record of who did it. What was replayed stays on the topic of errors, as what was refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.catalog.connectors import SourceDefinition
+from headwater.catalog.definitions import TopicDefinition
+from headwater.connectors.dead_letter_store.letter_store import (
+    Edited,
+    Letter,
+    LetterState,
+    Note,
+    Pile,
+    as_json,
+    packed,
+    unpacked,
+)
+from headwater.core.errors import ConflictError, GapError, HeadwaterError, UsageError
+from headwater.core.hashing import identities
+from headwater.log.protocol import Log
+from headwater.operators.zset.delta import concat_rows
+from headwater.sources.clock_positions import captured
+from headwater.sources.files.options import FilesOptions, is_errors_topic, read_options
+from headwater.sources.files.reread_line import REPLACED, header_of, row_of
+from headwater.views.dead_letter_actions import Deed, Deeds, read_deeds, write_deeds
+
+LINE = "line"
+TOGETHER_MAX = 1_000
+"""So many letters are replayed in one append."""
+ATTEMPTS_MAX = 100
+"""So often an append is done again because somebody else appends to the same partition."""
+NEAR = 64
+"""Records that lie this close together are read at once."""
+_COLUMNS = [
+    "file",
+    "byte",
+    LINE,
+    "reason",
+    "header",
+    "_offset",
+    "_appended_at",
+    "_source_position",
+    "_source_time",
+]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A refused line as the topic of errors has it."""
+
+    partition: int
+    offset: int
+    file: str
+    byte: int | None
+    line: str | None
+    header: str | None
+    reason: str
+    at: int
+    position: int
+    time: int
+
+
+@dataclass(frozen=True)
+class _Again:
+    """A letter whose line is a row now, and where it was refused."""
+
+    known: LetterState
+    line: _Line
+    row: pa.RecordBatch
+
+
+class SourceShelf:
+    """What sources of files refuse."""
+
+    kind: ClassVar[str] = "source"
+    lingers: ClassVar[bool] = True
+
+    def __init__(self, log: Log, definitions: Callable[[], Mapping[str, SourceDefinition]]) -> None:
+        self._log = log
+        self._definitions = definitions
+
+    def owners(self) -> list[str]:
+        """Sources with a topic of errors, also those that are no longer declared."""
+        return sorted(self._topics())
+
+    def _topics(self) -> dict[str, TopicDefinition]:
+        """By source, the topic of the lines that it has refused."""
+        topics = self._log.topics().values()
+        return {t.captured_by: t for t in topics if t.captured_by is not None and is_errors_topic(t)}
+
+    def letters(self, owner: str, letter: str | None = None) -> list[Letter]:
+        """The lines that its topic of errors holds."""
+        topic = self._topics()[owner]
+        if letter is not None:
+            place = _place(letter, topic)
+            spans = [] if place is None else [(place[0], place[1], place[1] + 1)]
+        else:
+            infos = self._log.partitions(topic.name).items()
+            spans = [(partition, info.first, info.end) for partition, info in infos]
+        return [self._letter(owner, topic, line) for span in spans for line in self._lines(topic, *span)]
+
+    def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
+        """No more is read than is given, but for a few records between."""
+        topic = self._topics()[owner]
+        acted, found, rest = self._acted(owner, topic, deeds), dict[tuple[int, int], _Line](), 0
+        for partition, info in self._log.partitions(topic.name).items():
+            mine = {offset for at, offset in acted if at == partition and info.first <= offset < info.end}
+            for span in _spans(sorted(mine)):
+                near = self._lines(topic, partition, *span)
+                found |= {(partition, line.offset): line for line in near if line.offset in mine}
+            others, end = list[_Line](), info.end
+            while len(others) < count and end > info.first:
+                begin = max(info.first, end - max(count - len(others), NEAR))
+                some = [one for one in self._lines(topic, partition, begin, end) if one.offset not in mine]
+                others, end = some + others, begin
+            others = others[len(others) - min(count, len(others)) :]
+            found |= {(partition, line.offset): line for line in others}
+            rest += info.rows - len(others)
+        rest -= sum(place in found for place in acted)
+        return Pile([self._letter(owner, topic, line) for line in found.values()], max(0, rest))
+
+    def waiting(self, owner: str, deeds: Deeds) -> int:
+        """How many lines wait for somebody; none is read."""
+        topic = self._topics()[owner]
+        infos = self._log.partitions(topic.name)
+        settled = sum(
+            partition in infos and infos[partition].first <= offset < infos[partition].end
+            for (partition, offset), last in self._acted(owner, topic, deeds).items()
+            if last.action == "drop" or (last.action == "replay" and last.settled)
+        )
+        return sum(info.rows for info in infos.values()) - settled
+
+    def _acted(self, owner: str, topic: TopicDefinition, deeds: Deeds) -> dict[tuple[int, int], Deed]:
+        """By place in the topic of errors, what was last done about a letter."""
+        found = {}
+        for name, done in deeds.letters():
+            place = _place(name, topic) if done[-1].owner == owner and done[-1].kind == self.kind else None
+            if place is not None and done[-1].incarnation == topic.incarnation:
+                found[place] = done[-1]
+        return found
+
+    def _lines(self, topic: TopicDefinition, partition: int, begin: int, end: int) -> Iterator[_Line]:
+        info = self._log.partitions(topic.name).get(partition)
+        begin, end = (end, end) if info is None else (max(begin, info.first), min(end, info.end))
+        if begin >= end:
+            return
+        columns = [name for name in _COLUMNS if name != "header" or name in topic.schema.names]
+        for batch in self._log.read(topic.name, partition, begin, end, columns):
+            times = (batch.column(n).cast(pa.int64()).to_pylist() for n in ("_appended_at", "_source_time"))
+            for row, at, time in zip(batch.to_pylist(), *times, strict=True):
+                yield _Line(
+                    partition,
+                    row["_offset"],
+                    row["file"],
+                    row["byte"],
+                    row[LINE],
+                    row.get("header"),
+                    row["reason"],
+                    at,
+                    row["_source_position"],
+                    time,
+                )
+
+    def _letter(self, owner: str, topic: TopicDefinition, line: _Line) -> Letter:
+        name = f"{owner}/{topic.name}-{line.partition}-{line.offset}"
+        row = _shown(line, line.line)
+        return Letter(name, self.kind, owner, line.reason, row, line.at, topic.incarnation, place=line.offset)
+
+    # --- editing ---------------------------------------------------------------------------------------------------
+
+    def columns(self, letter: Letter) -> pa.Schema:
+        """The line; UsageError if there is none to edit."""
+        line = self._line(letter)
+        if line.line is None:
+            raise UsageError(
+                f"{letter.id} cannot be edited: {line.file} as a whole cannot be read, {line.reason}",
+                hint="put a whole file in its place, under another name, and drop the letter",
+            )
+        _, topic = self._target(letter.owner)
+        if topic.private:
+            raise UsageError(
+                f"{letter.id} cannot be edited: topic {topic.name!r} has private columns, and the line would be kept in plain",
+                hint="append the line to a file that the source reads, and drop the letter",
+                topic=topic.name,
+            )
+        return pa.schema([(LINE, pa.string())])
+
+    def edited(self, known: LetterState, values: Mapping[str, Any]) -> Edited:
+        """The line that it is to be; BadRowError if the source cannot take that one either."""
+        line, (options, topic) = self._line(known.letter), self._target(known.letter.owner)
+        made = values[LINE]
+        if not isinstance(made, str):
+            raise UsageError(f"the line of {known.id} is text, not {made!r}", hint="drop leaves it out")
+        row_of(options, topic, made, self._header(line, options))
+        batch = pa.RecordBatch.from_arrays([pa.array([made])], names=[LINE])
+        return Edited(known.letter.row, _shown(line, made), packed(batch))
+
+    def _line(self, letter: Letter) -> _Line:
+        topic = self._topics()[letter.owner]
+        place = _place(letter.id, topic)
+        found = [] if place is None else list(self._lines(topic, place[0], place[1], place[1] + 1))
+        if not found:
+            raise UsageError(
+                f"the line of {letter.id} was removed from topic {topic.name}",
+                hint="append the line to a file that the source reads, and drop the letter",
+            )
+        return found[0]
+
+    def _target(self, owner: str) -> tuple[FilesOptions, TopicDefinition]:
+        """How a source reads lines, and the topic that it fills; UsageError if it is not declared any more."""
+        made = self._definitions().get(owner)
+        if made is None or made.kind != "files":
+            raise UsageError(
+                f"source {owner!r} is not declared any more, so that nothing says how its lines are read",
+                hint=f"CREATE SOURCE {owner} FROM FILES ..., or drop the letters",
+                source=owner,
+            )
+        options = read_options(owner, made.resolved())
+        return options, self._log.topic(options.topic)
+
+    def _header(self, line: _Line, options: FilesOptions) -> str | None:
+        if options.format != "csv" or not options.header or line.header is not None:
+            return line.header
+        return header_of(line.file, line.byte or 0, line.line or "", options)
+
+    # --- replaying -------------------------------------------------------------------------------------------------
+
+    def replay(self, owner: str, chosen: Sequence[LetterState], note: Note, *, force: bool) -> dict[str, str]:
+        """Read each line again and append its row, many in one append with the records of it, in the order of the lines."""
+        options, topic = self._target(owner)
+        left: dict[str, str] = {}
+        rows: list[_Again] = []
+        for one in chosen:
+            if one.state == "dropped":
+                left[one.id] = f"it was dropped by {one.deeds[-1].who}; an edit takes it up again"
+                continue
+            try:
+                rows.append(self._read_again(one, options, topic))
+            except HeadwaterError as error:
+                left[one.id] = error.message
+        rows.sort(key=lambda one: (one.line.partition, one.line.offset))
+        for begin in range(0, len(rows), TOGETHER_MAX):
+            left |= self._append(rows[begin : begin + TOGETHER_MAX], topic, note, force)
+        return left
+
+    def _read_again(self, one: LetterState, options: FilesOptions, topic: TopicDefinition) -> _Again:
+        line, edit = self._line(one.letter), one.edit
+        text = line.line
+        if edit is not None and edit.edited_arrow is not None:
+            text = unpacked(edit.edited_arrow).column(LINE)[0].as_py()
+        elif text is not None and REPLACED in text:
+            raise UsageError("the line has bytes that are no UTF-8, and were not kept: edit it")
+        if text is None:
+            raise UsageError(
+                f"{line.file} as a whole cannot be read: put a whole file in its place, under another name"
+            )
+        row = row_of(options, topic, text, self._header(line, options))
+        return _Again(one, line, captured(row, topic, line.position, line.time))
+
+    def _append(
+        self, rows: Sequence[_Again], topic: TopicDefinition, note: Note, force: bool
+    ) -> dict[str, str]:
+        """Append rows with the records of who did it. What somebody else has acted on meanwhile is left out."""
+        left: dict[str, str] = {}
+        newer = _Newer(self._log, topic) if topic.key and not force else None
+        for _ in range(ATTEMPTS_MAX):
+            expect: dict[str, dict[int, int]] = {}
+            if newer is not None:
+                expect = {topic.name: newer.look(min(one.line.at for one in rows))}
+                said = {one.known.id: newer.said(one.row, one.line.at) for one in rows}
+                left |= {letter: why for letter, why in said.items() if why is not None}
+                rows = [one for one in rows if one.known.id not in left]
+            if not rows:
+                return left
+            try:
+                write_deeds(
+                    self._log,
+                    [_deed(one.known, note) for one in rows],
+                    {one.known.id: one.known.version for one in rows},
+                    rows={topic.name: concat_rows([one.row for one in rows], topic.row_schema)},
+                    expect=expect,
+                )
+                return left
+            except ConflictError:
+                deeds = read_deeds(self._log)
+                for one in rows:
+                    if deeds.version(one.known.id) != one.known.version:
+                        left[one.known.id] = "somebody else has just acted on it: look at it again"
+                rows = [one for one in rows if one.known.id not in left]
+                if not rows:
+                    return left
+        busy = f"others write to topic {topic.name} all the time: try again"
+        return left | {one.known.id: busy for one in rows}
+
+
+class _Newer:
+    """Says whether a key has records that are newer than a refused line: those must not be replaced by an older row."""
+
+    def __init__(self, log: Log, topic: TopicDefinition) -> None:
+        self._log = log
+        self._topic = topic
+        self._newest: dict[tuple[int, int], int] = {}
+        """By the hash of a key, when its newest record was appended."""
+        self._seen: dict[int, int] = {}
+        self._is_whole = True
+
+    def look(self, since: int) -> dict[int, int]:
+        """Look at what was appended since a moment and was not looked at yet; where each partition ends."""
+        names = list(self._topic.key)
+        ends = {}
+        for partition, info in self._log.partitions(self._topic.name).items():
+            begin = self._seen.get(partition)
+            if begin is None:
+                begin = self._log.offset_at(self._topic.name, partition, since, "appended")
+                self._is_whole = self._is_whole and (begin > info.first or info.first == 0)
+            try:
+                for batch in self._log.read(
+                    self._topic.name, partition, begin, info.end, [*names, "_appended_at"]
+                ):
+                    times = batch.column("_appended_at").cast(pa.int64()).to_numpy()
+                    high, low = identities(batch.select(names).columns, batch.num_rows, exact=False)
+                    for key, at in zip(
+                        zip(high.tolist(), low.tolist(), strict=True), times.tolist(), strict=True
+                    ):
+                        self._newest[key] = max(at, self._newest.get(key, at))
+            except GapError:
+                self._is_whole = False
+            self._seen[partition] = ends[partition] = info.end
+        return ends
+
+    def said(self, row: pa.RecordBatch, at: int) -> str | None:
+        """Why a row that was refused at a moment is not appended; None if it may be."""
+        high, low = identities(row.select(list(self._topic.key)).columns, 1, exact=False)
+        newest = self._newest.get((int(high[0]), int(low[0])))
+        if newest is not None and newest >= at:
+            return "a record of its key came with it or later: force replaces that one"
+        if not self._is_whole:
+            return (
+                f"later records of topic {self._topic.name} were removed, so that nobody can say whether one of its key was "
+                "among them: force replays it all the same"
+            )
+        return None
+
+
+def _deed(one: LetterState, note: Note) -> Deed:
+    return note.deed(
+        one.letter, action="replay", settled=True, edited=None if one.edit is None else one.edit.edited
+    )
+
+
+def _shown(line: _Line, text: str | None) -> str:
+    return as_json({"file": line.file, "byte": line.byte, LINE: text})
+
+
+def _place(letter: str, topic: TopicDefinition) -> tuple[int, int] | None:
+    """The partition and the offset that a letter names; None if it is no letter of this topic."""
+    name, *numbers = letter.partition("/")[2].rsplit("-", 2)
+    if name.lower() != topic.name.lower() or len(numbers) != 2 or not all(map(str.isdecimal, numbers)):
+        return None
+    return int(numbers[0]), int(numbers[1])
+
+
+def _spans(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Offsets, which ascend, as spans to read: those that lie close together in one."""
+    if not offsets:
+        return
+    places = np.asarray(offsets, np.int64)
+    for part in np.split(places, np.flatnonzero(np.diff(places) > NEAR) + 1):
+        yield int(part[0]), int(part[-1]) + 1

@@ -1,0 +1,316 @@
+"""Dead letters of views: records of topics on which a view's expressions fail, as `<view>.errors` has them.
+
+Such a letter is derived: a view that is replaced by one that takes the record has it no more. What can be done about the record
+itself is to append a corrected one to its topic, in one append with the record of who did it. On a topic with a primary key the
+correction replaces the record, for everybody. On another it is a record of its own: whoever has used the original would
+see both, so that it is refused where another view has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.catalog.conform import conform
+from headwater.catalog.connectors import SINK, SinkDefinition
+from headwater.catalog.definitions import TopicDefinition
+from headwater.connectors.dead_letter_store.letter_store import (
+    OPEN,
+    Edited,
+    Letter,
+    LetterState,
+    Note,
+    Pile,
+    as_json,
+    known,
+    packed,
+    unpacked,
+)
+from headwater.core.errors import ConflictError, GapError, UsageError, ViewUnavailableError
+from headwater.core.hashing import identities
+from headwater.engine.collections.collections import ERRORS_NAME
+from headwater.engine.collections.workload import definitions, derived_of
+from headwater.log.protocol import Log
+from headwater.sinks.topic.versions import topics_of
+from headwater.views.dead_letter_actions import (
+    Deeds,
+    letter_of,
+    read_deeds,
+    record_of,
+    records_of,
+    write_deeds,
+)
+
+if TYPE_CHECKING:
+    from headwater.views.view_manager import Views
+
+_RECORD, _PLACE, _AT = "_record", "_place", "_appended_at"
+ATTEMPTS_MAX = 100
+"""So often an append is done again because somebody else appends to the same partition."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Which record a letter is of."""
+
+    topic: TopicDefinition
+    partition: int
+    offset: int
+
+
+class ViewShelf:
+    """What views refuse."""
+
+    kind: ClassVar[str] = "view"
+    lingers: ClassVar[bool] = True
+
+    def __init__(self, log: Log, views: Callable[[], Views]) -> None:
+        self._log = log
+        self._views = views
+
+    def owners(self) -> list[str]:
+        """Views that divert rows."""
+        return [
+            name for name, view in sorted(definitions(self._log).items()) if _errors(name) in derived_of(view)
+        ]
+
+    def letters(self, owner: str, letter: str | None = None) -> list[Letter]:
+        """The rows of its errors at the newest tick."""
+        views, topics = self._views(), self._log.topics()
+        if views.store.latest() is None:
+            return []
+        errors = views.reads.contents(_errors(owner))
+        if letter is not None:
+            offset = letter.rpartition("-")[2]
+            errors = errors.filter(pc.equal(errors["_offset"].cast(pa.string()), offset))
+        return self._letters(owner, errors, topics)
+
+    def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
+        """They are chosen as columns, because there may be very many."""
+        views, topics = self._views(), self._log.topics()
+        if views.store.latest() is None:
+            return Pile([])
+        errors = views.reads.contents(_errors(owner))
+        if not errors.num_rows:
+            return Pile([])
+        records = records_of(errors)
+        is_acted_on = pc.is_in(records, value_set=pa.array(deeds.records(owner), pa.string()))
+        place = pa.array(np.arange(errors.num_rows))
+        others = pa.table({_RECORD: records, _AT: errors[_AT], _PLACE: place}).filter(pc.invert(is_acted_on))
+        if pc.count_distinct(others[_RECORD]).as_py() < others.num_rows:  # records that fail in several ways
+            once = others.group_by(_RECORD).aggregate([(_PLACE, "max")])[f"{_PLACE}_max"]
+            others = others.filter(pc.is_in(others[_PLACE], value_set=once))
+        total = others.num_rows
+        if count < total:
+            order = [(_AT, "descending"), (_RECORD, "descending")]
+            others = others.take(pc.select_k_unstable(others, count, order)) if count else others.slice(0, 0)
+        acted_on = np.flatnonzero(is_acted_on.to_numpy())
+        chosen = np.concatenate([acted_on, others[_PLACE].to_numpy()])
+        return Pile(self._letters(owner, errors.take(pa.array(chosen)), topics), total - others.num_rows)
+
+    def waiting(self, owner: str, deeds: Deeds) -> int:
+        """How many letters of an owner wait for somebody; ViewUnavailableError if it is no part of the tick."""
+        pile = self.newest(owner, 0, deeds)
+        return pile.more + sum(known(one, deeds, lingers=True).state in OPEN for one in pile.letters)
+
+    def _letters(self, owner: str, errors: pa.Table, topics: Mapping[str, TopicDefinition]) -> list[Letter]:
+        places = errors.select(["_topic", "_partition", "_offset"]).to_pylist()
+        known = {name: topic.incarnation for name, topic in topics.items()}
+        columns = (errors[name].to_pylist() for name in ("_error", "_row"))
+        times = errors["_appended_at"].cast(pa.int64()).to_pylist()
+        return [
+            Letter(
+                letter_of(owner, place),
+                self.kind,
+                owner,
+                error,
+                row,
+                at,
+                known.get(place["_topic"], 0),
+                record=record_of(place),
+            )
+            for place, error, row, at in zip(places, *columns, times, strict=True)
+        ]
+
+    # --- editing ---------------------------------------------------------------------------------------------------
+
+    def columns(self, letter: Letter) -> pa.Schema:
+        """Those of its topic; UsageError if that is not for people to write to."""
+        place = self._place(letter)
+        self._refuse_filled(place.topic)
+        return place.topic.given.schema
+
+    def edited(self, known: LetterState, values: Mapping[str, Any]) -> Edited:
+        """The record, or the row that it was edited to, with other values; fit for its topic."""
+        place = self._place(known.letter)
+        original = self._record(place, known.letter)
+        edit, row = known.edit, dict(original)
+        if edit is not None and edit.edited_arrow is not None:
+            row |= unpacked(edit.edited_arrow).to_pylist()[0]
+        for name in place.topic.key:
+            if name in values and values[name] != original[name]:
+                raise UsageError(
+                    f"{name!r} is the key of topic {place.topic.name!r}: with another one it would be another row",
+                    hint=f"append the row that is meant, and drop {known.id}",
+                )
+        row |= values
+        fit = conform([row], place.topic).select(place.topic.given.schema.names)
+        return Edited(as_json(original), as_json(fit.to_pylist()[0]), packed(fit))
+
+    def _refuse_filled(self, topic: TopicDefinition) -> None:
+        """UsageError if a topic is filled by a source or a sink, and by nobody else."""
+        if topic.captured_by is not None:
+            raise UsageError(
+                f"topic {topic.name!r} is filled by source {topic.captured_by!r}, and by nothing else",
+                hint="correct the row where it is captured from: the change comes by itself; or drop the letter",
+                topic=topic.name,
+            )
+        for entry in self._log.entries(SINK).values():
+            made = SinkDefinition.from_document(entry.document)
+            if made.kind != "topic":
+                continue
+            kept = topics_of(self._log, made.name, str(made.options["topic"]))
+            if topic.name.lower() in map(str.lower, filter(None, asdict(kept).values())):
+                raise UsageError(
+                    f"topic {topic.name!r} is kept by sink {made.name!r} as view {made.view!r} is",
+                    hint=f"correct what {made.view} is made from; or drop the letter",
+                    topic=topic.name,
+                )
+
+    def _place(self, letter: Letter) -> _Place:
+        topic, partition, offset = letter.id.partition("/")[2].rsplit("-", 2)
+        return _Place(self._log.topic(topic), int(partition), int(offset))
+
+    def _record(self, place: _Place, letter: Letter) -> dict[str, Any]:
+        names = place.topic.given.schema.names
+        try:
+            batches = self._log.read(place.topic.name, place.partition, place.offset, place.offset + 1, names)
+            rows = [row for batch in batches for row in batch.to_pylist()]
+        except GapError:
+            rows = []
+        if len(rows) != 1:
+            raise UsageError(
+                f"the record of {letter.id} was removed from its topic, and cannot be edited",
+                hint=f"append the row that is meant to {place.topic.name}, and drop the letter",
+            )
+        found: dict[str, Any] = rows[0]
+        return found
+
+    # --- replaying -------------------------------------------------------------------------------------------------
+
+    def replay(self, owner: str, chosen: Sequence[LetterState], note: Note, *, force: bool) -> dict[str, str]:
+        """Append what was edited, each in one append with the record of it."""
+        left = {}
+        readers = _Readers(self._log, self._views())
+        for one in chosen:
+            if one.state == "dropped":
+                left[one.id] = f"it was dropped by {one.deeds[-1].who}; an edit takes it up again"
+            elif one.edit is None:
+                left[one.id] = (
+                    f"view {owner} refuses it as it is: edit it, or replace the view by one that takes it"
+                )
+            else:
+                why = self._append(one, note, readers, force)
+                left |= {} if why is None else {one.id: why}
+        return left
+
+    def _append(self, one: LetterState, note: Note, readers: _Readers, force: bool) -> str | None:
+        place = self._place(one.letter)
+        self._refuse_filled(place.topic)
+        assert one.edit is not None
+        assert one.edit.edited_arrow is not None
+        row = conform(unpacked(one.edit.edited_arrow), place.topic)
+        if not place.topic.key and not force and (users := readers.of(one.letter.owner, place)):
+            reads = "reads" if len(users) == 1 else "read"
+            return (
+                f"{' and '.join(users)} {reads} the record as it is, and would see the correction beside it: "
+                "force replays it all the same"
+            )
+        assert one.letter.record is not None
+        noted = (one.letter, replace(one.letter, id=one.letter.record))
+        what = {"action": "replay", "settled": True, "edited": one.edit.edited}
+        done = [note.deed(letter, **what) for letter in noted]
+        seen = place.offset + 1
+        for _ in range(ATTEMPTS_MAX):
+            end = self._log.partitions(place.topic.name)[place.partition].end
+            if place.topic.key and not force:
+                if (why := self._replaced(place, row, seen, end)) is not None:
+                    return why
+                seen = end
+            try:
+                write_deeds(
+                    self._log,
+                    done,
+                    one.versions,
+                    rows={place.topic.name: row},
+                    expect={place.topic.name: {place.partition: end}} if place.topic.key else {},
+                )
+                return None
+            except ConflictError:
+                now = read_deeds(self._log)
+                if any(now.version(name) != version for name, version in one.versions.items()):
+                    again = known(one.letter, now, lingers=True)
+                    if again.state == "replayed":
+                        return f"{again.deeds[-1].who} has just replayed it"
+                    return "somebody else has just acted on it: look at it again"
+        return f"others write to topic {place.topic.name} all the time: try again"
+
+    def _replaced(self, place: _Place, row: pa.RecordBatch, start: int, end: int) -> str | None:
+        """What is said where a record from `start` on has the key of a row, or may have had it."""
+        names = list(place.topic.key)
+        high, low = identities(row.select(names).columns, 1, exact=False)
+        try:
+            for batch in self._log.read(place.topic.name, place.partition, start, end, names):
+                highs, lows = identities(batch.select(names).columns, batch.num_rows, exact=False)
+                if bool(((highs == high) & (lows == low)).any()):
+                    return "a newer record of its key is there: force replaces that one"
+        except GapError:
+            return (
+                f"later records of topic {place.topic.name} were removed, so that nobody can say whether one of its key was "
+                "among them: force replays it all the same"
+            )
+        return None
+
+
+class _Readers:
+    """Who else reads a record of a topic."""
+
+    def __init__(self, log: Log, views: Views) -> None:
+        self._log = log
+        self._views = views
+        self._refused: dict[str, pa.ChunkedArray | None] = {}
+
+    def of(self, owner: str, place: _Place) -> list[str]:
+        """The views beside the owner that have not refused a record: they used it, or may yet. Those that refused it too take the
+        one correction."""
+        record = record_of(
+            {"_topic": place.topic.name, "_partition": place.partition, "_offset": place.offset}
+        )
+        views = sorted(definitions(self._log).items())
+        readers = [name for name, view in views if name != owner and place.topic.name in view.reads]
+        return [name for name in readers if not self._has_refused(name, record)]
+
+    def _has_refused(self, view: str, record: str) -> bool:
+        refused = self._errors(view)
+        return refused is not None and len(refused) > 0 and pc.index(refused, record).as_py() >= 0
+
+    def _errors(self, view: str) -> pa.ChunkedArray | None:
+        """The records that a view refuses; None if it has none, or is no part of the tick."""
+        if view not in self._refused:
+            found: pa.ChunkedArray | None = None
+            if _errors(view) in derived_of(definitions(self._log)[view]):
+                try:
+                    found = records_of(self._views.reads.contents(_errors(view)))
+                except ViewUnavailableError:
+                    found = None
+            self._refused[view] = found
+        return self._refused[view]
+
+
+def _errors(view: str) -> str:
+    return f"{view}.{ERRORS_NAME}"

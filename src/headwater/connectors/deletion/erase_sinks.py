@@ -1,0 +1,233 @@
+"""Followers of views that something was deleted from: each brought to where it holds nothing of it, and what can be said of the rest.
+
+A target that holds rows by key is level with its view once it stands at the tick that made the view anew: rows that changed
+were replaced there. One that keeps what it was given (an index with deleted documents in it, files that are only added to) is
+filled anew beside and switched, and the old one dropped, as is a version that somebody had kept. What the target itself keeps of its
+past is asked for each time, where it can be; what was sent on is out of reach, and is said so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from headwater.catalog.connectors import SINK, SinkDefinition
+from headwater.connectors.deletion.copied_topics import replaced
+from headwater.connectors.manage.rebuild_sink import drop_old, old, rebuild
+from headwater.core.clock import Clock
+from headwater.core.errors import ConflictError, HeadwaterError
+from headwater.core.faults import Component
+from headwater.engine.collections.collections import view_of
+from headwater.engine.deletion.rebuild_after_delete import views_of
+from headwater.log.deletion_entries import DeletionEntry, deletion_entries, put_deletion
+from headwater.log.protocol import Log
+from headwater.sinks.base.target import PastKeeping, Since, Target, TargetPast
+from headwater.sinks.registry import is_readable, wanted_of
+from headwater.sinks.topic.versions import topics_of
+from headwater.state.manifest import Manifest
+
+if TYPE_CHECKING:
+    from headwater.connectors.manage.sink_manager import Sinks
+
+BEYOND: Mapping[str, str] = {
+    "postgres": "the server's own backups, and its log of changes where that is archived",
+    "redis": "what the server has written to its append-only file or snapshots, until they are written anew",
+    "lake": "files that no snapshot names any more, until they are removed as orphans",
+    "topic": "readers of the topic that have copied its records",
+    "webhook": "what was delivered",
+    "python": "what was delivered",
+}
+"""By kind, what of a target's past no sink can reach."""
+KEEPING: Mapping[str, str] = {
+    "postgres": "dead tuples of the table, once it is level, until it is vacuumed",
+    "lake": "older snapshots of the table, once it is level, until they are expired",
+}
+"""By kind, what a target keeps of its past and can be asked about."""
+_EXCISED = ("to be excised then", "were excised")
+"""Before and after it was."""
+
+
+@dataclass(frozen=True)
+class SinkErasure:
+    """A sink of a view that something was deleted from: since when it holds nothing of it, None while it may."""
+
+    sink: str
+    kind: str
+    at: int | None
+    detail: str
+    beyond: str | None
+    past: TargetPast | None = None
+    """What the target itself keeps of its past, if it is of a kind that does."""
+
+
+class ProbedTargets:
+    """Targets that are asked about their past, each connected to once, however many deletions there are to tell of."""
+
+    def __init__(self, sinks: Sinks) -> None:
+        self._sinks = sinks
+        self._targets: dict[str, Target | HeadwaterError] = {}
+
+    def __enter__(self) -> ProbedTargets:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for target in self._targets.values():
+            if not isinstance(target, HeadwaterError):
+                target.close()
+
+    def past(self, made: SinkDefinition, since: Since) -> TargetPast:
+        """What a target says."""
+        try:
+            target = self._target(made.name)
+            assert isinstance(target, PastKeeping), made.kind
+            return target.past(since)
+        except HeadwaterError as error:
+            was = self._targets.get(made.name)
+            if was is not None and not isinstance(was, HeadwaterError):
+                was.close()
+            self._targets[made.name] = error
+            return TargetPast(None, f"{KEEPING[made.kind]}: it could not be asked, {error.message}")
+
+    def _target(self, name: str) -> Target:
+        known = self._targets.get(name)
+        if known is None:
+            known = self._targets[name] = self._sinks.prepared(name)
+        if isinstance(known, HeadwaterError):
+            raise known
+        return known
+
+
+def followed(
+    log: Log,
+    manifest: Manifest | None,
+    sinks: Sinks,
+    entry: DeletionEntry,
+    asked: ProbedTargets | None = None,
+) -> list[SinkErasure]:
+    """The sinks that follow what a deletion touches, as far as the newest tick says; with `asked`, what they keep of their past."""
+    views = {name.lower() for name in views_of(log, manifest, entry)}
+    done = entry.sinks
+    found = []
+    for name, made in sinks.definitions().items():
+        if view_of(made.view).lower() in views:
+            at = done.get(name)
+            detail = "to be filled anew" if _is_filled_anew(made) else "to be brought level"
+            if at is not None:
+                detail = "filled anew" if _is_filled_anew(made) else "brought level"
+            past = None
+            if asked is not None and made.kind in KEEPING:
+                past = TargetPast(None, KEEPING[made.kind])
+                if at is not None:
+                    past = asked.past(made, Since(entry.tick or 0, entry.at, at))
+            beyond = BEYOND.get(made.kind)
+            if made.kind == "topic" and entry.excises:
+                detail = f"{detail}, and the records that it had copied {_EXCISED[at is not None]}"
+            found.append(SinkErasure(name, made.kind, at, detail, beyond, past))
+    return found
+
+
+def _is_filled_anew(made: SinkDefinition) -> bool:
+    """Whether a target keeps what it was given although it is replaced."""
+    return made.kind == "search" or (
+        is_readable(made) and made.kind != "topic" and wanted_of(made).mode != "upsert"
+    )
+
+
+class Erasure:
+    """Brings sinks to where they hold nothing of what was deleted."""
+
+    def __init__(self, log: Log, clock: Clock, sinks: Callable[[], Sinks]) -> None:
+        self._log = log
+        self._clock = clock
+        self._sinks = sinks
+        self._component = Component(log.faults, "background", "deletion in sinks")
+        self._thread: threading.Thread | None = None
+        self.excise: Callable[[DeletionEntry, str, str, Mapping[int, list[int]]], None] | None = None
+        """Who removes records that a sink has copied to a topic, for an excision that reaches them."""
+
+    def look(self) -> None:
+        """Begin beside an engine, if something is to be done and nothing under way."""
+        if self._due() and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._quietly, name="headwater-erase", daemon=True)
+            self._thread.start()
+
+    def _quietly(self) -> None:
+        try:
+            self.follow()
+        except Exception as error:  # noqa: BLE001 - the next look tries again
+            self._component.failed(
+                error, "what was deleted may still be in sinks; `headwater deletions` tells where"
+            )
+        else:
+            self._component.works()
+
+    def _due(self) -> list[DeletionEntry]:
+        if not self._log.entries(SINK):
+            return []
+        entries = deletion_entries(self._log).values()
+        return [e for e in entries if e.tick is not None and not e.followed]
+
+    def follow(self) -> bool:
+        """Do what can be done now, and whether copies were excised thereby, which others may have to follow; the first error is
+        raised when all sinks have been tried."""
+        failed: HeadwaterError | None = None
+        excised = False
+        for entry in self._due():
+            done = dict(entry.sinks)
+            open_ = False
+            for one in followed(self._log, None, self._sinks(), entry):
+                if one.at is not None:
+                    continue
+                assert entry.tick is not None, "it is due"
+                try:
+                    if self._bring(one.sink, entry.tick):
+                        excised |= one.kind == "topic" and self._excise_copies(one.sink, entry)
+                        done[one.sink] = self._clock.now_us()
+                    else:
+                        open_ = True
+                except HeadwaterError as error:
+                    failed, open_ = failed or error, True
+            followed_by = replace(entry, sinks=done, followed=not open_)
+            if followed_by != entry:
+                with suppress(ConflictError):
+                    put_deletion(self._log, followed_by, expect=entry.sequence)
+        if failed is not None:
+            raise failed
+        return excised
+
+    def _excise_copies(self, sink: str, entry: DeletionEntry) -> bool:
+        """Remove what a sink that is level had copied of what was excised; whether there was something."""
+        if not entry.excises or self.excise is None:
+            return False
+        made = self._sinks().definitions()[sink]
+        topic = topics_of(self._log, sink, str(made.options["topic"])).in_force
+        found = replaced(self._log, self._log.topic(topic), entry.since or 0)
+        if found:
+            self.excise(entry, sink, topic, found)
+        return bool(found)
+
+    def _bring(self, name: str, tick: int) -> bool:
+        """Whether a sink holds nothing any more from before a tick."""
+        sinks = self._sinks()
+        if _has_versions(sinks, name):
+            drop_old(sinks, name)
+        if _is_filled_anew(sinks.definitions()[name]):
+            rebuild(sinks, name, verify=False)
+            drop_old(sinks, name)
+            if sinks.is_open(name):
+                sinks.resume(name)  # it may have stopped: rows that only come are gone in its view
+            return True
+        stands = sinks.status(name).status.tick
+        return stands is not None and stands >= tick
+
+
+def _has_versions(sinks: Sinks, name: str) -> bool:
+    if not is_readable(sinks.definitions()[name]):
+        return False
+    try:
+        return old(sinks, name) is not None
+    except HeadwaterError:  # a kind that another version cannot be built beside has none that was kept
+        return False

@@ -1,0 +1,64 @@
+"""Building a sink anew beside itself: which of its versions is in force, for `ws.sink(name)` and `headwater rebuild`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headwater.core.errors import UsageError
+from headwater.sinks.base.sink_rebuild import Rebuilt, Step
+
+if TYPE_CHECKING:
+    from headwater.connectors.manage.sink_manager import Sinks
+
+Told = Callable[[Step], None]
+
+
+def rebuild(sinks: Sinks, name: str, *, verify: bool = True, told: Told = lambda step: None) -> Rebuilt:
+    """Fill a new version of a sink beside the one in force, compare it with the view, and put it in force."""
+    refuse_read_topic(sinks, name)
+    with sinks.versions(name, told) as versions:
+        return versions.build(verify=verify)
+
+
+def back(sinks: Sinks, name: str, *, verify: bool = True, told: Told = lambda step: None) -> Rebuilt:
+    """Bring the version from before the last rebuild level, and put it in force again."""
+    refuse_read_topic(sinks, name)
+    with sinks.versions(name, told) as versions:
+        return versions.back(verify=verify)
+
+
+def drop_old(sinks: Sinks, name: str) -> str:
+    """Remove the version from before the last rebuild; what it was called."""
+    _refuse_read_old(sinks, name)
+    with sinks.versions(name) as versions:
+        return versions.drop_old()
+
+
+def old(sinks: Sinks, name: str) -> str | None:
+    """What the version from before the last rebuild is called; None if none is kept."""
+    with sinks.versions(name) as versions:
+        return versions.old()
+
+
+def refuse_read_topic(sinks: Sinks, name: str) -> None:
+    """UsageError if views or cursors read the topic of a sink: they would go on reading the old one, which nobody fills any
+    more."""
+    topics = sinks.topics_of(name)
+    if topics is not None and (readers := sinks.declared.readers_of(topics.in_force)):
+        raise UsageError(
+            f"topic {topics.in_force!r} of sink {name!r} is read by {', '.join(readers)}, and a topic cannot be renamed",
+            hint=f"`headwater verify --repair` mends its records in place; or make another sink, and have {readers[0]} read that",
+            sink=name,
+        )
+
+
+def _refuse_read_old(sinks: Sinks, name: str) -> None:
+    """UsageError if the topic that was kept is read."""
+    topics = sinks.topics_of(name)
+    if topics is not None and topics.old is not None and (readers := sinks.declared.readers_of(topics.old)):
+        raise UsageError(
+            f"topic {topics.old!r} cannot be dropped: it is read by {', '.join(readers)}",
+            hint=f"drop what reads it first; sink {name!r} writes to topic {topics.in_force!r}",
+            sink=name,
+        )

@@ -1,0 +1,85 @@
+"""Copies of private values that sinks and alerts would make in the log: as private as they are, or refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwater.catalog.connectors import SINK, AlertDefinition, SinkDefinition
+from headwater.catalog.definitions import ViewDefinition
+from headwater.core.errors import StatementError
+from headwater.engine.collections.collections import view_of
+from headwater.engine.collections.dependencies import above, private_below
+from headwater.engine.collections.workload import definitions
+from headwater.log.protocol import Log
+from headwater.sinks.registry import wanted_of
+from headwater.sinks.topic.versions import topics_of
+
+if TYPE_CHECKING:
+    from headwater.views.view_manager import Views
+
+
+def refuse_plain_letters(log: Log, made: SinkDefinition, view: str) -> None:
+    """StatementError if a sink of this view would put rows with private values on the topic of its errors."""
+    topic = private_below(log, view)
+    if topic is not None and wanted_of(made).on_error == "divert":
+        raise StatementError(
+            f"sink {made.name!r} cannot divert: view {view!r} reads {topic}, which has private columns, and rows that "
+            "the target refuses would be kept in plain",
+            hint="leave on_error out: the sink stops before such a row, and says why",
+        )
+
+
+def private_in_copy(log: Log, views: Views, made: SinkDefinition, view: str) -> tuple[tuple[str, str], ...]:
+    """The columns of a sink's topic that are to be private, each with its subject's. StatementError if nothing says whose one is:
+    unless the topic is there, and the column private in it by what somebody else knows."""
+    if made.kind != "topic" or private_below(log, view) is None:
+        return ()
+    from headwater.views.private_copies import Copied, copied_by_view
+
+    described = views.names.describe(view)
+    if described.name == view:
+        found = copied_by_view(log, views.tools().catalog, described, made.key)
+    else:  # whole rows of topics, which it gives beside its own
+        found = [Copied(name, None, None) for name in views.names.columns(view).names]
+    target = log.topics().get(str(made.options.get("topic", "")))
+    there = {} if target is None else dict(target.private)
+    for one in found:
+        if one.by is None and one.column not in there:
+            raise StatementError(
+                f"sink {made.name!r} would copy private values in plain: {one.why} of view {view!r}",
+                hint=f"{one.remedy}; or CREATE TOPIC first, with {one.column} PRIVATE BY the subject",
+            )
+    return tuple((one.column, one.by) for one in found if one.by is not None)
+
+
+def refuse_plain_replacement(log: Log, views: Views, made: ViewDefinition) -> None:
+    """StatementError if a view that takes the place of another would have private values where sinks copy them in plain."""
+    if not any(topic.private for topic in log.topics().values()):
+        return
+    from headwater.views.private_copies import copied_by_view
+
+    touched, known = above(log, made.name), definitions(log)
+    for sink in map(SinkDefinition.from_document, (e.document for e in log.entries(SINK).values())):
+        name = next((v for v in touched if v.lower() == view_of(sink.view).lower()), None)
+        if sink.kind != "topic" or name is None:
+            continue
+        view = made if name == made.name else known[name]
+        found = copied_by_view(log, views.tools().catalog, view, sink.key, instead=made)
+        target = log.topics().get(topics_of(log, sink.name, str(sink.options["topic"])).in_force)
+        there = dict(sink.private) if target is None else dict(target.private)
+        for one in found:
+            if one.column not in there or one.by not in (None, there[one.column]):
+                raise StatementError(
+                    f"view {made.name!r} would have private values that sink {sink.name!r} copies in plain: column "
+                    f"{one.column!r} of view {name!r}",
+                    hint=f"DROP SINK {sink.name} first, and make it again afterwards with another topic",
+                )
+
+
+def refuse_plain_rows(log: Log, made: AlertDefinition, view: str) -> None:
+    """StatementError if an alert on this view would keep rows with private values."""
+    if (topic := private_below(log, view)) is not None:
+        raise StatementError(
+            f"alert {made.name!r} would keep private values in plain: view {view!r} reads {topic}, which has private columns",
+            hint="have it watch a view that reads none, or copy what it needs to a topic without them",
+        )

@@ -1,0 +1,63 @@
+"""A look at sinks that nobody waits long for: a target that does not answer holds up no one who only wants to know."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from headwater.connectors.manage.sink_manager import Sinks
+from headwater.connectors.manage.sink_statuses import SinkStatus
+from headwater.core.errors import HeadwaterError
+from headwater.sinks.base.sink_status import SinkLag, State, Status
+
+PATIENCE_S = 2.0
+"""So long targets have to say where they stand, all of them together."""
+
+
+def look_at(sinks: Sinks, names: Iterable[str]) -> dict[str, SinkStatus]:
+    """How sinks are doing, by name. Of those that are kept in step, here or elsewhere, that is known; the targets of the others
+    are asked, all at once: by connections that are there, or by ones of their own, which go when they have answered. So are those
+    that have refused rows of which some may have been dropped; where they do not answer, none is counted."""
+    known = {name: SinkStatus.told(facts) for name, facts in sinks.facts().items()}
+    found: dict[str, SinkStatus] = {}
+    news = threading.Condition()
+    wanted = list(names)
+    for name in wanted:
+        if name in known and not sinks.may_have_dropped(known[name]):
+            with news:
+                found[name] = known[name]
+            continue
+        is_apart = not sinks.is_open(name)
+        asked = sinks.apart() if is_apart else sinks
+        threading.Thread(target=_ask, args=(asked, is_apart, name, found, news), daemon=True).start()
+    with news:
+        news.wait_for(lambda: len(found) == len(wanted), PATIENCE_S)
+        told = dict(found)
+    silent = f"its target has not answered within {PATIENCE_S:g} s"
+    return {name: told.get(name) or known.get(name) or _unanswered(sinks, name, silent) for name in wanted}
+
+
+def _unanswered(sinks: Sinks, name: str, silent: str) -> SinkStatus:
+    """The status of a sink whose target has not answered."""
+    stopped = sinks.stopped(name)
+    return _not_known(name, "retrying", silent) if stopped is None else _not_known(name, "stopped", stopped)
+
+
+def _ask(
+    sinks: Sinks, is_apart: bool, name: str, found: dict[str, SinkStatus], news: threading.Condition
+) -> None:
+    try:
+        told = sinks.status(name)
+    except HeadwaterError as error:
+        told = _not_known(name, "stopped", error.message)
+    except Exception as error:  # noqa: BLE001 - who only looks is told, whatever it is
+        told = _not_known(name, "stopped", f"{type(error).__name__}: {error}")
+    with news:
+        found[name] = told
+        news.notify_all()
+    if is_apart:
+        sinks.stop()
+
+
+def _not_known(name: str, state: State, reason: str) -> SinkStatus:
+    return SinkStatus(Status(name, state, reason), SinkLag(0, None, 0.0))

@@ -1,0 +1,123 @@
+"""How sinks are doing, as far as this process knows or is told by the one that keeps them in step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from headwater.connectors.dead_letter_store.sink_letters import count_dropped, incarnation_of
+from headwater.connectors.manage.sink_declarations import FAULT, SinkDeclarations
+from headwater.connectors.manage.sink_runners import SinkRunners
+from headwater.connectors.manage.status_board import Board
+from headwater.core.errors import HeadwaterError
+from headwater.log.protocol import Log
+from headwater.sinks.base.applier import SinkLag, Status
+from headwater.sinks.base.rejected_rows import Withheld
+from headwater.sinks.base.target import SinkCheckpoint
+from headwater.sinks.registry import is_readable, keeper_of
+from headwater.views.dead_letter_actions import read_deeds
+
+
+@dataclass(frozen=True)
+class SinkStatus:
+    """How a sink is doing, as far as this process knows, and how far it is behind its view. `dropped` are those of its withheld
+    rows that somebody has dropped."""
+
+    status: Status
+    lag: SinkLag
+    dropped: int = 0
+
+    @staticmethod
+    def told(facts: Mapping[str, Any]) -> SinkStatus:
+        """As the news of a sink that is kept in step has it."""
+        return SinkStatus(Status(**facts["status"]), SinkLag(**facts["lag"]), facts.get("dropped", 0))
+
+
+class SinkStatuses:
+    """The statuses of all sinks of a workspace."""
+
+    def __init__(self, declared: SinkDeclarations, runners: SinkRunners, log: Log, board: Board) -> None:
+        self._declared = declared
+        self._runners = runners
+        self._log = log
+        self._board = board
+
+    def get(self, name: str) -> SinkStatus:
+        """How a sink is doing, with how many of its letters were dropped."""
+        return self._with_dropped(name, self._status(name), lambda: self.withheld(name))
+
+    def may_have_dropped(self, told: SinkStatus) -> bool:
+        """Whether a sink's target is to be asked for the rows that it has refused, to count those that were dropped."""
+        return told.status.withheld > 0 and bool(read_deeds(self._log).by_letter)
+
+    def _status(self, name: str) -> SinkStatus:
+        """How a sink is doing. Where it is not kept in step here, that is as the process which does tells it; where none does,
+        its target is asked where it stands."""
+        known = self._runners.known(name)
+        if known is None or not known.running:
+            news = self._board.read()
+            if news is not None and name in news.sinks:
+                return SinkStatus.told(news.sinks[name])
+        try:
+            runner, _ = self._runners.get(name)
+        except HeadwaterError as error:  # this process lacks what it takes, such as a user's function
+            return SinkStatus(Status(name, "stopped", error.message), SinkLag(0, None, 0.0))
+        applier = runner.applier
+        if not runner.running:
+            try:
+                applier.look()
+            except HeadwaterError as error:
+                applier.report.note("retrying" if error.retryable else "stopped", error.message)
+        status, reason = applier.status(), None if runner.running else self.stopped(name)
+        if reason is not None:
+            status = replace(status, state="stopped", reason=reason)
+        return SinkStatus(status, applier.lag())
+
+    def stopped(self, name: str) -> str | None:
+        """What has stopped a sink when it was last kept in step, by whichever process; None if nothing has."""
+        found = (
+            fault.reason for fault in self._log.faults.current() if (fault.kind, fault.name) == (FAULT, name)
+        )
+        return next(found, None)
+
+    def news(self) -> dict[str, dict[str, Any]]:
+        """Of the sinks that are kept in step here."""
+        found = {}
+        for name, runner in self._runners.running().items():
+            applier = runner.applier
+            told = SinkStatus(applier.status(), applier.lag())
+            found[name] = asdict(self._with_dropped(name, told, applier.refused))
+        return found
+
+    def _with_dropped(self, name: str, told: SinkStatus, withheld: Callable[[], Withheld]) -> SinkStatus:
+        """With how many of the rows that its target refuses were dropped, as far as that can be said."""
+        with suppress(HeadwaterError):
+            if self.may_have_dropped(told):
+                deeds, anew = read_deeds(self._log), incarnation_of(self._log, name)
+                return replace(told, dropped=count_dropped(name, withheld(), deeds, anew))
+        return told
+
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is known of each sink that is kept in step, here or in another process."""
+        here = self.news()
+        news = None if here else self._board.read()
+        return here if news is None else news.sinks
+
+    def withheld(self, name: str) -> Withheld:
+        """The rows that a sink's target has refused."""
+        made = self._declared.get(name)
+        if is_readable(made):
+            return self._runners.get(name)[0].applier.withheld()
+        text = keeper_of(made, self._log).read()
+        stand = None if text is None else SinkCheckpoint.parse(text)
+        return Withheld.decode(b"" if stand is None else stand.withheld, self._declared.shape_of(made).schema)
+
+    def is_kept_elsewhere(self, name: str) -> bool:
+        """Whether another process keeps a sink in step."""
+        known = self._runners.known(name)
+        if known is not None and known.running:
+            return False
+        news = self._board.read()
+        return news is not None and name in news.sinks

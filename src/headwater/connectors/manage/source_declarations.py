@@ -1,0 +1,140 @@
+"""The sources that are declared: what fills which topics."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headwater.catalog.connectors import SOURCE, SourceDefinition, altered
+from headwater.catalog.definitions import TopicDefinition
+from headwater.catalog.definitions import difference as topic_difference
+from headwater.connectors.manage.declarations import ConnectorDeclarations
+from headwater.connectors.manage.source_schema_evolution import define
+from headwater.core.errors import (
+    HeadwaterError,
+    SourceError,
+    SourceExistsError,
+    SourceNotFoundError,
+    UsageError,
+)
+from headwater.log.protocol import Entry, Log
+from headwater.sources.base import SelfRestarting
+from headwater.sources.registry import DeclaredSource, open_source
+from headwater.sources.source_faults import KIND, clear_all
+from headwater.sources.source_runner import producer_of
+from headwater.sql.statements import CreateSource, SetSource
+
+if TYPE_CHECKING:
+    from headwater.views.view_manager import Views
+
+_LOOKED_AT = {"url", "tables", "types", "path", "columns"}
+"""Options that are tried before they are set."""
+SPILL = "staging"
+"""Below the workspace: for what a source cannot hold in memory."""
+
+
+class SourceDeclarations:
+    """The declared sources of a workspace. One is connected to when its declaration is checked."""
+
+    def __init__(self, log: Log, root: Path, views: Callable[[], Views]) -> None:
+        self._log = log
+        self._root = root
+        self._views = views
+        self.entries = ConnectorDeclarations(
+            log, SOURCE, SourceDefinition.from_document, SourceExistsError, SourceNotFoundError
+        )
+
+    def open(self, made: SourceDefinition) -> DeclaredSource:
+        """The source of a declaration, not connected yet."""
+        return open_source(made, self._log, self._root / SPILL)
+
+    def create(self, statement: CreateSource) -> None:
+        """CREATE SOURCE: connects, sees that it can be captured, and makes its topics, so that views may read them at once."""
+        if not self.entries.is_new(statement):
+            return
+        made = statement.definition
+        source = self.open(made)
+        try:
+            topics = source.check()
+        finally:
+            source.close()
+        self._fill(made.name, topics)
+        self.entries.put(replace(made, generation=self._generation(made.name)))
+        clear_all(self._log.faults, made.name)
+
+    def _fill(self, name: str, topics: Sequence[TopicDefinition]) -> None:
+        """Make the topics of a source, or give them its columns."""
+        for topic in topics:
+            self._refuse_other(name, topic)
+        for topic in topics:
+            define(self._log, self._views, topic)
+
+    def _generation(self, name: str) -> int:
+        """That of the source which is replaced; one that nobody has had where an earlier one was dropped."""
+        entry = self._log.entries(SOURCE).get(name)
+        if entry is not None:
+            return self.entries.read(entry).generation
+        return next(g for g in itertools.count() if self._log.producer(producer_of(name, g)) is None)
+
+    def _refuse_other(self, name: str, topic: TopicDefinition) -> None:
+        existing = self._log.topics().get(topic.name)
+        if existing is None or existing.captured_by == name:
+            return
+        whose = f"source {existing.captured_by!r}" if existing.captured_by else "somebody else"
+        raise UsageError(
+            f"source {name!r} cannot fill topic {topic.name!r}: it is there already, and filled by {whose}",
+            detail="\n    ".join(topic_difference(existing, topic)),
+            hint=f"give it another topic, such as {name}_{topic.name}: tables = '... AS ...', or topic = '...'",
+            topic=topic.name,
+            source=name,
+        )
+
+    def drop(self, entry: Entry) -> None:
+        """DROP SOURCE: what it made outside is removed; its topics stay, and nobody fills them any more."""
+        source = self.open(self.entries.read(entry))
+        try:
+            source.drop()
+        finally:
+            source.close()
+        self._log.drop_entry(SOURCE, entry.name, expect=entry.sequence)
+        clear_all(self._log.faults, entry.name)
+
+    def set(self, statement: SetSource) -> None:
+        """ALTER SOURCE ... SET: whoever reads it, here or elsewhere, begins anew with these options, where it is."""
+        entry = self.entries.entry(statement.name)
+        was = self.entries.read(entry)
+        made = altered(was, statement.options)
+        if made == was:
+            return
+        source = self.open(made)
+        try:
+            topics = source.check() if _LOOKED_AT & set(statement.options) else []
+        finally:
+            source.close()
+        self._fill(made.name, topics)
+        self.entries.put(made, entry)
+        self._log.faults.clear(KIND, made.name)  # its tables stay stopped until they are read again
+
+    def begin_anew(self, entry: Entry) -> None:
+        """Make again what was made outside, and have everything read from the start. Until then the topics are as they are."""
+        name, made = entry.name, self.entries.read(entry)
+        source = self.open(made)
+        try:
+            source.drop()
+            source.check()
+        finally:
+            source.close()
+        self.entries.put(replace(made, generation=made.generation + 1), entry)
+        clear_all(self._log.faults, name)
+
+    def closes(self, entry: Entry, error: HeadwaterError) -> bool:
+        """Whether a source that has stopped is to be begun anew by itself, as its on_gap says."""
+        made = self.entries.read(entry)
+        known = self._log.producer(producer_of(made.name, made.generation))
+        if not isinstance(error, SourceError) or known is None or known.sequence < 0:
+            return False
+        source = self.open(made)
+        return isinstance(source, SelfRestarting) and source.begins_anew(error)

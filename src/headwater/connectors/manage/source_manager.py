@@ -1,0 +1,230 @@
+"""The sources of a workspace: what fills which topics, kept going here or brought up to now, and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater.catalog.connectors import SOURCE, SourceDefinition
+from headwater.connectors.manage.recent_counts import Recent
+from headwater.connectors.manage.source_declarations import SourceDeclarations
+from headwater.connectors.manage.source_orders import SourceOrders
+from headwater.connectors.manage.source_positions import parse_lsn, position_text
+from headwater.connectors.manage.source_runners import SourceRunners
+from headwater.connectors.manage.status_board import Board
+from headwater.connectors.manage.webhooks import NOT_SERVED, Hooks
+from headwater.core.arguments import whole_number
+from headwater.core.clock import Clock
+from headwater.log.protocol import Log
+from headwater.sources.base import AGAIN, AWAY, Backlog, Counting, OfTables, Retaining, Stated
+from headwater.sources.registry import HANDED_OVER
+from headwater.sources.source_faults import faults_of
+from headwater.sources.source_runner import Capture, Capturing, producer_of
+from headwater.sql.statements import AlterSource, DropSource
+
+if TYPE_CHECKING:
+    from headwater.views.view_manager import Views
+
+STOPPED = "stopped: "
+"""How the state of a source begins that an error has stopped."""
+LOST = ("malformed", "dropped_by_kernel", "dropped_here")
+"""What sources that listen count of what they did not take."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a source is doing: in words, and up to where the log has everything."""
+
+    state: str
+    position: str | None
+
+
+class SourceManager:
+    """Everything about sources: those that are declared, those that are read here, and how all of them are doing."""
+
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        root: Path,
+        views: Callable[[], Views],
+        board: Board,
+        hooks_board: Board,
+    ) -> None:
+        self._log = log
+        self._views = views
+        self._board = board
+        self.declared = SourceDeclarations(log, root, views)
+        self.runners = SourceRunners(self.declared, log, clock, views)
+        self.hooks = Hooks(log, clock, self.declared.entries, hooks_board)
+        """Those that are posted to."""
+        self._recent = Recent(clock)
+
+    # --- declared --------------------------------------------------------------------------------------------------
+
+    def definitions(self) -> Mapping[str, SourceDefinition]:
+        """What is declared, by name."""
+        return self.declared.entries.all()
+
+    def spelled(self, name: str) -> str:
+        """A source's name as it was declared; SourceNotFoundError."""
+        return self.declared.entries.entry(name).name
+
+    def position_of(self, after: str | int) -> int:
+        """A position in a source as a number, from what users have: for Postgres, an LSN."""
+        return parse_lsn(after) if isinstance(after, str) else whole_number(after, "after")
+
+    def drop(self, statement: DropSource) -> None:
+        """DROP SOURCE: what it made outside is removed; its topics stay, and nobody fills them any more."""
+        if statement.if_exists and statement.name not in self._log.entries(SOURCE):
+            return
+        entry = self.declared.entries.entry(statement.name)
+        self.runners.stop_one(entry.name)
+        self.declared.drop(entry)
+
+    def alter(self, statement: AlterSource) -> None:
+        """ALTER SOURCE: an order that whoever reads the source takes up, here or in another process, now or at its next start."""
+        entry = self.declared.entries.entry(statement.name)
+        if statement.action == "restart" and statement.table is None:
+            self.runners.stop_one(entry.name)
+            self.declared.begin_anew(entry)
+            return
+        source = self.declared.open(self.declared.entries.read(entry))
+        try:
+            SourceOrders(self._log).put(entry.name, source, statement)
+        finally:
+            source.close()
+
+    # --- at work ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Keep every source going from now on, each in a thread of its own. One that has stopped for a reason rests until it is
+        declared otherwise; one that is no longer declared ends."""
+        self.runners.start()
+
+    def stop(self) -> None:
+        """Stop all of them, each after the transaction under way."""
+        self.runners.stop()
+
+    def catch_up(self, timeout_s: float) -> None:
+        """Have the log hold everything that is committed in the sources by now."""
+        self.runners.catch_up(timeout_s)
+
+    def wait(self, name: str, sequence: int, timeout_s: float) -> None:
+        """Until the log has everything of a source up to a sequence; without an engine that is brought about."""
+        self.runners.wait(name, sequence, timeout_s)
+
+    def sequence(self, name: str) -> int:
+        """Up to where in a source the log has everything, as far as is known; -1 before the first."""
+        return self.runners.sequence(name)
+
+    # --- how they are doing ----------------------------------------------------------------------------------------
+
+    def told(self, name: str) -> Told:
+        """How a source is doing, as far as this process knows."""
+        running, sequence = self.runners.known(name), self.sequence(name)
+        kind = self.definitions()[name].kind
+        position = position_text(kind, sequence)
+        if kind in HANDED_OVER:
+            return Told(self.hooks.facts().get(name, {}).get("state", NOT_SERVED), None)
+        if running is None:
+            news = self._board.read()
+            if news is not None and name in news.sources:
+                return Told(str(news.sources[name]["state"]), position)
+            whole, _ = faults_of(self._log.faults, name)
+            if whole is not None:
+                return Told(f"{STOPPED}{whole.reason}", position)
+            elsewhere = self._views().engine() is not None
+            return Told("captured by another process" if elsewhere else "not running", position)
+        return Told(_state(running), position)
+
+    def stopped_tables(self, name: str) -> Mapping[str, str]:
+        """The tables of a source that are not captured any more, with the reason and what to do: of a source that is at work, here
+        or elsewhere, and of one that is not, as it was when it was last read."""
+        _, faults = faults_of(self._log.faults, name)
+        reasons = {
+            t: f"{fault.reason}; {fault.hint}" if fault.hint else fault.reason for t, fault in faults.items()
+        }
+        if name in (facts := self.facts()):
+            found: Mapping[str, str] = facts[name]["stopped_tables"]
+            return {**reasons, **found}
+        made = self.definitions()[name]
+        known = self._log.producer(producer_of(name, made.generation))
+        tables = ((known.note if known is not None else None) or {}).get("stopped", ())
+        again = f"ALTER SOURCE {name} RESTART takes it up again, or says what is in the way"
+        return {**dict.fromkeys(tables, again), **reasons}
+
+    def stopped(self) -> dict[str, str]:
+        """What has stopped, with the reason and what to do: sources, and single tables of sources as `source shop, table orders`."""
+        found = {}
+        for name in self.definitions():
+            whole, _ = faults_of(self._log.faults, name)
+            if whole is not None:
+                found[f"source {name}"] = f"{whole.reason}; {whole.hint}" if whole.hint else whole.reason
+            for table, reason in self.stopped_tables(name).items():
+                found[f"source {name}, table {table}"] = reason
+        return found
+
+    def news(self) -> dict[str, dict[str, Any]]:
+        """Of the sources that are kept going here."""
+        found = {}
+        for name, capturing in self.runners.all().items():
+            progress, capture = capturing.progress, capturing.capture
+            health = _health(capture)
+            counts, last_refused = _counted(capture)
+            found[name] = {
+                "state": (state := _state(capturing)),
+                "up": capturing.error is None and not state.startswith((AWAY, AGAIN)),
+                "rows": progress.rows,
+                "commits": progress.commits,
+                "committed_at": progress.committed_at,
+                "stopped_tables": _stopped(capture),
+                "retained_bytes": None if health is None else health.retained_bytes,
+                "behind_bytes": None if health is None else health.behind_bytes,
+                "over_budget": None if health is None else health.over_budget,
+                "counts": counts,
+                "recent_rejected": self._recent.of(name, sum(counts.get(what, 0) for what in LOST)),
+                "last_refused": last_refused,
+            }
+        return found
+
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is known of each source that is at work, here or in another process."""
+        news = None if self.runners.all() else self._board.read()
+        return {**(self.news() if news is None else news.sources), **self.hooks.facts()}
+
+
+def _stopped(capture: Capture | None) -> dict[str, str]:
+    """Why tables of a source are not captured any more, and what can be done, by table."""
+    if capture is None or not isinstance(capture.source, OfTables):
+        return {}
+    errors = dict(capture.source.stopped)
+    return {str(table): f"{error.message}; {error.hint}" for table, error in sorted(errors.items())}
+
+
+def _health(capture: Capture | None) -> Backlog | None:
+    """What the server of a source keeps for it, as far as that is known."""
+    if capture is None or not isinstance(capture.source, Retaining):
+        return None
+    return capture.source.health
+
+
+def _counted(capture: Capture | None) -> tuple[dict[str, int], list[str]]:
+    """What a source has counted, and what it has refused last."""
+    if capture is None or not isinstance(capture.source, Counting):
+        return {}, []
+    return dict(capture.source.counts), list(capture.source.last_refused)
+
+
+def _state(capturing: Capturing) -> str:
+    """What a source that runs here does, in words."""
+    if capturing.error is not None:
+        return f"{STOPPED}{capturing.error.message}"
+    if (passing := capturing.retries) is not None:
+        return f"{AGAIN}: {passing.message}"
+    if capturing.capture is None:
+        return "starting"
+    source = capturing.capture.source
+    return source.state if isinstance(source, Stated) else "capturing"

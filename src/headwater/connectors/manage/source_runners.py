@@ -1,0 +1,182 @@
+"""The sources that this process reads: each in a thread of its own, or once, up to what is committed in them now."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headwater.catalog.connectors import SOURCE
+from headwater.connectors.manage.source_declarations import SourceDeclarations
+from headwater.connectors.manage.source_orders import SourceOrders
+from headwater.connectors.manage.source_positions import position_text
+from headwater.connectors.manage.source_schema_evolution import define
+from headwater.core.clock import Clock
+from headwater.core.errors import HeadwaterError, UsageError
+from headwater.log.protocol import Entry, Log
+from headwater.sources.registry import HANDED_OVER, LISTENING
+from headwater.sources.source_faults import SourceFaults
+from headwater.sources.source_runner import Capture, Capturing, producer_of, too_slow
+
+if TYPE_CHECKING:
+    from headwater.views.view_manager import Views
+
+AT_ONCE_S = 0.05
+"""So long it is waited before a source is made to say how far it is."""
+
+
+class SourceRunners:
+    """The sources that are kept going here, and those that are caught up with where nobody keeps them going."""
+
+    def __init__(
+        self, declared: SourceDeclarations, log: Log, clock: Clock, views: Callable[[], Views]
+    ) -> None:
+        self._declared = declared
+        self._orders = SourceOrders(log)
+        self._log = log
+        self._clock = clock
+        self._views = views
+        self._guard = threading.RLock()
+        self._running: dict[str, tuple[Entry, Capturing]] = {}
+
+    def known(self, name: str) -> Capturing | None:
+        """The thread that keeps a source going, if there is one here."""
+        known = self._running.get(name)
+        return None if known is None else known[1]
+
+    def all(self) -> dict[str, Capturing]:
+        """Every thread that keeps a source going here."""
+        return {name: capturing for name, (_, capturing) in list(self._running.items())}
+
+    def start(self) -> None:
+        """Keep every source going from now on, each in a thread of its own. One that has stopped for a reason rests until it is
+        declared otherwise; one that is no longer declared ends."""
+        declared = self._log.entries(SOURCE)
+        for name in self._running.keys() - set(declared):
+            self.stop_one(name)
+        for name, entry in declared.items():
+            if entry.document["kind"] in HANDED_OVER:
+                continue
+            with self._guard:
+                known = self._running.get(name)
+                if known is not None and known[1].capture is not None:
+                    self._orders.hand_over(name, known[1].capture)
+                if known is None or known[0].sequence != entry.sequence:
+                    if known is not None:
+                        known[1].stop()
+                    report = partial(self._stopped_by, entry)
+                    made = Capturing(name, partial(self._capture, entry), self._clock, report)
+                    self._running[name] = (entry, made)
+
+    def stop(self) -> None:
+        """Stop all of them, each after the transaction under way."""
+        for name in list(self._running):
+            self.stop_one(name)
+
+    def catch_up(self, timeout_s: float) -> None:
+        """Have the log hold everything that is committed in the sources by now."""
+        for entry in self._log.entries(SOURCE).values():
+            running = self._running.get(entry.name)
+            if running is not None and running[1].running:
+                running[1].wait(self._end(entry), timeout_s)
+                continue
+            if entry.document["kind"] in LISTENING:
+                continue
+            if self._views().engine() is not None:
+                self._wait_elsewhere(entry, timeout_s)
+                continue
+            try:
+                self._catch_up_or_begin_anew(entry)
+            except Exception as error:
+                if not (isinstance(error, HeadwaterError) and error.retryable):
+                    SourceFaults(self._log.faults, entry.name).stopped(error)
+                raise
+
+    def _catch_up_or_begin_anew(self, entry: Entry) -> None:
+        try:
+            self._catch_up_here(entry)
+        except HeadwaterError as error:
+            if not self._declared.closes(entry, error):
+                raise
+            self._declared.begin_anew(entry)
+            self._catch_up_here(self._log.entries(SOURCE)[entry.name])
+
+    def _stopped_by(self, entry: Entry, error: HeadwaterError) -> None:
+        """A source that is kept going here has stopped: it begins anew if it is to, and else the error is reported."""
+        try:
+            if self._declared.closes(entry, error):
+                self._declared.begin_anew(entry)
+                return  # whoever keeps sources going finds another declaration, and starts that
+        except HeadwaterError as failed:
+            error = failed
+        SourceFaults(self._log.faults, entry.name).stopped(error)
+
+    def _catch_up_here(self, entry: Entry) -> None:
+        capture = self._capture(entry)
+        try:
+            self._orders.hand_over(entry.name, capture)
+            capture.run(until=capture.end())
+            self._orders.hand_over(entry.name, capture)
+        finally:
+            capture.close()
+
+    def _wait_elsewhere(self, entry: Entry, timeout_s: float) -> None:
+        """Another process runs the engine, and with it the sources."""
+        end, deadline = self._end(entry), self._clock.steady_ms() + timeout_s * 1_000
+        while self.sequence(entry.name) < end:
+            if self._clock.steady_ms() > deadline:
+                raise too_slow(entry.name, timeout_s)
+            self._log.wait_commit(self._log.sequence(), 100)
+
+    def wait(self, name: str, sequence: int, timeout_s: float) -> None:
+        """Until the log has everything of a source up to a sequence; without an engine that is brought about."""
+        name = self._declared.entries.entry(name).name
+        if self._log.entries(SOURCE)[name].document["kind"] in HANDED_OVER:
+            raise UsageError(
+                f"source {name!r} is posted to, and has no positions to wait for",
+                hint="each delivery is answered with its receipt: after=receipt waits for it",
+            )
+        running = self._running.get(name)
+        if self.sequence(name) >= sequence:
+            return
+        if running is not None and running[1].running:
+            capture = running[1].capture
+            if capture is not None and not running[1].reaches(sequence, AT_ONCE_S):
+                capture.end()  # on an idle server nothing would come: this makes it go on to where it stands
+            running[1].wait(sequence, timeout_s)
+        else:
+            self.catch_up(timeout_s)
+
+    def sequence(self, name: str) -> int:
+        """Up to where in a source the log has everything, as far as is known; -1 before the first."""
+        running = self._running.get(name)
+        made = self._declared.entries.all().get(name)
+        known = self._log.producer(producer_of(name, made.generation if made is not None else 0))
+        stored = -1 if known is None else known.sequence
+        return stored if running is None else max(stored, running[1].progress.sequence)
+
+    def _capture(self, entry: Entry) -> Capture:
+        made = self._declared.entries.read(entry)
+        source = self._declared.open(made)
+
+        def after() -> str | None:
+            return position_text(made.kind, capture.progress.sequence)
+
+        define_topic = partial(define, self._log, self._views, after=after)
+        capture = Capture(self._log, made.name, source, define_topic, self._clock, made.generation)
+        return capture
+
+    def _end(self, entry: Entry) -> int:
+        source = self._declared.open(self._declared.entries.read(entry))
+        try:
+            return source.end()
+        finally:
+            source.close()
+
+    def stop_one(self, name: str) -> None:
+        """Stop the thread of a source, after the transaction under way."""
+        with self._guard:
+            known = self._running.pop(name, None)
+        if known is not None:
+            known[1].stop()

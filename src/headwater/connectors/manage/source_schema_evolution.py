@@ -1,0 +1,87 @@
+"""Topics that follow what they are captured from: made, and given its columns, with the views that read them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headwater.catalog.definitions import TopicDefinition, add_column, drop_not_null, widen_column
+from headwater.catalog.dropped_columns import DroppedColumn
+from headwater.core.errors import ConflictError
+from headwater.core.types import WIDER
+from headwater.log.protocol import Log
+from headwater.log.topic_names import check_new
+
+if TYPE_CHECKING:
+    from headwater.views.view_manager import Views
+
+ATTEMPTS_MAX = 100
+
+
+def define(
+    log: Log,
+    views: Callable[[], Views],
+    wanted: TopicDefinition,
+    after: Callable[[], str | None] = lambda: None,
+) -> None:
+    """Make a topic, or give the one that is there these columns. What else is declared of it stays as it is: its options are
+    the user's to alter.
+
+    A column that is not wanted any more stays, nullable, and is marked as dropped: views that read it take in what the log
+    has by now, and stop. One that is wanted again goes on. `after` tells the place in the source behind which that was seen.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        known = log.topics().get(wanted.name)
+        if known is None:
+            check_new(wanted)
+            log.create_topic(wanted)
+            return
+        changed = _followed(known, wanted, log.sequence(), after())
+        if changed == known:
+            return
+        try:
+            if _is_widened(known.schema, changed.schema) and log.entries("view"):
+                views().declarations.widen(known, changed, partial(log.alter_topic, known, changed))
+            else:
+                log.alter_topic(known, changed)
+        except ConflictError:  # someone else altered it meanwhile
+            continue
+        return
+    raise ConflictError(f"topic {wanted.name!r} is altered again and again", hint="try again later")
+
+
+def _followed(
+    known: TopicDefinition, wanted: TopicDefinition, sequence: int, after: str | None
+) -> TopicDefinition:
+    """A topic with the columns that are wanted of it; SchemaError if old records could not be read then."""
+    topic = known
+    for field in wanted.schema:
+        if field.name not in topic.schema.names:
+            topic = add_column(topic, field.with_nullable(True))
+            continue
+        if topic.schema.field(field.name).type not in WIDER.get(field.type, ()):  # wide enough already
+            topic = widen_column(topic, field.name, field.type)
+        if field.nullable and not topic.schema.field(field.name).nullable:
+            topic = drop_not_null(topic, field.name)
+    gone = {one.column: one for one in wanted.dropped}
+    for name in (name for name in topic.schema.names if name not in wanted.schema.names):
+        gone.setdefault(name, DroppedColumn(name, f"source {known.captured_by!r} does not have it any more"))
+        if not topic.schema.field(name).nullable:
+            topic = drop_not_null(topic, name)
+    marked = {one.column: one for one in known.dropped}
+    where = "" if after is None else f", after {after}"
+    marks = (
+        marked.get(name) or dataclasses.replace(one, change=f"{one.change}{where}", sequence=sequence)
+        for name, one in gone.items()
+    )
+    version = known.schema_version + (not topic.schema.equals(known.schema))
+    return dataclasses.replace(topic, dropped=tuple(marks), schema_version=version)
+
+
+def _is_widened(old: pa.Schema, new: pa.Schema) -> bool:
+    """Whether a column that was there has another type."""
+    return any(field.name in old.names and old.field(field.name).type != field.type for field in new)

@@ -1,0 +1,108 @@
+"""What the process that runs sources and sinks tells the others of them: one small file of the workspace, written every second.
+
+It is news, not truth: where a sink stands is in its target, where a source stands is in the log. A file that is torn or gone
+says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from headwater.core.clock import Clock, Microseconds
+from headwater.core.errors import StorageError
+from headwater.core.faults import Component, Faults
+from headwater.core.storage import Storage
+
+FILE = "outside.json"
+EVERY_S = 1.0
+STALE_AFTER_US: Microseconds = 10_000_000
+"""News that is older is of a process that has ended, or is frozen."""
+
+
+@dataclass(frozen=True)
+class Bulletin:
+    """The news of a moment."""
+
+    at: Microseconds
+    process: int = field(default_factory=os.getpid)
+    sources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sinks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class Board:
+    """Where bulletins are put up, and read."""
+
+    def __init__(
+        self, storage: Storage, clock: Clock, file: str = FILE, faults: Faults | None = None
+    ) -> None:
+        self._file = file
+        self._component = Component(faults or Faults(storage, clock), "background", f"writing of {file}")
+        self._storage = storage
+        self._clock = clock
+        self._mine = uuid.uuid4().hex
+        self._ended = threading.Event()
+        self._teller: threading.Thread | None = None
+
+    def keep_telling(self, news: Callable[[], Bulletin]) -> None:
+        """Put up what is new every second, until `clear`; in a thread of its own, because a tick may take longer than news is
+        fresh."""
+        if self._teller is None:
+            self._ended = threading.Event()
+            self._teller = threading.Thread(
+                target=self._tell, args=(news, self._ended), name="headwater-bulletin", daemon=True
+            )
+            self._teller.start()
+
+    def clear(self) -> None:
+        """Take down what was put up from here: nothing runs here any more."""
+        if self._teller is not None:
+            self._ended.set()
+            self._teller.join()
+            self._teller = None
+            self._storage.remove(self._file)
+
+    def _tell(self, news: Callable[[], Bulletin], ended: threading.Event) -> None:
+        while not ended.is_set():
+            try:
+                self._put_up(news())
+                self._component.works()
+            except Exception as error:  # noqa: BLE001 - what cannot be told now is told later
+                if not ended.is_set():
+                    self._component.failed(
+                        error, "other processes do not see how sources and sinks are doing"
+                    )
+            ended.wait(EVERY_S)
+
+    def _put_up(self, told: Bulletin) -> None:
+        document = {
+            "whose": self._mine,
+            "at": told.at,
+            "process": told.process,
+            "sources": told.sources,
+            "sinks": told.sinks,
+        }
+        temporary = f"{self._file}.{os.getpid()}.tmp"
+        with closing(self._storage.open(temporary, create=True)) as file:
+            file.truncate(0)
+            file.write_at(0, orjson.dumps(document, default=str))
+        self._storage.rename(temporary, self._file)
+
+    def read(self) -> Bulletin | None:
+        """What another has told within the last seconds; None if there is nothing, or it was told from here."""
+        try:
+            if not self._storage.exists(self._file):
+                return None
+            told = orjson.loads(self._storage.read(self._file))
+            found = Bulletin(told["at"], told["process"], told["sources"], told["sinks"])
+        except (StorageError, OSError, ValueError, KeyError, TypeError):
+            return None
+        stale = self._clock.now_us() - found.at > STALE_AFTER_US
+        return None if stale or told.get("whose") == self._mine else found

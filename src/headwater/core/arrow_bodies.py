@@ -1,0 +1,420 @@
+"""Arrow IPC streams from outside: what a stream says of itself is checked before Arrow decodes it.
+
+The messages of a stream tell how many rows and bytes it has once it is decoded, and they may lie: a few hundred bytes can claim
+a billion rows of the type null, or buffers that decompress to gigabytes. Arrow's own validation comes after decoding, which is
+too late. So may a schema: what it names once, such as a field with those inside it or a long name, it can refer to any number of
+times. This module walks the messages (their flatbuffers metadata, `format/Message.fbs` and `format/Schema.fbs` of Arrow), adds up what
+they claim, and refuses what is more than its bounds allow and types that no topic holds. It knows nothing of topics.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+
+from headwater.core.errors import shown
+
+BATCHES_MAX = 10_000
+"""Batches and dictionaries of one stream: each costs tens of microseconds however small it is."""
+PARTS_MAX = 10_000
+"""Columns of one stream, with the fields inside them, and pairs of metadata."""
+DEPTH_MAX = 32
+"""How deep types may be nested."""
+NAMES_BYTES_MAX = 16 << 20
+"""Names, time zones and metadata of one stream: many fields may refer to one long text."""
+VALUE_BYTES = 8
+"""What a value costs beside its buffers: one of the type null has none, and takes about so much in another type."""
+
+SCHEMA_BYTES_REMEMBERED = 16_384
+
+_CONTINUATION = 0xFFFFFFFF
+_HEAD = struct.Struct("<Ii")
+_SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
+"""Kinds of messages, as `MessageHeader` of Message.fbs numbers them."""
+_TIMESTAMP, _UNION = 10, 14
+"""Kinds of types that hold a text or a list, as `Type` of Schema.fbs numbers them."""
+
+
+class StreamError(ValueError):
+    """A body that is not an Arrow stream, or not one that is accepted."""
+
+
+class StreamTooLargeError(StreamError):
+    """A stream that is within no bounds once it is decoded."""
+
+
+@dataclass(frozen=True)
+class StreamBounds:
+    """How much a stream may be once it is decoded."""
+
+    rows_max: int
+    bytes_max: int
+
+
+def read_stream(body: bytes, bounds: StreamBounds) -> pa.Table:
+    """The rows of a stream, validated. StreamError, or StreamTooLargeError before memory is taken for what the stream claims."""
+    try:
+        schema = _checked(body, bounds)
+        batches = []
+        with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
+            for batch in stream:
+                if not batch.num_rows:
+                    continue  # what Arrow does not validate of it is of no use
+                batch.validate(full=True)
+                for column in batch.columns:
+                    if pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
+                        _check_offsets(column)
+                batches.append(batch)
+        return pa.Table.from_batches(batches, schema=schema)
+    except StreamError:
+        raise
+    except (pa.ArrowException, OSError, EOFError, ValueError, struct.error) as error:
+        raise StreamError(str(error).partition("\n")[0]) from None
+
+
+def _checked(body: bytes, bounds: StreamBounds) -> pa.Schema:
+    """The schema of a stream that keeps within its bounds."""
+    schema: pa.Schema | None = None
+    rows = size = 0
+    said = _Said()
+    for number, message in enumerate(_messages(body)):
+        if number > BATCHES_MAX:
+            raise StreamTooLargeError(f"it has more than {BATCHES_MAX:,} batches")
+        said.metadata(message.metadata)
+        if schema is None:
+            if message.kind != _SCHEMA:
+                raise StreamError("it does not begin with a schema")
+            schema = _read_schema(body[: message.end])
+            continue
+        if message.kind not in (_BATCH, _DICTIONARY):
+            raise StreamError(f"message {number} is neither a batch nor a dictionary")
+        batch = message.header
+        if message.kind == _DICTIONARY:
+            if batch.boolean(2):
+                raise StreamError("it adds to a dictionary (a delta); send the dictionary as a whole")
+            batch = batch.table(1)
+        else:
+            rows += _length(batch, "a batch")
+            if rows > bounds.rows_max:
+                raise StreamTooLargeError(f"it has more than {bounds.rows_max:,} rows")
+        size += _decoded_bytes(batch, message)
+        if size > bounds.bytes_max:
+            raise StreamTooLargeError(f"it is larger than {bounds.bytes_max:,} bytes once it is decoded")
+    if schema is None:
+        raise StreamError("it is empty")
+    return schema
+
+
+def _read_schema(message: bytes) -> pa.Schema:
+    """A schema whose types are accepted. Clients send the same one again and again: the last ones are remembered."""
+    return (
+        _remembered_schema(message) if len(message) <= SCHEMA_BYTES_REMEMBERED else _checked_schema(message)
+    )
+
+
+def _checked_schema(message: bytes) -> pa.Schema:
+    for measured in _messages(message):
+        _Said().schema(measured.header)
+    schema = pa.ipc.read_schema(pa.py_buffer(message))
+    _check_fields(schema)
+    return schema
+
+
+_remembered_schema = lru_cache(maxsize=64)(_checked_schema)
+
+
+def _length(batch: _Table, what: str) -> int:
+    length = batch.int64(0)
+    if length < 0:
+        raise StreamError(f"{what} has {length} rows")
+    return length
+
+
+def _decoded_bytes(batch: _Table, message: _Message) -> int:
+    """What the arrays of a batch take once they are decompressed, as they claim themselves."""
+    nodes = batch.int64_pairs(1)
+    lengths = nodes[::2]
+    if lengths and min(lengths) < 0:
+        raise StreamError("a column has fewer than 0 values")
+    pairs = batch.int64_pairs(2)
+    offsets, sizes = pairs[::2], pairs[1::2]
+    room = message.body_length
+    for offset, length in zip(offsets, sizes, strict=True):
+        if offset < 0 or length < 0 or offset + length > room:
+            raise StreamError("a buffer lies outside of its message")
+    if batch.has(3):
+        sizes = tuple(
+            message.uncompressed(offset, length) for offset, length in zip(offsets, sizes, strict=True)
+        )
+    return sum(sizes) + VALUE_BYTES * sum(lengths)
+
+
+def _check_offsets(column: pa.Array) -> None:
+    """StreamError for offsets, inside of a column that Arrow found valid, that lead out of what they lie in: it looks at none of a
+    list or a text without values, and follows them when the column is converted or measured."""
+    types, kind = pa.types, column.type
+    inner: list[pa.Array] = []
+    room = None
+    if types.is_struct(kind):
+        inner = [column.field(i) for i in range(kind.num_fields)]
+    elif types.is_dictionary(kind):
+        inner = [column.dictionary]
+    elif types.is_map(kind):
+        inner = [column.keys, column.items]
+        room = len(column.keys)
+    elif types.is_nested(kind):
+        inner = [column.values]
+        room = None if types.is_fixed_size_list(kind) else len(column.values)
+    elif kind.id in _TEXTS:
+        data = column.buffers()[2]
+        room = 0 if data is None else data.size
+    if room is not None and not len(column):
+        _check_first_offset(column, room)
+    for part in inner:
+        _check_offsets(part)
+
+
+def _check_first_offset(column: pa.Array, room: int) -> None:
+    offsets = column.buffers()[1]
+    width = 8 if column.type.id in _WIDE else 4
+    if offsets is not None and offsets.size >= width:
+        first = int.from_bytes(offsets.slice(0, width).to_pybytes(), "little", signed=True)
+        if not 0 <= first <= room:
+            raise StreamError("an offset of a list or text without values leads out of it")
+
+
+# --- schemas -------------------------------------------------------------------------------------------------------
+
+
+class _Said:
+    """What the metadata of a stream come to once it is decoded: fields with those inside them, and texts."""
+
+    def __init__(self) -> None:
+        self._parts = 0
+        self._bytes = 0
+
+    def schema(self, schema: _Table) -> None:
+        """Add a schema, of which no part is taken for the same as another."""
+        self.metadata(schema.tables(2))
+        self._fields(schema.tables(1), 0)
+
+    def metadata(self, pairs: Iterable[_Table]) -> None:
+        """Add keys with their values."""
+        for pair in pairs:
+            self._add(pair.length(0) + pair.length(1))
+
+    def _fields(self, fields: Iterable[_Table], depth: int) -> None:
+        if depth > DEPTH_MAX:
+            raise StreamError(f"a column is nested deeper than {DEPTH_MAX} levels")
+        for field in fields:
+            self._add(field.length(0))
+            kind = field.uint8(2)
+            if kind == _UNION:
+                raise StreamError("a column is of the type union, which is not accepted")
+            if kind == _TIMESTAMP:
+                self._add(field.table(3).length(1))
+            self.metadata(field.tables(6))
+            self._fields(field.tables(5), depth + 1)
+
+    def _add(self, size: int) -> None:
+        self._parts += 1
+        self._bytes += size
+        if self._parts > PARTS_MAX:
+            raise StreamTooLargeError(f"it has more than {PARTS_MAX:,} columns, fields and metadata")
+        if self._bytes > NAMES_BYTES_MAX:
+            raise StreamTooLargeError(f"its names and metadata are larger than {NAMES_BYTES_MAX:,} bytes")
+
+
+def _check_fields(schema: pa.Schema) -> None:
+    """StreamError for a column without a name of its own, or of a type that no topic needs."""
+    seen: set[str] = set()
+    for place, field in enumerate(schema):
+        if not field.name:
+            raise StreamError(f"column {place} has no name")
+        if field.name in seen:
+            raise StreamError(f"column {shown(field.name)} is there twice")
+        seen.add(field.name)
+        _check_type(field.type, field.name)
+
+
+def _check_type(kind: pa.DataType, column: str) -> None:
+    types = pa.types
+    if _is_plain(kind) or (types.is_dictionary(kind) and kind.value_type.id in _IN_DICTIONARIES):
+        return
+    if types.is_map(kind):
+        inner = [kind.key_type, kind.item_type]
+    elif (
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or (types.is_fixed_size_list(kind) and kind.list_size > 0)
+    ):
+        inner = [kind.value_type]
+    elif types.is_struct(kind) and kind.num_fields:
+        parts = [kind.field(i) for i in range(kind.num_fields)]
+        if len({part.name for part in parts}) < len(parts):
+            raise StreamError(f"column {shown(column)} has two fields of one name")
+        inner = [part.type for part in parts]
+    else:
+        raise StreamError(f"column {shown(column)} is of the type {kind!s:.80}, which is not accepted")
+    for part in inner:
+        _check_type(part, column)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_decimal(kind):
+        return bool(0 < kind.precision <= 76 and abs(kind.scale) <= 76)
+    if types.is_fixed_size_binary(kind):
+        return bool(kind.byte_width > 0)
+    return kind.id in _PLAIN
+
+
+_TEXTS = frozenset(kind.id for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()))
+_WIDE = frozenset(kind.id for kind in (pa.large_string(), pa.large_binary(), pa.large_list(pa.null())))
+_IN_DICTIONARIES = frozenset(
+    kind.id
+    for kind in (
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.float32(), pa.float64(), pa.string(), pa.large_string(), pa.binary(), pa.large_binary()),
+    )
+)
+_PLAIN = _IN_DICTIONARIES | {
+    kind.id for kind in (pa.null(), pa.bool_(), pa.float16(), pa.date32(), pa.date64(), pa.timestamp("us"))
+}
+
+
+# --- messages ------------------------------------------------------------------------------------------------------
+
+
+def _messages(body: bytes) -> Iterator[_Message]:
+    """The messages up to the end of the stream; StreamError for what comes after it."""
+    at = 0
+    while at < len(body):
+        if len(body) - at < _HEAD.size:
+            raise StreamError("it breaks off")
+        marker, length = _HEAD.unpack_from(body, at)
+        if marker != _CONTINUATION:
+            raise StreamError("a message does not begin as those of Arrow 0.15 and later do")
+        at += _HEAD.size
+        if length == 0:
+            break
+        message = _Message(body, at, length)
+        at = message.end
+        yield message
+    if at < len(body):
+        raise StreamError("there is more after its end")
+
+
+class _Message:
+    """One message: `kind`, `header` and `metadata` of its own, and where its body lies."""
+
+    def __init__(self, body: bytes, at: int, length: int) -> None:
+        if length < 8 or at + length > len(body):
+            raise StreamError(f"a message claims {length:,} bytes of metadata")
+        self._body = body
+        metadata = body[at : at + length]
+        root = _Table.root(metadata)
+        self.kind = root.uint8(1)
+        self.header = root.table(2)
+        self.body_length = root.int64(3)
+        self.metadata = root.tables(4)
+        self._start = at + length
+        self.end = self._start + self.body_length
+        if self.body_length < 0 or self.end > len(body):
+            raise StreamError(f"a message claims a body of {self.body_length:,} bytes")
+
+    def uncompressed(self, offset: int, length: int) -> int:
+        """How long a compressed buffer is once it is decompressed, which it says in its first bytes."""
+        if not length:
+            return 0
+        if length < 8:
+            raise StreamError("a compressed buffer does not tell its length")
+        (claimed,) = struct.unpack_from("<q", self._body, self._start + offset)
+        if claimed == -1:  # it was left as it is
+            return length - 8
+        if claimed < 0:
+            raise StreamError(f"a buffer claims {claimed} bytes")
+        return int(claimed)
+
+
+class _Table:
+    """A table of a flatbuffer, read with every position checked. Fields are known by their number in the schema."""
+
+    def __init__(self, data: bytes | bytearray, at: int) -> None:
+        self._data = data
+        self._at = at
+        self._vtable = at - _read("<i", data, at)
+        self._size = _read("<H", data, self._vtable)
+
+    @classmethod
+    def root(cls, data: bytes | bytearray) -> _Table:
+        """The table that a flatbuffer is of."""
+        return cls(data, _read("<I", data, 0))
+
+    def has(self, field: int) -> bool:
+        """Whether a field is there."""
+        return self._place(field) is not None
+
+    def boolean(self, field: int) -> bool:
+        """A bool, false where it is not there."""
+        return self.uint8(field) != 0
+
+    def uint8(self, field: int) -> int:
+        """A byte, 0 where it is not there."""
+        place = self._place(field)
+        return 0 if place is None else _read("<B", self._data, place)
+
+    def int64(self, field: int) -> int:
+        """A long, 0 where it is not there."""
+        place = self._place(field)
+        return 0 if place is None else _read("<q", self._data, place)
+
+    def table(self, field: int) -> _Table:
+        """A table below this one."""
+        place = self._place(field)
+        if place is None:
+            raise StreamError("a message lacks a part of its metadata")
+        return _Table(self._data, place + _read("<I", self._data, place))
+
+    def tables(self, field: int) -> Iterator[_Table]:
+        """The tables of a vector."""
+        place = self._place(field)
+        if place is not None:
+            start = place + _read("<I", self._data, place)
+            for at in range(start + 4, start + 4 + 4 * _read("<I", self._data, start), 4):
+                yield _Table(self._data, at + _read("<I", self._data, at))
+
+    def length(self, field: int) -> int:
+        """How many bytes a text has, 0 where it is not there."""
+        place = self._place(field)
+        return 0 if place is None else _read("<I", self._data, place + _read("<I", self._data, place))
+
+    def int64_pairs(self, field: int) -> tuple[int, ...]:
+        """A vector of structs of two longs, one after the other."""
+        place = self._place(field)
+        if place is None:
+            return ()
+        start = place + _read("<I", self._data, place)
+        count = _read("<I", self._data, start)
+        if start + 4 + 16 * count > len(self._data):
+            raise StreamError("a list in the metadata is longer than the metadata")
+        return struct.unpack_from(f"<{2 * count}q", self._data, start + 4)
+
+    def _place(self, field: int) -> int | None:
+        """Where a field lies; None if it is not there."""
+        entry = 4 + 2 * field
+        if entry + 2 > self._size:
+            return None
+        offset = _read("<H", self._data, self._vtable + entry)
+        return self._at + offset if offset else None
+
+
+def _read(form: str, data: bytes | bytearray, at: int) -> int:
+    if at < 0:  # which Python would count from the end
+        raise StreamError("a position in the metadata lies before its beginning")
+    (value,) = struct.unpack_from(form, data, at)
+    return int(value)

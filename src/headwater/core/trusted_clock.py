@@ -1,0 +1,271 @@
+"""The clock of a log: the wall clock as far as the monotonic clock bears it out.
+
+The wall clock of a machine may jump: somebody sets it, a battery is empty, a virtual machine goes on after a pause. What a log does
+by it cannot be taken back: records are removed by age, and append times never fall. So a reading counts if it is where the last good
+one and the monotonic clock since then say, but for what clocks drift and are corrected by. Any other reading is a *jump*: it is not
+used, time goes on from the last good reading by the monotonic clock, and the jump is reported.
+
+A jump that holds becomes the time, without a person: after ten minutes, or a day if it is more than a year, if no process of the
+workspace has read the old time meanwhile. Then time goes ahead to it at once. Where it is behind, time never falls: it goes on at half speed until
+the wall clock has caught up.
+
+Nothing is removed by age while the clock is in doubt, nor after a jump ahead has become the time until it has held for as long as it
+was far, a day at most. After a start of the machine there is no monotonic clock that reaches back to the last commit: the wall clock counts
+if it is not behind the last commit, however long the machine was off, and nothing is removed by age for ten minutes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from headwater.core.clock import Clock, Microseconds, SystemClock, format_span, from_us, parse_span_us
+
+TOLERANCE_US: Microseconds = parse_span_us("1 minute")
+"""How far a good reading may be from the one before it and the monotonic clock: what time servers correct at once."""
+DRIFT = 1_000
+"""A good reading may also be away by one part in so many of the time since the one before it."""
+HOLDS_US: Microseconds = parse_span_us("10 minutes")
+"""How long a jump holds until it becomes the time."""
+FAR_US: Microseconds = parse_span_us("366 days")
+"""A jump that is further than this has to hold for a day."""
+DAY_US: Microseconds = parse_span_us("1 day")
+KEPT_EVERY_US: Microseconds = parse_span_us("1 minute")
+"""How often a process tells the others that it reads the same time still."""
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A good reading: the time, and the monotonic clock then, both in microseconds."""
+
+    now_us: Microseconds
+    elapsed_us: Microseconds
+    settles_us: Microseconds = 0
+    """Nothing is removed by age before this moment of the monotonic clock."""
+
+    def at(self, elapsed_us: Microseconds) -> Microseconds:
+        """The time at a later moment of the monotonic clock."""
+        return self.now_us + elapsed_us - self.elapsed_us
+
+    def bears_out(self, now_us: Microseconds, elapsed_us: Microseconds) -> bool:
+        """Whether a reading is where it should be."""
+        tolerance = TOLERANCE_US + abs(elapsed_us - self.elapsed_us) // DRIFT
+        return abs(now_us - self.at(elapsed_us)) <= tolerance
+
+
+class Anchors(Protocol):
+    """Where the processes of a workspace keep the last good reading of any of them, while the machine runs."""
+
+    def read(self) -> Anchor | None:
+        """The last that was kept since the machine has started; None if there is none."""
+        ...
+
+    def keep(self, anchor: Anchor) -> None:
+        """Keep a reading in the place of the last one."""
+        ...
+
+
+@dataclass(frozen=True)
+class Jump:
+    """A jump of the wall clock: how far from where it should be, and the moment at which it was met."""
+
+    by_us: Microseconds
+    since_us: Microseconds
+    """By the monotonic clock."""
+
+    @property
+    def text(self) -> str:
+        """How far, in words."""
+        return f"{_rounded(abs(self.by_us))} {'ahead' if self.by_us > 0 else 'back'}"
+
+    @property
+    def holds_us(self) -> Microseconds:
+        """How long it has to hold until it becomes the time."""
+        return HOLDS_US if abs(self.by_us) <= FAR_US else DAY_US
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Why nothing is removed by age now."""
+
+    reason: str
+    hint: str
+
+
+class TrustedClock:
+    """A clock whose readings can be relied on. `base` is where they come from. Safe to use from several threads."""
+
+    def __init__(self, base: Clock, anchors: Anchors | None = None) -> None:
+        self.base: Clock = base.base if isinstance(base, TrustedClock) else base
+        self._anchors = anchors if isinstance(self.base, SystemClock) else None
+        self._guard = threading.RLock()
+        self._anchor: Anchor | None = None
+        self._jump: Jump | None = None
+        self._kept_us: Microseconds | None = None
+        self._doubt: Doubt | None = None
+        self._report: Callable[[Doubt | None], None] | None = None
+        self._reported_us: Microseconds = 0
+
+    def begin(self, last_us: Microseconds) -> None:
+        """Start from the time of the last commit; 0 if there is none. Readings before this count as they come."""
+        with self._guard:
+            now, elapsed = self.base.now_us(), self._elapsed_us()
+            known = self._anchors.read() if self._anchors is not None else None
+            ahead = known is not None and last_us > known.at(elapsed) + TOLERANCE_US
+            if known is not None and known.elapsed_us <= elapsed and not ahead:
+                self._anchor = known
+            elif now >= last_us - TOLERANCE_US:
+                waits = self._anchors is not None and now - last_us > HOLDS_US and last_us > 0
+                self._anchor = Anchor(now, elapsed, elapsed + HOLDS_US if waits else 0)
+            else:
+                self._anchor = Anchor(last_us, elapsed)
+        self.now_us()
+
+    def listen(self, report: Callable[[Doubt | None], None]) -> None:
+        """Have every change of `doubt` reported, and the present one."""
+        self._report = report
+        report(self.doubt)
+
+    def now_us(self) -> Microseconds:
+        """The time: the wall clock's, or where that has jumped, the last good one's plus what has passed since."""
+        now, elapsed, anchor = self.base.now_us(), self._elapsed_us(), self._anchor
+        if anchor is None:
+            return now
+        if not anchor.bears_out(now, elapsed):
+            return self._doubtful(now, elapsed)
+        if self._doubt is not None or elapsed < anchor.settles_us or self._is_time_to_keep(elapsed):
+            self._good(now, elapsed)
+        else:
+            self._anchor = Anchor(now, elapsed, anchor.settles_us)
+        return now
+
+    def steady_ms(self) -> float:
+        """The monotonic clock, for waits."""
+        return self.base.steady_ms()
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """Why nothing may be removed by age now; None if it may."""
+        self.now_us()
+        return self._doubt
+
+    def old_enough_us(self) -> Microseconds:
+        """The time from which ages are counted for what cannot be taken back: 0, at which nothing is old, while the clock is in doubt."""
+        now = self.now_us()
+        return now if self._doubt is None else 0
+
+    # --- good readings -------------------------------------------------------------------------------------------------
+
+    def _good(self, now: Microseconds, elapsed: Microseconds) -> None:
+        with self._guard:
+            assert self._anchor is not None
+            self._anchor = Anchor(now, elapsed, self._anchor.settles_us)
+            self._jump = None
+            if self._is_time_to_keep(elapsed):
+                self._keep(self._anchor)
+            left = self._anchor.settles_us - elapsed
+            if left <= 0:
+                self._tell(None, elapsed)
+            else:
+                self._tell(_settling(left), elapsed)
+
+    def _is_time_to_keep(self, elapsed: Microseconds) -> bool:
+        return self._anchors is not None and (
+            self._kept_us is None or elapsed - self._kept_us >= KEPT_EVERY_US
+        )
+
+    def _keep(self, anchor: Anchor) -> None:
+        if self._anchors is not None:
+            self._kept_us = anchor.elapsed_us
+            self._anchors.keep(anchor)
+
+    # --- jumps ---------------------------------------------------------------------------------------------------------
+
+    def _doubtful(self, now: Microseconds, elapsed: Microseconds) -> Microseconds:
+        with self._guard:
+            anchor = self._anchor
+            assert anchor is not None
+            others = self._anchors.read() if self._anchors is not None else None
+            if anchor.bears_out(now, elapsed) or (
+                others is not None and others.elapsed_us <= elapsed and others.bears_out(now, elapsed)
+            ):
+                # another thread, or another process, has found that the time is set
+                self._anchor = anchor if others is None or anchor.bears_out(now, elapsed) else others
+                self._good(now, elapsed)
+                return now
+            expected = anchor.at(elapsed)
+            jump = self._jump
+            if jump is None or not _is_even(jump, now - expected, elapsed):
+                jump = self._jump = Jump(now - expected, elapsed)
+            held = elapsed - jump.since_us >= jump.holds_us
+            if (
+                held
+                and others is not None
+                and others.elapsed_us > jump.since_us
+                and self._kept_us != others.elapsed_us
+            ):
+                held = False  # another process reads the old time still: this clock is the wrong one
+                self._jump = replace(jump, since_us=elapsed)
+            if held and jump.by_us > 0:
+                self._anchor = Anchor(now, elapsed, elapsed + min(jump.by_us, DAY_US))
+                self._keep(self._anchor)
+                self._good(now, elapsed)
+                return now
+            if held:
+                slow = anchor.now_us + (elapsed - anchor.elapsed_us) // 2
+                self._anchor = Anchor(slow, elapsed, anchor.settles_us)
+                self._jump = replace(jump, by_us=now - slow)
+                expected = slow
+            self._tell(self._doubt_of(jump, expected, held), elapsed)
+            return expected
+
+    def _doubt_of(self, jump: Jump, expected: Microseconds, held: bool) -> Doubt:
+        reason = f"the wall clock of this machine has jumped {jump.text}: its readings are not used"
+        if held:
+            reason = f"the wall clock of this machine is {jump.text} of the log's last commit: the log's time runs at half speed until it is there"
+        return Doubt(
+            f"{reason}; commits go on at {from_us(expected):%Y-%m-%d %H:%M} UTC, and nothing is removed by age",
+            "set the clock right, and have it kept by a time server; a jump that holds for "
+            f"{format_span(jump.holds_us)} becomes the time",
+        )
+
+    def _tell(self, doubt: Doubt | None, elapsed: Microseconds) -> None:
+        """Report a change; a doubt that stays again every minute, because another process may have cleared it."""
+        is_new = (doubt is None) != (self._doubt is None)
+        self._doubt = doubt
+        if is_new or (doubt is not None and elapsed - self._reported_us >= KEPT_EVERY_US):
+            self._reported_us = elapsed
+            if self._report is not None:
+                self._report(doubt)
+
+    def _elapsed_us(self) -> Microseconds:
+        base = self.base
+        return round((base.elapsed_ms() if isinstance(base, SystemClock) else base.steady_ms()) * 1_000)
+
+
+def _settling(left_us: Microseconds) -> Doubt:
+    return Doubt(
+        "the clock of this machine was set, or the machine was started, and nothing is removed by age until the clock has run on "
+        f"evenly for {_rounded(left_us)} more",
+        "nothing, if the time is right",
+    )
+
+
+def _is_even(jump: Jump, by_us: Microseconds, elapsed: Microseconds) -> bool:
+    """Whether the wall clock is as far away as it was when the jump was met."""
+    return abs(by_us - jump.by_us) <= TOLERANCE_US + (elapsed - jump.since_us) // DRIFT
+
+
+def _rounded(span_us: Microseconds) -> str:
+    """A span in its largest unit, to people."""
+    for name, size in (
+        ("years", 365 * DAY_US),
+        ("days", DAY_US),
+        ("hours", DAY_US // 24),
+        ("minutes", 60_000_000),
+    ):
+        if span_us >= 2 * size:
+            return f"{span_us / size:.0f} {name}"
+    return f"{max(1, span_us // 1_000_000)} seconds"

@@ -1,0 +1,157 @@
+"""Signatures of webhooks: HMACs over what is sent, made and checked. Three schemes are known, all of SHA-256:
+
+| scheme | headers | what is signed | known by |
+| --- | --- | --- | --- |
+| `standard` (Standard Webhooks) | `webhook-id`, `webhook-timestamp`, `webhook-signature: v1,<base64> ...` | id, time and body | its id |
+| `github` | `X-Hub-Signature-256: sha256=<hex>`, `X-GitHub-Delivery` | the body alone: no time, so nothing is ever stale | its header |
+| `stripe` | `Stripe-Signature: t=<time>,v1=<hex>,...` | time and body | the field `id` of the body |
+
+Several secrets may be in force: while one is rotated, two are. Comparing takes the same time whatever is wrong.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from headwater.core.clock import Microseconds
+from headwater.core.errors import SignatureError, UsageError
+
+Scheme = Literal["standard", "github", "stripe"]
+SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
+ID_HEADER, TIME_HEADER, SIGNATURE_HEADER = "webhook-id", "webhook-timestamp", "webhook-signature"
+SECRET_PREFIX = "whsec_"
+"""A secret of Standard Webhooks begins so, and goes on in base64."""
+CANDIDATES_MAX = 20
+"""So many signatures of one request are looked at: more are somebody's who makes us work."""
+
+_SECONDS = re.compile(r"\d{1,12}")
+
+
+@dataclass(frozen=True)
+class Signed:
+    """What a request that was signed says of itself, in its headers."""
+
+    id: str | None
+    """What it is known by when it comes again; None if that stands in its body."""
+    at_us: Microseconds | None
+    """When it was sent; None if nothing signed says so."""
+
+
+def secret_bytes(secret: str) -> bytes:
+    """What a secret signs with: the text itself, or what it says in base64 after `whsec_`."""
+    if not secret:
+        raise UsageError("a secret is not empty", hint="openssl rand -base64 32 makes one")
+    if not secret.startswith(SECRET_PREFIX):
+        return secret.encode()
+    try:
+        found = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        found = b""
+    if not found:
+        raise UsageError(f"a secret that begins with {SECRET_PREFIX} goes on in base64")
+    return found
+
+
+def sign(secrets: Sequence[bytes], name: str, at_s: int, body: bytes) -> str:
+    """The value of `webhook-signature`: one signature for each secret, split by spaces."""
+    return " ".join(
+        f"v1,{base64.b64encode(_standard(secret, name, at_s, body)).decode()}" for secret in secrets
+    )
+
+
+def check(
+    scheme: Scheme,
+    headers: Mapping[str, str],
+    body: bytes,
+    secrets: Sequence[bytes],
+    now_us: Microseconds,
+    tolerance_us: Microseconds,
+) -> Signed:
+    """What a request says of itself, its signature proven. SignatureError if that is missing, wrong, or of another time.
+
+    `headers` are found by their names in lower case. The signature is looked at before the time, so that only who knows the
+    secret is told what is wrong with the clock.
+    """
+    match scheme:
+        case "github":
+            said = _needed(headers, "x-hub-signature-256")
+            given = [said.removeprefix("sha256=").lower()] if said.startswith("sha256=") else []
+            _prove(given, [_hex(secret, body) for secret in secrets])
+            return Signed(headers.get("x-github-delivery"), None)
+        case "stripe":
+            parts = [part.strip().partition("=") for part in _needed(headers, "stripe-signature").split(",")]
+            time = next((value for name, _, value in parts if name == "t"), "")
+            at_s = _moment(time)
+            given = [value.lower() for name, _, value in parts if name == "v1"]
+            _prove(given, [_hex(secret, f"{time}.".encode() + body) for secret in secrets])
+            return Signed(None, _recent(at_s, now_us, tolerance_us))
+        case "standard":
+            name, time = _needed(headers, ID_HEADER), _needed(headers, TIME_HEADER)
+            at_s = _moment(time)
+            said = _needed(headers, SIGNATURE_HEADER)
+            given = [part.removeprefix("v1,") for part in said.split() if part.startswith("v1,")]
+            made = [base64.b64encode(_standard(secret, name, time, body)).decode() for secret in secrets]
+            _prove(given, made)
+            return Signed(name, _recent(at_s, now_us, tolerance_us))
+
+
+def _standard(secret: bytes, name: str, at_s: int | str, body: bytes) -> bytes:
+    return hmac.new(secret, f"{name}.{at_s}.".encode() + body, hashlib.sha256).digest()
+
+
+def _hex(secret: bytes, signed: bytes) -> str:
+    return hmac.new(secret, signed, hashlib.sha256).hexdigest()
+
+
+def _needed(headers: Mapping[str, str], name: str) -> str:
+    value = headers.get(name)
+    if not value:
+        raise SignatureError(
+            f"the request has no header {name}",
+            hint="does the scheme of this hook fit who sends?",
+            reason="missing",
+        )
+    return value
+
+
+def _moment(text: str) -> int:
+    if not _SECONDS.fullmatch(text):
+        raise SignatureError(
+            "the time of the request is not in seconds since 1970",
+            hint="does the scheme of this hook fit who sends?",
+            reason="missing",
+        )
+    return int(text)
+
+
+def _prove(given: Sequence[str], made: Sequence[str]) -> None:
+    """SignatureError unless one of those given is one of ours; every pair is compared, in constant time."""
+    found = False
+    for one in given[:CANDIDATES_MAX]:
+        for ours in made:
+            found |= hmac.compare_digest(one.encode(), ours.encode())
+    if not found:
+        raise SignatureError(
+            "the signature is not one of this hook's secret",
+            hint="is it the secret of this hook?",
+            reason="wrong",
+        )
+
+
+def _recent(at_s: int, now_us: Microseconds, tolerance_us: Microseconds) -> Microseconds:
+    at_us = at_s * 1_000_000
+    if abs(now_us - at_us) > tolerance_us:
+        raise SignatureError(
+            "the request was signed at another time than now",
+            detail=f"it says {at_s}, and here it is {now_us // 1_000_000}",
+            hint="send it anew; is the clock right?",
+            reason="stale",
+        )
+    return at_us

@@ -1,0 +1,17 @@
+"""Collections: what a tick advances (views, tables, table versions), and the arrangements they keep.
+
+Called by cli, connectors, engine.deletion, engine.input, engine.tick, execution, lineage, serving, verify,
+views, web, workspace; imports catalog, core, engine.dataflow, engine.merging, engine.metrics,
+engine.row_errors, log, operators, plan, spark, sql, state, udf.
+
+In import order, bottom to top:
+
+    shadow_builds    views rebuilt beside the served version, until compared and switched
+    collections      views and keyed topics as tables: one step and the arrangements of each
+    arrangements     arrangements during a tick: runs of the last manifest and added runs
+    version_table    all versions of a keyed topic's rows
+    workload         the collections of a workspace, planned and in dependency order
+    dependencies     which views read which
+    engine_context   the parts that need Spark, created at first need
+    retention_holds  records that views still need, and when a base tick is made
+"""

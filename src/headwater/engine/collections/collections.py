@@ -1,0 +1,460 @@
+"""What a tick moves: views, and the tables that keyed topics are. Each is a step over arrangements, and a place to stand.
+
+A keyed topic is a table's changelog: its unit turns upserts and tombstones into retractions, once for every view that
+reads it. A view's unit is its pipeline. Both keep their contents as an arrangement that readers and later views use.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.catalog.definitions import TopicDefinition, ViewDefinition
+from headwater.catalog.rules import FORGOTTEN
+from headwater.core.errors import EvaluationError
+from headwater.core.positions import Ends
+from headwater.engine.collections.shadow_builds import BESIDE as BESIDE
+from headwater.engine.collections.shadow_builds import Trial
+from headwater.engine.dataflow.dataflow import Dataflow, DataflowStep
+from headwater.engine.dataflow.linear import columns_of, renamed
+from headwater.engine.dataflow.operator_interface import ArrangementSpec, StepState
+from headwater.engine.dataflow.operators.registry import kind_of
+from headwater.engine.dataflow.output_keys import group_columns, partition_columns
+from headwater.engine.dataflow.placement import RunParts
+from headwater.engine.dataflow.stacked_steps import run_alone
+from headwater.engine.row_errors.diverted_rows import ERRORS, Admission, AdmittedRows, no_single_row
+from headwater.engine.row_errors.late_rows import LATE_NAME, Late, Lateness, domains_of
+from headwater.operators import graph as g
+from headwater.operators.aggregate.aggregate import AggregateStep
+from headwater.operators.aggregate.stacking import StackableStep
+from headwater.operators.table.upsert import upsert
+from headwater.operators.zset.delta import Delta, consolidate
+from headwater.operators.zset.runs import Run, arrange, contents, contents_latest, evolved
+from headwater.plan.planner import Plan
+from headwater.plan.relations.metadata_columns import (
+    POSITION,
+    hidden_schema,
+    in_order,
+    is_changelog,
+    table_topic,
+    table_with_hidden,
+)
+
+CONTENTS = "contents"
+ERRORS_NAME = "errors"
+
+
+ACCOUNT = ("read", "used", "diverted", "dropped", "failed")
+Ledger = Mapping[str, Mapping[str, int]]
+"""By topic: how many of its rows were read, and how many of those failed."""
+
+
+@dataclass(frozen=True)
+class CollectionOutcome:
+    """What a unit made of a change: the change of its contents, and the runs to add to its arrangements."""
+
+    change: Delta
+    runs: Mapping[ArrangementSpec, Run | RunParts]
+    beside: Mapping[ArrangementSpec, Delta] = field(default_factory=dict)
+    """The change of what a view gives beside its rows, by its arrangement."""
+    counted: Ledger = field(default_factory=dict)
+    """What became of the rows of topics."""
+
+
+class TableCollection:
+    """A keyed topic as its current table."""
+
+    is_table = True
+    incarnation = 0
+
+    def __init__(self, topic: TopicDefinition, *, with_hidden: bool = False) -> None:
+        """`with_hidden`: with the hidden columns of each key's record, for the views that need them."""
+        self.name = table_with_hidden(topic.name) if with_hidden else topic.name
+        self.topic = topic.name
+        # What it holds reads as well when columns are added or widened, unless that changes the hash of a key.
+        decimals = [str(f.type) for f in topic.schema if f.name in topic.key and pa.types.is_decimal(f.type)]
+        self.identity = "@".join([self.name, str(topic.incarnation), *decimals])
+        self.fingerprint = self.identity
+        self.schema = pa.schema([*topic.schema, *hidden_schema(topic)]) if with_hidden else topic.schema
+        self.key = tuple(topic.schema.get_field_index(name) for name in topic.key)
+        self.topics: tuple[str, ...] = (topic.name,)
+        self.named: Mapping[str, str] = {topic.name: topic.name}
+        """What it knows the records of a topic by."""
+        self.units: tuple[str, ...] = ()
+        self.append_only = False
+        self.keeps: tuple[str, ...] = (topic.name,) if topic.private else ()
+        """The topics of which it keeps private values."""
+        self.contents = ArrangementSpec(CONTENTS, "latest", self.key, (), self.schema)
+        self.slots: tuple[ArrangementSpec, ...] = (self.contents,)
+        self._older: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()
+        """Runs from before a change of the columns, as they read now."""
+
+    def step(
+        self, changes: Mapping[str, Delta | pa.RecordBatch], state: StepState, *, first: bool
+    ) -> CollectionOutcome:
+        """Apply records of the topic, in the order of the log."""
+        records = changes[self.topic]
+        assert isinstance(records, pa.RecordBatch)
+        deleted = pc.equal(records.column("_op"), "delete").to_numpy(zero_copy_only=False)
+        rows = records.select(self.schema.names)
+        runs = [self._evolved(run) for run in state(self.contents)]
+        change, run = upsert(runs, self.key, rows, np.asarray(deleted, dtype=np.bool_))
+        return CollectionOutcome(consolidate(change), {self.contents: run} if len(run) else {})
+
+    def _evolved(self, run: Run) -> Run:
+        return self._as_now(run, self.schema)
+
+    def _as_now(self, run: Run, schema: pa.Schema) -> Run:
+        if run.rows.schema.equals(schema):
+            return run
+        if run not in self._older:
+            self._older[run] = evolved(run, schema)
+        return self._older[run]
+
+    def rows(self, runs: Sequence[Run]) -> Delta:
+        """The table itself."""
+        return contents_latest(runs, self.schema, self.key)
+
+
+class ViewCollection:
+    """A view as its pipeline, with its contents arranged by its key."""
+
+    is_table = False
+
+    def __init__(
+        self,
+        definition: ViewDefinition,
+        plan: Plan,
+        pipeline: Dataflow,
+        topics: Mapping[str, TopicDefinition],
+        admission: Admission | None = None,
+        lateness: Lateness | None = None,
+    ) -> None:
+        """`topics`: those that it names; `admission` takes out the rows that fail, for a view that diverts them, and
+        `lateness` finds those that are late, for one that leaves them out."""
+        self.name = definition.name
+        self.definition = definition
+        self.identity = f"{definition.name}@{definition.incarnation}.{plan.fingerprint[:8]}"
+        self.incarnation = definition.incarnation
+        self.fingerprint = plan.fingerprint + ("" if admission is None else ".divert")
+        self.schema = definition.columns
+        self.plan = plan
+        self.pipeline = pipeline
+        self.key = contents_key(plan.root)
+        self._topics = tuple(name for name in plan.reads if name in topics)
+        self.admission = admission
+        self.lateness = lateness
+        self.hidden: Mapping[str, tuple[str, ...]] = plan.hidden
+        if admission is not None:
+            placed = {t: in_order((*plan.hidden.get(t, ()), *POSITION)) for t in admission.topics}
+            self.hidden = {**plan.hidden, **placed}
+        streams = [name for name in plan.reads if name in topics and not topics[name].key]
+        changelogs = [name for name in plan.reads if is_changelog(name)]
+        self.named: Mapping[str, str] = {table_topic(name): name for name in (*streams, *changelogs)}
+        """What its graph has for the records of each topic that it reads one by one."""
+        self.topics = tuple(self.named)
+        self.leaves_out = admission is not None or lateness is not None
+        """Whether it leaves rows out: as late, or because they fail."""
+        self.diverts = admission is not None
+        """Whether it leaves out rows that fail, and tells of them."""
+        tells = admission is not None or (lateness is not None and lateness.is_told)
+        private = [t for t in self.named if t in topics and topics[t].private]
+        self.keeps = tuple(t for t in private if tells or _reads_private(plan.root, self.named[t], topics[t]))
+        """The topics of which it may keep private values: those that it reads some of, or tells whole rows of."""
+        self.sources: Mapping[str, str] = {
+            name: table_with_hidden(name) if name in topics and name in self.hidden else name
+            for name in plan.reads
+            if name not in streams and name not in changelogs
+        }
+        """The units that it reads, by the names that its graph has for them."""
+        self.counted = {
+            topic: name
+            for name in (*self.sources, *changelogs, *streams)
+            if (topic := table_topic(name)) in topics
+        }
+        """Which of its sources tells how many rows of a topic it has read: rows of a table, versions, or records."""
+        self.units = tuple(self.sources.values())
+        self.counts_on = tuple(self.sources[n] for n in counted_on(plan.root) if n in self.sources)
+        """Those whose rows must stay, as their definitions say: what it keeps of them cannot be taken back."""
+        self.append_only = plan.root.append_only
+        self.contents = ArrangementSpec(CONTENTS, "multiset", self.key, (), self.schema)
+        self.late: DerivedRelation | None = None
+        self.errors = DerivedRelation(self, ArrangementSpec(ERRORS_NAME, "multiset", (0, 1, 2), (), ERRORS))
+        self.derived: tuple[DerivedRelation, ...] = () if admission is None else (self.errors,)
+        if lateness is not None and lateness.is_told:
+            position = tuple(lateness.schema.names.index(name) for name in ("_partition", "_offset"))
+            self.late = DerivedRelation(
+                self, ArrangementSpec(LATE_NAME, "multiset", position, (), lateness.schema)
+            )
+            self.derived += (self.late,)
+            self.fingerprint += f".{LATE_NAME}"
+        expiring = (slot.expires.topics for slot in pipeline.slots if slot.expires is not None)
+        waits = (topic for topics in (*domains_of(plan.root), *expiring) for topic in topics)
+        self.waits_for = tuple(dict.fromkeys(waits))
+        """The topics whose watermarks decide what it shows, and what it keeps."""
+        self.slots: tuple[ArrangementSpec, ...] = (
+            *pipeline.slots,
+            self.contents,
+            *(d.contents for d in self.derived),
+        )
+        self.replaces: str | None = None
+        """The view whose place it takes once it has caught up."""
+        self.trial: Trial | None = None
+        """If it is the same view, built anew: whether it may."""
+
+    def beside(self, trial: Trial | None = None) -> ViewCollection:
+        """The same, to be built while another one of its name is served."""
+        made = copy.copy(self)
+        made.name, made.replaces = f"{self.definition.name}{BESIDE}", self.definition.name
+        made.trial = trial
+        return made
+
+    def in_place(self) -> ViewCollection:
+        """The same, under the view's own name."""
+        made = copy.copy(self)
+        made.name, made.replaces, made.trial = self.definition.name, None, None
+        return made
+
+    def step(
+        self,
+        changes: Mapping[str, Delta],
+        state: StepState,
+        *,
+        first: bool,
+        watermarks: Mapping[str, int] | None = None,
+    ) -> CollectionOutcome:
+        """Apply a change of the sources; `watermarks` are those of the topics that it waits for, after that change."""
+        return run_alone(ViewStep(self, changes, state, first=first, watermarks=watermarks)).result()
+
+    def admitted(self, changes: Mapping[str, Delta]) -> Mapping[str, Delta]:
+        """Changes of its sources, topics with their positions, without the rows that it diverts."""
+        return changes if self.admission is None else self.admission.sorted_out(changes).admitted
+
+    def is_past_replay(self, positions: Ends) -> bool:
+        """Whether it has read all late rows that were given back to it, for which old state is needed."""
+        return all(
+            positions.get(topic, {}).get(partition, 0) >= end
+            for topic, ends in self.definition.replayed.items()
+            for partition, end in ends.items()
+        )
+
+    def by_source(self, changes: Mapping[str, Delta]) -> dict[str, Delta]:
+        """Changes of topics and units by the names that its graph has for them."""
+        named = {source: changes[unit] for source, unit in self.sources.items() if unit in changes}
+        return named | {name: changes[name] for name in self.named.values() if name in changes}
+
+    def rows(self, runs: Sequence[Run]) -> Delta:
+        """The view itself."""
+        return contents(runs, self.schema)
+
+    def arranged(self, runs: Sequence[Run], key: Sequence[int]) -> list[Run]:
+        """Runs of its contents as they are arranged now, if they were by `key` once."""
+        if tuple(key) == self.key or not runs:
+            return list(runs)
+        return [arrange(self.rows(runs), self.key)]
+
+
+class ViewStep:
+    """A view's step over a change of what it reads: that of its dataflow, without the rows that it leaves out."""
+
+    def __init__(
+        self,
+        unit: ViewCollection,
+        changes: Mapping[str, Delta],
+        state: StepState,
+        *,
+        first: bool,
+        watermarks: Mapping[str, int] | None = None,
+    ) -> None:
+        self.unit = unit
+        self.state = state
+        self._first = first
+        self._watermarks = watermarks or {}
+        self._given: Mapping[str, Delta] = unit.by_source(changes)
+        self._admitted: Mapping[str, Delta] = self._given
+        self._diverted: AdmittedRows | None = None
+        self._late: Late | None = None
+        self._dataflow_step = self._begun()
+
+    def advance(self) -> StackableStep | None:
+        """Run operators until one may make its step with others; None once all have run."""
+        try:
+            if (asked := self._dataflow_step.advance()) is None and self.unit.lateness is not None:
+                self._late = self.unit.lateness.found(self._admitted)
+            return asked
+        except EvaluationError as error:
+            self._divert(error)
+            return self.advance()
+
+    def resume(self, done: AggregateStep | None) -> None:
+        """Take what came of the step that `advance` stopped at; None if this view is to make it alone."""
+        try:
+            self._dataflow_step.resume(done)
+        except EvaluationError as error:
+            self._divert(error)
+
+    def result(self) -> CollectionOutcome:
+        """What the step has made, once it is done."""
+        unit, given = self.unit, self._given
+        counted = {t: {"read": int(given[n].weights.sum())} for t, n in unit.counted.items() if n in given}
+        beside: dict[ArrangementSpec, Delta] = {}
+        if self._diverted is not None:
+            beside[unit.errors.contents] = consolidate(self._diverted.errors)
+            for topic, failed in self._diverted.failed.items():
+                counted[topic]["failed"] = failed
+        if self._late is not None:
+            what = "diverted" if unit.late is not None else "dropped"
+            for topic, left_out in self._late.counted.items():
+                if topic not in unit.sources:  # its table has every record
+                    counted[topic][what] = left_out
+            if unit.late is not None:
+                beside[unit.late.contents] = self._late.rows
+        runs = dict(self._dataflow_step.runs)
+        runs |= {slot: arrange(told, slot.key) for slot, told in beside.items() if len(told)}
+        changed = self._arranged(self._dataflow_step)
+        rows = renamed(changed.rows, unit.schema)
+        if len(changed):
+            runs[unit.contents] = Run(changed.hashes, rows, changed.weights)
+        return CollectionOutcome(Delta(rows, changed.weights, distinct=True), runs, beside, counted)
+
+    def _begun(self) -> DataflowStep:
+        """A step of the view's dataflow over the rows that are admitted."""
+        pipeline, first, watermarks = self.unit.pipeline, self._first, self._watermarks
+        return DataflowStep(pipeline, self._admitted, self.state, first=first, watermarks=watermarks)
+
+    def _arranged(self, step: DataflowStep) -> Run:
+        """The change of the view's rows that its dataflow has made."""
+        return step.arranged(self.unit.key)
+
+    def _divert(self, error: EvaluationError) -> None:
+        """Begin again without the rows that fail, if the view diverts those."""
+        if self.unit.admission is None:
+            raise error
+        if self._diverted is not None:
+            raise no_single_row(error) from error
+        self._diverted = self.unit.admission.sorted_out(self._given)
+        if not len(self._diverted.errors):
+            raise no_single_row(error) from error
+        self._admitted = self._diverted.admitted
+        self._dataflow_step = self._begun()
+
+
+class DerivedRelation:
+    """What a view gives beside its rows: a relation that the view's own unit keeps and moves."""
+
+    def __init__(self, view: ViewCollection, slot: ArrangementSpec) -> None:
+        self.view = view.name
+        self.name = f"{view.name}.{slot.name}"
+        self.identity = view.identity
+        self.schema = slot.schema
+        self.append_only = not view.sources
+        self.contents = slot
+
+    def rows(self, runs: Sequence[Run]) -> Delta:
+        """The relation itself."""
+        return contents(runs, self.schema)
+
+
+Collection = TableCollection | ViewCollection
+
+
+def _reads_private(root: g.Node, name: str, topic: TopicDefinition) -> bool:
+    """Whether a graph looks at private columns of a topic, which it knows by a name, or at which rows were forgotten."""
+    private = {column for column, _ in topic.private} | {FORGOTTEN}
+    if isinstance(root, g.SourceNode):
+        return root.name == name
+    for node in g.walk(root):
+        for source in node.inputs:
+            if isinstance(source, g.SourceNode) and source.name == name:
+                names = [*(topic.schema.names[c] for c in source.columns), *source.hidden]
+                if _looks_at(node, {place for place, each in enumerate(names) if each in private}):
+                    return True
+    return False
+
+
+def _looks_at(node: g.Node, columns: set[int]) -> bool:
+    """Whether a node depends on these columns of the source below it, or passes them on."""
+    for step in node.steps if isinstance(node, g.Map) else ():
+        match step:
+            case g.Filter(condition):
+                if columns & columns_of([condition]):
+                    return True
+            case g.Project(expressions):
+                return bool(columns & columns_of(expressions))
+            case _:
+                return True
+    return True
+
+
+def added(ledger: Ledger, more: Ledger) -> Ledger:
+    """The sum of two ledgers."""
+    return {
+        topic: {
+            what: ledger.get(topic, {}).get(what, 0) + more.get(topic, {}).get(what, 0)
+            for what in dict.fromkeys((*ledger.get(topic, {}), *more.get(topic, {})))
+        }
+        for topic in dict.fromkeys((*ledger, *more))
+    }
+
+
+def total(accounts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """One account of all topics."""
+    return {what: sum(account[what] for account in accounts.values()) for what in ACCOUNT}
+
+
+def balanced(ledger: Ledger, topics: Iterable[str] = ()) -> dict[str, dict[str, int]]:
+    """A full account by topic: every row that was read was used, diverted or dropped as late, or has failed."""
+    accounts = {}
+    for topic in dict.fromkeys((*topics, *ledger)):
+        counted = ledger.get(topic, {})
+        left_out = {what: counted.get(what, 0) for what in ("diverted", "dropped", "failed")}
+        read = counted.get("read", 0)
+        accounts[topic] = {"read": read, "used": read - sum(left_out.values()), **left_out}
+    return accounts
+
+
+def side_by_side(units: Sequence[Collection]) -> Iterator[list[Collection]]:
+    """Units in their order, those taken together that do not read each other; one that takes another's place is by itself."""
+    found: dict[str, Collection] = {}
+    for unit in units:
+        replaces = isinstance(unit, ViewCollection) and unit.replaces is not None
+        reads = any(name in found or view_of(name) in found for name in unit.units)
+        if found and (replaces or reads):
+            yield list(found.values())
+            found = {}
+        found[unit.name] = unit
+        if replaces:
+            yield list(found.values())
+            found = {}
+    if found:
+        yield list(found.values())
+
+
+def view_of(name: str) -> str:
+    """The view that gives a relation beside its rows, as in `revenue.errors`; of any other name that itself."""
+    return name.partition(".")[0]
+
+
+def counted_on(root: g.Node) -> dict[str, None]:
+    """The sources of operators that keep too little to take a row back, since none is ever taken back."""
+    found: dict[str, None] = {}
+    for node in g.walk(root):
+        if kind_of(node).retraction(node) == "groups":
+            found |= dict.fromkeys(source.name for source in g.sources(node))
+    return found
+
+
+def contents_key(root: g.Node) -> tuple[int, ...]:
+    """The columns that a view's contents are arranged by: the keys of its groups, or of the partitions in which its rows
+    were ranked, where it shows them all; else all."""
+    if (group := group_columns(root)) is not None:
+        return group
+    if (own := kind_of(root).contents_key(root)) is not None:
+        return own
+    return partition_columns(root) or tuple(range(len(root.schema)))

@@ -1,0 +1,195 @@
+"""All versions of a keyed topic's rows: what `FOR SYSTEM_TIME AS OF` joins with, kept as records come.
+
+A version is a record that is no tombstone. It begins at the topic's WATERMARK column, else at its `_source_time`, else when
+it was appended, whichever of these is there; it ends where the next record of its key begins. What it is known by for
+ever, `_version`, is where it stands in the log: `<partition>:<offset>`. In Spark's SQL, over all records of the topic:
+
+    SELECT * FROM (
+      SELECT *, lead(_valid_from) OVER (PARTITION BY <key> ORDER BY _valid_from, _offset) AS _valid_to,
+             concat(_partition, ':', _offset) AS _version
+      FROM (SELECT *, coalesce(<WATERMARK column>, _source_time, _appended_at) AS _valid_from FROM <records>))
+    WHERE _op <> 'delete'
+
+which is how `batch_versions` computes them; the unit keeps the same incrementally.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.catalog.definitions import TopicDefinition
+from headwater.core.types import TIMESTAMP, quote
+from headwater.engine.collections.collections import CONTENTS, CollectionOutcome, TableCollection
+from headwater.engine.dataflow.operator_interface import ArrangementSpec, StepState
+from headwater.engine.merging.run_compaction import merged_run
+from headwater.log.protocol import Log
+from headwater.operators.table import table_versions
+from headwater.operators.zset.delta import Delta, concat, concat_rows, consolidate, empty_rows, take_rows
+from headwater.operators.zset.ordered_runs import arrange_ordered
+from headwater.operators.zset.runs import Run, among, is_among, key_hashes
+from headwater.plan.relations.metadata_columns import (
+    VERSIONED,
+    every_hidden,
+    hidden_schema,
+    read_records,
+    version_hidden,
+    versions_of,
+)
+from headwater.plan.relations.relations import VersionedRelation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_SOURCE_TIME = "_source_time"
+
+
+class VersionCollection(TableCollection):
+    """A keyed topic as all versions of its rows. Its arrangement holds records, tombstones too, in order of time."""
+
+    def __init__(self, topic: TopicDefinition) -> None:
+        super().__init__(topic)
+        self.name = versions_of(topic.name)
+        self.identity = self.fingerprint = self.name + self.identity.removeprefix(topic.name)
+        self.schema = pa.schema([*topic.schema, *version_hidden(topic)])
+        self._topic = topic
+        self._records = pa.schema([*topic.schema, *hidden_schema(topic), VERSIONED.field("_valid_from")])
+        place = self._records.get_field_index
+        self._spec = table_versions.VersionSpec(
+            self.key, place("_valid_from"), place("_offset"), place("_op")
+        )
+        self.contents = ArrangementSpec(CONTENTS, "ordered", self.key, self._spec.order, self._records)
+        self.slots = (self.contents,)
+
+    def step(
+        self, changes: Mapping[str, Delta | pa.RecordBatch], state: StepState, *, first: bool
+    ) -> CollectionOutcome:
+        """Apply records of the topic, in the order of the log. As a delta they are such as go too, known by their keys and their places."""
+        given = changes[self.topic]
+        runs = [self._evolved(run) for run in state(self.contents)]
+        if isinstance(given, Delta):
+            change, run = self._exchanged(given, runs)
+        else:
+            change, run = table_versions.step(self._spec, runs, self.records(given))
+        return CollectionOutcome(self._known(change), {self.contents: run} if len(run) else {})
+
+    def _exchanged(self, given: Delta, runs: Sequence[Run]) -> tuple[Delta, Run]:
+        """A step by records of which some go. Of the keys that these are of, all versions are made again from what there is of them."""
+        slot, records = self.contents, self.records(given.rows)
+        hashes, goes = key_hashes(records, self.key), given.weights < 0
+        touched = np.unique(hashes[goes])
+        rest = take_rows(records, np.flatnonzero(~is_among(hashes, touched)))
+        change, run = table_versions.step(self._spec, runs, rest)
+        held = [among(each, touched) for each in runs]
+        rows = merged_run(slot, held, bottom=True).rows if held else empty_rows(self._records)
+        stay = take_rows(rows, np.flatnonzero(~_is_at(rows, take_rows(records, np.flatnonzero(goes)))))
+        come = take_rows(records, np.flatnonzero(~goes & is_among(hashes, touched)))
+        made = arrange_ordered(Delta.of(concat_rows([stay, come], self._records)), slot.key, slot.order)
+        then, now = (table_versions.contents(self._spec, each, self._records) for each in (held, [made]))
+        gone = [Run(each.hashes, each.rows, -each.weights) for each in held]
+        changes = concat([change, then.negated(), now], change.rows.schema)
+        return consolidate(changes), merged_run(slot, [run, *gone, made], bottom=False)
+
+    def records(self, given: pa.RecordBatch) -> pa.RecordBatch:
+        """Records of the topic, with its hidden columns, as the arrangement has them: with when each begins."""
+        times = [given.column(name).cast(TIMESTAMP) for name in begins_at(self._topic)]
+        names = self._records.names[:-1]
+        columns = [given.column(name) for name in names]
+        return pa.RecordBatch.from_arrays([*columns, pc.coalesce(*times)], schema=self._records)
+
+    def rows(self, runs: Sequence[Run]) -> Delta:
+        """All versions."""
+        return self._known(
+            table_versions.contents(self._spec, [self._evolved(run) for run in runs], self._records)
+        )
+
+    def of_records(self, given: pa.RecordBatch) -> Delta:
+        """All versions of some records, all there are, in the order of the log."""
+        return self._known(table_versions.step(self._spec, [], self.records(given))[0])
+
+    def _evolved(self, run: Run) -> Run:
+        return self._as_now(run, self._records)
+
+    def _known(self, change: Delta) -> Delta:
+        """Versions with what they are known by."""
+        partition, offset = (change.rows.column(name).cast(pa.string()) for name in ("_partition", "_offset"))
+        known = pc.binary_join_element_wise(partition, offset, ":")
+        rows = pa.RecordBatch.from_arrays([*change.rows.columns, known], schema=self.schema)
+        return change.renamed(rows)
+
+
+def _is_at(records: pa.RecordBatch, others: pa.RecordBatch) -> np.ndarray:
+    """Which records stand where one of the others does in the log."""
+    mine, theirs = (
+        np.rec.fromarrays([batch.column(name).to_numpy() for name in ("_partition", "_offset")])
+        for batch in (records, others)
+    )
+    return np.isin(mine, theirs)
+
+
+def all_records(
+    log: Log, topic: TopicDefinition, ends: Mapping[int, int] | None, *, met: bool = False
+) -> pa.RecordBatch:
+    """Every record of a topic up to some positions, tombstones too, in the order of the log, with its hidden columns;
+    `met`: and the watermark that each met."""
+    own = [field.with_nullable(True) for field in topic.schema]  # a tombstone has its key alone
+    schema = pa.schema([*own, *(every_hidden(topic) if met else hidden_schema(topic))])
+    batches: list[pa.RecordBatch] = []
+    for partition, info in sorted(log.partitions(topic.name).items()):
+        end = info.end if ends is None else ends.get(partition, info.first)
+        if info.first < end:
+            batches += read_records(log, topic.name, partition, (info.first, end), schema.names)
+    return concat_rows([batch.cast(schema) for batch in batches], schema)
+
+
+def readable_versions(topic: TopicDefinition) -> VersionedRelation:
+    """How a query can read the versions of a topic's rows, or why it cannot."""
+    if not topic.key:
+        return VersionedRelation(
+            refusal=(
+                f"topic {topic.name!r} has no versions: it has no PRIMARY KEY, so that no record replaces another",
+                "join with it as it is, by a key and a range of time: ON a.id = b.id AND b.at BETWEEN ... AND ...",
+            )
+        )
+    own = next((name for name in topic.schema.names if name.lower() in VERSIONED.names), None)
+    if own is not None:
+        return VersionedRelation(
+            refusal=(
+                f"topic {topic.name!r} has a column of its own that is called {own!r}, as one of versions is",
+                f"copy it to a topic without it: CREATE TOPIC ... AS SELECT ... FROM {topic.name}",
+            )
+        )
+    if topic.cleanup == "compact" and topic.versions_for_us is None:
+        return VersionedRelation(
+            refusal=(
+                f"topic {topic.name!r} is compacted: versions that others have replaced may be gone at any time",
+                f"say how long they are kept: ALTER TOPIC {topic.name} SET (versions_for = '30 days')",
+            )
+        )
+    key = tuple(map(topic.schema.get_field_index, topic.key))
+    return VersionedRelation(version_hidden(topic), key, tuple(begins_at(topic)))
+
+
+def begins_at(topic: TopicDefinition) -> list[str]:
+    """The columns that say when a record of a topic begins to be valid: the first that is not NULL."""
+    own = [topic.time] if topic.time is not None else []
+    known = (*topic.schema.names, *topic.source_columns.names)
+    return [*own, *(name for name in [_SOURCE_TIME] if name in known), "_appended_at"]
+
+
+def batch_versions(records: DataFrame, topic: TopicDefinition) -> DataFrame:
+    """The versions of a topic's records, by Spark: the topic's columns, then the hidden ones."""
+    begins = ", ".join(f"CAST({quote(name)} AS TIMESTAMP)" for name in begins_at(topic))
+    key = ", ".join(map(quote, topic.key))
+    begun = records.selectExpr("*", f"coalesce({begins}) AS _valid_from")
+    spans = begun.selectExpr(
+        "*",
+        f"lead(_valid_from) OVER (PARTITION BY {key} ORDER BY _valid_from, _offset) AS _valid_to",
+        "concat(_partition, ':', _offset) AS _version",
+    )
+    columns = [*topic.schema.names, *version_hidden(topic).names]
+    return spans.where("_op <> 'delete'").select(*map(quote, columns))

@@ -1,0 +1,185 @@
+"""Where an operator's step runs: in the driver, or divided by key among Spark tasks. What a task does is in `spark_tasks`.
+
+Both ways run the same operators on the same runs and give the same rows, so that this is a question of time alone. The
+driver divides the inputs by ranges of the key's hash and hands them over as files; each task probes its slice of the
+state, writes its share of the new runs into files of its own, and returns only where they are. Which attempt of a task
+counts is Spark's to say: what the others wrote nobody names.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeGuard
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.core.errors import SparkJobError, UsageError
+from headwater.engine.dataflow.keyed_operators import KeyedOperator
+from headwater.engine.dataflow.operator_interface import Operator, TickContext
+from headwater.engine.dataflow.spark_tasks import SCHEMA, DividedStep, TaskOutcome, input_file, task
+from headwater.operators.zset.delta import Delta, concat
+from headwater.operators.zset.runs import Key, key_hashes
+from headwater.state.run_refs import RunRef
+from headwater.state.task_exchange import Exchange
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PLACEMENT = "HEADWATER_PLACEMENT"
+"""`driver`, `tasks` (every step that can be divided, however small), or `auto`, the default."""
+ROWS_MIN = "HEADWATER_PLACED_ROWS_MIN"
+"""Rows that a step must take in to go to tasks, in place of what its operator says; for local mode too, where tasks are not
+worth their while on few cores and none is used unless this is set."""
+PARTS_MAX = 256
+"""More parts than that, and the runs that they leave are too many to look into."""
+SKIPPED_MAX = 64
+"""After jobs that failed this many steps at most are done in the driver before tasks are tried again."""
+
+_CHOICES = ("auto", "driver", "tasks")
+_log = logging.getLogger("headwater")
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """A run that tasks wrote, in parts: ranges of hashes that ascend and do not overlap."""
+
+    refs: tuple[RunRef, ...]
+
+    def __len__(self) -> int:
+        return sum(ref.rows for ref in self.refs)
+
+
+class Placement:
+    """Decides for the steps of one session, and carries out those that go to tasks."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._is_local = (spark.sparkContext.master or "local").startswith("local")
+        self._failed = 0
+        self._skipped = 0
+
+    def wants(self, operator: Operator, inputs: Sequence[Delta]) -> TypeGuard[KeyedOperator]:
+        """Whether a step is to be divided among tasks."""
+        if not isinstance(operator, KeyedOperator) or not all(map(len, operator.keys or ((),))):
+            return False  # one key only: there is nothing to divide
+        choice = _choice()
+        if choice != "auto":
+            return choice == "tasks"
+        least = _rows_min(None if self._is_local else operator.rows_min)
+        if least is None or sum(len(change) for change in inputs) < least:
+            return False
+        if self._skipped:
+            self._skipped -= 1
+            return False
+        return True
+
+    def step(
+        self,
+        operator: KeyedOperator,
+        inputs: Sequence[Delta],
+        state: Sequence[Sequence[RunRef]],
+        place: TickContext,
+    ) -> tuple[Delta, Sequence[RunParts]] | None:
+        """The change of the output and what was added to each arrangement, as the operator's own step gives it.
+
+        None if the driver is to do it: the operator refused these rows, or no task got through and none has to.
+        """
+        exchange = place.exchange()
+        exchange.create()
+        try:
+            bounds = ranges(min(self._spark.sparkContext.defaultParallelism, PARTS_MAX))
+            for number, (change, key) in enumerate(zip(inputs, operator.keys or (), strict=True)):
+                exchange.write(input_file(number), divided(change, key, len(bounds) - 1))
+            known = tuple(change.distinct for change in inputs)
+            refs = tuple(tuple(some) for some in state)
+            work = DividedStep(place.root, exchange.name, operator, known, bounds, refs, place.origin)
+            made = self._run(work)
+            if made is None or any(part.refused is not None for part in made):
+                return None
+            return _assembled(exchange, made, len(state))
+        finally:
+            exchange.remove()
+
+    def _run(self, work: DividedStep) -> list[TaskOutcome] | None:
+        """What the tasks made, by part; None if Spark gave up."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            numbers = self._spark.range(0, work.parts, 1, work.parts)
+            rows = numbers.mapInArrow(task(work), SCHEMA).collect()
+        except (PySparkException, Py4JError) as error:
+            self._failed += 1
+            self._skipped = min(2**self._failed, SKIPPED_MAX)
+            self._tell(error)
+            return None
+        self._failed = 0
+        return [TaskOutcome.decode(bytes(row.made)) for row in sorted(rows, key=lambda row: row.part)]
+
+    def _tell(self, error: Exception) -> None:
+        said = [line.strip() for line in str(error).splitlines()]
+        # The last line of a Python trace says what went wrong; those of a Java trace say only where.
+        lines = [line for line in said if line and not line.startswith(("at ", "..."))]
+        detail = lines[-1] if lines else type(error).__name__
+        hint = (
+            "executors need Headwater in their Python and the workspace's folder under the same path; "
+            f"{PLACEMENT}=driver does without them"
+        )
+        if _choice() == "tasks":
+            raise SparkJobError(
+                "Spark could not run a step of the engine", detail=detail, hint=hint
+            ) from error
+        _log.warning("Spark could not run a step of the engine, which does it itself: %s (%s)", detail, hint)
+
+
+def ranges(parts: int) -> tuple[int, ...]:
+    """Bounds that divide all hashes into ranges of equal size."""
+    return tuple(-(-(i << 32) // parts) << 32 for i in range(parts + 1))
+
+
+def divided(change: Delta, key: Key, parts: int) -> list[Delta]:
+    """The rows of a change by the range that the hash of their key is in; in each they stay in order."""
+    hashes = key_hashes(change.rows, key)
+    places = ((hashes >> np.uint64(32)) * np.uint64(parts) >> np.uint64(32)).astype(np.uint16)
+    together = change.take(np.argsort(places, kind="stable"))
+    ends = np.cumsum(np.bincount(places, minlength=parts))
+    starts = ends - np.diff(ends, prepend=0)
+    return [
+        Delta(together.rows.slice(start, end - start), together.weights[start:end], change.distinct)
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    ]
+
+
+def _assembled(
+    exchange: Exchange, made: Sequence[TaskOutcome], arrangements: int
+) -> tuple[Delta, list[RunParts]]:
+    outputs = [exchange.read(part.output, distinct=part.distinct) for part in made if part.output is not None]
+    runs = [
+        RunParts(tuple(ref for part in made if (ref := part.runs[i]) is not None))
+        for i in range(arrangements)
+    ]
+    if not outputs:
+        return Delta.empty(pa.schema([])), runs
+    whole = concat(outputs, outputs[0].rows.schema)
+    # A row shows its key, and a key is in one part: rows that are distinct in each are so in all.
+    return Delta(whole.rows, whole.weights, all(output.distinct for output in outputs)), runs
+
+
+def _choice() -> str:
+    choice = os.environ.get(PLACEMENT, "auto").lower()
+    if choice not in _CHOICES:
+        raise UsageError(f"{PLACEMENT} is {choice!r}", hint=f"it is one of {', '.join(_CHOICES)}")
+    return choice
+
+
+def _rows_min(default: int | None) -> int | None:
+    text = os.environ.get(ROWS_MIN)
+    if text is None:
+        return default
+    if not text.isdecimal():
+        raise UsageError(f"{ROWS_MIN} is {text!r}", hint="it is a number of rows")
+    return int(text)

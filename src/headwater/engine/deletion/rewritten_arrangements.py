@@ -1,0 +1,48 @@
+"""The arrangements of a tick that takes deletions out: some are written anew as a whole, so that nothing of it stays in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headwater.engine.collections.arrangements import Added, Arrangements, arrangement_id
+from headwater.engine.collections.collections import Collection
+from headwater.engine.dataflow.operator_interface import ArrangementSpec
+from headwater.engine.dataflow.placement import RunParts
+from headwater.engine.merging.run_compaction import merged_run
+from headwater.engine.metrics import phases
+from headwater.operators.zset.runs import Run
+
+
+class RewrittenArrangements(Arrangements):
+    """Arrangements of which those of some units have one run each, which this tick has written."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.rewritten: set[str] = set()
+        """The identities of these units."""
+
+    def add(self, unit: Collection, slot: ArrangementSpec, run: Run) -> Added:
+        if unit.identity in self.rewritten:
+            return self._whole(unit, slot, [*self.runs(unit, slot), run])
+        return super().add(unit, slot, run)
+
+    def add_parts(self, unit: Collection, slot: ArrangementSpec, parts: RunParts) -> None:
+        if unit.identity in self.rewritten:
+            self._whole(unit, slot, [*self.runs(unit, slot), *self.opened(parts.refs)])
+        else:
+            super().add_parts(unit, slot, parts)
+
+    def rewrite(self, unit: Collection, slot: ArrangementSpec) -> Added:
+        """Write an arrangement anew, unless this tick has; what was added is all that it holds."""
+        refs = self.refs.get(arrangement_id(unit, slot), ())
+        if len(refs) == 1 and refs[0].file in self.writer.files:
+            return Added(refs[0])
+        return self._whole(unit, slot, self.runs(unit, slot))
+
+    def _whole(self, unit: Collection, slot: ArrangementSpec, runs: list[Run]) -> Added:
+        with self.phases(phases.MERGE):
+            whole = merged_run(slot, runs, bottom=True) if runs else None
+        if whole is not None and len(whole):
+            return self.replace(unit, slot, whole)
+        self.clear_slot(unit, slot)
+        return Added()

@@ -1,0 +1,112 @@
+"""Records that an excision takes out of the log, kept apart until the next tick has taken them back from the state.
+
+A file for each excision, written before the first record is removed and deleted once a tick is made without them. It holds the
+records with all their hidden columns, as an Arrow stream; private values are encrypted in it as they were in the log.
+Without it, which is no error, views are built anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.catalog.definitions import TopicDefinition
+from headwater.catalog.rules import FORGOTTEN
+from headwater.core.errors import KeyStoreError, WorkspaceMissingError
+from headwater.core.hashing import Indices
+from headwater.core.json_csv import packed, unpacked
+from headwater.core.storage import Storage
+from headwater.log.deletion_entries import DeletionEntry
+from headwater.log.protocol import Log
+from headwater.operators.zset.delta import concat_rows, take_rows
+from headwater.plan.relations.metadata_columns import every_hidden, fitted, read_records
+from headwater.privacy.column_encryption import unveil, veil
+
+FOLDER = "withdrawn"
+ROWS_MAX = 200_000
+"""More are not kept: building views anew is then about as fast."""
+_SPANS_MAX = 64
+"""Records in more places than these are read with those between them."""
+
+
+def keep(
+    log: Log, storage: Storage, name: str, topic: TopicDefinition, offsets: Mapping[int, Sequence[int]]
+) -> None:
+    """Keep the records at these offsets, which are there, under the name of an excision; durable when it returns."""
+    if storage.exists(_file(name)) or sum(map(len, offsets.values())) > ROWS_MAX:
+        return
+    schema = pa.schema([*topic.schema, *every_hidden(topic)])
+    found = [
+        fitted(batch, schema)
+        for partition, mine in sorted(offsets.items())
+        for batch in records_at(log, topic.name, partition, np.asarray(mine, np.int64), schema.names)
+    ]
+    with suppress(KeyStoreError):  # who has no keys cannot tell what views hold
+        rows = packed(veil(concat_rows(found, schema), topic, log.keys))
+        storage.make_dirs(FOLDER)
+        storage.write_atomic(_file(name), rows)
+
+
+def kept(log: Log, storage: Storage, name: str, topic: TopicDefinition) -> pa.RecordBatch | None:
+    """The records that an excision has removed from a topic, with every column; None if they were not kept, or the topic has
+    other columns since."""
+    try:
+        stored = unpacked(storage.read(_file(name)))
+    except WorkspaceMissingError:
+        return None
+    schema = pa.schema([*topic.schema, *every_hidden(topic)])
+    if stored.schema.names != schema.names:
+        return None
+    batch = concat_rows(stored.to_batches(), stored.schema)
+    names = [column for column in schema.names if column != FORGOTTEN]
+    shown = unveil(batch.select(names), topic, log.keys, names)
+    columns = [batch.column(n) if n == FORGOTTEN else shown.column(n) for n in schema.names]
+    if [column.type for column in columns] != schema.types:
+        return None
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def drop(storage: Storage, name: str) -> None:
+    """Remove what was kept of an excision."""
+    with suppress(WorkspaceMissingError, FileNotFoundError):
+        storage.remove(_file(name))
+
+
+def records_at(
+    log: Log, topic: str, partition: int, offsets: Indices, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The records of a partition at some offsets, ascending, with these columns, hidden ones among them."""
+    if not len(offsets):
+        return
+    cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
+    if len(cuts) < _SPANS_MAX:
+        for span in np.split(offsets, cuts):
+            yield from read_records(log, topic, partition, (int(span[0]), int(span[-1]) + 1), columns)
+        return
+    read = list(dict.fromkeys([*columns, "_offset"]))
+    for batch in read_records(log, topic, partition, (int(offsets[0]), int(offsets[-1]) + 1), read):
+        places = np.flatnonzero(np.isin(batch.column("_offset").to_numpy(), offsets))
+        if len(places):
+            yield take_rows(batch, places).select(list(columns))
+
+
+def packed_offsets(found: Mapping[int, Sequence[int]]) -> dict[str, str]:
+    """Offsets as a text of little length, for the catalog."""
+    steps = {p: np.diff(np.asarray(offsets, np.int64), prepend=0) for p, offsets in found.items()}
+    return {str(p): base64.b64encode(zlib.compress(s.tobytes())).decode() for p, s in steps.items()}
+
+
+def offsets_of(entry: DeletionEntry) -> dict[int, list[int]]:
+    """The offsets of the records that an excision removes; none if it is over."""
+    packed = (entry.offsets or {}).items()
+    steps = {int(p): np.frombuffer(zlib.decompress(base64.b64decode(t)), np.int64) for p, t in packed}
+    return {p: np.cumsum(s).tolist() for p, s in steps.items()}
+
+
+def _file(name: str) -> str:
+    return f"{FOLDER}/{name}.arrow"

@@ -1,0 +1,188 @@
+"""Rows of topics that come too late for a view: found beside its own graph, counted, and told in `<view>.late`.
+
+The view's graph leaves them out by itself (see `planning.timing`). Here only rows behind the watermark that they met are
+looked at, which are few: each is told once for every window that it misses. A row that is late for some of its windows
+and not for others is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.core.clock import Microseconds
+from headwater.core.errors import UsageError
+from headwater.core.positions import Ends
+from headwater.core.types import TIMESTAMP
+from headwater.engine.dataflow.dataflow import Dataflow
+from headwater.engine.dataflow.jvm_expressions import Evaluator
+from headwater.engine.dataflow.linear import as_mask
+from headwater.log.protocol import Log
+from headwater.operators import graph as g
+from headwater.operators.window.emit_on_close import EARLIEST
+from headwater.operators.zset.delta import Delta, concat, consolidate
+from headwater.plan.planner import LateGraph
+from headwater.plan.relations.metadata_columns import WATERMARK
+from headwater.plan.time.late_policy import LATE_COLUMNS
+from headwater.state.manifest import CollectionRecord
+
+LATE_NAME = "late"
+_TOLD = pa.schema(
+    [
+        ("_window_start", TIMESTAMP),
+        ("_window_end", TIMESTAMP),
+        ("_lateness", pa.int64()),
+        ("_watermark", TIMESTAMP),
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+    ]
+)
+"""What is told of a late row after its own columns; its lateness is in microseconds behind the watermark."""
+
+
+@dataclass(frozen=True)
+class Late:
+    """What is late in a change: the rows to tell of, and by topic how many rows are used nowhere."""
+
+    rows: Delta
+    counted: Mapping[str, int]
+
+
+class Lateness:
+    """Finds the late rows of a view. `times` has the column of event time of each topic."""
+
+    def __init__(
+        self,
+        graphs: Sequence[LateGraph],
+        times: Mapping[str, str],
+        schema: pa.Schema,
+        evaluator: Evaluator,
+        *,
+        is_told: bool,
+    ) -> None:
+        self.schema = schema
+        self.is_told = is_told
+        """Whether late rows are told of, and not only counted."""
+        self._graphs = [(graph.topic, graph.source, Dataflow(graph.root, evaluator)) for graph in graphs]
+        self._times = times
+
+    def found(self, changes: Mapping[str, Delta]) -> Late:
+        """The late rows of changes of topics, of keyed ones of their records, which have their positions and watermarks
+        as columns. Rows that go were told of when they came, and are not any more."""
+        went = {name: change.filter(change.weights < 0).negated() for name, change in changes.items()}
+        if any(map(len, went.values())):
+            came = self.found({name: change.filter(change.weights > 0) for name, change in changes.items()})
+            gone = self.found(went)
+            counted = {
+                topic: came.counted.get(topic, 0) - gone.counted.get(topic, 0)
+                for topic in dict.fromkeys((*came.counted, *gone.counted))
+            }
+            return Late(consolidate(concat([came.rows, gone.rows.negated()], self.schema)), counted)
+        rows: list[tuple[str, Delta]] = []
+        places: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        behind = {source: self._behind(topic, changes.get(source)) for topic, source, _ in self._graphs}
+        for topic, source, pipeline in self._graphs:
+            change = behind[source]
+            if change is None:
+                continue
+            made = pipeline.step({source: change}, _no_state, first=False).change  # type: ignore[arg-type]
+            is_late = as_mask(made.rows.column(made.rows.num_columns - 1))
+            places.setdefault(topic, []).append((_positions(made.rows), is_late))
+            rows.append((topic, made))
+        counted = {topic: _lost(found) for topic, found in places.items()}
+        return Late(told_of(rows, self.schema), counted)
+
+    def _behind(self, topic: str, change: Delta | None) -> Delta | None:
+        """The rows of a change that are behind the watermark that they met; None if there are none."""
+        if change is None or not len(change):
+            return None
+        time, watermark = change.rows.column(self._times[topic]), change.rows.column(WATERMARK)
+        behind = _micros(time) < _micros(watermark)
+        return change.filter(behind) if behind.any() else None
+
+
+def told_of(rows: Sequence[tuple[str, Delta]], schema: pa.Schema) -> Delta:
+    """What is told of the late among rows of topics, which have LATE_COLUMNS as their last ones."""
+    told = consolidate(concat([_told(topic, made, schema) for topic, made in rows], schema))
+    # a topic that is read at two places has its late rows at both
+    return Delta(told.rows, np.sign(told.weights), distinct=True)
+
+
+def _told(topic: str, made: Delta, schema: pa.Schema) -> Delta:
+    late = made.filter(as_mask(made.rows.column(made.rows.num_columns - 1)))
+    columns, names = late.rows.columns, late.rows.schema.names
+    own, extra = columns[: -len(LATE_COLUMNS)], columns[-len(LATE_COLUMNS) :]
+    known = {**dict(zip(names, own, strict=False)), **dict(zip(LATE_COLUMNS, extra, strict=True))}
+    known["_lateness"] = pa.array(_micros(known[WATERMARK]) - _micros(known["_time"]))
+    known["_topic"] = pa.array([topic] * len(late), pa.string())
+    given = [known[f.name].cast(f.type) if f.name in known else pa.nulls(len(late), f.type) for f in schema]
+    return late.with_rows(pa.RecordBatch.from_arrays(given, schema=schema))
+
+
+def late_schema(graphs: Sequence[LateGraph]) -> pa.Schema:
+    """The columns of `<view>.late`: the topic's own, or those of all topics and which it was, and what is told of each."""
+    topics = dict.fromkeys(graph.topic for graph in graphs)
+    fields: dict[str, pa.Field] = {}
+    for graph in graphs:
+        for field in list(graph.root.schema)[: -len(LATE_COLUMNS)]:
+            if fields.setdefault(field.name, field).type != field.type:
+                raise UsageError(
+                    f"late rows of {' and '.join(topics)} cannot be told of in one place: column {field.name!r} has "
+                    "another type in each",
+                    hint="late = 'drop' counts them, or let the view read one of them through another view",
+                )
+    first = [pa.field("_topic", pa.string())] if len(topics) > 1 else []
+    return pa.schema([*first, *fields.values(), *_TOLD])
+
+
+def tells(late: str, correct_for_us: int | None) -> bool:
+    """Whether late rows are told of, and not only counted."""
+    return late == "divert" or correct_for_us is not None
+
+
+def domains_of(root: g.Node) -> tuple[tuple[str, ...], ...]:
+    """The topics whose watermarks a graph waits for."""
+    closes = (node for node in g.walk(root) if isinstance(node, g.Close))
+    return tuple(dict.fromkeys(domain for node in closes for domain in node.domains))
+
+
+def watermarks_at(log: Log, topics: Iterable[str], at: Ends) -> dict[str, int]:
+    """The watermark of each topic, the least of its partitions', at some positions; EARLIEST where there is none."""
+    found = {}
+    for topic in topics:
+        levels = [log.watermark(topic, partition, end) for partition, end in at.get(topic, {}).items()]
+        found[topic] = min((EARLIEST if w is None else w for w in levels), default=EARLIEST)
+    return found
+
+
+def watermark_of(record: CollectionRecord) -> Microseconds | None:
+    """The watermark that a view has reached: the least of the topics that it waits for. None if it waits for none, or one
+    has none yet."""
+    reached = min(record.watermarks.values(), default=EARLIEST)
+    return None if reached == EARLIEST else int(reached)
+
+
+def _positions(rows: pa.RecordBatch) -> np.ndarray:
+    first = rows.num_columns - len(LATE_COLUMNS)
+    partition, offset = (rows.column(first + i).to_numpy().astype(np.int64) for i in range(2))
+    positions: np.ndarray = partition << 48 | offset
+    return positions
+
+
+def _lost(places: Sequence[tuple[np.ndarray, np.ndarray]]) -> int:
+    """How many records are late wherever they are."""
+    positions = np.concatenate([p for p, _ in places])
+    used = np.unique(np.concatenate([p[~late] for p, late in places]))
+    return len(np.setdiff1d(positions, used))
+
+
+def _micros(column: pa.Array) -> np.ndarray:
+    values: np.ndarray = column.view(pa.int64()).fill_null(EARLIEST).to_numpy()
+    return values
+
+
+def _no_state(slot: object) -> list[object]:
+    raise AssertionError(f"late rows are found without state, not {slot}")

@@ -1,0 +1,315 @@
+"""Advancing a tick: collections take their steps, level by level, small steps of one shape as one.
+
+Collections of one level do not read each other. Live collections advance to the cut of the tick. A collection that is behind takes in a part
+of its backlog, and becomes live once it has reached the cut. An error of one collection stops that collection, not the tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from headwater.core.errors import (
+    ClosedError,
+    FencedError,
+    HeadwaterError,
+    KeyStoreError,
+    StorageError,
+)
+from headwater.core.positions import Ends
+from headwater.engine.collections.arrangements import Added
+from headwater.engine.collections.collections import (
+    Collection,
+    CollectionOutcome,
+    DerivedRelation,
+    ViewCollection,
+    ViewStep,
+    added,
+)
+from headwater.engine.dataflow.placement import RunParts
+from headwater.engine.dataflow.stacked_steps import run_stacked
+from headwater.engine.merging.run_compaction import merged_run
+from headwater.engine.metrics import phases
+from headwater.engine.row_errors.late_rows import watermarks_at
+from headwater.engine.tick import backfill_parts
+from headwater.engine.tick.backfill_parts import PASSING, is_early, is_passing, more_rows, size
+from headwater.engine.tick.collection_progress import CollectionProgress
+from headwater.engine.tick.planning import TickPlan
+from headwater.engine.tick.tick_state import TickState
+from headwater.log.cuts import next_cut
+from headwater.operators.zset.delta import Delta, concat, consolidate
+from headwater.state.damage import is_of_state
+from headwater.state.manifest import Manifest
+
+Changes = dict[str, "Delta | pa.RecordBatch"]
+
+
+class TickAdvance:
+    """Advances the collections of a tick."""
+
+    def __init__(self, state: TickState, plan: TickPlan) -> None:
+        self.state = state
+        self.plan = plan
+        self._target = state.target
+
+    def level(self, units: Sequence[Collection]) -> None:
+        """Advance the collections of one level, which do not read each other."""
+        run_stacked(self._begun(units), self._finished, lambda step, error: self.failed(step.unit, error))
+        for unit in units:
+            is_live = self.state.progress[unit.name].status == "live"
+            if isinstance(unit, ViewCollection) and unit.replaces is not None and is_live:
+                self._switch(unit, unit.replaces)
+
+    def _begun(self, units: Sequence[Collection]) -> Iterator[ViewStep]:
+        """Yield the steps of live views; tables, and collections that are behind, are advanced on the way."""
+        for unit in units:
+            if (progress := self.plan.visit(unit)) is None:
+                continue
+            try:
+                step = None
+                if progress.status != "live":
+                    self._catch_up(unit, progress)
+                elif isinstance(unit, ViewCollection):
+                    step = self._live_step(unit, progress)
+                else:
+                    self._advance_table(unit, progress)
+            except HeadwaterError as error:
+                self.failed(unit, error)
+                continue
+            if step is not None:
+                yield step
+
+    def failed(self, unit: Collection, error: HeadwaterError) -> None:
+        """Stop a collection because of its own error; raise any other error, which ends the tick."""
+        if not self.is_own(error):
+            raise error
+        progress = self.state.progress[unit.name]
+        if isinstance(error, KeyStoreError):
+            progress.is_blocked = (
+                True  # others go on without it, and it is built anew once its keys are there
+            )
+        self.plan.stop(unit, progress, str(error.message))
+        self.state.errors[unit.name] = error
+
+    def is_own(self, error: HeadwaterError) -> bool:
+        """Whether an error belongs to one collection, and would recur if the tick were run again."""
+        if isinstance(error, KeyStoreError):
+            return True
+        is_of_tick = isinstance(error, (FencedError, StorageError, ClosedError))
+        return not (is_of_tick or error.retryable or is_of_state(error))
+
+    # --- collections that are live -----------------------------------------------------------------------------------
+
+    def _live_step(self, unit: ViewCollection, progress: CollectionProgress) -> ViewStep | None:
+        """The step of a live view to the cut; None if its input has not changed."""
+        changes, watermarks = self._changes(unit, progress), self._watermarks(unit, self._target.positions)
+        if not self.must_step(unit, progress, changes, watermarks):
+            self._stays(unit, progress)
+            return None
+        self._prepare(unit, progress, watermarks)
+        return self.view_step(unit, changes, watermarks)
+
+    def view_step(self, unit: ViewCollection, changes: Changes, watermarks: Mapping[str, int]) -> ViewStep:
+        """The step of a live view over a change."""
+        held = self.state.arrangements.of(unit)
+        return ViewStep(unit, changes, held, first=False, watermarks=watermarks)
+
+    def _finished(self, step: ViewStep) -> None:
+        unit = step.unit
+        self._take(unit, step.result())
+        self._arrived(unit, self.state.progress[unit.name])
+
+    def _advance_table(self, unit: Collection, progress: CollectionProgress) -> None:
+        """Advance a live table to the cut."""
+        changes = self._changes(unit, progress)
+        if not self.must_step(unit, progress, changes, {}):
+            self._stays(unit, progress)
+            return
+        self._take(unit, self._stepped(unit, progress, changes, {}, first=False))
+        self._arrived(unit, progress)
+
+    def _changes(self, unit: Collection, progress: CollectionProgress) -> Changes:
+        """The input of a live collection: records up to the cut, and the changes of the collections that it reads."""
+        changes = self.read(unit, progress.positions, self._target.positions)
+        for name in unit.units:
+            below = self.state.progress[name]
+            if below.joined:
+                changes[name] = self.plan.replaced(name)
+            else:
+                changes[name] = below.change or Delta.empty(self.state.relation(name).schema)
+        return changes
+
+    def must_step(
+        self, unit: Collection, progress: CollectionProgress, changes: Changes, watermarks: Mapping[str, int]
+    ) -> bool:
+        """Whether the input or the watermarks of a live collection have changed."""
+        return watermarks != progress.watermarks or any(map(size, changes.values()))
+
+    def _stays(self, unit: Collection, progress: CollectionProgress) -> None:
+        progress.change = None
+        self._arrived(unit, progress)
+
+    def _arrived(self, unit: Collection, progress: CollectionProgress) -> None:
+        progress.positions = _own_cut(unit, self._target.positions)
+        progress.sequence = self._target.sequence
+
+    # --- collections that are behind ---------------------------------------------------------------------------------
+
+    def _catch_up(self, unit: Collection, progress: CollectionProgress) -> None:
+        """Take in a part of a backlog; the collection becomes live if that was the last part."""
+        first, watermarks = not progress.begun, progress.watermarks
+        rows = min(backfill_parts.BACKFILL_ROWS, self._target.rows_max)
+        while True:
+            target, sequence = self._part(unit, progress, rows)
+            joins = sequence >= self._target.sequence
+            changes = self.read(unit, progress.positions, target)
+            if joins:
+                changes |= {name: self._since(name, progress.base) for name in unit.units}
+            at = self._watermarks(unit, {**self._target.positions, **target} if joins else target)
+            try:
+                if first or self.must_step(unit, progress, changes, at):
+                    self._take(unit, self._stepped(unit, progress, changes, at, first=first))
+                break
+            except PASSING as error:
+                passes = is_early(unit, self._target.sequence) if joins else is_passing(unit, changes, error)
+                if not passes:
+                    raise
+                progress.watermarks = watermarks
+                if joins:
+                    return
+                rows = more_rows(rows, changes)
+        progress.positions, progress.sequence, progress.begun = _own_cut(unit, target), sequence, True
+        if joins:
+            progress.status, progress.joined, progress.base = "live", True, None
+            if not first:
+                self._change_is_all(unit, progress)
+
+    def _part(self, unit: Collection, progress: CollectionProgress, rows: int) -> tuple[Ends, int]:
+        """The cut that a collection which is behind reaches with so many rows, and the commit of that cut."""
+        cut, sequence, inputs = self._target.positions, self._target.sequence, self.state.inputs
+        if not unit.topics:
+            return {}, sequence
+        if self.state.before is None:
+            return cut, sequence
+        found = next_cut(self.state.log, list(unit.topics), progress.positions, rows)
+        if found.sequence < sequence:
+            return found.positions, found.sequence
+        common = {t: cut[t] for t in unit.topics if t in cut}
+        return {
+            t: common.get(t) or inputs.clip(t, progress.positions, found.positions, sequence)
+            for t in unit.topics
+        }, sequence
+
+    def _since(self, name: str, base: Manifest | None) -> Delta:
+        """The rows of an input that a rebuilt collection has not read yet: all rows, or those that are not in its base."""
+        now = self.state.contents(name)
+        if base is None:
+            return now
+        relation = self.state.relation(name)
+        then = base.arrangements.get(base.views[name].contents, ())
+        self.state.environment.bases.restore(ref.file for ref in then)
+        old = relation.rows(self.state.arrangements.opened(then))
+        return consolidate(concat([now, old.negated()], relation.schema))
+
+    # --- a step ------------------------------------------------------------------------------------------------------
+
+    def read(self, unit: Collection, start: Ends, end: Ends) -> Changes:
+        """The records of a collection's topics between two cuts."""
+        with self.state.environment.phases(phases.READ):
+            return self.state.inputs.changes(unit, start, end)
+
+    def _watermarks(self, unit: Collection, at: Ends) -> dict[str, int]:
+        """The watermarks, at a cut, of the topics whose watermarks a collection depends on."""
+        if not isinstance(unit, ViewCollection) or not unit.waits_for:
+            return {}
+        return watermarks_at(self.state.log, unit.waits_for, at)
+
+    def _prepare(self, unit: Collection, progress: CollectionProgress, watermarks: Mapping[str, int]) -> None:
+        """Prepare the arrangements of a collection for a step at these watermarks."""
+        progress.watermarks = watermarks
+        if not isinstance(unit, ViewCollection):
+            return
+        arrangements = self.state.arrangements
+        if progress.key is not None and progress.key != unit.key:
+            # an earlier version arranged the contents by other columns
+            for run in unit.arranged(arrangements.runs(unit, unit.contents), progress.key):
+                arrangements.replace(unit, unit.contents, run)
+            progress.key = unit.key
+        if unit.is_past_replay(progress.positions):
+            arrangements.expire(unit, watermarks)
+
+    def _stepped(
+        self,
+        unit: Collection,
+        progress: CollectionProgress,
+        changes: Changes,
+        watermarks: Mapping[str, int],
+        *,
+        first: bool,
+    ) -> CollectionOutcome:
+        """The outcome of a collection's step over a change, not stacked with others."""
+        self._prepare(unit, progress, watermarks)
+        held = self.state.arrangements.of(unit)
+        if isinstance(unit, ViewCollection):
+            return unit.step(changes, held, first=first, watermarks=watermarks)
+        return unit.step(changes, held, first=first)
+
+    def _take(self, unit: Collection, done: CollectionOutcome) -> None:
+        """Add the outcome of a step to the tick."""
+        progress = self.state.progress[unit.name]
+        for slot, run in done.runs.items():
+            if isinstance(run, RunParts):
+                self.state.arrangements.add_parts(unit, slot, run)
+                continue
+            added_run = self.state.arrangements.add(unit, slot, run)
+            if slot is unit.contents and not unit.is_table:
+                self.state.changes[unit.name] = added_run
+            if slot in done.beside:
+                progress.beside_refs[slot.name] = added_run
+        progress.change = done.change
+        progress.beside = {slot.name: change for slot, change in done.beside.items()}
+        progress.ledger = added(progress.ledger, done.counted)
+
+    # --- views that join or replace others ---------------------------------------------------------------------------
+
+    def _switch(self, unit: ViewCollection, name: str) -> None:
+        """Replace a view by its shadow build, for all readers in this tick; not while the shadow build is still compared."""
+        if unit.trial is not None and not unit.trial.is_over:
+            return
+        state = self.state
+        old, progress = state.unit(name), state.progress[unit.name]
+        if not progress.joined:  # it has been live since an earlier tick, and was compared since
+            progress.joined = True
+            self._change_is_all(unit, progress)
+        if unit.trial is not None and state.before is not None:
+            progress.old = state.before.tick
+        state.arrangements.drop(old)
+        state.units[state.units.index(unit)] = unit.in_place()
+        state.units.remove(old)
+        state.progress[name] = state.progress.pop(unit.name)
+        state.changes.pop(name, None)
+        if unit.name in state.changes:
+            state.changes[name] = state.changes.pop(unit.name)
+        if not unit.schema.equals(old.schema):
+            state.reshaped.add(name)
+
+    def _change_is_all(self, unit: Collection, progress: CollectionProgress) -> None:
+        """Report all rows of a view, and of its derived relations, as the change of this tick: it was built in several ticks."""
+        if not isinstance(unit, ViewCollection):
+            return
+        if (whole := self._whole(unit, unit)) is not None:
+            self.state.changes[unit.name] = whole
+        for derived in unit.derived:
+            if (whole := self._whole(unit, derived)) is not None:
+                progress.beside_refs[derived.contents.name] = whole
+
+    def _whole(self, unit: ViewCollection, relation: ViewCollection | DerivedRelation) -> Added | None:
+        """The whole contents of a relation, written as one run; None for an empty relation."""
+        slot, arrangements = relation.contents, self.state.arrangements
+        runs = arrangements.runs(unit, slot)
+        return arrangements.replace(unit, slot, merged_run(slot, runs, bottom=True)) if runs else None
+
+
+def _own_cut(unit: Collection, cut: Ends) -> Ends:
+    return {topic: dict(cut[topic]) for topic in unit.topics if topic in cut}

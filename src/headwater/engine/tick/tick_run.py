@@ -1,0 +1,52 @@
+"""One run of a tick: every collection planned and advanced to a cut, and the manifest that says so committed.
+
+Nothing that it computes is seen before its manifest is committed, and all of it is a function of the log and of the
+manifest before, so that it can be given up at any point and done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headwater.engine.collections.collections import side_by_side
+from headwater.engine.collections.workload import Workload
+from headwater.engine.metrics import phases
+from headwater.engine.tick.advancing import TickAdvance
+from headwater.engine.tick.committing import TickCommit
+from headwater.engine.tick.planning import TickPlan
+from headwater.engine.tick.tick_state import TickEnvironment, TickState, TickTarget
+from headwater.state.manifest import Manifest
+
+
+class TickRun:
+    """One run of a tick, in three phases: planning and advancing level by level, then committing."""
+
+    def __init__(
+        self,
+        environment: TickEnvironment,
+        workload: Workload,
+        before: Manifest | None,
+        damaged: Mapping[str, str],
+        target: TickTarget,
+    ) -> None:
+        self.state = TickState(environment, workload, before, damaged, target)
+        self.advance = TickAdvance(self.state, TickPlan(self.state))
+        self.commit = TickCommit(self.state)
+
+    def run(self) -> None:
+        """Advance every collection, sources first; what it writes is seen once it is committed."""
+        state = self.state
+        for units in side_by_side(list(state.units)):
+            state.derive()
+            with state.environment.phases(phases.COMPUTE):
+                self.advance.level(units)
+        state.derive()
+        self.finish()
+        state.arrangements.settle()
+        for name, broken in state.broken.items():
+            then = state.state_before(name)
+            if not broken.waits and (then is None or then.status != "stopped"):
+                state.newly_stopped[name] = broken.reason
+
+    def finish(self) -> None:
+        """Do what is left to do once all collections have been advanced."""

@@ -1,0 +1,301 @@
+"""The aggregates of one kind in a workspace: commands in, states and histories out. Made by `ws.store(aggregate)`."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+import uuid
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from headwater.core.arguments import whole_number
+from headwater.core.clock import Clock, from_us, timestamp, to_us
+from headwater.core.errors import AggregateNotFoundError, HeadwaterError, UsageError
+from headwater.core.group_commit import GroupCommit, Limits
+from headwater.core.storage import Storage
+from headwater.events.aggregates import SUBJECT, Aggregate
+from headwater.events.code_fingerprint import print_of
+from headwater.events.command_loop import CommandLoop, PendingCommand
+from headwater.events.encrypted_state import Forgettings, Sealing
+from headwater.events.envelope import NOTHING_SAID, Context, History, Loaded, Outcome, Recorded, Step
+from headwater.events.event_positions import Places
+from headwater.events.event_schema import EventLayout, all_columns, ensure_topic
+from headwater.events.snapshots import Snapshots
+from headwater.events.states import KnownAggregate, States
+from headwater.log.protocol import Log
+
+S = TypeVar("S")
+C = TypeVar("C")
+E = TypeVar("E")
+
+GROUP_MAX = 2_000
+"""Commands that are decided and written together."""
+ID_CHARACTERS_MAX = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Send(Generic[C]):
+    """A command on its way to an aggregate: what reactions return. Made by `store.send`."""
+
+    store: Store[Any, C, Any]
+    aggregate_id: str
+    command: C
+    command_id: str | None = None
+    context: Context = NOTHING_SAID
+    version: int | None = None
+
+
+class Store(Generic[S, C, E]):
+    """Loads, decides and appends. All methods may be called from any number of threads; those with `_async` from event loops."""
+
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        aggregate: Aggregate[S, C, E],
+        *,
+        folder: Path | None = None,
+        partitions: int | None = None,
+    ) -> None:
+        """`folder` is where indexes and snapshots are kept, which may be deleted; without one there are none on disk."""
+        self.aggregate = aggregate
+        layout = self._layout = EventLayout(aggregate)
+        topic = ensure_topic(log, layout, partitions)
+        self.topic = topic.name
+        self._log = log
+        self._lock = threading.RLock()
+        storage = None if folder is None else Storage(folder)
+        own = f"{topic.name.lower()}-{topic.incarnation}"
+        if storage is not None:
+            storage.make_dirs(own)
+        index = None if folder is None else folder / own
+        self._places = Places(log, topic, ["aggregate_id"], index and index / "aggregates")
+        self._commands = Places(log, topic, ["aggregate_id", "meta.command_id"], index and index / "commands")
+        forgettings = Forgettings(topic, log.keys)
+        sealing = Sealing(log.keys, forgettings, topic.name) if topic.private else None
+        code = _code_of(aggregate)
+        self.snapshots = Snapshots(storage, f"{own}/snapshots", code, aggregate.state_type, sealing)
+        if any(subject != SUBJECT for _, subject in topic.private):
+            self.snapshots.why_not = "its events are of several subjects"
+        self._states = States(log, aggregate, layout, self._places, self.snapshots, forgettings)
+        self._deciding = CommandLoop(
+            log, clock, aggregate, layout, self._states, self._places, self._commands, self._lock
+        )
+        self._gathering: GroupCommit[PendingCommand] = GroupCommit(
+            self._deciding.work, Limits(most=GROUP_MAX)
+        )
+        self._threads: ThreadPoolExecutor | None = None
+
+    def __repr__(self) -> str:
+        return f"<Store {self.topic}>"
+
+    # --- commands --------------------------------------------------------------------------------------------------
+
+    def execute(
+        self,
+        aggregate_id: str,
+        command: C,
+        *,
+        command_id: str | None = None,
+        actor: str | None = None,
+        reason: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+        version: int | None = None,
+    ) -> Outcome[E]:
+        """Decide a command on the aggregate as it is now, and append what it leads to; returns when that is durable.
+
+        CommandRefusedError if it is refused. If another process was first it is decided again, on what is there then. The same
+        `command_id` again, for the same aggregate, has no second effect and gets the same answer, also after a crash and from
+        another process; without one the command gets an id of its own. `version` is what the aggregate must be at, else
+        ConflictError. Who and why, and the ids of what it belongs to, go into every event.
+        """
+        context = Context(actor, reason, correlation_id, causation_id)
+        ask = self._ask(Send(self, aggregate_id, command, command_id, context, version))
+        self._gathering.submit(ask)
+        return _outcome(ask)
+
+    async def execute_async(
+        self,
+        aggregate_id: str,
+        command: C,
+        *,
+        command_id: str | None = None,
+        actor: str | None = None,
+        reason: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+        version: int | None = None,
+    ) -> Outcome[E]:
+        """`execute` for an event loop. What was asked for is done also if whoever awaits it is cancelled."""
+        context = Context(actor, reason, correlation_id, causation_id)
+        ask = self._ask(Send(self, aggregate_id, command, command_id, context, version))
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(1, thread_name_prefix=f"headwater-{self.topic}")
+        await asyncio.shield(self._gathering.post(ask, self._threads))
+        return _outcome(ask)
+
+    def send(
+        self,
+        aggregate_id: str,
+        command: C,
+        *,
+        command_id: str | None = None,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Send[C]:
+        """A command that a reaction issues: nothing is done by this alone."""
+        return Send(self, aggregate_id, command, command_id, Context(actor, reason))
+
+    def execute_all(self, sends: Iterable[Send[C]]) -> list[Outcome[E] | HeadwaterError]:
+        """Many commands, each by itself, in as few commits as possible; of each its outcome, or the error that it met."""
+        asks = [self._ask(send) for send in sends]
+        self._gathering.submit_all(asks)
+        return [ask.error if isinstance(ask.error, HeadwaterError) else _outcome(ask) for ask in asks]
+
+    async def execute_all_async(self, sends: Iterable[Send[C]]) -> list[Outcome[E] | HeadwaterError]:
+        """`execute_all` for an event loop."""
+        return await asyncio.to_thread(self.execute_all, list(sends))
+
+    def _ask(self, send: Send[Any]) -> PendingCommand:
+        if not isinstance(send, Send):
+            raise UsageError(
+                f"{send!r} is no command on its way",
+                hint="store.execute_all([store.send(aggregate_id, command)])",
+            )
+        _check_id(send.aggregate_id, "an aggregate id")
+        if not isinstance(send.command, self.aggregate.commands):
+            names = ", ".join(kind.__name__ for kind in self.aggregate.commands)
+            raise UsageError(
+                f"{self.aggregate.name!r} takes no command {send.command!r}", hint=f"its commands are {names}"
+            )
+        if send.command_id is not None:
+            _check_id(send.command_id, "a command id")
+        if send.version is not None:
+            whole_number(send.version, "the version that a command expects")
+        if not send.context.plain:
+            raise UsageError(f"actor, reason and ids are texts, not {send.context!r}")
+        given = send.command_id is not None
+        command_id = send.command_id or uuid.uuid4().hex
+        return PendingCommand(send.aggregate_id, send.command, command_id, given, send.context, send.version)
+
+    # --- states ----------------------------------------------------------------------------------------------------
+
+    def load(self, aggregate_id: str) -> Loaded[S]:
+        """An aggregate as it is now; AggregateNotFoundError if it has no events."""
+        _check_id(aggregate_id, "an aggregate id")
+        with self._lock:
+            self._deciding.refresh()
+            return self._loaded(aggregate_id, self._states.current(aggregate_id))
+
+    async def load_async(self, aggregate_id: str) -> Loaded[S]:
+        """`load` for an event loop."""
+        return await asyncio.to_thread(self.load, aggregate_id)
+
+    def __contains__(self, aggregate_id: str) -> bool:
+        try:
+            self.load(aggregate_id)
+        except AggregateNotFoundError:
+            return False
+        return True
+
+    def at(self, aggregate_id: str, when: datetime) -> Loaded[S]:
+        """An aggregate as it was at a time: with the events that were appended by then."""
+        _check_id(aggregate_id, "an aggregate id")
+        if not isinstance(when, datetime):
+            raise UsageError(
+                f"a past state is asked for by a datetime, not {when!r}",
+                hint='store.at("7", datetime(2026, 1, 31, 12, tzinfo=UTC))',
+            )
+        with self._lock:
+            self._deciding.refresh()
+            found = self._states.at(aggregate_id, to_us(when))
+            return self._loaded(aggregate_id, found, f" by {timestamp(when)}")
+
+    async def at_async(self, aggregate_id: str, when: datetime) -> Loaded[S]:
+        """`at` for an event loop."""
+        return await asyncio.to_thread(self.at, aggregate_id, when)
+
+    def events(self, aggregate_id: str) -> list[Recorded[E]]:
+        """The events of an aggregate, in order; none if it has none."""
+        _check_id(aggregate_id, "an aggregate id")
+        with self._lock:
+            self._deciding.refresh()
+            return list(self._states.events(aggregate_id))
+
+    async def events_async(self, aggregate_id: str) -> list[Recorded[E]]:
+        """`events` for an event loop."""
+        return await asyncio.to_thread(self.events, aggregate_id)
+
+    def recorded(self, partition: int, start: int, end: int) -> list[Recorded[E]]:
+        """The events of all aggregates in a range of offsets, in order."""
+        topic = self._states.topic
+        read = self._log.read(topic.name, partition, start, end, all_columns(topic))
+        return [one for batch in read for one in self._layout.recorded(topic, partition, batch)]
+
+    def history(self, aggregate_id: str) -> History:
+        """How an aggregate came about: every event with its story and the state after it. Print it to read it."""
+        steps: list[Step[S, E]] = []
+        state = self.aggregate.initial
+        for recorded in self.events(aggregate_id):
+            state = self.aggregate.fold(self.aggregate.own(state), recorded.event)
+            steps.append(Step(recorded, state))
+        if not steps:
+            raise self._unknown(aggregate_id)
+        return History(steps)
+
+    async def history_async(self, aggregate_id: str) -> History:
+        """`history` for an event loop."""
+        return await asyncio.to_thread(self.history, aggregate_id)
+
+    def forget(self) -> None:
+        """Drop the states in memory; what is asked for next comes from snapshots and events."""
+        with self._lock:
+            self._states.forget()
+
+    def close(self) -> None:
+        """Let go of files and threads. What was executed needs no close to be there."""
+        if self._threads is not None:
+            self._threads.shutdown()
+        self._places.close()
+        self._commands.close()
+
+    def _loaded(self, aggregate_id: str, known: KnownAggregate[S], when: str = "") -> Loaded[S]:
+        if not known.version:
+            raise self._unknown(aggregate_id, when)
+        at = from_us(self._states.moment(aggregate_id, known))
+        return Loaded(aggregate_id, known.version, self.aggregate.own(known.state), at)
+
+    def _unknown(self, aggregate_id: str, when: str = "") -> AggregateNotFoundError:
+        return AggregateNotFoundError(
+            f"{self.aggregate.name!r} {aggregate_id!r} has no events{when}",
+            hint="check the id; an aggregate begins with the first command that is executed on it",
+            topic=self.topic,
+            aggregate_id=aggregate_id,
+        )
+
+
+def _outcome(ask: PendingCommand) -> Outcome[Any]:
+    if ask.error is not None:
+        raise ask.error
+    assert ask.outcome is not None
+    return ask.outcome
+
+
+def _check_id(given: Any, what: str) -> None:
+    if not isinstance(given, str) or not 0 < len(given) <= ID_CHARACTERS_MAX or not given.isprintable():
+        raise UsageError(f"{what} is a text of 1 to {ID_CHARACTERS_MAX} printable characters, not {given!r}")
+
+
+def _code_of(aggregate: Aggregate[Any, Any, Any]) -> str:
+    """What a snapshot depends on: the code of the fold and of the steps, the shapes of state and events, and the version said."""
+    steps: Sequence[Any] = [
+        part for key in sorted(aggregate.steps) for part in (*key, aggregate.steps[key][1])
+    ]
+    initial = repr(aggregate.initial)
+    things = [aggregate.fold_function, aggregate.state_type, *aggregate.events.values(), *steps]
+    return print_of([*things, str(aggregate.version), initial])

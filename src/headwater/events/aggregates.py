@@ -1,0 +1,283 @@
+"""What an aggregate is: two pure functions and plain dataclasses. Declared here, kept by a store (`store`).
+
+`decide(state, command)` gives the events that a command leads to, or refuses it; `fold(state, event)` gives the state after
+an event. Which commands, events and states there are is read from their annotations. Nothing here knows a topic.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+import types
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
+from decimal import Decimal
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin
+
+from headwater.catalog.rules import check_free
+from headwater.core.errors import (
+    CommandRefusedError,
+    EventCodeError,
+    HeadwaterError,
+    SchemaError,
+    UsageError,
+)
+from headwater.events.field_types import fields_of, hints_of
+from headwater.events.reservations import Claim, Release
+
+S = TypeVar("S")
+C = TypeVar("C")
+E = TypeVar("E")
+
+Fields = dict[str, Any]
+Step = Callable[[Fields], Fields]
+Shape = tuple[str, int]
+"""The name of an event and the version of its fields."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision(Generic[E]):
+    """What a command leads to: events, and names that are claimed or let go with them."""
+
+    events: tuple[E, ...]
+    claims: tuple[Claim | Release, ...] = ()
+
+
+class Aggregate(Generic[S, C, E]):
+    """An aggregate, declared: `Aggregate("account", decide, fold)`. Its events are the topic of that name.
+
+    Its state before any event is `initial`; if that is left out, what its class gives without arguments. Where annotations
+    say nothing, `commands` and `events` name the classes. Another `version` makes snapshots void, for what the code of `fold` does
+    not show. `private` names the fields of events that are encrypted, and None once their subject was forgotten: the aggregate's id,
+    or another field that all events have, {"email": "customer_id"}.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        decide: Callable[[S, C], Any],
+        fold: Callable[[S, E], S],
+        *,
+        initial: S | None = None,
+        commands: Sequence[type] | None = None,
+        events: Sequence[type] | None = None,
+        version: int | str = 1,
+        private: Sequence[str] | Mapping[str, str] = (),
+    ) -> None:
+        if isinstance(name, str):
+            check_free(name)
+        self.name = name
+        self.decide_function = decide
+        self.fold_function = fold
+        self.commands = _classes(decide, 1, "commands", commands)
+        self.events = {kind.__name__: kind for kind in _classes(fold, 1, "events", events)}
+        self.state_type = _state_type(fold, initial)
+        self.initial: S = _initial(name, self.state_type, initial)
+        self._changeable = _changeable(type(self.initial))
+        self.version = version
+        self.private = _private(name, self.events, private)
+        self.steps: dict[Shape, tuple[Shape, Step]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Aggregate {self.name}: {', '.join(self.events)}>"
+
+    def decide(self, state: S, command: C) -> Decision[E]:
+        """What a command leads to, all of it checked; CommandRefusedError if it is refused. Needs no store: for tests too."""
+        if not isinstance(command, self.commands):
+            raise UsageError(
+                f"{self.name!r} takes no command {_shown(command)}",
+                hint=f"its commands are {', '.join(kind.__name__ for kind in self.commands)}",
+            )
+        try:
+            given = self.decide_function(state, command)
+            made = [given] if type(given) in self.events.values() else list(given or ())
+        except CommandRefusedError:
+            raise
+        except Exception as error:
+            raise _failed(self.decide_function, self.name, f"command {_shown(command)}", error) from error
+        events: list[Any] = []
+        claims: list[Claim | Release] = []
+        for one in made:
+            if isinstance(one, (Claim, Release)):
+                claims.append(one)
+            elif self.events.get(type(one).__name__) is type(one):
+                events.append(one)
+            else:
+                raise UsageError(
+                    f"decide of {self.name!r} gave {_shown(one)} for {_shown(command)}, which is none of its events",
+                    hint=f"annotate the event of fold with it; its events are {', '.join(self.events)}",
+                )
+        return Decision(tuple(events), tuple(claims))
+
+    def fold(self, state: S, event: E) -> S:
+        """The state after an event."""
+        try:
+            return self.fold_function(state, event)
+        except Exception as error:
+            raise _failed(self.fold_function, self.name, f"event {_shown(event)}", error) from error
+
+    def own(self, state: S) -> S:
+        """A state for fold to begin with. Fold is pure, but one that changes its state in place and returns it is easily written: where
+        that is possible it is given a copy, so that nothing which others hold changes under them."""
+        return copy.deepcopy(state) if self._changeable else state
+
+    def replay(self, events: Iterable[E], state: S | None = None) -> S:
+        """The state after events, from the beginning or from a state."""
+        at = self.own(self.initial if state is None else state)
+        for event in events:
+            at = self.fold(at, event)
+        return at
+
+    def upcast(
+        self, event: str, version: Any, *, becomes: str | tuple[str, int] | None = None
+    ) -> Callable[[Step], Step]:
+        """Declare one step from an old shape of an event to the next: a function of its fields, as a dict without those that
+        are null, that gives the fields of the next version. `becomes` is another event, where it was renamed: its
+        name, or name and version."""
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise UsageError(f"the version of an event is a whole number from 1 up, not {version!r}")
+        goal = (
+            (event, version + 1)
+            if becomes is None
+            else becomes
+            if isinstance(becomes, tuple)
+            else (becomes, 1)
+        )
+
+        def declare(step: Step) -> Step:
+            if (event, version) in self.steps:
+                raise UsageError(f"there is a step from version {version} of {event!r} already")
+            self.steps[event, version] = goal, step
+            return step
+
+        return declare
+
+    def current(self, event: str) -> int:
+        """The version in which an event is written now: one more than its last step begins with."""
+        return 1 + max((version for name, version in self.steps if name == event), default=0)
+
+
+def raising(function: Callable[..., Any], arguments: Sequence[Any], of: str, what: str) -> Any:
+    """Call a user's function; EventCodeError, with the user's own error as its cause, if it fails."""
+    try:
+        return function(*arguments)
+    except HeadwaterError:
+        raise
+    except Exception as error:
+        raise _failed(function, of, what, error) from error
+
+
+def _failed(function: Callable[..., Any], of: str, what: str, error: Exception) -> EventCodeError:
+    name = getattr(function, "__name__", str(function))
+    return EventCodeError(
+        f"{name} of {of!r} failed on {what}: {type(error).__name__}: {error}",
+        detail="nothing was written",
+        hint="mend the function; to refuse a command, decide raises headwater.events.Refused",
+        function=name,
+    )
+
+
+def classes_of(hint: Any) -> tuple[type, ...]:
+    """The classes that an annotation names: one, or a union of several."""
+    if get_origin(hint) is Union or get_origin(hint) is types.UnionType:
+        return tuple(kind for part in get_args(hint) for kind in classes_of(part))
+    return (hint,) if isinstance(hint, type) else ()
+
+
+def parameter_hint(function: Callable[..., Any], place: int) -> Any:
+    """The annotation of a function's parameter; None if it has none, SchemaError if it cannot be read."""
+    code = getattr(function, "__code__", None)
+    names: Sequence[str] = code.co_varnames[: code.co_argcount] if code is not None else ()
+    return hints_of(function).get(names[place]) if len(names) > place else None
+
+
+def _classes(
+    function: Callable[..., Any], place: int, what: str, given: Sequence[type] | None
+) -> tuple[type, ...]:
+    found: tuple[Any, ...] = (
+        tuple(given) if given is not None else classes_of(parameter_hint(function, place))
+    )
+    if not found or not all(isinstance(kind, type) and dataclasses.is_dataclass(kind) for kind in found):
+        name = getattr(function, "__name__", str(function))
+        raise SchemaError(
+            f"{name} does not say which {what} it takes",
+            detail=f"{what} are dataclasses, and its second parameter is annotated with one or a union of them",
+            hint=f"def {name}(state: State, {what[:-1]}: This | That) -> ..., or {what}=[This, That]",
+        )
+    if len({kind.__name__ for kind in found}) < len(found):
+        raise SchemaError(
+            f"two of the {what} have one name", hint="the name of a class is that of its records"
+        )
+    return found
+
+
+def _state_type(fold: Callable[..., Any], initial: Any) -> Any:
+    hint = parameter_hint(fold, 0)
+    return hint if hint is not None else type(initial)
+
+
+def _initial(name: str, kind: Any, initial: Any) -> Any:
+    if initial is not None:
+        return initial
+    try:
+        return kind()
+    except TypeError:
+        raise SchemaError(
+            f"the state of {name!r} before any event is not known",
+            hint=f'Aggregate("{name}", decide, fold, initial=...), or give every field of its state a default',
+        ) from None
+
+
+def _changeable(kind: type) -> bool:
+    """Whether a state may be changed in place."""
+    if dataclasses.is_dataclass(kind):
+        return not kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    return not issubclass(kind, _FIXED)
+
+
+_FIXED = (str, bytes, int, float, complex, tuple, frozenset, enum.Enum, date, Decimal, uuid.UUID, type(None))
+
+
+SUBJECT = "aggregate_id"
+"""Whose the private fields of events are, if nothing else is said."""
+
+
+def _private(
+    name: str, events: Mapping[str, type], given: Sequence[str] | Mapping[str, str]
+) -> Mapping[str, str]:
+    """Of each private field its subject; SchemaError if a fold could not be without its value, or an event without its subject."""
+    if isinstance(given, str) or not isinstance(given, (Sequence, Mapping)):
+        raise SchemaError(
+            f"private of {name!r} names fields of its events, not {given!r}", hint='private=["email"]'
+        )
+    found = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given, SUBJECT)
+    shapes = {event: fields_of(kind) for event, kind in events.items()} if found else {}
+    for field, subject in found.items():
+        having = [event for event, fields in shapes.items() if field in fields]
+        if not having:
+            raise SchemaError(
+                f"no event of {name!r} has a field {field!r}, which is to be private",
+                hint="private names fields of events",
+            )
+        for event in having:
+            if not shapes[event][field][1].optional:
+                raise SchemaError(
+                    f"field {field!r} of {event} is private, and cannot be None",
+                    detail="its value is None once its subject was forgotten, and fold may not fail on that",
+                    hint=f"annotate it as Optional: {field}: ... | None",
+                )
+        for event, fields in shapes.items():
+            if subject != SUBJECT and (subject not in fields or fields[subject][1].optional):
+                raise SchemaError(
+                    f"field {field!r} of {name!r} cannot be private by {subject!r}: {event} may be without it",
+                    hint="the subject is a field that every event has, and that is never None; or the id of the aggregate: "
+                    f'private=["{field}"]',
+                )
+    return found
+
+
+def _shown(thing: Any) -> str:
+    text = repr(thing)
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -1,0 +1,501 @@
+"""Commands become events: all that wait at the same time are decided one after the other, and written in one commit.
+
+A command sees what those before it in the group have led to. The commit expects every aggregate to be at the version that was
+decided upon; if another process was first, the whole group is decided again, on what is there by then. Nobody is told
+anything before the commit is durable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import orjson
+import xxhash
+
+from headwater.catalog.conform import conform
+from headwater.core.clock import Clock
+from headwater.core.errors import (
+    BadRowError,
+    CommandIdUsedError,
+    CommandRefusedError,
+    ConflictError,
+    EventCodeError,
+    HeadwaterError,
+    UsageError,
+)
+from headwater.core.group_commit import Request
+from headwater.core.positions import Receipt
+from headwater.events import claims
+from headwater.events import command_log as answers
+from headwater.events.aggregates import Aggregate
+from headwater.events.claims import Book, HeldClaim
+from headwater.events.command_log import CommandLog, answer_row
+from headwater.events.envelope import Context, Outcome
+from headwater.events.event_positions import Places
+from headwater.events.event_schema import EventLayout, all_columns
+from headwater.events.field_types import json_default
+from headwater.events.states import KnownAggregate, States
+from headwater.log.protocol import Append, Log
+
+S = TypeVar("S")
+ATTEMPTS_MAX = 20
+"""How often a group is decided again because other processes were first."""
+CONFLICT_WAIT_MS = 20.0
+RECENT_MAX = 10_000
+"""Outcomes that are remembered, so that a command sent twice in a row is answered from memory."""
+
+Identity = tuple[str, str]
+"""An aggregate and a command id: what is done once."""
+
+
+class PendingCommand(Request):
+    """A command that waits to be decided."""
+
+    def __init__(
+        self,
+        aggregate_id: str,
+        command: Any,
+        command_id: str,
+        given: bool,
+        context: Context,
+        version: int | None,
+    ) -> None:
+        """`given`: the caller named the id, and may send it again. `version` is what the aggregate must be at."""
+        super().__init__()
+        self.aggregate_id = aggregate_id
+        self.command = command
+        self.command_id = command_id
+        self.given = given
+        self.context = context
+        self.version = version
+        self.outcome: Outcome[Any] | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """What makes it one command."""
+        return self.aggregate_id, self.command_id
+
+
+def command_hash(command: Any) -> int:
+    """64 bits that stand for a command's class and fields: the same id with others is a mistake. A field that has its default counts
+    not, so that a class which gets another one later has the same number for the commands of before."""
+    said = _said(command)
+    try:
+        plain = orjson.dumps(said, default=_any_text, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
+    except TypeError:  # what JSON has no form for, such as numbers of more than 64 bits
+        plain = repr(said).encode()
+    digest = xxhash.xxh3_64_intdigest(type(command).__name__.encode() + b"\0" + plain)
+    return digest - (1 << 64) if digest >= 1 << 63 else digest
+
+
+def _said(command: Any) -> Any:
+    """A command's fields that have another value than their default; the command itself if no field has a default."""
+    defaults = _defaults(type(command))
+    if not defaults:
+        return command
+    fields = {name: getattr(command, name) for name in command.__dataclass_fields__}
+    return {
+        name: value for name, value in fields.items() if name not in defaults or value != defaults[name]()
+    }
+
+
+def _defaults(kind: type) -> Mapping[str, Callable[[], Any]]:
+    """Of the fields that have a default, what gives it."""
+    found = _DEFAULTS.get(kind)
+    if found is None:
+        found = _DEFAULTS[kind] = {}
+        for field in dataclasses.fields(kind):
+            if field.default is not dataclasses.MISSING:
+                found[field.name] = partial(_same, field.default)
+            elif field.default_factory is not dataclasses.MISSING:
+                found[field.name] = field.default_factory
+    return found
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_DEFAULTS: dict[type, dict[str, Callable[[], Any]]] = {}
+
+
+def _any_text(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(repr, value))
+    try:
+        return json_default(value)
+    except TypeError:
+        return repr(value)
+
+
+@dataclasses.dataclass
+class _Group(Generic[S]):
+    """What a group of commands would write, and what each would be told."""
+
+    known: set[Identity] = dataclasses.field(default_factory=set)
+    """Commands that may have left events or an answer before."""
+    states: dict[str, KnownAggregate[S]] = dataclasses.field(default_factory=dict)
+    """As they are after the commands so far; offsets are not known yet."""
+    expected: dict[str, int] = dataclasses.field(default_factory=dict)
+    rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    owners: dict[str, list[PendingCommand]] = dataclasses.field(default_factory=lambda: defaultdict(list))
+    """By topic, of each row the command that it comes from."""
+    told: list[tuple[PendingCommand, Outcome[Any] | HeadwaterError]] = dataclasses.field(default_factory=list)
+    first: dict[Identity, PendingCommand] = dataclasses.field(default_factory=dict)
+    again: list[tuple[PendingCommand, PendingCommand]] = dataclasses.field(default_factory=list)
+    """Commands that are in the group twice, and the first of each."""
+    answers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    held: dict[str, HeldClaim] = dataclasses.field(default_factory=dict)
+    claims: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    claimed: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Of each name, how many records it is expected to have."""
+
+
+class CommandLoop(Generic[S]):
+    """Decides groups of commands for one topic. `lock` is held while states are looked at, not while anything is written."""
+
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        aggregate: Aggregate[S, Any, Any],
+        layout: EventLayout,
+        states: States[S],
+        places: Places,
+        commands: Places,
+        lock: threading.RLock,
+    ) -> None:
+        """`places` is the index by aggregate, `commands` that by aggregate and command id."""
+        self._log = log
+        self._aggregate = aggregate
+        self._layout = layout
+        self._states = states
+        self._places = places
+        self._commands = commands
+        self._lock = lock
+        self._answers = CommandLog(log)
+        self._private = bool(states.topic.private)
+        self._book = Book(log, clock)
+        self._recent: OrderedDict[Identity, tuple[int, Outcome[Any]]] = OrderedDict()
+
+    def refresh(self) -> None:
+        """Take in what was appended since, by whomever."""
+        if self._states.forget_forgotten():
+            self._recent.clear()
+        self._places.refresh()
+        self._commands.refresh()
+        self._answers.refresh()
+        self._book.refresh()
+
+    def work(self, asks: Sequence[PendingCommand]) -> None:
+        """Settle every command of a group: with its outcome, or with what is wrong with it."""
+        waiting, attempts = list(asks), 0
+        while waiting:
+            seen = self._log.sequence()
+            with self._lock:
+                self.refresh()
+                group = self._decided(waiting)
+            try:
+                receipt = self._append(group)
+            except BadRowError as error:
+                culprit = group.owners[error.topic][error.row]
+                culprit.error = _misfit(culprit, error)
+                waiting.remove(culprit)
+                continue
+            except ConflictError as conflict:
+                attempts += 1
+                if attempts >= ATTEMPTS_MAX:
+                    self._give_up(waiting, conflict)
+                    return
+                self._log.wait_commit(seen, CONFLICT_WAIT_MS)  # what was first may not be visible yet
+                continue
+            with self._lock:
+                self._settle(group, receipt)
+            return
+
+    # --- deciding: nothing is written ------------------------------------------------------------------------------
+
+    def _decided(self, asks: Sequence[PendingCommand]) -> _Group[S]:
+        group: _Group[S] = _Group(known=self._known_before(asks))
+        for ask in asks:
+            try:
+                self._decide(ask, group)
+            except HeadwaterError as error:
+                group.told.append((ask, error))
+        return group
+
+    def _decide(self, ask: PendingCommand, group: _Group[S]) -> None:
+        if ask.given:
+            before = group.first.get(ask.identity)
+            if before is not None:
+                _check_same(ask, command_hash(before.command))
+                group.again.append((ask, before))
+                return
+            known = self._done_before(ask, group.known)
+            if known is not None:
+                group.told.append((ask, known))
+                return
+            group.first[ask.identity] = ask
+        state = group.states.get(ask.aggregate_id) or self._states.current(ask.aggregate_id)
+        _check_version(ask, state.version)
+        try:
+            self._accept(ask, state, group)
+        except CommandRefusedError as refusal:
+            self._answer(ask, state, group, refusal)
+
+    def _accept(self, ask: PendingCommand, known: KnownAggregate[S], group: _Group[S]) -> None:
+        decision = self._aggregate.decide(self._aggregate.own(known.state), ask.command)
+        held: dict[str, HeldClaim] = {}
+        claim_rows: list[dict[str, Any]] = []
+        if decision.claims:
+            holder = f"{self._layout.aggregate.name}/{ask.aggregate_id}"
+            held, claim_rows = self._book.apply(decision.claims, holder, ask.command_id, group.held)
+        if not decision.events and not claim_rows:
+            self._answer(ask, known, group, None)
+            return
+        if not decision.events:
+            raise UsageError(
+                f"{type(ask.command).__name__} claims a name without an event of {self._aggregate.name!r}",
+                hint="let decide return the event that goes with the claim",
+            )
+        events, rows = self._rows(ask, decision.events)
+        try:
+            state = self._aggregate.replay(events, known.state)
+        except EventCodeError:
+            try:
+                conform(
+                    rows, self._states.topic
+                )  # if the event is of wrong types, that is what is to be told
+            except BadRowError as error:
+                raise _misfit(ask, error) from None
+            raise
+        if claim_rows:
+            touched = [row["claim"] for row in claim_rows]
+            for name in set(touched):
+                group.claimed.setdefault(name, held[name].count - touched.count(name))
+            group.held = {**group.held, **held}
+            group.claims += claim_rows
+            group.owners[claims.TOPIC] += [ask] * len(claim_rows)
+        group.expected.setdefault(ask.aggregate_id, known.version)
+        group.rows += rows
+        group.owners[self._states.topic.name] += [ask] * len(events)
+        version = known.version + len(events)
+        group.states[ask.aggregate_id] = KnownAggregate(state, version, known.offset, known.at, known.kept)
+        group.told.append((ask, Outcome(ask.aggregate_id, ask.command_id, version, events, Receipt({}))))
+
+    def _rows(
+        self, ask: PendingCommand, given: Sequence[Any]
+    ) -> tuple[tuple[Any, ...], list[dict[str, Any]]]:
+        """Events as they will be read back, and as rows; UsageError if one has a value that is not of its field's type."""
+        meta = _meta(ask)
+        try:
+            events = tuple(self._layout.canonical(event) for event in given)
+            return events, [self._layout.row(ask.aggregate_id, event, meta) for event in events]
+        except (TypeError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"an event of {type(ask.command).__name__} has a value of another type than its field: {error}",
+                detail=f"it is one of {', '.join(map(repr, given))}; nothing was written",
+                hint="let decide give events whose fields are what they are annotated with",
+            ) from error
+
+    def _answer(
+        self,
+        ask: PendingCommand,
+        known: KnownAggregate[S],
+        group: _Group[S],
+        refusal: CommandRefusedError | None,
+    ) -> None:
+        """A command that leaves no event: its answer is kept if it may be asked for again."""
+        if ask.given:
+            group.expected.setdefault(ask.aggregate_id, known.version)
+            row = answer_row(
+                self._layout.aggregate.name,
+                ask.aggregate_id,
+                ask.command_id,
+                command_hash(ask.command),
+                known.version,
+                refusal,
+                self._private,
+            )
+            group.answers.append(row)
+            group.owners[answers.TOPIC].append(ask)
+        nothing = Outcome[Any](ask.aggregate_id, ask.command_id, known.version, (), Receipt({}))
+        group.told.append((ask, refusal or nothing))
+
+    def _known_before(self, asks: Sequence[PendingCommand]) -> set[Identity]:
+        """The commands that may have left events or an answer before: all looked up at once."""
+        by_partition: dict[int, list[Identity]] = {}
+        for ask in asks:
+            if ask.given:
+                by_partition.setdefault(self._states.partition(ask.aggregate_id), []).append(ask.identity)
+        found = {
+            (one[0], one[1])
+            for partition, some in by_partition.items()
+            for one in self._commands.among(partition, some)
+        }
+        every = [one for some in by_partition.values() for one in some]
+        return found | self._answers.among(self._layout.aggregate.name, every)
+
+    def _done_before(
+        self, ask: PendingCommand, known: set[Identity]
+    ) -> Outcome[Any] | CommandRefusedError | None:
+        """What a command with this id was told, by this process or another."""
+        recent = self._recent.get(ask.identity)
+        if recent is not None:
+            _check_same(ask, recent[0])
+            return dataclasses.replace(recent[1], repeated=True)
+        if ask.identity not in known:
+            return None
+        partition = self._states.partition(ask.aggregate_id)
+        offsets = self._commands.offsets(partition, ask.identity)
+        if len(offsets):
+            batches = list(
+                self._commands.records(partition, ask.identity, offsets, all_columns(self._states.topic))
+            )
+            if batches:
+                _check_same(ask, batches[0].column("meta")[0]["command_hash"].as_py())
+                topic = self._states.topic
+                found = [one for batch in batches for one in self._layout.recorded(topic, partition, batch)]
+                receipt = Receipt({topic.name: {partition: (found[0].offset, found[-1].offset + 1)}})
+                events = tuple(one.event for one in found)
+                return Outcome(*ask.identity, found[-1].version, events, receipt, repeated=True)
+        answer = self._answers.find(self._layout.aggregate.name, *ask.identity)
+        if answer is None:
+            return None
+        _check_same(ask, answer.command_hash)
+        return answer.refusal or Outcome(*ask.identity, answer.version, (), Receipt({}), repeated=True)
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    def _append(self, group: _Group[S]) -> Receipt:
+        topic = self._states.topic
+        batches: dict[str, Any] = {}
+        expect: dict[str, Mapping[Any, int]] = {}
+        made_for: dict[str, int] = {}
+        parts: tuple[tuple[list[dict[str, Any]], Callable[[], Any]], ...] = (
+            (group.rows, lambda: topic),
+            (group.answers, lambda: self._answers.made(private=self._private)),
+            (group.claims, self._book.made),
+        )
+        for rows, made in parts:
+            if rows:
+                definition = made()
+                batches[definition.name] = [conform(rows, definition)]
+                made_for[definition.name] = definition.incarnation
+        if not batches:
+            return Receipt({})
+        expect[topic.name] = group.expected
+        if group.claimed:
+            expect[claims.TOPIC] = group.claimed
+        return self._log.append(Append(batches, expect=expect, incarnations=made_for))
+
+    def _settle(self, group: _Group[S], receipt: Receipt) -> None:
+        """Tell everyone, and take over what is known now."""
+        places = self._noted(group, receipt)
+        at = 0
+        for ask, told in group.told:
+            if isinstance(told, HeadwaterError):
+                ask.error = told
+                continue
+            count = 0 if told.repeated else len(told.events)
+            if count:
+                partition, first, last = places[at][0], places[at][1], places[at + count - 1][1]
+                own = Receipt({self._states.topic.name: {partition: (first, last + 1)}}, receipt.commit)
+                told = Outcome(told.aggregate_id, told.command_id, told.version, told.events, own)
+                known = group.states[ask.aggregate_id]
+                group.states[ask.aggregate_id] = KnownAggregate(
+                    known.state, known.version, last, None, known.kept
+                )
+                at += count
+            ask.outcome, ask.done = told, True
+            if ask.given and not told.repeated:
+                self._remember(ask, told)
+        for ask, before in group.again:
+            ask.error, ask.done = before.error, before.done
+            if before.outcome is not None:
+                ask.outcome = dataclasses.replace(before.outcome, repeated=True)
+        for aggregate_id, known in group.states.items():
+            self._states.put(aggregate_id, known)
+
+    def _noted(self, group: _Group[S], receipt: Receipt) -> list[tuple[int, int]]:
+        """Partition and offset of each row; the indexes know them without reading."""
+        topic = self._states.topic
+        spans = receipt.positions.get(topic.name, {})
+        following = {partition: first for partition, (first, _) in spans.items()}
+        partitions = {one: self._states.partition(one) for one in group.states}
+        found: list[tuple[int, int]] = []
+        rows: dict[int, list[PendingCommand]] = {partition: [] for partition in spans}
+        for ask in group.owners[topic.name]:
+            partition = partitions[ask.aggregate_id]
+            found.append((partition, following[partition]))
+            following[partition] += 1
+            rows[partition].append(ask)
+        for partition, asks in rows.items():
+            first = spans[partition][0]
+            self._places.note(partition, first, [(ask.aggregate_id,) for ask in asks])
+            self._commands.note(partition, first, [ask.identity for ask in asks])
+        return found
+
+    def _remember(self, ask: PendingCommand, outcome: Outcome[Any]) -> None:
+        self._recent[ask.identity] = command_hash(ask.command), outcome
+        while len(self._recent) > RECENT_MAX:
+            self._recent.popitem(last=False)
+
+    def _give_up(self, waiting: Sequence[PendingCommand], conflict: ConflictError) -> None:
+        for ask in waiting:
+            ask.error = ConflictError(
+                f"{type(ask.command).__name__} of {ask.aggregate_id!r} was decided {ATTEMPTS_MAX} times, "
+                "and each time others were first",
+                detail=conflict.message,
+                hint="nothing was written; send it again, with the same id",
+                **conflict.facts,
+            )
+
+
+def _meta(ask: PendingCommand) -> dict[str, Any]:
+    context = ask.context
+    return {
+        "command_id": ask.command_id,
+        "command": type(ask.command).__name__,
+        "command_hash": command_hash(ask.command),
+        "correlation_id": context.correlation_id or ask.command_id,
+        "causation_id": context.causation_id,
+        "actor": context.actor,
+        "reason": context.reason,
+    }
+
+
+def _check_same(ask: PendingCommand, known: int) -> None:
+    if known != command_hash(ask.command):
+        raise CommandIdUsedError(
+            f"command id {ask.command_id!r} was used for another command of {ask.aggregate_id!r}",
+            hint="an id stands for one command: take a new one, or send the same again",
+            aggregate_id=ask.aggregate_id,
+            command_id=ask.command_id,
+        )
+
+
+def _misfit(ask: PendingCommand, error: BadRowError) -> BadRowError:
+    """What is told of an event with a value that its column does not take."""
+    return BadRowError(
+        error.message,
+        detail=f"it is an event of {ask.command!r} on {ask.aggregate_id!r}; nothing of that was written",
+        hint="let decide give events whose fields are what they are annotated with",
+        **error.facts,
+    )
+
+
+def _check_version(ask: PendingCommand, version: int) -> None:
+    if ask.version is not None and ask.version != version:
+        raise ConflictError(
+            f"{ask.aggregate_id!r} is at version {version}, not {ask.version}",
+            detail="someone else was first; nothing was written",
+            hint="load it, look again, and send the command with the new version",
+            expected=ask.version,
+            actual=version,
+        )

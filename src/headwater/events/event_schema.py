@@ -1,0 +1,330 @@
+"""The topic of an aggregate: a row per event, with the fields of all events as typed columns, and back.
+
+    aggregate_id  event  event_version  meta  <a column for every field of every event>
+
+Fields of one name in several events are one column, so SQL reads `sum(amount)` without asking which event it was; a column
+that is none of an event's fields is NULL in its rows. A class or field that is new adds columns. `meta` is a STRUCT: it
+cannot collide with what events call their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from headwater.catalog.definitions import TopicDefinition, add_column, define_topic, widen_column
+from headwater.core.clock import Microseconds, from_us
+from headwater.core.errors import ConflictError, SchemaError, TopicExistsError, UnreadableEventError
+from headwater.core.types import format_type
+from headwater.events.aggregates import Aggregate, raising
+from headwater.events.envelope import Recorded
+from headwater.events.field_types import FieldType, fields_of
+from headwater.log.protocol import Log
+
+META = pa.struct(
+    [
+        ("command_id", pa.string()),
+        ("command", pa.string()),
+        ("command_hash", pa.int64()),
+        ("correlation_id", pa.string()),
+        ("causation_id", pa.string()),
+        ("actor", pa.string()),
+        ("reason", pa.string()),
+    ]
+)
+OWN = (
+    pa.field("aggregate_id", pa.string(), nullable=False),
+    pa.field("event", pa.string(), nullable=False),
+    pa.field("event_version", pa.int32(), nullable=False),
+    pa.field("meta", META, nullable=False),
+)
+OWN_NAMES = tuple(field.name for field in OWN)
+HIDDEN = ("_offset", "_appended_at", "_version")
+ALTER_ATTEMPTS_MAX = 20
+NOTHING_PRIVATE: Mapping[str, str] = {}
+
+
+class PlacedEvent(NamedTuple):
+    """An event and its place."""
+
+    event: Any
+    version: int
+    offset: int
+    at: Microseconds
+
+
+class DataclassColumns:
+    """A dataclass as columns."""
+
+    def __init__(self, kind: type, version: int = 1, reserved: Sequence[str] = ()) -> None:
+        self.kind = kind
+        self.version = version
+        self.fields = fields_of(kind)
+        self.names = list(self.fields)
+        self.changed = [
+            (name, shape) for name, (_, shape) in self.fields.items() if shape.to_row or shape.from_row
+        ]
+        for name, (_, shape) in self.fields.items():
+            _check_field(kind, name, shape, reserved)
+
+    @property
+    def fields_of_topic(self) -> list[pa.Field]:
+        """The columns, which are NULL in rows of other classes."""
+        return [pa.field(name, shape.column) for name, (_, shape) in self.fields.items()]
+
+    def to_row(self, event: Any) -> dict[str, Any]:
+        """The columns of an event."""
+        row = {name: getattr(event, name) for name in self.names}
+        for name, shape in self.changed:
+            if shape.to_row is not None:
+                row[name] = shape.to_row(row[name])
+        return row
+
+    def from_row(self, row: Mapping[str, Any]) -> Any:
+        """The event that a row is; KeyError names a field that it has no value for."""
+        given = {}
+        for name, (field, shape) in self.fields.items():
+            value = row.get(name)
+            if value is not None:
+                given[name] = value if shape.from_row is None else shape.from_row(value)
+            elif shape.optional:
+                given[name] = None
+            elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+                raise KeyError(name)
+        return self.kind(**given)
+
+    def canonical(self, event: Any) -> Any:
+        """The event as it is read back, so that a state does not depend on who has folded it."""
+        if not self.changed:
+            return event
+        row = self.to_row(event)
+        back = {
+            name: row[name] if shape.from_row is None or row[name] is None else shape.from_row(row[name])
+            for name, shape in self.changed
+        }
+        return dataclasses.replace(event, **back)
+
+
+class EventLayout:
+    """How the events of an aggregate are rows."""
+
+    def __init__(self, aggregate: Aggregate[Any, Any, Any]) -> None:
+        self.aggregate = aggregate
+        self._classes = {
+            name: DataclassColumns(kind, aggregate.current(name), OWN_NAMES)
+            for name, kind in aggregate.events.items()
+        }
+        self.columns = _merged(aggregate.name, self._classes.values(), set(aggregate.private.values()))
+
+    def canonical(self, event: Any) -> Any:
+        """See `DataclassColumns.canonical`."""
+        return self._classes[type(event).__name__].canonical(event)
+
+    def row(self, aggregate_id: str, event: Any, meta: Mapping[str, Any]) -> dict[str, Any]:
+        """An event as a row of the topic."""
+        kind = self._classes[type(event).__name__]
+        row = kind.to_row(event)
+        row["aggregate_id"], row["event"], row["event_version"] = (
+            aggregate_id,
+            kind.kind.__name__,
+            kind.version,
+        )
+        row["meta"] = meta
+        return row
+
+    def recorded(
+        self, topic: TopicDefinition, partition: int, batch: pa.RecordBatch
+    ) -> Iterator[Recorded[Any]]:
+        """The events of a batch, which has all columns of the topic and `HIDDEN`."""
+        stories = zip(batch.column("aggregate_id").to_pylist(), batch.column("meta").to_pylist(), strict=True)
+        for placed, (aggregate_id, meta) in zip(self.placed(topic, batch), stories, strict=True):
+            yield Recorded(
+                placed.event,
+                aggregate_id,
+                placed.version,
+                _moment(placed.at),
+                topic.name,
+                partition,
+                placed.offset,
+                meta["command_id"],
+                meta["command"],
+                meta["correlation_id"],
+                meta["causation_id"],
+                meta["actor"],
+                meta["reason"],
+            )
+
+    def placed(self, topic: TopicDefinition, batch: pa.RecordBatch) -> Iterator[PlacedEvent]:
+        """The same without their stories: what folding needs."""
+        own = [name for name in topic.schema.names if name not in OWN_NAMES]
+        columns = [
+            batch.column(name) for name in ("aggregate_id", "event", "event_version", "_version", "_offset")
+        ]
+        moments = batch.column("_appended_at").cast(pa.int64())
+        fields = [(name, batch.column(name).to_pylist()) for name in own]
+        places = zip(*(column.to_pylist() for column in (*columns, moments)), strict=True)
+        for place, (aggregate_id, name, written, version, offset, at) in enumerate(places):
+            row = {column: value for column, values in fields if (value := values[place]) is not None}
+            event = self._event(topic.name, (aggregate_id, version), name, written, row)
+            yield PlacedEvent(event, version, offset, at)
+
+    def _event(self, topic: str, where: tuple[str, int], name: str, version: int, row: dict[str, Any]) -> Any:
+        """An event of any version that was ever written: taken step by step to what it is now."""
+        written = (name, version)
+        while True:
+            kind = self._classes.get(name)
+            if kind is not None and version == kind.version:
+                try:
+                    return kind.from_row(row)
+                except KeyError as missing:
+                    raise _unreadable(topic, where, written, f"field {missing} has no value in it") from None
+                except Exception as error:
+                    raise _unreadable(topic, where, written, f"{type(error).__name__}: {error}") from error
+            step = self.aggregate.steps.get((name, version))
+            if step is None:
+                raise _unreadable(topic, where, written, self._why(name, version))
+            (name, version), function = step
+            row = raising(function, [dict(row)], topic, f"event {written[0]!r} of version {written[1]}")
+
+    def _why(self, name: str, version: int) -> str:
+        kind = self._classes.get(name)
+        if kind is None:
+            return f"{self.aggregate.name!r} has no event {name!r}, and no step leads from it to one"
+        if version > kind.version:
+            return f"it is of version {version}, and this program knows it up to version {kind.version}"
+        return f"no step leads from version {version} of it to {version + 1}"
+
+
+def ensure_topic(log: Log, layout: EventLayout, partitions: int | None) -> TopicDefinition:
+    """The topic of an aggregate: made if it is not there, with columns added for what is new."""
+    options = {"versioned_by": "aggregate_id", "partitions": partitions or 1}
+    return ensure_columns(
+        log, layout.aggregate.name, OWN, layout.columns, options, private=layout.aggregate.private
+    )
+
+
+def ensure_columns(
+    log: Log,
+    name: str,
+    own: Sequence[pa.Field],
+    columns: Sequence[pa.Field],
+    options: Mapping[str, Any],
+    *,
+    private: Mapping[str, str] = NOTHING_PRIVATE,
+) -> TopicDefinition:
+    """A versioned topic with its own columns and those of classes; SchemaError if there is one that cannot become it."""
+    for _ in range(ALTER_ATTEMPTS_MAX):
+        known = log.topics().get(name)
+        try:
+            if known is None:
+                schema = pa.schema([*own, *columns])
+                log.create_topic(define_topic(name, schema, options=options, private=private))
+            else:
+                wanted = _evolved(known, own, columns, options["versioned_by"], private)
+                if wanted is known:
+                    return known
+                log.alter_topic(known, wanted)
+        except (ConflictError, TopicExistsError):
+            if known is None and name not in log.topics():
+                raise  # a view has the name
+            continue  # somebody else has just done so
+    return log.topic(name)
+
+
+def _evolved(
+    known: TopicDefinition,
+    own: Sequence[pa.Field],
+    columns: Sequence[pa.Field],
+    versioned_by: str,
+    private: Mapping[str, str],
+) -> TopicDefinition:
+    fits = known.versioned_by == versioned_by and all(
+        field.name in known.schema.names and known.schema.field(field.name).type == field.type
+        for field in own
+    )
+    if not fits:
+        raise SchemaError(
+            f"topic {known.name!r} is there, and was made for something else",
+            detail=f"it would have to have {', '.join(field.name for field in own)}, versioned by {versioned_by}",
+            hint="choose another name",
+            topic=known.name,
+        )
+    wanted = known
+    for column in columns:
+        if column.name not in wanted.schema.names:
+            wanted = add_column(wanted, column, private.get(column.name))
+        elif column.name in private and dict(wanted.private).get(column.name) != private[column.name]:
+            raise SchemaError(
+                f"field {column.name!r} of {known.name!r} cannot become private by {private[column.name]!r}: events are there that "
+                "have it otherwise",
+                hint="give the field another name, and write an upcast from the old one to it; `private` as it was reads the events",
+                topic=known.name,
+            )
+        elif wanted.schema.field(column.name).type != column.type:
+            try:
+                wanted = widen_column(wanted, column.name, column.type)
+            except SchemaError as error:
+                raise SchemaError(
+                    error.message,
+                    detail=error.detail,
+                    hint="give the field another name, and write an upcast from the old one to it",
+                    topic=known.name,
+                ) from None
+    return wanted
+
+
+def _merged(name: str, classes: Iterable[DataclassColumns], subjects: Collection[str]) -> list[pa.Field]:
+    found: dict[str, tuple[pa.Field, str]] = {}
+    for kind in classes:
+        for column, (_, shape) in kind.fields.items():
+            field = pa.field(column, shape.column, nullable=column not in subjects)
+            known, first = found.setdefault(column, (field, kind.kind.__name__))
+            if known.type != field.type:
+                raise SchemaError(
+                    f"field {column!r} is {format_type(known.type)} in {first} and {format_type(field.type)} in "
+                    f"{kind.kind.__name__}",
+                    detail=f"the events of {name!r} share a topic, and fields of one name are one column of it",
+                    hint="give one of them another name, or the same type",
+                )
+    return [field for field, _ in found.values()]
+
+
+def _check_field(kind: type, name: str, shape: FieldType, reserved: Sequence[str]) -> None:
+    if name.lower() in reserved:
+        raise SchemaError(
+            f"field {name!r} of {kind.__name__} has the name of a column that the topic has anyway",
+            hint=f"give it another name than {', '.join(reserved)}",
+        )
+    if shape.column is None:
+        raise SchemaError(
+            f"field {name!r} of {kind.__name__} is of a type that no column can hold",
+            hint="a tuple of different types is not one: make it a dataclass",
+        )
+
+
+def _unreadable(
+    topic: str, where: tuple[str, int], written: tuple[str, int], why: str
+) -> UnreadableEventError:
+    return UnreadableEventError(
+        f"event {where[1]} of {where[0]!r} in topic {topic!r} cannot be read: {written[0]!r} of version {written[1]}",
+        detail=why,
+        hint=f'run the program that knows it, or declare a step: @aggregate.upcast("{written[0]}", {written[1]})',
+        topic=topic,
+        aggregate_id=where[0],
+        version=where[1],
+        event=written[0],
+        event_version=written[1],
+    )
+
+
+def _moment(at_us: int) -> datetime:
+    return from_us(at_us).astimezone(UTC)
+
+
+def all_columns(topic: TopicDefinition) -> Sequence[str]:
+    """What `EventLayout.recorded` needs of a topic."""
+    return [*topic.schema.names, *HIDDEN]

@@ -1,0 +1,166 @@
+"""What a workspace offers of event sourcing: stores, reactions and calls. Loaded when it is first used."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headwater.core.arguments import label, text
+from headwater.core.clock import Clock
+from headwater.core.errors import UsageError
+from headwater.log.protocol import Log
+from headwater.log.reader import wait_ms
+
+if TYPE_CHECKING:
+    from headwater.events.aggregate_store import Store
+    from headwater.events.aggregates import Aggregate
+    from headwater.events.calls import CallClient, Service
+    from headwater.events.reactions import Reaction, Since
+    from headwater.events.service_thread import Background
+
+S = TypeVar("S")
+C = TypeVar("C")
+E = TypeVar("E")
+T = TypeVar("T")
+CLOSE_S = 10.0
+"""So long closing waits for what a reaction or a service is doing."""
+
+
+class EventSourcing(abc.ABC):
+    """Part of a `Workspace`."""
+
+    def __init__(self, log: Log, clock: Clock, path: Path | None) -> None:
+        self.log = log
+        self.path = path
+        self._clock = clock
+        self._stores: dict[str, Store[Any, Any, Any]] = {}
+        self._calls: CallClient | None = None
+        self._in_background: weakref.WeakSet[Background] = weakref.WeakSet()
+
+    @abc.abstractmethod
+    def view(self, name: str) -> Any:
+        """The view of that name."""
+
+    @abc.abstractmethod
+    def _newest_tick(self) -> int:
+        """The last tick; 0 before the first."""
+
+    def store(self, aggregate: Aggregate[S, C, E], *, partitions: int | None = None) -> Store[S, C, E]:
+        """The aggregates of one kind: commands in, states and histories out. Their events are the topic of its name, which is
+        made, and given columns for what is new, as the classes of the events say. Starts no JVM."""
+        from headwater.events.aggregate_store import Store
+        from headwater.events.aggregates import Aggregate
+
+        if not isinstance(aggregate, Aggregate):
+            raise UsageError(
+                f"a store is of an aggregate, not of {aggregate!r}",
+                hint='ws.store(Aggregate("account", decide, fold))',
+            )
+        known = self._stores.get(aggregate.name)
+        if known is None or known.aggregate is not aggregate:
+            folder = self.path / "events" if self.path is not None else None
+            known = Store(self.log, self._clock, aggregate, folder=folder, partitions=partitions)
+            self._stores[aggregate.name] = known
+        return known
+
+    def reaction(
+        self, name: str, to: Store[Any, Any, Any] | str, *, since: Since = "beginning"
+    ) -> Callable[[Callable[..., Any]], Reaction]:
+        """Declare a reaction: a function of the events of a store, or of the changes of a view, that gives commands.
+
+        `since` says what a reaction of a new name begins with: all past events (the rows of a view), only what comes from now on,
+        or a time. It goes on where it was left. `run()` of what is returned reacts to what is there, `start()` keeps at it.
+        """
+        from headwater.events.aggregate_store import Store
+        from headwater.events.reactions import EventFeed, Reaction, ViewFeed, event_kinds
+
+        label(name, "reaction")
+        if not isinstance(to, (str, Store)):
+            raise UsageError(
+                f"a reaction is to the events of a store or to a view, not to {to!r}",
+                hint='ws.reaction("welcome", ws.store(account)), or the name of a view',
+            )
+
+        def declare(function: Callable[..., Any]) -> Reaction:
+            feed = (
+                ViewFeed(self.log, self.view(to), name, since, self._newest_tick)
+                if isinstance(to, str)
+                else EventFeed(self.log, to, name, since, event_kinds(function, to))
+            )
+            made = Reaction(name, function, feed, self.log.faults)
+            self._in_background.add(made)
+            return made
+
+        return declare
+
+    def serve(self, topic: str) -> Callable[[Callable[..., Any]], Service]:
+        """Declare who answers calls to a topic: a function of a request, and if it likes of the `Call`, that gives a reply; all
+        dataclasses. `run()` of what is returned answers what is there, `start()` keeps at it."""
+        from headwater.events.calls import Service
+
+        text(topic, "the topic of a service", hint='@ws.serve("payouts")')
+
+        def declare(function: Callable[..., Any]) -> Service:
+            made = Service(self.log, self._clock, topic, function)
+            self._in_background.add(made)
+            return made
+
+        return declare
+
+    def call(
+        self,
+        topic: str,
+        request: Any,
+        timeout: float | None = 30,
+        *,
+        call_id: str | None = None,
+        returns: type[T] | None = None,
+    ) -> T | Any:
+        """Send a request to whoever serves a topic, and wait for the reply: an object of `returns`, or a dict.
+
+        The same `call_id` again sends nothing and waits for the same reply, also after a crash and from another process.
+        LogTimeoutError if there is none in `timeout` seconds (None: however long it takes); CallFailedError if the reply is that it failed.
+        """
+        return self._checked_calls(topic, returns).call(topic, request, wait_ms(timeout), call_id, returns)
+
+    async def call_async(
+        self,
+        topic: str,
+        request: Any,
+        timeout: float | None = 30,
+        *,
+        call_id: str | None = None,
+        returns: type[T] | None = None,
+    ) -> T | Any:
+        """`call` for an event loop."""
+        calls = self._checked_calls(topic, returns)
+        return await calls.call_async(topic, request, wait_ms(timeout), call_id, returns)
+
+    def _checked_calls(self, topic: Any, returns: Any) -> CallClient:
+        """What calls are made by; UsageError if one cannot be."""
+        text(topic, "the topic of a call", hint='ws.call("payouts", Payout(...))')
+        if returns is not None and not _is_dataclass(returns):
+            raise UsageError(f"what a call returns is a dataclass, not {returns!r}", hint="returns=PaidOut")
+        if self._calls is None:
+            from headwater.events.calls import CallClient
+
+            self._calls = CallClient(self.log, self._clock)
+        return self._calls
+
+    def _close_stores(self) -> None:
+        """Stop what goes on in the background, and let go of files."""
+        running = list(self._in_background)
+        for one in running:
+            one.stop_soon()
+        for one in running:
+            one.end(CLOSE_S)
+        for store in self._stores.values():
+            store.close()
+
+
+def _is_dataclass(given: Any) -> bool:
+    return isinstance(given, type) and dataclasses.is_dataclass(given)

@@ -1,0 +1,12 @@
+"""Lineage: the log records from which a row of a view can be computed again.
+
+Called by cli, views; imports catalog, core, engine, log, operators, plan, serving, spark, sql, state, verify.
+
+In import order, bottom to top:
+
+    input_slices    which part of each input can matter, by plain columns
+    replay_graph    a graph run over some rows, with the output of every operator kept
+    source_records  records of a topic at a tick, with their offsets
+    search          a sufficient set of records: traced, run again, extended
+    why             `ws.view(v).why(key)`
+"""

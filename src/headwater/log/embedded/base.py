@@ -1,0 +1,59 @@
+"""What the sides of the embedded log share: the journal, the reader of segments, and how to commit one record."""
+
+from __future__ import annotations
+
+from headwater.core.clock import Clock
+from headwater.core.errors import UsageError
+from headwater.core.names import spelling
+from headwater.core.settings import LogSettings
+from headwater.core.storage import Storage
+from headwater.core.trusted_clock import TrustedClock
+from headwater.log.embedded.commit import Change, Core
+from headwater.log.embedded.journal.journal_file import Record
+from headwater.log.embedded.journal.journal_state import JournalState, PartitionState, TopicState
+from headwater.log.embedded.segments.segment_reader import SegmentReader
+from headwater.log.topic_names import no_topic
+from headwater.privacy.subject_keys import SubjectKeys
+
+
+class LogFolder:
+    """A workspace's folder, opened: its journal and its segments, with the clock and the keys that go with them."""
+
+    def __init__(self, storage: Storage, settings: LogSettings, clock: Clock, keys: SubjectKeys) -> None:
+        self.storage = storage
+        self.settings = settings
+        self.open(clock, keys)
+
+    def open(self, clock: Clock, keys: SubjectKeys) -> None:
+        """Open journal and segments with handles and locks of this process; again in a forked child."""
+        self.keys = keys
+        self.core = Core(self.storage, self.settings, clock)
+        self.clock: TrustedClock = self.core.clock
+        self.reader = SegmentReader(self.storage)
+
+    def change(self, change: Change) -> Record | None:
+        """Commit one record that `change(state)` makes under the lock, durably as the workspace asks."""
+        return self.core.change(change, sync=self.settings.durability != "os")
+
+
+def topic_of(state: JournalState, name: str) -> TopicState:
+    """A topic by name, in any case; TopicNotFoundError."""
+    found = state.topics.get(spelled(state, name))
+    if found is None:
+        raise no_topic(name, state.topics)
+    return found
+
+
+def spelled(state: JournalState, name: str) -> str:
+    """A topic's name as it is declared; as it is written if there is no such topic."""
+    return spelling(state.topics, name) or name
+
+
+def partition_of(topic: TopicState, number: int) -> PartitionState:
+    """A partition by number; UsageError."""
+    if not 0 <= number < len(topic.partitions):
+        raise UsageError(
+            f"topic {topic.definition.name!r} has no partition {number}",
+            hint=f"its partitions are 0 to {len(topic.partitions) - 1}",
+        )
+    return topic.partitions[number]

@@ -1,0 +1,56 @@
+"""What the error of a commit says about its outcome. A commit counts once its record is in the journal: before that point
+nothing is written, after it an error cannot say so, because the next commit of any process may make the record visible.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from headwater.core.errors import DiskFullError, HeadwaterError, SyncFailedError
+
+NOTHING_WRITTEN = "nothing of this append was written"
+NOT_KNOWN = "it is not known whether this commit counts"
+LOOK = (
+    "look what is there, or append with producer= and sequence=: then it can be repeated and is written once"
+)
+
+
+class nothing_written:
+    """Around what comes before the record of an append: a full disk has left nothing of the append.
+
+    A class, because a generator would cost each append some microseconds.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Nothing is to be done."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Raise the error of a full disk with what became of the append."""
+        if isinstance(error, DiskFullError):
+            hint = "free some space and append again; no restart is needed"
+            raise DiskFullError(error.message, detail=NOTHING_WRITTEN, hint=hint, **error.facts) from error
+
+
+class not_known:
+    """Around what comes after the record of a commit. Errors say that the outcome is not known, and none is retryable."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Nothing is to be done."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Raise the error with what became of the commit."""
+        if not isinstance(error, HeadwaterError) or error.facts.get("outcome") == "unknown":
+            return
+        as_kind = SyncFailedError if error.retryable else type(error)
+        detail = f"{NOT_KNOWN}; {error.detail}" if error.detail else NOT_KNOWN
+        hint = LOOK if error.hint is None or as_kind is SyncFailedError else f"{error.hint}; then {LOOK}"
+        facts = {**error.facts, "outcome": "unknown"}
+        raise as_kind(error.message, detail=detail, hint=hint, **facts) from error

@@ -1,0 +1,412 @@
+"""Opening a workspace: checkpoints, the chain of journals, and what to do after the power was lost.
+
+A checkpoint `checkpoints/<journal>-<byte>.json` is the state up to that byte of that journal, one JSON document
+followed by a line with its checksum. The two newest are kept: if one is damaged, the other and the journals since then
+give the same state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import orjson
+import xxhash
+
+from headwater.core.errors import CorruptionError, HeadwaterError, WorkspaceMissingError
+from headwater.core.storage import File, Storage, is_running
+from headwater.log.embedded.journal import frames, salvage
+from headwater.log.embedded.journal.file_names import checkpoint_place, unfinished_by
+from headwater.log.embedded.journal.frames import DamagedFrameError
+from headwater.log.embedded.journal.journal_file import (
+    FOLDER,
+    Damage,
+    Head,
+    Record,
+    Scanned,
+    claimed,
+    journal_name,
+    journals,
+    newest_journal,
+    proven,
+    scan,
+)
+from headwater.log.embedded.journal.journal_state import JournalState
+from headwater.log.embedded.journal.record_kinds import apply_record
+
+CHECKPOINTS = "checkpoints"
+KEPT = 2
+
+
+@dataclass
+class LoadedState:
+    """A state and where in the journals it stands."""
+
+    state: JournalState
+    journal: int
+    applied: int
+    records: int = 0
+    """Records of that journal that were folded in."""
+    findings: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    """Records of the journal that could not be mended."""
+    mended: bool = False
+    """Whether a damaged record had to be mended or left out: a new checkpoint puts that behind."""
+
+
+def begin_of(storage: Storage, number: int) -> Scanned | None:
+    """The first record of a journal; None if there is no such journal, or it was never begun. CorruptionError if it was begun, and
+    that record is damaged and cannot be mended."""
+    name = journal_name(number)
+    if not storage.exists(name):
+        return None
+    try:
+        with contextlib.closing(storage.open(name, read_only=True)) as file:
+            first = next(scan(file, 0), None)
+            if isinstance(first, Damage) and first.end is not None:
+                record = salvage.mend(storage, file.read_at(0, first.end))
+                if record is None:
+                    raise damaged_begin(number)
+                first = Scanned(0, first.end, record, memoryview(b""))
+    except CorruptionError:
+        raise
+    except HeadwaterError:
+        return None
+    return first if isinstance(first, Scanned) and first.record["k"] == "begin" else None
+
+
+def damaged_begin(number: int) -> CorruptionError:
+    """The error for a journal whose first record cannot be read, although it was begun."""
+    name = journal_name(number)
+    return CorruptionError(
+        f"{name} is damaged at byte 0: its first record, which says where the journal before it ends, cannot be read",
+        detail="what was committed to it is not lost, and cannot be told from what was not",
+        hint=f"restore {name} from a backup",
+        file=name,
+        offset=0,
+    )
+
+
+def missing(numbers: Sequence[int], there: Sequence[int]) -> CorruptionError:
+    """The error for journals that are not there, although what is there says that commits were acknowledged in them."""
+    names = [journal_name(number) for number in numbers]
+    return CorruptionError(
+        f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing: acknowledged commits are in "
+        f"{'it' if len(names) == 1 else 'them'}",
+        detail=f"the newest checkpoint needs every later journal; {_said(numbers[0], there)}",
+        hint=_going_on(numbers[0], there),
+        file=names[0],
+        offset=0,
+    )
+
+
+def cut_short(number: int, size: int, limit: int, there: Sequence[int]) -> CorruptionError:
+    """The error for a journal that ends before commits that were acknowledged, such as an older copy of it."""
+    name = journal_name(number)
+    return CorruptionError(
+        f"{name} ends at byte {size}: acknowledged commits are missing, up to byte {limit}",
+        detail=f"it is an older copy, or was cut; {_said(number, there)}",
+        hint=_going_on(number, there),
+        file=name,
+        offset=size,
+    )
+
+
+def _said(number: int, there: Sequence[int]) -> str:
+    """What says that commits were acknowledged in a journal."""
+    if later := [journal_name(n) for n in there if n > number]:
+        return f"so does {later[-1]}, which goes on from there"
+    return "`head` says that commits are visible in it"
+
+
+def _going_on(number: int, there: Sequence[int]) -> str:
+    """What to do where commits of a journal are missing."""
+    later = [journal_name(n) for n in there if n > number]
+    away = f"move {', '.join(later)} out of the folder, and delete" if later else "delete"
+    return (
+        "restore the whole folder of the workspace from one backup, or this file. Where there is no backup, "
+        f"{away} the file `head` and those named head.1, head.2 and so on: the log then ends before the missing commits, gives their "
+        "offsets to other records, and every view, cursor and sink that had read them must be rebuilt"
+    )
+
+
+def load(storage: Storage, receipts_max: int, head: Head | None, boot: str) -> LoadedState:
+    """The newest good checkpoint plus every record after it, up to what each next journal says of its predecessor.
+    The newest journal is read as far as `head` shows it, or as far as it was durable in another boot; what lies beyond is for the
+    holder of the lock to judge. CorruptionError if a journal, or the end of one, is missing."""
+    with _no_collection():
+        return _load(storage, receipts_max, head, boot)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Loading makes many objects that all stay: looking for garbage among them is half of the time it takes."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _load(storage: Storage, receipts_max: int, head: Head | None, boot: str) -> LoadedState:
+    loaded = _newest_checkpoint(storage, receipts_max)
+    there = journals(storage)
+    newest, shown = max(there, default=0), 0 if head is None else head.journal
+    absent = sorted(set(range(loaded.journal, max(newest, shown) + 1)) - set(there))
+    if absent:
+        raise missing(absent, there)
+    while True:
+        following = begin_of(storage, loaded.journal + 1) if loaded.journal < newest else None
+        if following is not None:
+            limit = following.record["previous_end"]
+        elif loaded.journal < max(newest - 1, shown):  # only the newest may not have been begun
+            raise damaged_begin(loaded.journal + 1)
+        else:
+            limit = 0
+            if head is not None and head.journal == loaded.journal:
+                limit = head.visible if head.boot == boot else head.durable
+        _replay(storage, loaded, limit, there)
+        if following is None:
+            return loaded
+        loaded.journal, loaded.applied, loaded.records = loaded.journal + 1, 0, 0
+
+
+def _replay(storage: Storage, loaded: LoadedState, limit: int, there: Sequence[int]) -> None:
+    name = journal_name(loaded.journal)
+    if not storage.exists(name):
+        raise CorruptionError(
+            f"{name} is missing",
+            detail="the journal says what was committed since the last checkpoint",
+            hint="restore the workspace's journal folder from a backup",
+            file=name,
+            offset=0,
+        )
+    if limit <= loaded.applied:
+        return
+    with contextlib.closing(storage.open(name, read_only=True)) as file:
+        size, whole, found = file.size(), loaded.applied, False
+        for record, end, mended in follow(
+            storage, file, (loaded.applied, limit), loaded.state, loaded.findings, loaded.lost
+        ):
+            if record is not None:
+                apply_record(loaded.state, record)
+                loaded.records += 1
+            loaded.applied, loaded.mended = end, loaded.mended or mended
+            whole, found = (end, False) if end <= size else (whole, found or record is not None)
+        if size < limit and not (found and whole + claimed(file, whole) == limit):
+            # more than the one record that was cut, and whose frames are in the segments, may be missing
+            raise cut_short(loaded.journal, size, limit, there)
+
+
+def follow(
+    storage: Storage,
+    file: File,
+    span: tuple[int, int],
+    state: JournalState,
+    findings: list[str],
+    lost: list[str],
+) -> Iterator[tuple[Record | None, int, bool]]:
+    """(record, where it ends, whether it was damaged) over a span of a journal that is known to count, for the caller
+    to fold into `state` as they come; None in place of a record that is lost, which is said in `findings` and in `lost`."""
+    found: list[Scanned | Damage] = list(scan(file, *span))
+    reached = found[-1].end if found else span[0]
+    if reached is not None and reached < span[1]:
+        found.append(Damage(reached, None))  # the file ends too early, or in zeros
+    for place, item in enumerate(found):
+        if isinstance(item, Scanned):
+            yield item.record, item.end, False
+            continue
+        end = item.end if item.end is not None else span[1]
+        record = salvage.mend(storage, file.read_at(item.start, end - item.start))
+        if record is not None:
+            findings.append(f"{file.name} was damaged at byte {item.start}; the record there could be mended")
+            yield record, end, True
+            continue
+        after = found[place + 1] if item.end is not None else None
+        rows = 0
+        for record in salvage.appends_from_frames(
+            storage, state, after.record["seq"] if isinstance(after, Scanned) else None
+        ):
+            rows += sum(part["r"] for part in record["parts"])
+            yield record, end, True
+        lost.append(
+            f"{file.name} is damaged at byte {item.start}, up to byte {end}: {rows} rows of the commits there were "
+            "found in the segments; cursors that were moved and topics that were changed there are as before"
+        )
+        findings.append(lost[-1])
+        yield None, end, True
+
+
+def _newest_checkpoint(storage: Storage, receipts_max: int) -> LoadedState:
+    findings: list[str] = []
+    for journal, byte, name in reversed(checkpoints(storage)):
+        begin = begin_of(storage, journal + 1)
+        if begin is not None and begin.record["previous_end"] < byte:
+            findings.append(f"{name} has commits that were voided, and was passed over for the one before it")
+            continue
+        data = storage.read(name)
+        text, _, digest = data.rpartition(b"\n")
+        if xxhash.xxh3_64_hexdigest(text).encode() == digest:
+            state = JournalState.from_json(orjson.loads(text)["state"], receipts_max)
+            return LoadedState(state, journal, byte, findings=findings)
+        findings.append(f"{name} fails its checksum and was passed over for the one before it")
+    if findings and not storage.exists(journal_name(1)):
+        raise CorruptionError(
+            "no checkpoint of this workspace passes its checksum",
+            detail="; ".join(findings),
+            hint="restore the checkpoints folder from a backup",
+            file=CHECKPOINTS,
+            offset=0,
+        )
+    return LoadedState(JournalState(receipts_max=receipts_max), 1, 0, findings=findings)
+
+
+def checkpoints(storage: Storage) -> list[tuple[int, int, str]]:
+    places = [(checkpoint_place(entry), entry) for entry in storage.files(CHECKPOINTS)]
+    return sorted((*place, f"{CHECKPOINTS}/{entry}") for place, entry in places if place is not None)
+
+
+def write_checkpoint(storage: Storage, state: JournalState, journal: int, byte: int) -> None:
+    """Write the state durably."""
+    text = orjson.dumps({"format": 1, "state": state.to_json()}, option=orjson.OPT_NON_STR_KEYS)
+    digest = xxhash.xxh3_64_hexdigest(text).encode()
+    storage.write_atomic(f"{CHECKPOINTS}/{journal:08d}-{byte:012d}.json", text + b"\n" + digest)
+
+
+def clean(storage: Storage, current: int) -> None:
+    """Remove checkpoints and journals that are no longer needed, keeping a second line, and what dead processes left of others."""
+    stored = checkpoints(storage)
+    for _, _, name in stored[:-KEPT]:
+        storage.remove(name)
+    kept = stored[-KEPT:]
+    oldest = kept[0][0] if len(kept) == KEPT else 0
+    for number in journals(storage):
+        if number < min(oldest, current):
+            storage.remove(journal_name(number))
+    for folder in (FOLDER, CHECKPOINTS):
+        for entry in storage.files(folder):
+            if (pid := unfinished_by(entry)) is not None and not is_running(pid):
+                storage.remove(f"{folder}/{entry}")
+
+
+def repair_after_power_loss(storage: Storage, findings: list[str], head: Head | None) -> bool:
+    """Bring segments level with the journal after the machine restarted; True if the journal had to be cut.
+
+    Frames that the journal carries are written to their segments again. A commit whose frames it does not carry, and
+    that are not whole, was never acknowledged, unless `head` or a later record says that it was durable: the journal
+    ends before it.
+    """
+    first, byte, _ = max(checkpoints(storage), default=(1, 0, ""))
+    for number in range(first, newest_journal(storage) + 1):
+        if not storage.exists(journal_name(number)):
+            continue
+        with contextlib.closing(storage.open(journal_name(number))) as file:
+            following = begin_of(storage, number + 1)
+            limit = following.record["previous_end"] if following is not None else None
+            found = list(scan(file, byte if number == first else 0, limit))
+            if limit is None:
+                limit = proven((f for f in found if isinstance(f, Scanned)), number)
+                if head is not None and head.journal == number:
+                    limit = max(limit, head.durable)
+            for item in found:
+                if isinstance(item, Damage):
+                    if item.start >= limit:
+                        break  # a torn write: nothing from here on was acknowledged, and it is about to be cut
+                    continue
+                if item.record["k"] != "append" or _restore(storage, item, findings):
+                    continue
+                if item.end <= limit:
+                    findings.append(
+                        f"{file.name}, byte {item.start}: frames of this commit are damaged in its segments"
+                    )
+                    continue
+                findings.append(
+                    f"{file.name} was cut at byte {item.start}: its frames never reached the disk"
+                )
+                file.truncate(item.start)
+                file.sync()
+                return True
+    return False
+
+
+def rewrite_frames(storage: Storage, names: Collection[str], current: int, end: int) -> None:
+    """Write the frames that the journals since the newest checkpoint carry into these segments once more, up to byte `end` of the
+    current journal, so that the next sync of a segment has them to sync."""
+    first, byte, _ = max(checkpoints(storage), default=(1, 0, ""))
+    for number in range(first, current + 1):
+        following = begin_of(storage, number + 1) if number < current else None
+        limit = end if following is None else following.record["previous_end"]
+        with contextlib.closing(storage.open(journal_name(number), read_only=True)) as file:
+            for found in scan(file, byte if number == first else 0, limit):
+                if isinstance(found, Scanned) and found.record["k"] == "append":
+                    _rewrite(storage, found, names)
+
+
+def _rewrite(storage: Storage, found: Scanned, names: Collection[str]) -> None:
+    taken = 0
+    for part in found.record["parts"]:
+        inline = part.get("i", 0)
+        carried, taken = found.blob[taken : taken + inline], taken + inline
+        if inline and part["s"] in names:
+            try:
+                with contextlib.closing(storage.open(part["s"])) as segment:
+                    segment.write_at(part["b"][0], carried)
+            except WorkspaceMissingError:  # sealed or removed meanwhile
+                continue
+
+
+def _restore(storage: Storage, found: Scanned, findings: list[str]) -> bool:
+    """Make the segments hold a record's frames; False if they cannot."""
+    taken = 0
+    for part in found.record["parts"]:
+        start, stop = part["b"]
+        inline = part.get("i", 0)
+        carried, taken = bytes(found.blob[taken : taken + inline]), taken + inline
+        try:
+            with contextlib.closing(storage.open(part["s"])) as segment:
+                if part.get("new") and not frames.is_prefix(segment.read_at(0, start), part.get("x")):
+                    return False
+                if inline:
+                    if segment.size() < start:
+                        return False
+                    if segment.read_at(start, stop - start) != carried:
+                        segment.write_at(start, carried)
+                        segment.sync()
+                        findings.append(f"{part['s']}: {inline} bytes were restored from the journal")
+                elif not _whole_frames(segment.read_at(start, stop - start)):
+                    return False
+        except HeadwaterError:
+            # a file of this record is gone: it was sealed or removed by a later record, or it never reached the disk
+            if not part.get("new"):
+                continue
+            return _gone_on_purpose(storage, part["s"])
+    return True
+
+
+def _gone_on_purpose(storage: Storage, name: str) -> bool:
+    """Whether a later record replaced the segment."""
+    for number in range(1, newest_journal(storage) + 1):
+        if storage.exists(journal_name(number)):
+            with contextlib.closing(storage.open(journal_name(number), read_only=True)) as file:
+                for found in scan(file, 0):
+                    if isinstance(found, Scanned) and name in found.record.get("old", ()):
+                        return True
+                    if isinstance(found, Scanned) and found.record["k"] == "drop":
+                        return True
+    return False
+
+
+def _whole_frames(data: bytes) -> bool:
+    view, at = memoryview(data), 0
+    try:
+        while at < len(view):
+            header = frames.parse_header(view, at)
+            frames.check_body(header, view[at + header.head_bytes : at + header.total_bytes])
+            at += header.total_bytes
+    except DamagedFrameError:
+        return False
+    return at == len(view)

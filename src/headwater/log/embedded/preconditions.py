@@ -1,0 +1,112 @@
+"""What must hold for a commit to be written: checked under the lock, before anything is. All raise, none change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headwater.core.errors import AlreadyWrittenError, ConflictError, FencedError, UsageError
+from headwater.core.positions import Receipt, Token
+from headwater.log.backpressure import check_backlog
+from headwater.log.embedded.journal.journal_state import JournalState
+from headwater.log.protocol import CursorMove, Producer
+from headwater.log.repeated_appends import Sums, check_repeat
+from headwater.log.routing import check_incarnation
+from headwater.log.topic_names import no_topic
+
+
+def check_incarnations(state: JournalState, incarnations: Mapping[str, int]) -> None:
+    """TopicNotFoundError if a topic is gone, or another has its name now."""
+    for name, incarnation in incarnations.items():
+        if name not in state.topics:
+            raise no_topic(name, state.topics)
+        check_incarnation(state.topics[name].definition, incarnation)
+
+
+def check_behind(state: JournalState, rows: Mapping[str, int], moves: Sequence[CursorMove]) -> None:
+    """BacklogError if a topic's readers are too far behind for so many rows more."""
+    for name, count in rows.items():
+        topic = state.topics.get(name)
+        if topic is not None and topic.definition.backlog_rows is not None:
+            cursors = [c for (t, _), c in state.cursors.items() if t == name]
+            ends = {p: part.end for p, part in enumerate(topic.partitions)}
+            check_backlog(topic.definition, ends, count, cursors, moves)
+
+
+def check_moves(state: JournalState, moves: Sequence[CursorMove]) -> None:
+    """FencedError if a cursor is moved by a member that no longer owns the partitions."""
+    for move in moves:
+        if move.topic not in state.topics:
+            raise no_topic(move.topic, state.topics)
+        if (move.topic, move.cursor) not in state.cursors:
+            raise UsageError(
+                f"topic {move.topic!r} has no cursor {move.cursor!r}",
+                hint=f"make it with topic.cursor({move.cursor!r})",
+            )
+        unknown = [p for p in move.positions if not 0 <= p < state.topics[move.topic].definition.partitions]
+        if unknown:
+            raise UsageError(f"topic {move.topic!r} has no partition {unknown[0]}")
+        if move.member is None:
+            continue
+        group = state.groups.get((move.topic, move.cursor))
+        lost = [p for p in move.positions if group is None or group.owners.get(p) != move.member]
+        if lost:
+            raise FencedError(
+                f"member {move.member!r} no longer owns partition {', '.join(map(str, lost))} of topic {move.topic!r}",
+                detail="it was silent for too long, or the partition was given to another member",
+                hint="drop what was read of these partitions; the new owner reads it again",
+                topic=move.topic,
+                member=move.member,
+                partitions=lost,
+            )
+
+
+def check_offsets(topic: str, wanted: Mapping[Any, int], ends: Mapping[int, int], given: object) -> None:
+    """ConflictError unless every partition ends where it is expected to; `given` is what the caller wrote."""
+    for partition, offset in wanted.items():
+        if partition not in ends:
+            raise UsageError(f"topic {topic!r} has no partition {partition!r}", hint=f"it has {len(ends)}")
+        if ends[partition] != offset:
+            raise ConflictError(
+                f"partition {partition} of topic {topic!r} is at offset {ends[partition]}, not {offset}",
+                detail="someone else appended first; nothing was written",
+                hint="read what is new, decide again, and append with the new position",
+                topic=topic,
+                expected=given,
+                actual=ends[partition] if isinstance(given, int) else {p: ends.get(p) for p in wanted},
+            )
+
+
+def check_producer(
+    state: JournalState, producer: Producer | None, sums: Sums | None = None
+) -> Receipt | None:
+    """The first receipt of a sequence that is known; None if it is to be written. `sums` are of the rows that come with it:
+    SequenceReusedError if they are known to be others."""
+    known = state.producers.get(producer.name) if producer is not None else None
+    if producer is None or known is None:
+        return None
+    if producer.epoch < known.epoch:
+        raise FencedError(
+            f"producer {producer.name!r} of epoch {producer.epoch} was fenced off by epoch {known.epoch}",
+            hint="stop this producer; a newer one has taken over",
+            producer=producer.name,
+            epoch=producer.epoch,
+            current=known.epoch,
+        )
+    if producer.sequence in known.receipts:
+        ranges, token = known.receipts[producer.sequence], known.tokens.get(producer.sequence)
+        positions = {t: {p: (s[0], s[1]) for p, s in parts.items()} for t, parts in ranges.items()}
+        receipt = Receipt(positions, None if token is None else Token.parse(token))
+        if producer.exact:
+            check_repeat(producer, receipt, known.sums.get(producer.sequence), sums)
+        return receipt
+    if producer.sequence <= known.last:
+        raise AlreadyWrittenError(
+            f"producer {producer.name!r} has already written up to sequence {known.last}, so {producer.sequence} is old",
+            detail="its receipt is no longer kept, or the sequence was left out as a gap",
+            hint="go on with a higher sequence",
+            producer=producer.name,
+            sequence=producer.sequence,
+            last=known.last,
+        )
+    return None

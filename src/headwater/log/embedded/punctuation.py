@@ -1,0 +1,106 @@
+"""What is said of a topic's time apart from its rows: punctuation, silence, and the promises of producers.
+
+Each is one commit of the journal, of the kind `append`, with a punctuation in every partition whose watermark it raises.
+What makes it more than a punctuation stands in `said`, in the record and in each of its frames:
+
+  {"what": "silence", "t": topic}                                  the partitions stay as silent as they were
+  {"what": "promise", "t": topic, "by": producer, "moment": ...}   it sends nothing older
+  {"what": "retire" or "expire", "t": topic, "by": producer}       it is left out from now on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headwater.core.clock import Microseconds
+from headwater.log import producer_watermarks as promises
+from headwater.log.embedded.append import Appender
+from headwater.log.embedded.base import LogFolder, partition_of, topic_of
+from headwater.log.embedded.commit import Ticket, VoidedError
+from headwater.log.embedded.journal.journal_state import JournalState, TopicState
+from headwater.log.protocol import Promise
+
+
+class LogPunctuation:
+    """The methods of `headwater.log.protocol.Log` about watermarks that no row raises."""
+
+    def __init__(self, folder: LogFolder, appender: Appender) -> None:
+        self._folder = folder
+        self._appender = appender
+
+    def punctuate(
+        self,
+        topic: str,
+        moments: Mapping[int, Microseconds],
+        *,
+        silent_at: Mapping[int, int] | None = None,
+    ) -> None:
+        """See `Log.punctuate`."""
+
+        def change(state: JournalState) -> tuple[Ticket, bool] | None:
+            found = topic_of(state, topic)
+            places = {p: partition_of(found, p) for p in moments}
+            if silent_at is None:
+                return self._appender.punctuate(found, moments) if moments else None
+            still = {
+                p: moment
+                for p, moment in moments.items()
+                if places[p].end == silent_at[p] and places[p].watermark < moment
+            }
+            said = {"what": "silence", "t": found.id}
+            return self._appender.punctuate(found, still, said) if still else None
+
+        self._declare(change)
+
+    def promise(self, topic: str, producer: str, moment: Microseconds) -> None:
+        """See `Log.promise`."""
+
+        def change(state: JournalState) -> tuple[Ticket, bool]:
+            found = topic_of(state, topic)
+            promises.check_promised(found.definition)
+            known = promises.promised(found.promises, producer, moment, 0)
+            said = {"what": "promise", "t": found.id, "by": producer, "moment": moment}
+            return self._agree(found, known, said)
+
+        self._declare(change)
+
+    def retire(self, topic: str, producer: str, *, silent_since: Microseconds | None = None) -> bool:
+        """See `Log.retire`."""
+
+        def change(state: JournalState) -> tuple[Ticket, bool] | None:
+            found = topic_of(state, topic)
+            promises.check_promised(found.definition)
+            known = found.promises.get(producer)
+            if known is None or (silent_since is not None and known.heard_at > silent_since):
+                return None
+            what = "retire" if silent_since is None else "expire"
+            said = {"what": what, "t": found.id, "by": producer}
+            return self._agree(found, promises.retired(found.promises, producer), said)
+
+        return self._declare(change)
+
+    def promises(self, topic: str) -> Mapping[str, Promise]:
+        """See `Log.promises`."""
+        with self._folder.core.mutex:
+            self._folder.core.refresh()
+            return dict(topic_of(self._folder.core.state, topic).promises)
+
+    def _agree(
+        self, topic: TopicState, known: Mapping[str, Promise], said: dict[str, Any]
+    ) -> tuple[Ticket, bool]:
+        """Say it, and raise the watermarks to what the producers have promised together with it."""
+        raised = promises.raised(known, (p.watermark for p in topic.partitions))
+        return self._appender.punctuate(topic, raised, said)
+
+    def _declare(self, change: Callable[[JournalState], tuple[Ticket, bool] | None]) -> bool:
+        """Commit under the lock and return once it counts; False if there was nothing to say."""
+        while True:
+            try:
+                with self._folder.core.exclusive() as state:
+                    done = change(state)
+                if done is not None:
+                    self._folder.core.flush(done[0], sync=done[1])
+                return done is not None
+            except VoidedError:
+                continue

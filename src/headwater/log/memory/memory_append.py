@@ -1,0 +1,82 @@
+"""What an append would do, and whether it may: routing and checks, which change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.catalog.conform import adapt
+from headwater.core.errors import ConflictError, FencedError, UsageError
+from headwater.log.memory.memory_partition import comparable, writing_schema
+from headwater.log.memory.memory_topic import MemoryTopic
+from headwater.log.protocol import CursorMove
+from headwater.log.routing import route
+
+Plan = Mapping[int, pa.RecordBatch]
+"""The rows that each partition of a topic is to get."""
+
+
+def plan_append(topic: MemoryTopic, batches: Sequence[pa.RecordBatch]) -> Plan:
+    """Which rows go where; of several batches each is routed as if those before it had been written."""
+    ends = {p: partition.end for p, partition in enumerate(topic.partitions)}
+    pieces: dict[int, list[pa.RecordBatch]] = {}
+    for batch in batches:
+        for p, piece in route(adapt(batch, writing_schema(topic.definition)), topic.definition, ends).items():
+            pieces.setdefault(p, []).append(piece)
+            ends[p] += piece.num_rows
+    return {p: pa.concat_batches(parts) for p, parts in pieces.items()}
+
+
+def check_expected(topic: MemoryTopic, plan: Plan, expected: int | Mapping[Any, int]) -> None:
+    """ConflictError unless the log is where the appender believes it to be."""
+    actual: int | Mapping[Any, int]
+    if isinstance(expected, int):
+        if len(plan) != 1:
+            raise UsageError(
+                f"the rows for topic {topic.definition.name!r} go to {len(plan)} partitions, "
+                "so one number cannot be expected",
+                hint="pass expect={partition: offset}",
+            )
+        actual = topic.partitions[next(iter(plan))].end
+    elif topic.definition.versioned_by is not None:
+        actual = {key: topic.versions[_stored_key(topic, key)] for key in expected}
+    else:
+        actual = {p: topic.partition(p).end for p in expected}
+    if actual != expected:
+        raise ConflictError(
+            f"someone else was first: topic {topic.definition.name!r} is at {actual}, expected {expected}",
+            hint="read what is new, decide again and retry",
+            topic=topic.definition.name,
+            expected=expected,
+            actual=actual,
+        )
+
+
+def check_moves(topic: MemoryTopic, move: CursorMove) -> None:
+    """FencedError unless the member still owns what it moves."""
+    if move.cursor not in topic.cursors:
+        raise UsageError(f"topic {move.topic!r} has no cursor {move.cursor!r}", hint="create it first")
+    for p in move.positions:
+        topic.partition(p)
+        group = topic.groups.get(move.cursor)
+        if move.member is not None and (group is None or not group.owns(move.member, p)):
+            raise FencedError(
+                f"member {move.member!r} of group {move.cursor!r} no longer owns partition {p} of {move.topic!r}",
+                hint="stop working on it: its owner reads it from the last committed position",
+                topic=move.topic,
+                partition=p,
+                member=move.member,
+            )
+
+
+def _stored_key(topic: MemoryTopic, key: Any) -> tuple[Any, ...]:
+    kind = topic.definition.schema.field(topic.definition.versioned_by).type
+    try:
+        return comparable([pa.scalar(key, kind).as_py()])
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        raise UsageError(
+            f"{key!r} cannot be a {topic.definition.versioned_by!r} of topic {topic.definition.name!r}",
+            hint="expect= is {key: number of that key's records} on this topic",
+        ) from None

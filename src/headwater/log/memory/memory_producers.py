@@ -1,0 +1,95 @@
+"""What is remembered of idempotent producers: the epoch, the last sequence, the latest receipts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headwater.core.errors import AlreadyWrittenError, FencedError
+from headwater.core.positions import Receipt
+from headwater.log.protocol import Producer, ProducerInfo
+from headwater.log.repeated_appends import Sums, check_repeat
+
+
+@dataclass
+class ProducerHistory:
+    """Of one producer name, over the whole workspace and all its epochs."""
+
+    epoch: int
+    last: int
+    receipts: dict[int, Receipt] = field(default_factory=dict)
+    note: Mapping[str, Any] | None = None
+    sums: dict[int, Sums] = field(default_factory=dict)
+    """What the rows of the receipts add up to, where that is known."""
+
+
+class Producers:
+    """Every producer that has appended."""
+
+    def __init__(self, receipts_max: int) -> None:
+        self._receipts_max = receipts_max
+        self._histories: dict[str, ProducerHistory] = {}
+
+    def check(self, producer: Producer, sums: Sums | None) -> Receipt | None:
+        """The first receipt of a sequence that is known; None if this is to be written; an error if it must not be. `sums`
+        are of the rows that come with it."""
+        history = self._histories.get(producer.name)
+        if history is None:
+            return None
+        if producer.epoch < history.epoch:
+            raise FencedError(
+                f"producer {producer.name!r} of epoch {producer.epoch} was fenced off by epoch {history.epoch}",
+                hint="another instance of this producer has taken over: stop this one",
+                producer=producer.name,
+                epoch=producer.epoch,
+                current=history.epoch,
+            )
+        if producer.sequence in history.receipts:
+            receipt = history.receipts[producer.sequence]
+            if producer.exact:
+                check_repeat(producer, receipt, history.sums.get(producer.sequence), sums)
+            return receipt
+        if producer.sequence <= history.last:
+            raise AlreadyWrittenError(
+                f"sequence {producer.sequence} of producer {producer.name!r} is older than the receipts that are kept",
+                detail=f"its last sequence is {history.last}",
+                hint="go on with a higher sequence",
+                producer=producer.name,
+                sequence=producer.sequence,
+                last=history.last,
+            )
+        return None
+
+    def raise_epoch(self, producer: Producer) -> bool:
+        """From now on older epochs are fenced; whether that is news."""
+        history = self._histories[producer.name]
+        raised = producer.epoch > history.epoch
+        history.epoch = producer.epoch
+        return raised
+
+    def remember(self, producer: Producer, receipt: Receipt, sums: Sums | None) -> None:
+        """A sequence has been written, with rows that add up to `sums`."""
+        history = self._histories.setdefault(
+            producer.name, ProducerHistory(producer.epoch, producer.sequence)
+        )
+        history.epoch, history.last = producer.epoch, producer.sequence
+        history.receipts[producer.sequence] = receipt
+        if sums is not None:
+            history.sums[producer.sequence] = sums
+        while len(history.receipts) > self._receipts_max:
+            oldest = min(history.receipts)
+            del history.receipts[oldest]
+            history.sums.pop(oldest, None)
+        if producer.note is not None:
+            history.note = dict(producer.note)
+
+    def excised(self, topic: int) -> None:
+        """Records of a topic are excised, and so is what its rows add up to."""
+        for history in self._histories.values():
+            history.sums = {s: one for s, one in history.sums.items() if str(topic) not in one}
+
+    def info(self, name: str) -> ProducerInfo | None:
+        """What is known of one."""
+        history = self._histories.get(name)
+        return None if history is None else ProducerInfo(history.last, history.epoch, history.note)

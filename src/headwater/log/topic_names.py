@@ -1,0 +1,198 @@
+"""Names as callers write them, and the rules for giving new ones. Pure; both backends use it, so that they agree.
+
+Topics and views are one namespace that ignores case. Workspaces made before that was so may have two topics that differ
+by case alone: each is found by its exact name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import orjson
+
+from headwater.catalog.definitions import TopicDefinition
+from headwater.catalog.rules import TELLING, check_free, is_kept
+from headwater.core.errors import (
+    ConflictError,
+    SchemaError,
+    TopicExistsError,
+    TopicNotFoundError,
+    UsageError,
+)
+from headwater.core.names import spelling, spellings
+from headwater.log.protocol import Append, Entry
+
+VIEWS_HOLD = "headwater_views"
+"""The cursor with which records are kept for views; nobody reads with it."""
+RELATIONS = ("view",)
+"""Kinds of entries that a query reads by name, as it does topics."""
+
+EntryKey = tuple[str, str]
+"""Kind, and name in lower case."""
+
+
+def entry_key(kind: str, name: str) -> EntryKey:
+    """Where an entry is kept."""
+    return kind, name.lower()
+
+
+def no_topic(name: str, topics: Collection[str]) -> TopicNotFoundError:
+    """The error for a topic that is not there."""
+    if "." in name:
+        return TopicNotFoundError(
+            f"there is no topic {name!r}",
+            hint="only the dead messages of a queue are a topic with a dot in its name; what a view gives beside its rows is read as a "
+            "view, and nobody else writes it",
+            topic=name,
+        )
+    alike = sorted(spellings(topics, name))
+    hint = f"CREATE TOPIC {name} (...) makes it; there are: {', '.join(sorted(topics)) or 'none yet'}"
+    if alike:
+        hint = f"write it as it is spelled: {' or '.join(alike)}"
+    elif near := difflib.get_close_matches(name, topics, 1):
+        hint = f"did you mean {near[0]}?"
+    return TopicNotFoundError(f"there is no topic {name!r}", hint=hint, topic=name)
+
+
+def respell(append: Append, topics: Collection[str]) -> Append:
+    """The append with every topic named as it is declared; names of topics that are not there stay."""
+    moved = [move.topic for move in append.moves]
+    given = {*append.batches, *append.expect, *append.incarnations, *moved}
+    if all(name in topics for name in given):
+        return append
+    spelled = {name: spelling(topics, name) or name for name in given}
+    return dataclasses.replace(
+        append,
+        batches=_renamed(append.batches, spelled),
+        expect=_renamed(append.expect, spelled),
+        moves=tuple(dataclasses.replace(move, topic=spelled[move.topic]) for move in append.moves),
+        incarnations=_renamed(append.incarnations, spelled),
+    )
+
+
+def _renamed(by_topic: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[str, Any]:
+    renamed = {spelled[name]: value for name, value in by_topic.items()}
+    if len(renamed) < len(by_topic):
+        twice = next(name for name in renamed if sum(spelled[n] == name for n in by_topic) > 1)
+        raise UsageError(
+            f"topic {twice!r} is named twice, in different cases", hint="names of topics ignore case"
+        )
+    return renamed
+
+
+def check_topic_name(name: str, topics: Collection[str], entries: Mapping[EntryKey, Entry]) -> None:
+    """TopicExistsError if a new topic cannot have this name."""
+    if alike := spellings(topics, name):
+        _refuse_name(name, "topic", alike[0], "CREATE TOPIC IF NOT EXISTS, or choose another name")
+    for kind in RELATIONS:
+        if found := entries.get(entry_key(kind, name)):
+            _refuse_name(name, kind, found.name, "topics and views share their names; choose another name")
+
+
+def _refuse_name(name: str, kind: str, there: str, hint: str) -> None:
+    raise TopicExistsError(
+        f"{kind} {there!r} exists already"
+        + ("" if there == name else f", and {name!r} differs from it by case alone"),
+        hint=hint,
+        topic=name,
+    )
+
+
+def check_entry(
+    entry: tuple[str, str], topics: Collection[str], entries: Mapping[EntryKey, Entry], expect: int | None
+) -> None:
+    """ConflictError unless what is stored under this kind and name is what the caller expects to replace."""
+    kind, name = entry
+    found = entries.get(entry_key(kind, name))
+    if found is None and kind in RELATIONS and (alike := spellings(topics, name)):
+        _refuse_name(name, "topic", alike[0], f"topics and {kind}s share their names; choose another name")
+    if (found.sequence if found else None) != expect:
+        raise _conflict(kind, name, found, expect)
+
+
+def check_drop(entry: tuple[str, str], entries: Mapping[EntryKey, Entry], expect: int | None) -> None:
+    """ConflictError if there is nothing to drop, or it is not what is expected."""
+    kind, name = entry
+    found = entries.get(entry_key(kind, name))
+    if found is None or expect not in (None, found.sequence):
+        raise _conflict(kind, name, found, expect)
+
+
+def _conflict(kind: str, name: str, found: Entry | None, expect: int | None) -> ConflictError:
+    if found is None:
+        message = f"there is no {kind} {name!r}"
+        hint = "it was dropped, or never made"
+    else:
+        message = (
+            f"{kind} {found.name!r} exists already"
+            if expect is None
+            else f"{kind} {found.name!r} was changed"
+        )
+        hint = "look at it again, and decide anew"
+    return ConflictError(
+        message, hint=hint, kind=kind, name=name, expected=expect, actual=found.sequence if found else None
+    )
+
+
+def plain_document(kind: str, name: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a document as it reads back from JSON; UsageError if it is not plain."""
+    if not kind or not name:
+        raise UsageError(f"an entry has a kind and a name, not {kind!r} and {name!r}")
+    try:
+        text = orjson.dumps(dict(document))
+    except (orjson.JSONEncodeError, TypeError, ValueError) as error:
+        raise UsageError(f"the document of {kind} {name!r} is not plain JSON: {error}") from None
+    plain: dict[str, Any] = orjson.loads(text)
+    return plain
+
+
+def is_own(topic: TopicDefinition) -> bool:
+    """Whether a topic is the workspace's own: what is held there is needed, and nobody may override that."""
+    return topic.name.startswith("_")
+
+
+def check_new(topic: TopicDefinition) -> None:
+    """SchemaError if only a queue, or the workspace itself, makes a topic of that name."""
+    check_free(topic.name)
+    if "." in topic.name:
+        raise SchemaError(
+            f"{topic.name!r} is the name of a queue's dead messages",
+            hint="use letters, digits and underscores; ws.queue makes the topic of its dead messages itself",
+        )
+
+
+def check_left(topic: TopicDefinition) -> None:
+    """UsageError if a topic must stay as it is."""
+    if topic.name in TELLING:
+        raise UsageError(f"topic {topic.name!r} says what was deleted, and stays as it is", topic=topic.name)
+
+
+def check_written(topic: TopicDefinition) -> None:
+    """UsageError if only the workspace, or the queue that a topic belongs to, writes it."""
+    if is_kept(topic.name):
+        raise UsageError(
+            f"topic {topic.name!r} is written by the workspace itself, and by nobody else",
+            hint="it is read like any other",
+            topic=topic.name,
+        )
+    if "." in topic.name:
+        queue = topic.name.partition(".")[0]
+        raise UsageError(
+            f"topic {topic.name!r} has the dead messages of queue {queue!r}, and nobody else writes it",
+            hint=f"append to the queue's own topic; `headwater queue show {queue}` says which that is",
+            topic=topic.name,
+        )
+
+
+def check_excision(topic: TopicDefinition) -> None:
+    """UsageError if records of a topic may not be removed one by one."""
+    if topic.versioned_by is not None:
+        raise UsageError(
+            f"records of topic {topic.name!r} cannot be excised: it is event-sourced (versioned_by = {topic.versioned_by!r})",
+            detail="every event of an aggregate is needed to rebuild it, and their number is what writers go by",
+            hint="declare the columns that must be erasable PRIVATE BY a subject, and forget the subject",
+            topic=topic.name,
+        )

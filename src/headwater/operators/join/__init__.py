@@ -1,0 +1,10 @@
+"""Joins: equi-joins and range joins maintained incrementally from the deltas of both sides.
+
+Called by engine, lineage; imports core, operators.zset.
+
+In import order, bottom to top:
+
+    pairs       pairs of matching rows between one side's state and the other's delta
+    join        the equi-join operator: inner, outer, semi and anti
+    range_join  joins on a range: interval joins, and as-of joins with a version
+"""

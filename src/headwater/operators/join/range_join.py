@@ -1,0 +1,453 @@
+"""Joins whose matches lie in a range, kept up to date: of times that are near, and with the version valid at a time.
+
+A left row has a point and a right row a range. They match if low <= point <= high, their keys are equal and the
+condition, if there is one, holds; NULL in any of these matches nothing. With L and R the two sides before a step and dL
+and dR their deltas, the matching pairs change by
+
+    d(L x R) = dL x R + (L + dL) x dR        (weights multiply)
+
+and statuses as in `join`, whose output this has. Each side's state is ordered within a key, the left one by its point,
+the right one by the beginning of its range, so that partners are found by bisection: a step costs what lies in the ranges
+of rows that come and go, whatever else their keys have. A row whose partners come or go has others looked for only until
+it is plain that there are enough. Pairs are looked at in pieces, so that memory follows the pairs that match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.core.hashing import Hashes, equal_rows, null_mask, spread
+from headwater.operators.join.join import JoinSpec, JoinStep, Kind, Statuses
+from headwater.operators.join.pairs import Condition, tally, verdict_on
+from headwater.operators.zset.collation import ColumnOrder
+from headwater.operators.zset.delta import Delta, concat, concat_rows, consolidate, take_rows
+from headwater.operators.zset.exact_sums import Bools, Ints
+from headwater.operators.zset.numpy_columns import integers
+from headwater.operators.zset.numpy_columns import same as same_values
+from headwater.operators.zset.ordered_runs import arrange_ordered
+from headwater.operators.zset.ranges import Spans, last_upto, spans
+from headwater.operators.zset.runs import Probes, Run
+
+_PAIRS_MAX = 1 << 20
+"""Pairs looked at together; a condition is asked about as many at once."""
+_GROWTH = 4
+"""How many times as many partners are looked at where those before were not enough."""
+_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class RangeJoinSpec:
+    """A kind of join, the columns of either side that must be equal, pairwise, and those of the point and its range.
+
+    `point` is a column of the left side, `low` and `high` are of the right one, all int64 or all timestamps; both ends
+    belong to the range. `width` is the greatest high - low that there is. None says that ranges of one key do not
+    overlap: of two rows with different beginnings, the earlier one ends before the later one begins.
+    """
+
+    kind: Kind
+    left_key: tuple[int, ...]
+    right_key: tuple[int, ...]
+    point: int
+    low: int
+    high: int
+    width: int | None
+    ends: tuple[int, ...] = ()
+    """Columns of the right side that tell where a range ends, `high` among them, if whoever reads the output does not look
+    at them nor the condition beyond that: where such a row comes and goes with another end, only what lies between the two
+    ends is looked at. Not for joins that show right rows without partners."""
+
+    def __post_init__(self) -> None:
+        if self.join.shows_right and self.ends:
+            raise ValueError("a right row that is shown by itself is shown with its end")
+
+    @property
+    def join(self) -> JoinSpec:
+        """The same kind of join on the keys alone: its output is alike."""
+        return JoinSpec(self.kind, self.left_key, self.right_key)
+
+    @property
+    def left_order(self) -> tuple[ColumnOrder, ...]:
+        """The order of the left state within a key."""
+        return (ColumnOrder(self.point, descending=False, nulls_first=True),)
+
+    @property
+    def right_order(self) -> tuple[ColumnOrder, ...]:
+        """The order of the right state within a key."""
+        return (ColumnOrder(self.low, descending=False, nulls_first=True),)
+
+
+def step(
+    spec: RangeJoinSpec,
+    left: Sequence[Run],
+    right: Sequence[Run],
+    d_left: Delta,
+    d_right: Delta,
+    condition: Condition | None = None,
+) -> JoinStep:
+    """Apply the deltas of both sides. The state is of ordered runs, by `left_order` and `right_order`.
+
+    `condition` is asked about a bounded number of pairs at a time, and never about none.
+    """
+    deltas = (
+        arrange_ordered(d_left, spec.left_key, spec.left_order),
+        arrange_ordered(d_right, spec.right_key, spec.right_order),
+    )
+    schemas = (d_left.rows.schema, d_right.rows.schema)
+    statuses = Statuses(spec.kind, spec.join.output(*schemas), schemas)
+    states = (tuple(run for run in left if len(run)), tuple(run for run in right if len(run)))
+    output = _Join(spec, states, deltas, statuses, condition).output()
+    return JoinStep(output, *deltas)
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """Rows of one side, in any order, and where in runs of the other one their partners may be.
+
+    `spans.probes` are places in `mine`.
+    """
+
+    side: int
+    mine: Run
+    spans: Spans
+
+    def within(self, some: Spans) -> _Search:
+        """The same rows, looking at a part of the spans."""
+        return _Search(self.side, self.mine, some)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """Rows that look for partners, beside rows of one run that they found: pair i is mine[i], places[i]."""
+
+    search: _Search
+    run: int
+    mine: Ints
+    places: Ints
+    made: pa.RecordBatch | None = None
+
+    def __len__(self) -> int:
+        return len(self.mine)
+
+    @property
+    def theirs(self) -> Run:
+        """The run that has the partners."""
+        return self.search.spans.runs[self.run]
+
+    def joined(self) -> pa.RecordBatch:
+        """The pairs as rows: the left columns, then the right ones."""
+        if self.made is not None:
+            return self.made
+        halves = [take_rows(self.search.mine.rows, self.mine), take_rows(self.theirs.rows, self.places)]
+        left, right = reversed(halves) if self.search.side else halves
+        schema = pa.schema([*left.schema, *right.schema])
+        return pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=schema)
+
+    def filtered(self, mask: Bools) -> _Pairs:
+        """The pairs where the mask holds."""
+        if mask.all():
+            return self
+        kept = np.flatnonzero(mask)
+        made = None if self.made is None else take_rows(self.made, kept)
+        return _Pairs(self.search, self.run, self.mine[kept], self.places[kept], made)
+
+    def delta(self, schema: pa.Schema) -> Delta:
+        """The pairs with their weights."""
+        weights = self.search.mine.weights[self.mine] * self.theirs.weights[self.places]
+        return Delta(pa.RecordBatch.from_arrays(self.joined().columns, schema=schema), weights)
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What a search comes to: how many matches each of its rows has, and by how many those of rows found change.
+
+    The latter for each run of the spans: places, which may come again, and weights.
+    """
+
+    search: _Search
+    matches: Ints
+    gained: list[list[tuple[Ints, Ints]]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Touched:
+    """Rows in the state of one side that gain or lose matches by the other side's delta, and how many."""
+
+    side: int
+    rows: Run
+    gained: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class _Join:
+    """A step of a join; side 0 is the left one."""
+
+    spec: RangeJoinSpec
+    states: tuple[tuple[Run, ...], tuple[Run, ...]]
+    deltas: tuple[Run, Run]
+    statuses: Statuses
+    condition: Condition | None
+    parts: list[Delta] = field(default_factory=list)
+
+    def shows(self, side: int) -> bool:
+        """Whether the status of rows of a side is part of the output."""
+        return self.spec.join.shows_right if side else self.spec.join.shows_left
+
+    def output(self) -> Delta:
+        """The change of the output."""
+        left, right = self.deltas
+        searches = [
+            self.search(0, left, self.states[1]),
+            self.search(1, right, (*self.states[0], left), is_change=True),
+        ]
+        by_left, by_right = self.found(searches, show=self.spec.join.shows_pairs)
+        pairs = bool(self.parts)
+        touched = [self.touched(1, by_left), self.touched(0, by_right)]
+        for side, mine, others in ((0, by_left, by_right), (1, by_right, by_left)):
+            run = self.deltas[side]
+            if self.shows(side) and len(run):
+                matches = mine.matches + _gained_by(run, others)
+                self.parts.append(self.statuses.status(side, run.rows, matches > 0, run.weights))
+        self.show_flips([some for some in touched if len(some.gained)])
+        output = concat(self.parts, self.statuses.schema)
+        return Delta(output.rows, output.weights, True) if self.distinct(pairs) else consolidate(output)
+
+    def search(self, side: int, mine: Run, runs: Sequence[Run], *, is_change: bool = False) -> _Search:
+        """Where some rows of one side may have partners among runs of the other one; `is_change`: where partners come or
+        go by them, which is less."""
+        spec = self.spec
+        key = spec.right_key if side else spec.left_key
+        columns = (spec.low, spec.high) if side else (spec.point,)
+        live = _present(mine, (*key, *columns))
+        lanes = [integers(mine.rows.column(i))[live] for i in columns]
+        if side and is_change and spec.ends:
+            lanes[0] = _moved_ends(mine, live, lanes[0], lanes[1], spec.ends)
+            some = np.flatnonzero(lanes[0] <= lanes[1])
+            live, lanes = live[some], [lane[some] for lane in lanes]
+        hashes = mine.hashes[live]
+        if side:
+            found = spans(runs, spec.point, hashes, lanes[0], lanes[1])
+        elif spec.width is not None:
+            found = spans(runs, spec.low, hashes, _less(lanes[0], spec.width), lanes[0])
+        else:
+            keys = take_rows(mine.rows.select(list(key)), live)
+            found = self.latest(runs, keys, hashes, lanes[0])
+        return _Search(
+            side, mine, Spans(found.runs, found.column, live[found.probes], found.starts, found.ends)
+        )
+
+    def latest(self, runs: Sequence[Run], keys: pa.RecordBatch, hashes: Hashes, points: Ints) -> Spans:
+        """Where the right rows are that begin last, up to each point."""
+        chosen, width = [*self.spec.right_key, self.spec.low], len(self.spec.right_key)
+        narrow = [Run(run.hashes, run.rows.select(chosen), run.weights) for run in runs]
+        schema = pa.schema([self.deltas[1].rows.schema.field(i) for i in chosen])
+        last = last_upto(narrow, width, Probes(range(width), keys, hashes), points, schema=schema)
+        begins = np.zeros(len(points), dtype=np.int64)
+        begins[last.probe] = integers(last.rows.column(width))
+        some = np.zeros(len(points), dtype=np.bool_)
+        some[last.probe] = True
+        probes = np.flatnonzero(some)
+        found = spans(runs, self.spec.low, hashes[probes], begins[probes], begins[probes])
+        return Spans(found.runs, found.column, probes, found.starts, found.ends)
+
+    def found(self, searches: Sequence[_Search], *, show: bool) -> list[_Found]:
+        """What searches come to; `show`: the matching pairs are part of the output."""
+        results = [
+            _Found(search, np.zeros(len(search.mine), dtype=np.int64), [[] for _ in search.spans.runs])
+            for search in searches
+        ]
+        of = {id(result.search): result for result in results}
+        for pairs in self.judged(pairs for search in searches for pairs in _pieces(search)):
+            result = of[id(pairs.search)]
+            if show:
+                self.parts.append(pairs.delta(self.statuses.schema))
+            side = pairs.search.side
+            if self.shows(side):
+                weights = pairs.theirs.weights[pairs.places]
+                result.matches[:] += tally(pairs.mine, weights, len(result.matches))
+            if self.shows(1 - side):
+                weights = pairs.search.mine.weights[pairs.mine]
+                result.gained[pairs.run].append(_summed(pairs.places, weights))
+        return results
+
+    def judged(self, pieces: Iterable[_Pairs]) -> Iterator[_Pairs]:
+        """The pairs that match, none without any; the condition is asked about several pieces at once."""
+        waiting: list[_Pairs] = []
+        for piece in pieces:
+            pairs = piece.filtered(self.candidates(piece))
+            if not len(pairs):
+                continue
+            if self.condition is None:
+                yield pairs
+                continue
+            if sum(map(len, waiting)) + len(pairs) > _PAIRS_MAX:
+                yield from _asked(self.condition, waiting)
+                waiting = []
+            waiting.append(pairs)
+        if waiting and self.condition is not None:
+            yield from _asked(self.condition, waiting)
+
+    def candidates(self, pairs: _Pairs) -> Bools:
+        """Which pairs have equal keys, not but equal hashes, and the point in the range."""
+        spec, mine, theirs = self.spec, pairs.search.mine.rows, pairs.theirs.rows
+        keys = (spec.right_key, spec.left_key) if pairs.search.side else (spec.left_key, spec.right_key)
+        ours, others = pa.array(pairs.mine), pa.array(pairs.places)
+        mask = equal_rows(
+            [mine.column(i).take(ours) for i in keys[0]],
+            [theirs.column(i).take(others) for i in keys[1]],
+            len(pairs),
+        )
+        if not pairs.search.side:
+            points, ends = mine.column(spec.point).take(ours), theirs.column(spec.high).take(others)
+            mask &= integers(points) <= integers(ends)
+            if (absent := null_mask(ends)) is not None:
+                mask &= ~absent
+        return mask
+
+    def touched(self, side: int, found: _Found) -> _Touched:
+        """The rows in the state of a side that a search by the other side's delta gives or takes matches."""
+        hashes, rows, weights, gains = [self.deltas[side].hashes[:0]], [], [], []
+        for run, parts in zip(found.search.spans.runs, found.gained, strict=True):
+            if parts and run is not self.deltas[side]:
+                places, gained = _summed(*map(np.concatenate, zip(*parts, strict=True)))
+                changed = np.flatnonzero(gained)
+                places = places[changed]
+                hashes.append(run.hashes[places])
+                rows.append(take_rows(run.rows, places))
+                weights.append(run.weights[places])
+                gains.append(gained[changed])
+        none = np.zeros(0, dtype=np.int64)
+        state = Run(
+            np.concatenate(hashes),
+            concat_rows(rows, self.deltas[side].rows.schema),
+            np.concatenate([none, *weights]),
+        )
+        return _Touched(side, state, np.concatenate([none, *gains]))
+
+    def show_flips(self, touched: Sequence[_Touched]) -> None:
+        """Show differently, of rows that stay as they are, those that get their first match or lose their last.
+
+        A row that gains matches has some now: it is to be found if it had any. One that loses matches had some: it is to
+        be found if it had more than these. So matches before are counted up to there at most.
+        """
+        enough = [np.maximum(-some.gained, 0) + 1 for some in touched]
+        counts = [np.zeros(len(some.gained), dtype=np.int64) for some in touched]
+        searches = [self.search(some.side, some.rows, self.states[1 - some.side]) for some in touched]
+        lengths = [needed[search.spans.probes] for search, needed in zip(searches, enough, strict=True)]
+        while any(len(search.spans.probes) for search in searches):
+            cuts = [search.spans.cut(length) for search, length in zip(searches, lengths, strict=True)]
+            near = [search.within(cut[0]) for search, cut in zip(searches, cuts, strict=True)]
+            for i, result in enumerate(self.found(near, show=False)):
+                counts[i] += result.matches
+                rest = cuts[i][1]
+                open_ = rest.filled() & (counts[i] < enough[i])[rest.probes]
+                searches[i], lengths[i] = searches[i].within(rest.only(open_)), lengths[i][open_] * _GROWTH
+        for some, count, needed in zip(touched, counts, enough, strict=True):
+            more, gains = (count >= needed).astype(np.int64), some.gained > 0
+            before, after = np.where(gains, more, 1), np.where(gains, 1, more)
+            self.parts.extend(
+                self.statuses.flips(some.side, some.rows.rows, some.rows.weights, before, after)
+            )
+
+    def distinct(self, pairs: bool) -> bool:
+        """Whether no row can be in the output twice: one delta only, no row of which pairs with one row twice."""
+        if all(map(len, self.deltas)):
+            return False
+        other = 1 if len(self.deltas[0]) else 0
+        return not self.shows(other) and (not pairs or len(self.states[other]) < 2)
+
+
+def _pieces(search: _Search) -> Iterator[_Pairs]:
+    """All pairs that the spans of a search allow, so many at a time."""
+    found = search.spans
+    for run in range(len(found.runs)):
+        lengths = found.ends[run] - found.starts[run]
+        filled = np.flatnonzero(lengths)
+        ends = np.cumsum(lengths[filled])
+        total = int(ends[-1]) if len(ends) else 0
+        for low in range(0, total, _PAIRS_MAX):
+            high = min(low + _PAIRS_MAX, total)
+            first, last = np.searchsorted(ends, low, side="right"), np.searchsorted(ends, high)
+            part = filled[first : last + 1]
+            starts, sizes = found.starts[run, part], lengths[part]
+            sizes[-1] -= ends[last] - high
+            skipped = low - (ends[first] - lengths[filled[first]])
+            starts[0] += skipped
+            sizes[0] -= skipped
+            yield _Pairs(search, run, np.repeat(found.probes[part], sizes), spread(starts, sizes))
+
+
+def _asked(condition: Condition, candidates: Sequence[_Pairs]) -> Iterator[_Pairs]:
+    made = [pairs.joined() for pairs in candidates]
+    weights = np.concatenate([p.search.mine.weights[p.mine] * p.theirs.weights[p.places] for p in candidates])
+    verdict = verdict_on(condition, concat_rows(made, made[0].schema), weights)
+    start = 0
+    for pairs, rows in zip(candidates, made, strict=True):
+        mask = verdict[start : start + len(pairs)]
+        start += len(pairs)
+        if mask.any():
+            yield _Pairs(pairs.search, pairs.run, pairs.mine, pairs.places, rows).filtered(mask)
+
+
+def _gained_by(run: Run, found: _Found) -> Ints:
+    """By how many the matches of each row of a run change that is among those searched."""
+    total = np.zeros(len(run), dtype=np.int64)
+    for searched, parts in zip(found.search.spans.runs, found.gained, strict=True):
+        if searched is run:
+            for places, gained in parts:
+                total[places] += gained
+    return total
+
+
+def _summed(places: Ints, weights: Ints) -> tuple[Ints, Ints]:
+    """Each place once, ascending, with the sum of its weights."""
+    first = int(places.min())
+    extent = int(places.max()) - first + 1
+    if extent <= 4 * len(places):  # counting costs less than sorting
+        counts = np.bincount(places - first, minlength=extent)
+        some = np.flatnonzero(counts)
+        return some + first, tally(places - first, weights, extent)[some]
+    distinct, which = np.unique(places, return_inverse=True)
+    return distinct, tally(which, weights, len(distinct))
+
+
+def _moved_ends(run: Run, live: Ints, low: Ints, high: Ints, ends: Sequence[int]) -> Ints:
+    """The beginnings of the ranges of some rows, with those of rows that come and go and differ in their ends alone
+    moved behind the earlier end. Such rows stand beside each other."""
+    some, rows = live[1:], run.rows
+    same = (run.hashes[live[1:]] == run.hashes[live[:-1]]) & (
+        run.weights[live[1:]] == -run.weights[live[:-1]]
+    )
+    same &= low[1:] == low[:-1]
+    for place in (i for i in range(rows.num_columns) if i not in ends):
+        pairs = np.flatnonzero(same)
+        if not len(pairs):
+            return low
+        column = rows.column(place)
+        same[pairs] = same_values(column.take(pa.array(some[pairs])), column.take(pa.array(live[pairs])))
+    same[1:] &= ~same[:-1]  # of three, the first two
+    pairs = np.flatnonzero(same)
+    earlier = np.minimum(high[pairs], high[pairs + 1])
+    pairs, earlier = pairs[earlier < _MOST], earlier[earlier < _MOST]
+    moved = low.copy()
+    for both in (pairs, pairs + 1):
+        moved[both] = np.maximum(low[both], earlier + 1)
+    return moved
+
+
+def _present(run: Run, columns: Sequence[int]) -> Ints:
+    """The places of rows without NULL in these columns."""
+    live = np.ones(len(run), dtype=np.bool_)
+    for column in columns:
+        if (absent := null_mask(run.rows.column(column))) is not None:
+            live &= ~absent
+    return np.flatnonzero(live)
+
+
+def _less(points: Ints, width: int) -> Ints:
+    """Points less a width, or the least number there is."""
+    room = np.maximum(points, _LEAST + width) if width >= 0 else points
+    return room - width

@@ -1,0 +1,172 @@
+"""The rows that patterns are looked for in: sorted by partition and order, and the conditions that rows fulfil by themselves.
+
+Such a condition is a *symbol*: it is evaluated once, for all rows. What is left of conditions, which depends on the rows
+that are matched so far, is in `searching`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.core.errors import EvaluationError
+from headwater.core.hashing import Indices, Mask, null_mask
+from headwater.operators.match_recognize.spec import Evaluate, MatchSpec, Navigate
+from headwater.operators.zset.collation import sort_rows, total_order
+from headwater.operators.zset.delta import take_rows
+from headwater.operators.zset.exact_sums import Ints
+from headwater.operators.zset.grouping import group
+from headwater.operators.zset.numpy_columns import booleans, integers
+
+Masks = npt.NDArray[Any]
+"""Unsigned integers of any width: a bit for each variable whose condition a row fulfils."""
+
+_EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, eq=False)
+class Partitions:
+    """Sorted rows, and the half-open ranges of the partitions in them.
+
+    Of a partition there may be but the rows that matter: then matches are looked for from one of them on, and count from
+    those that came before.
+    """
+
+    rows: pa.RecordBatch
+    starts: Indices
+    ends: Indices
+    origins: Indices
+    """The rows from which on matches are looked for."""
+    matched: Indices
+    """How many matches there are before them."""
+    cut: Mask
+    """Which partitions have rows before those that are here."""
+
+    @staticmethod
+    def whole(rows: pa.RecordBatch, starts: Indices, ends: Indices) -> Partitions:
+        """All rows of partitions."""
+        count = len(starts)
+        return Partitions(
+            rows, starts, ends, starts, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.bool_)
+        )
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def slice(self, part: slice) -> Partitions:
+        """Some partitions that follow one another, and their rows."""
+        if part == slice(0, len(self)):
+            return self
+        first, last = int(self.starts[part.start]), int(self.ends[part.stop - 1])
+        return Partitions(
+            self.rows.slice(first, last - first),
+            self.starts[part] - first,
+            self.ends[part] - first,
+            self.origins[part] - first,
+            self.matched[part],
+            self.cut[part],
+        )
+
+    @cached_property
+    def numbers(self) -> Indices:
+        """The partition of each row."""
+        return np.repeat(np.arange(len(self.starts)), self.ends - self.starts)
+
+    def column_at(self, column: int, places: Indices) -> pa.Array:
+        """A column of the rows at some places; NULL where a place is negative."""
+        absent = places < 0
+        if absent.any():
+            return pc.take(self.rows.column(column), pa.array(np.where(absent, 0, places), mask=absent))
+        return pc.take(self.rows.column(column), pa.array(places), boundscheck=False)
+
+    def shifted(self, places: Indices, within: Indices, offset: int) -> Indices:
+        """The places at a distance from others, of the same partitions; -1 where there is none."""
+        moved = places + offset
+        outside = (places < 0) | (moved < self.starts[within]) | (moved >= self.ends[within])
+        return np.where(outside, -1, moved)
+
+    def times(self, column: int) -> Ints:
+        """The times of rows, which ascend in each partition; those that are NULL lie at the end where they sort."""
+        values = self.rows.column(column)
+        times = integers(values)
+        absent = null_mask(values)
+        if absent is None:
+            return times
+        # one NULL at the start of a partition is all that need be seen
+        firsts = absent[self.starts] & ~absent[self.ends - 1]
+        return np.where(absent, _EARLIEST if firsts.any() else _LATEST, times)
+
+
+def partitions_of(spec: MatchSpec, rows: pa.RecordBatch) -> Partitions:
+    """Rows, in any order, of any number of partitions, sorted."""
+    count = rows.num_rows
+    if not count:
+        none = np.zeros(0, dtype=np.int64)
+        return Partitions.whole(rows, none, none)
+    groups = group(rows, count, spec.partition)
+    if groups.order is not None:
+        rows = take_rows(rows, groups.order)
+    total = total_order(spec.order, len(spec.schema))
+    numbers = np.repeat(np.arange(len(groups)), groups.sizes)
+    order = sort_rows(rows, numbers, total, len(spec.order)).order
+    if (order[1:] < order[:-1]).any():
+        rows = take_rows(rows, order)
+    ends = np.cumsum(groups.sizes)
+    return Partitions.whole(rows, ends - groups.sizes, ends)
+
+
+def symbols(spec: MatchSpec, partitions: Partitions, evaluate: Evaluate) -> Masks:
+    """Which variables each row can be mapped to, as far as its own symbols say."""
+    count = partitions.rows.num_rows
+    kinds: tuple[Any, ...] = (np.uint8, np.uint16, np.uint32, np.uint64)
+    kind = next((k for k in kinds if np.iinfo(k).bits >= len(spec.variables)), None)
+    if kind is None:
+        raise EvaluationError(
+            f"the pattern {spec.text} has too many variables",
+            detail=f"it has {len(spec.variables)}, and there may be 64",
+            hint="use one variable for rows that are told apart by no measure",
+            pattern=spec.text,
+        )
+    masks = np.zeros(count, dtype=kind)
+    known: dict[int, npt.NDArray[np.bool_]] = {}
+    for number, name in enumerate(spec.variables):
+        holds: npt.NDArray[np.bool_] | None = None
+        for expression in spec.conditions.get(name, ()):
+            if not spec.is_symbol(name, expression):
+                continue
+            if expression not in known:
+                known[expression] = _evaluated(spec, partitions, expression, evaluate)
+            holds = known[expression] if holds is None else holds & known[expression]
+        if holds is None:
+            masks |= kind(1 << number)
+        else:
+            masks |= holds.astype(kind) << kind(number)
+    return masks
+
+
+def _evaluated(
+    spec: MatchSpec, partitions: Partitions, expression: int, evaluate: Evaluate
+) -> npt.NDArray[np.bool_]:
+    """A condition of rows alone, for all of them."""
+    count = partitions.rows.num_rows
+    places = np.arange(count)
+    columns = []
+    for each in spec.expressions[expression].inputs:
+        assert isinstance(each, Navigate)
+        if each.offset:
+            moved = partitions.shifted(places, partitions.numbers, each.offset)
+            columns.append(partitions.column_at(each.column, moved))
+        else:
+            columns.append(partitions.rows.column(each.column))
+    return booleans(evaluate(expression, batch(columns), count))
+
+
+def batch(columns: list[pa.Array]) -> pa.RecordBatch:
+    """Inputs of an expression, in their order."""
+    return pa.RecordBatch.from_arrays(columns, names=[f"c{i}" for i in range(len(columns))])

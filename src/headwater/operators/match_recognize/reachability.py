@@ -1,0 +1,176 @@
+"""What can come of each place of a pattern at each row, found from the last row of a partition backwards.
+
+For a place that takes a row there are two numbers, both boundaries between rows:
+
+- `ends`: where a match ends at the earliest that goes on from there; NOWHERE if none does. A match that must end before
+  some row exists if, and only if, this one does.
+- `looked`: how far one must look to see that none does: up to there rows decide. OPEN if rows that are not there yet
+  could, because the partition ended before the pattern did.
+
+They are found for all partitions at once, row by row from their ends, in arrays that have a lane for each partition. A
+few long partitions, for which that is no gain, are gone through one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headwater.core.hashing import Indices
+from headwater.operators.match_recognize.automaton import ACCEPT, Automaton, Options
+from headwater.operators.match_recognize.partitions import Masks
+
+Boundaries = npt.NDArray[np.int32]
+
+NOWHERE = 2**31 - 1
+OPEN = 2**31 - 1
+
+_LANES_MIN = 24
+"""Fewer partitions than that are gone through one by one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """Boundaries by place and *cell*: one cell for each row of a partition, found by its distance from the end."""
+
+    ends: Boundaries
+    looked: Boundaries | None
+    lanes: Indices
+    """Of each partition."""
+    offsets: Indices
+    """Where the cells of rows begin, by their distance from the last row of their partition."""
+
+    def cells(self, partitions: Indices, from_end: Indices) -> Indices:
+        """Where rows are found, given their partitions and how many rows come after them."""
+        found: Indices = self.offsets[from_end] + self.lanes[partitions]
+        return found
+
+
+def reach(
+    automaton: Automaton, masks: Masks, starts: Indices, ends: Indices, *, looked: bool = False
+) -> Reach:
+    """What can come of every place at every row. Boundaries are counted as rows are."""
+    sizes = ends - starts
+    order = np.argsort(-sizes, kind="stable")
+    lanes = np.empty(len(order), dtype=np.int64)
+    lanes[order] = np.arange(len(order))
+    found = _Filling(automaton, masks, ends[order], sizes[order], looked)
+    found.fill()
+    return Reach(found.ends, found.looked, lanes, found.offsets)
+
+
+class _Filling:
+    """Fills the cells of all lanes, the partitions from the longest to the shortest."""
+
+    def __init__(
+        self, automaton: Automaton, masks: Masks, lane_ends: Indices, lane_sizes: Indices, looked: bool
+    ) -> None:
+        self._automaton = automaton
+        self._masks = masks
+        self._lane_ends = lane_ends
+        self._lane_sizes = lane_sizes
+        # how many partitions have a row at each distance from their end
+        deepest = int(lane_sizes.max(initial=0))
+        self._active = len(lane_sizes) - np.searchsorted(lane_sizes[::-1], np.arange(deepest), side="right")
+        self.offsets = np.cumsum(self._active) - self._active
+        cells = int(self._active.sum())
+        self.ends = np.full((len(automaton), cells), NOWHERE, dtype=np.int32)
+        self.looked = np.zeros((len(automaton), cells), dtype=np.int32) if looked else None
+
+    def fill(self) -> None:
+        if not len(self._automaton):
+            return
+        for depth, count in enumerate(self._active.tolist()):
+            if count < _LANES_MIN:
+                for lane in range(count):
+                    self._lane(lane, depth)
+                return
+            self._level(depth, count)
+
+    def _level(self, depth: int, count: int) -> None:
+        """The rows that are so far from the last of their partition, one of each."""
+        automaton = self._automaton
+        here = slice(self.offsets[depth], self.offsets[depth] + count)
+        rows = self._lane_ends[:count] - 1 - depth
+        masks = self._masks[rows]
+        after = (rows + 1).astype(np.int32)
+        below = self.offsets[depth - 1] if depth else 0
+        next_cells = slice(below, below + count)
+        holds = {
+            label: (masks >> masks.dtype.type(label)) & masks.dtype.type(1) != 0
+            for label in set(automaton.labels)
+        }
+        best: dict[Options, Boundaries] = {}
+        far: dict[Options, Boundaries] = {}
+        for place, label in enumerate(automaton.labels):
+            options = automaton.follow[place][depth == 0]
+            if options not in best:
+                best[options] = self._best(options, after, next_cells, depth)
+            np.copyto(self.ends[place, here], best[options], where=holds[label])
+            if self.looked is not None:
+                # what could follow if there were a row, at the end too
+                open_options = automaton.follow[place][False]
+                if open_options not in far:
+                    far[open_options] = self._far(open_options, after, next_cells, depth)
+                self.looked[place, here] = np.where(holds[label], far[open_options], after)
+
+    def _best(self, options: Options, after: Boundaries, cells: slice, depth: int) -> Boundaries:
+        if options and options[-1] == ACCEPT:
+            return after
+        found: Boundaries | None = None
+        if depth:
+            for option in options:
+                ends = self.ends[option, cells]
+                found = ends if found is None else np.minimum(found, ends)
+        return np.full(len(after), NOWHERE, dtype=np.int32) if found is None else found
+
+    def _far(self, options: Options, after: Boundaries, cells: slice, depth: int) -> Boundaries:
+        places = [option for option in options if option != ACCEPT]
+        if not places:
+            return after
+        assert self.looked is not None
+        if not depth:
+            return np.full(len(after), OPEN, dtype=np.int32)
+        found: Boundaries = self.looked[places[0], cells]
+        for place in places[1:]:
+            found = np.maximum(found, self.looked[place, cells])
+        return found
+
+    def _lane(self, lane: int, depth: int) -> None:
+        """The rest of one partition, from a distance on."""
+        size, end = int(self._lane_sizes[lane]), int(self._lane_ends[lane])
+        automaton = self._automaton
+        places = range(len(automaton))
+        ends = [NOWHERE] * len(automaton)
+        looked = [0] * len(automaton)
+        if depth:
+            before = int(self.offsets[depth - 1]) + lane
+            ends = self.ends[:, before].tolist()
+            looked = self.looked[:, before].tolist() if self.looked is not None else looked
+        masks = self._masks[end - size : end - depth][::-1].tolist()
+        all_ends, all_looked = [], []
+        after = end - depth + 1
+        for away, mask in enumerate(masks, depth):
+            after -= 1
+            now_ends, now_looked = [NOWHERE] * len(automaton), [after] * len(automaton)
+            for place in places:
+                if not mask >> automaton.labels[place] & 1:
+                    continue
+                options = automaton.follow[place][away == 0]
+                if options and options[-1] == ACCEPT:
+                    now_ends[place] = after
+                elif away and options:
+                    now_ends[place] = min([ends[option] for option in options])
+                if self.looked is not None:
+                    following = [option for option in automaton.follow[place][False] if option != ACCEPT]
+                    if following:
+                        now_looked[place] = max([looked[option] for option in following]) if away else OPEN
+            ends, looked = now_ends, now_looked
+            all_ends.append(ends)
+            all_looked.append(looked)
+        cells = self.offsets[depth:size] + lane
+        self.ends[:, cells] = np.array(all_ends, dtype=np.int32).T
+        if self.looked is not None:
+            self.looked[:, cells] = np.array(all_looked, dtype=np.int32).T

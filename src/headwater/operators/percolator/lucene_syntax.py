@@ -1,0 +1,416 @@
+"""Lucene's query syntax, read into nodes; what cannot be read is refused with where the mistake is.
+
+From loosest to tightest: clauses beside each other, of which one must hold unless the operator is 'and', or those with
+`+` must and those with `-` or `NOT` must not; `OR` (`||`); `AND` (`&&`); `NOT` (`!`, `-`); one clause. That is Lucene's
+StandardQueryParser, and everywhere else `NOT` is plain negation. A word that is several to the analysis, such as
+wi-fi, is a phrase.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from headwater.operators.percolator.fields import Field, Fields
+from headwater.operators.percolator.query_leaves import LEAVES_MAX, QueryLeaves, any_of
+from headwater.operators.percolator.query_nodes import (
+    ANY,
+    Clauses,
+    Everything,
+    Node,
+    ParsedQuery,
+    Present,
+    Term,
+    boosted,
+)
+from headwater.operators.percolator.query_scanner import KEYWORDS, SPACE, SPACES, QueryScanner, QueryWord
+
+DEPTH_MAX = 50
+"""How deep parentheses may lie in each other."""
+SLOP_MAX = 1_000
+_SIGNS = frozenset("+-!")
+_NOTHING = frozenset(("", ")", *_SIGNS))
+_OPERATORS = frozenset("AO&|")
+_SIMPLE = re.compile(
+    r"(?:([^\W\d]\w*):)?"  # a field
+    r"([^\s\u3000()\[\]{}\"^~:\\*?+\-!&|/<>=][^\s\u3000()\[\]{}\"^~:\\*?]*)"
+    r"(?:[ \t\r\n\u3000]+|(?=\))|\Z)"
+)
+"""A clause that is a word and nothing else, which most are, with the space after it."""
+_OPERATOR = re.compile(
+    r"(?:(AND|&&)|(?:OR|\|\|))(?:(?<=[&|])|(?=[ \t\r\n\u3000()\[\]{}\"^~:]|\Z))[ \t\r\n\u3000]*"
+)
+_BROKEN = re.compile("[\ud800-\udfff]")
+"""Surrogates, which no text of UTF-8 has."""
+_KNOWN_MAX = 50_000
+"""So many words are remembered as what they ask."""
+
+Operator = Literal["or", "and"]
+
+
+def parse(text: str, fields: Fields, operator: Operator = "or") -> ParsedQuery:
+    """The query that a text is; `operator` is between clauses that just stand beside each other."""
+    return Parser(fields, operator).parse(text)
+
+
+class Parser:
+    """Reads many queries over the same fields: what a word asks is found out once."""
+
+    def __init__(self, fields: Fields, operator: Operator = "or") -> None:
+        self.fields = fields
+        self.operator = operator
+        self._known: dict[tuple[str, ...], dict[str, Node]] = {}
+
+    def parse(self, text: str) -> ParsedQuery:
+        """The query that a text is; QueryError, with where the mistake is, if it is none."""
+        return ParsedQuery(text, _Reader(text, self).query())
+
+    def known(self, where: tuple[str, ...]) -> dict[str, Node]:
+        """What plain words ask of some fields, as far as they were met."""
+        words = self._known.setdefault(where, {})
+        if len(words) >= _KNOWN_MAX:
+            words.clear()
+        return words
+
+
+class _Reader:
+    """Reads the clauses of one query, from the loosest to the tightest."""
+
+    def __init__(self, text: str, parser: Parser) -> None:
+        self._fields, self._parser = parser.fields, parser
+        self._scanner = QueryScanner(text)
+        self._leaves = QueryLeaves(self._scanner, parser.fields)
+        self._depth = 0
+
+    def query(self) -> Node:
+        if (broken := _BROKEN.search(self._scanner.text)) is not None:
+            self._scanner.refuse("half of a character is none", broken.start(), broken.end())
+        self._scanner.skip_space()
+        if self._scanner.at == len(self._scanner.text):
+            self._scanner.refuse(
+                "the query is empty", 0, len(self._scanner.text), hint="*:* meets every document"
+            )
+        node = self._clauses(self._fields.default)
+        if self._scanner.at < len(self._scanner.text):
+            self._scanner.refuse(
+                "there is nothing here for ) to close", self._scanner.at, self._scanner.at + 1
+            )
+        return node
+
+    def _clauses(self, where: tuple[str, ...]) -> Node:
+        """Clauses beside each other, up to the end or a closing parenthesis."""
+        must: list[Node] = []
+        should: list[Node] = []
+        must_not: list[Node] = []
+        plain = must if self._parser.operator == "and" else should
+        text, end = self._scanner.text, len(self._scanner.text)
+        while self._scanner.at < end and text[self._scanner.at] != ")":
+            start = self._scanner.at
+            sign, node = self._modified(where)
+            if (operator := self._operator()) is not None:
+                sign, node = self._joined(start, sign, node, operator, where)
+            (plain if not sign else must if sign == "+" else must_not).append(node)
+        if not must_not and len(must) + len(should) == 1:
+            return must[0] if must else should[0]
+        return Clauses(tuple(must), tuple(should), tuple(must_not))
+
+    def _joined(
+        self, start: int, sign: str, node: Node, operator: str | None, where: tuple[str, ...]
+    ) -> tuple[str, Node]:
+        """Clauses with OR between them, each of which may be several with AND between; `operator` stands after the first."""
+        either: list[tuple[int, str, Node]] = []
+        while True:
+            both = [(sign, node)]
+            while operator == "AND":
+                both.append(self._modified(where))
+                operator = self._operator()
+            if len(both) > 1:
+                wanted = tuple(node for sign, node in both if sign != "-")
+                sign, node = "", Clauses(wanted, (), tuple(node for sign, node in both if sign == "-"))
+            either.append((start, sign, node))
+            if operator is None:
+                break
+            start = self._scanner.at
+            sign, node = self._modified(where)
+            operator = self._operator()
+        if len(either) == 1:
+            return sign, node
+        for start, sign, _ in either:
+            if sign == "+":
+                self._scanner.refuse(
+                    "+ says that a clause must hold, and between clauses with OR none must",
+                    start,
+                    start + 1,
+                    hint="use AND",
+                )
+        return "", Clauses(should=tuple(_signed(sign, node) for _, sign, node in either))
+
+    def _operator(self) -> str | None:
+        """AND or OR, whatever stands for it, if it is next; it is passed."""
+        start = self._scanner.at
+        if self._scanner.text[start : start + 1] not in _OPERATORS:
+            return None
+        found = _OPERATOR.match(self._scanner.text, start)
+        if found is None:
+            return None
+        self._scanner.at = found.end()
+        if self._scanner.at == len(self._scanner.text) or self._scanner.text[self._scanner.at] == ")":
+            said = found[0].rstrip(SPACES)
+            self._scanner.refuse(f"{said} needs a clause on either side", start, start + len(said))
+        return "AND" if found[1] else "OR"
+
+    def _modified(self, where: tuple[str, ...]) -> tuple[str, Node]:
+        """A clause, and whether + or - (NOT, !) stands before it; the space after it is passed."""
+        sign = ""
+        if (character := self._scanner.ahead()) in _SIGNS:
+            start = self._scanner.at
+            self._scanner.at += 1
+            if self._scanner.ahead() in _NOTHING or self._scanner.ahead() in SPACE:
+                self._scanner.refuse(f"{character} stands before nothing", start, start + 1)
+            sign = "+" if character == "+" else "-"
+        elif character == "N" and (word := self._scanner.peeked()) is not None and word.keyword == "NOT":
+            self._scanner.at = word.end
+            self._scanner.skip_space()
+            if self._scanner.ahead() in _NOTHING or (
+                (after := self._scanner.peeked()) is not None and after.keyword
+            ):
+                self._scanner.refuse("NOT stands before nothing", word.start, word.end)
+            sign = "-"
+        if (simple := self._simple(where)) is not None:
+            return sign, simple
+        node = self._clause(where)
+        self._scanner.skip_space()
+        return sign, node
+
+    def _simple(self, where: tuple[str, ...]) -> Node | None:
+        """A word that stands for itself, with its field or without; None if what is next is something else."""
+        found = _SIMPLE.match(self._scanner.text, self._scanner.at)
+        if found is None:
+            return None
+        name, said = found.groups()
+        if said in KEYWORDS:
+            return None
+        if name is not None:
+            where = (name,)
+        if len(where) == 1 and ((field := self._fields.named.get(where[0])) is None or field.ordered):
+            return None
+        if self._leaves.count + len(where) > LEAVES_MAX:
+            return None
+        known = self._parser.known(where)
+        node = known.get(said)
+        if node is None:
+            start, end = found.span(2)
+            node = known[said] = self._leaves.of_word(
+                QueryWord(start, end, said, said, wild=False, escaped=False), where
+            )
+        else:
+            self._leaves.count += len(where)
+        self._scanner.at = found.end()
+        return node
+
+    def _clause(self, where: tuple[str, ...]) -> Node:
+        """A group, a phrase, a range or a word, with its field and its boost."""
+        self._scanner.skip_space()
+        start = self._scanner.at
+        if self._scanner.at == len(self._scanner.text):
+            self._scanner.missing()
+        word = self._scanner.peeked()
+        if word is not None and word.keyword:
+            self._scanner.refuse(
+                f"{word.plain} needs a clause on either side", word.start, word.end, hint=_QUOTE
+            )
+        if word is not None and self._scanner.text[word.end : word.end + 1] == ":":
+            self._scanner.at = word.end + 1
+            if word.pattern == ANY and not word.escaped:
+                return self._boosted(self._everything(start), start)
+            where = (self._leaves.field(word),)
+            self._scanner.skip_space()
+            if self._scanner.at == len(self._scanner.text) or self._scanner.ahead() == ")":
+                self._scanner.refuse(
+                    f"field {word.plain} has nothing to look for", start, self._scanner.at or 1
+                )
+            node = self._value(where)
+        else:
+            node = self._value(where, bare=True)
+        return self._boosted(node, start)
+
+    def _everything(self, start: int) -> Node:
+        word = self._scanner.word()
+        if word is None or word.pattern != ANY or word.escaped:
+            self._scanner.refuse(
+                "a pattern cannot name a field",
+                start,
+                start + 1,
+                hint="name the field; *:* meets every document",
+            )
+        return self._leaves.leaf(Everything(), start)
+
+    def _value(self, where: tuple[str, ...], *, bare: bool = False) -> Node:
+        """What is looked for: `bare` where no field stands before it."""
+        character, start = self._scanner.ahead(), self._scanner.at
+        if character == "(":
+            return self._group(where)
+        if character == '"':
+            return self._phrase(where)
+        if character in ("[", "{"):
+            return self._range(where)
+        if character == "/":
+            end = self._scanner.text.find("/", start + 1) + 1 or len(self._scanner.text)
+            self._scanner.refuse(
+                "regular expressions are not understood",
+                start,
+                end,
+                hint="use * and ?, or escape the slash: \\/",
+            )
+        only = self._fields.named[where[0]] if len(where) == 1 else None
+        if character in ("<", ">", "=") and only is not None and (only.ordered or not bare):
+            return self._comparison(only)
+        if only is not None and only.ordered:
+            return self._ordered(only)
+        word = self._scanner.word(signs=not bare)
+        if word is None:
+            if character in ("&", "|"):
+                width = 2 if self._scanner.text[start : start + 2] in ("&&", "||") else 1
+                self._scanner.refuse(
+                    f"{character * width} needs a clause on either side", start, start + width, hint=_QUOTE
+                )
+            said = {")": "there is nothing here for ) to close", ":": "there is no field before the colon"}
+            reason = said.get(character, f"{character} stands where a clause should be")
+            self._scanner.refuse(reason, start, start + 1, hint=f"escape it: \\{character}")
+        return self._leaves.of_word(word, where)
+
+    def _group(self, where: tuple[str, ...]) -> Node:
+        start = self._scanner.at
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            self._scanner.refuse(f"parentheses lie more than {DEPTH_MAX} deep", start, start + 1)
+        self._scanner.at += 1
+        self._scanner.skip_space()
+        if self._scanner.ahead() == ")":
+            self._scanner.refuse("there is nothing between the parentheses", start, self._scanner.at + 1)
+        node = self._clauses(where)
+        if self._scanner.ahead() != ")":
+            self._scanner.refuse("this parenthesis is not closed", start, start + 1)
+        self._scanner.at += 1
+        self._depth -= 1
+        return node
+
+    def _phrase(self, where: tuple[str, ...]) -> Node:
+        start = self._scanner.at
+        said = self._scanner.quoted()
+        slop = 0
+        end = self._scanner.at
+        if self._scanner.ahead() == "~":
+            slop = self._scanner.number("~", "the slop of a phrase", SLOP_MAX)
+        nodes: list[Node] = []
+        for name in where:
+            field = self._fields.named[name]
+            if field.ordered:
+                nodes.append(self._leaves.interval(field, said, start, end))
+            elif field.kind == "keyword":
+                nodes.append(self._leaves.leaf(Term(name, said), start))
+            else:
+                nodes.append(self._leaves.of_text(name, said, slop, start, end))
+        return any_of(nodes)
+
+    def _range(self, where: tuple[str, ...]) -> Node:
+        start = self._scanner.at
+        low_in = self._scanner.ahead() == "["
+        self._scanner.at += 1
+        low = self._end_of_range(start)
+        self._scanner.skip_space()
+        word = self._scanner.peeked()
+        if word is None or word.plain != "TO":
+            self._scanner.refuse(
+                "a range has TO between its ends",
+                self._scanner.at,
+                word.end if word is not None else self._scanner.at + 1,
+                hint="such as [1 TO 5] or {1 TO *]",
+            )
+        self._scanner.at = word.end
+        high = self._end_of_range(start)
+        self._scanner.skip_space()
+        if self._scanner.ahead() not in ("]", "}"):
+            self._scanner.refuse(
+                "this range is not closed",
+                start,
+                start + 1,
+                hint="close it with ] or, without its last value, }",
+            )
+        high_in = self._scanner.ahead() == "]"
+        self._scanner.at += 1
+        nodes = [self._leaves.between(name, low, high, low_in, high_in, start) for name in where]
+        return any_of(nodes)
+
+    def _end_of_range(self, start: int) -> QueryWord | None:
+        """An end of a range; None if it is open."""
+        self._scanner.skip_space()
+        begin = self._scanner.at
+        if self._scanner.ahead() == '"':
+            said = self._scanner.quoted()
+            return QueryWord(begin, self._scanner.at, said, said, wild=False, escaped=True)
+        word = self._scanner.value("]}")
+        if word is None:
+            if self._scanner.at == len(self._scanner.text):
+                self._scanner.refuse("this range is not closed", start, start + 1, hint="such as [1 TO 5]")
+            self._scanner.refuse("a range needs both ends", begin, begin + 1, hint="an open end is *")
+        return None if word.plain == ANY and not word.escaped else word
+
+    def _comparison(self, field: Field) -> Node:
+        start = self._scanner.at
+        sign = self._scanner.text[start : start + 2]
+        sign = sign if sign in (">=", "<=") else sign[0]
+        self._scanner.at += len(sign)
+        self._scanner.skip_space()
+        word = self._scanner.value(")")
+        if word is None:
+            self._scanner.refuse(f"{sign} needs a value after it", start, start + len(sign))
+        if sign == "=":
+            if field.ordered:
+                return self._leaves.interval(field, word.plain, word.start, word.end)
+            return self._leaves.of_text(field.name, word.plain, 0, word.start, word.end)
+        low, high = (word, None) if sign[0] == ">" else (None, word)
+        return self._leaves.between(field.name, low, high, sign == ">=", sign == "<=", word.start)
+
+    def _ordered(self, field: Field) -> Node:
+        start = self._scanner.at
+        word = self._scanner.value(")^")
+        if word is None:
+            self._scanner.refuse(f"{self._scanner.ahead()} stands where a value should be", start, start + 1)
+        if word.plain == ANY and not word.escaped:
+            return self._leaves.leaf(Present(field.name), start)
+        if word.wild or "~" in word.plain:
+            self._scanner.refuse(
+                f"field {field.name} is no text, and takes no pattern",
+                word.start,
+                word.end,
+                hint=f"use a range: {field.name}:[low TO high]",
+            )
+        return self._leaves.interval(field, word.plain, word.start, word.end)
+
+    def _boosted(self, node: Node, start: int) -> Node:
+        """The node with the boost that may stand after it."""
+        if self._scanner.ahead() != "^":
+            return node
+        begin = self._scanner.at
+        self._scanner.at += 1
+        word = self._scanner.value(")")
+        try:
+            factor = float(word.plain) if word is not None else -1.0
+        except ValueError:
+            factor = -1.0
+        if not 0 <= factor <= 1e6:
+            self._scanner.refuse(
+                "a boost is a number from 0 to 1000000",
+                begin,
+                max(self._scanner.at, begin + 1),
+                hint="such as spark^2",
+            )
+        return boosted(node, factor)
+
+
+_QUOTE = 'a word that is meant as it is stands in quotes: "AND"'
+
+
+def _signed(sign: str, node: Node) -> Node:
+    return Clauses(must_not=(node,)) if sign == "-" else node

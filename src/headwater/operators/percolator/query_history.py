@@ -1,0 +1,277 @@
+"""Stored queries with their whole history: which of them a document meets that stands at its own place in the log.
+
+Queries are records of a keyed topic with one partition, so their offsets are the order in which they came. A record puts
+a query in the place of the one that had its id, or takes it away. A document has *reached* an offset: all records before
+it were committed before the document, or together with it. A version of a query is valid for the documents that have
+reached its record and not the next one of its id. With `backfill` it is asked of earlier documents too, those not older
+than that when it was added. Of several versions that meet a document the first one tells.
+
+All of it is a function of the records and the documents alone: however they came, a document meets what it meets.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.core.clock import Microseconds
+from headwater.core.errors import HeadwaterError
+from headwater.operators.percolator.fields import Fields
+from headwater.operators.percolator.query_index import HoldsFunction, QueryIndex
+from headwater.operators.percolator.query_nodes import HIGHEST, ParsedQuery
+from headwater.operators.zset.exact_sums import Ints
+
+RECORDS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("query", pa.string()),
+        ("kind", pa.string()),
+        ("owner", pa.string()),
+        ("backfill", pa.string()),
+        ("allow_scans", pa.bool_()),
+        ("_offset", pa.int64()),
+        ("_appended_at", pa.timestamp("us", tz="UTC")),
+        ("_op", pa.string()),
+    ]
+)
+"""The records of stored queries, with what the log says of each."""
+DELETE = "delete"
+NEVER = HIGHEST
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a record asks to be stored."""
+
+    id: str
+    query: ParsedQuery
+    owner: str | None = None
+    backfill_us: Microseconds | None = None
+
+
+Compile = Callable[[dict[str, Any]], Stored]
+"""A record that is no tombstone, understood; HeadwaterError if it cannot be."""
+_READ = [name for name in RECORDS.names if name not in ("_offset", "_appended_at")]
+
+
+@dataclass(eq=False, slots=True)
+class Version:
+    """A query from its record on, until the next one of its id. What it asks is in the index, not here: there may be a million."""
+
+    id: str
+    owner: str | None
+    offset: int
+    asked: tuple[str, str | None, bool | None]
+    """Its text, kind and whether it may scan, to be understood once more where that is needed."""
+    until: int = NEVER
+    since_us: Microseconds = NEVER
+    """How old the documents before it may be that it is asked of."""
+
+
+@dataclass(frozen=True, eq=False)
+class QueryMatches:
+    """Pairs of a version and a document that meets it, each query with a document once."""
+
+    versions: list[Version]
+    documents: Ints
+    scores: pa.ChunkedArray
+    highlights: pa.ChunkedArray
+
+    def __len__(self) -> int:
+        return len(self.versions)
+
+    def taken(self, some: Sequence[int]) -> QueryMatches:
+        """Some of them, by their places."""
+        places = np.asarray(some, np.int64)
+        scores, highlights = (column.take(pa.array(places)) for column in (self.scores, self.highlights))
+        return QueryMatches([self.versions[i] for i in some], self.documents[places], scores, highlights)
+
+
+class QueryHistory:
+    """Every version of every query, of the records that it was given."""
+
+    def __init__(
+        self, fields: Fields, compile: Compile, holds: HoldsFunction | None = None, *, backfill: bool = True
+    ) -> None:
+        """`backfill`: whether versions are asked of earlier documents that say so."""
+        self._backfill = backfill
+        self._fields = fields
+        self._compile = compile
+        self._holds = holds
+        self._index = QueryIndex(fields, holds)
+        self._versions: dict[str, list[Version]] = {}
+        self._asking_back = _Backfills(fields, holds)
+        self._offsets: list[int] = []
+        self._times: list[int] = []
+        self._arrays: tuple[Ints, Ints] | None = None
+
+    def take(self, records: pa.RecordBatch) -> None:
+        """Take in records, in their order; those up to the last that is known are not looked at again."""
+        last = self._offsets[-1] if self._offsets else -1
+        times = records.column("_appended_at").cast(pa.int64()).to_pylist()
+        offsets = records.column("_offset").to_pylist()
+        start = bisect_right(offsets, last)
+        if start == len(offsets):
+            return
+        rows = records.slice(start).select(_READ).to_pylist()
+        new = zip(rows, offsets[start:], times[start:], strict=True)
+        for record, offset, time in new:
+            self._put(record, offset, time)
+        self._offsets += offsets[start:]
+        self._times += times[start:]
+        self._arrays = None
+
+    def _put(self, record: dict[str, Any], offset: int, time: Microseconds) -> None:
+        if record["_op"] == DELETE:
+            self._end(record["id"], offset)
+            return
+        try:
+            stored = self._compile(record)
+        except HeadwaterError:  # it is told of elsewhere, and what it was to replace stays
+            return
+        self._end(stored.id, offset)
+        asked = (record["query"], record["kind"], record["allow_scans"])
+        version = Version(stored.id, stored.owner, offset, asked)
+        if stored.backfill_us is not None and self._backfill:
+            version.since_us = time - stored.backfill_us
+            self._asking_back.put(version, stored.query)
+        self._index.put(stored.id, stored.query, offset + 1)
+        self._versions.setdefault(stored.id, []).append(version)
+
+    def _end(self, query: str, offset: int) -> None:
+        versions = self._versions.get(query)
+        if versions and versions[-1].until == NEVER:
+            versions[-1].until = offset
+            self._index.remove(query, offset + 1)
+
+    def counted(self, upto: int) -> int:
+        """How many records it has before an offset."""
+        return int(np.searchsorted(self._known[0], upto))
+
+    @property
+    def _known(self) -> tuple[Ints, Ints]:
+        if self._arrays is None:
+            self._arrays = np.array(self._offsets, np.int64), np.array(self._times, np.int64)
+        return self._arrays
+
+    def reached(self, times: Ints, told: Callable[[Ints, Ints], Ints]) -> Ints:
+        """The offset that each document has reached, by the time of its commit. Where a record was committed in the same
+        microsecond, `told(documents, offsets)` says of some documents how many of the records at these offsets, in their
+        order, were committed before them or with them.
+        """
+        offsets, known = self._known
+        if not len(known):
+            return np.zeros(len(times), np.int64)
+        counts = np.searchsorted(known, times, "right")
+        same = np.flatnonzero((counts > 0) & (known[counts - 1] == times))
+        for time in np.unique(times[same]):
+            mine = same[times[same] == time]
+            first, end = np.searchsorted(known, [time, time + 1])
+            counts[mine] = first + told(mine, offsets[first:end])
+        ends: Ints = np.concatenate([np.zeros(1, np.int64), offsets + 1])
+        return ends[counts]
+
+    def matches(self, documents: pa.Table, reached: Ints, times: Ints, upto: int) -> QueryMatches:
+        """All that documents meet, by the records before an offset alone; `times` say how old each document is."""
+        valid = self._valid(self._index, documents, np.minimum(reached, upto))
+        return _first_of_each(valid, self._asking_back.matches(documents, reached, times, upto))
+
+    def asked_back(self, offsets: Sequence[int]) -> Microseconds:
+        """How far back versions at these offsets are asked of earlier documents; NEVER if none is."""
+        return min((self._asking_back.since(offset) for offset in offsets), default=NEVER)
+
+    def backfilled(
+        self, new: Sequence[int], documents: pa.Table, reached: Ints, times: Ints, upto: int
+    ) -> QueryMatches:
+        """What documents meet of the versions at these offsets that were added after them, and did not meet before."""
+        ids = {its for offset in new if (its := self._asking_back.id_at(offset)) is not None}
+        index, asking_back = QueryIndex(self._fields, self._holds), _Backfills(self._fields, self._holds)
+        for version in (version for its in ids for version in self._versions[its]):
+            query = self._understood(version)
+            index.put(version.id, query, version.offset + 1)
+            if version.until != NEVER:
+                index.remove(version.id, version.until + 1)
+            if version.since_us != NEVER:
+                asking_back.put(version, query)
+        back = asking_back.matches(documents, reached, times, upto)
+        if not len(back):
+            return back
+        some = np.unique(back.documents)
+        valid = self._valid(index, documents.take(pa.array(some)), np.minimum(reached, upto)[some])
+        valid = QueryMatches(valid.versions, some[valid.documents], valid.scores, valid.highlights)
+        found, fresh = _first_of_each(valid, back), set(new)
+        return found.taken([i for i, version in enumerate(found.versions) if version.offset in fresh])
+
+    def _understood(self, version: Version) -> ParsedQuery:
+        text, kind, allow_scans = version.asked
+        record = {"id": version.id, "query": text, "kind": kind, "allow_scans": allow_scans}
+        return self._compile(record | {"owner": None, "backfill": None}).query
+
+    def _valid(self, index: QueryIndex, documents: pa.Table, at: Ints) -> QueryMatches:
+        found = index.match(documents, at)
+        rows: Ints = found.column("row").to_numpy()
+        pairs = zip(found.column("query").to_pylist(), at[rows].tolist(), strict=True)
+        versions = [self._version(query, place) for query, place in pairs]
+        return QueryMatches(versions, rows, found.column("score"), found.column("highlights"))
+
+    def _version(self, query: str, reached: int) -> Version:
+        versions = self._versions[query]
+        if len(versions) == 1:
+            return versions[0]
+        return versions[bisect_right(versions, reached - 1, key=lambda version: version.offset) - 1]
+
+
+class _Backfills:
+    """The versions that are asked of documents before them."""
+
+    def __init__(self, fields: Fields, holds: HoldsFunction | None) -> None:
+        self._index = QueryIndex(fields, holds)
+        self._versions: dict[str, Version] = {}
+        self._last = -1
+
+    def put(self, version: Version, query: ParsedQuery) -> None:
+        self._versions[str(version.offset)] = version
+        self._index.put(str(version.offset), query)
+        self._last = max(self._last, version.offset)
+
+    def id_at(self, offset: int) -> str | None:
+        found = self._versions.get(str(offset))
+        return None if found is None else found.id
+
+    def since(self, offset: int) -> Microseconds:
+        found = self._versions.get(str(offset))
+        return NEVER if found is None else found.since_us
+
+    def matches(self, documents: pa.Table, reached: Ints, times: Ints, upto: int) -> QueryMatches:
+        """All pairs, so that a query may be with a document several times."""
+        some = np.flatnonzero(reached <= min(self._last, upto - 1))
+        found = self._index.match(documents.take(pa.array(some)))
+        rows: Ints = some[found.column("row").to_numpy()]
+        versions = [self._versions[offset] for offset in found.column("query").to_pylist()]
+        pairs = QueryMatches(versions, rows, found.column("score"), found.column("highlights"))
+        offsets = np.fromiter((v.offset for v in versions), np.int64, len(versions))
+        since = np.fromiter((v.since_us for v in versions), np.int64, len(versions))
+        kept = (reached[rows] <= offsets) & (offsets < upto) & (times[rows] >= since)
+        return pairs if kept.all() else pairs.taken(np.flatnonzero(kept).tolist())
+
+
+def _first_of_each(valid: QueryMatches, back: QueryMatches) -> QueryMatches:
+    """Of every document and query the first version: the valid one, or the first of those that are asked back."""
+    if not len(back):
+        return valid
+    both = QueryMatches(
+        valid.versions + back.versions,
+        np.concatenate([valid.documents, back.documents]),
+        pa.chunked_array(valid.scores.chunks + back.scores.chunks, valid.scores.type),
+        pa.chunked_array(valid.highlights.chunks + back.highlights.chunks, valid.highlights.type),
+    )
+    first: dict[tuple[int, str], int] = {}
+    order = sorted(range(len(both)), key=lambda i: both.versions[i].offset)
+    for i in order:
+        first.setdefault((int(both.documents[i]), both.versions[i].id), i)
+    return both.taken(sorted(first.values()))

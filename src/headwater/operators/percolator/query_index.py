@@ -1,0 +1,285 @@
+"""Many standing queries at once: put and removed one by one, and matched with batches of documents.
+
+A query is valid from the position at which it was put to before the one at which it was replaced or removed, and a
+document is matched with the queries that were valid at its own position. Positions are whoever's who calls; nothing here
+knows a log. What is answered is what `plain` says; here a document looks up the few queries that it can meet by the words
+and values that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.core.text_analysis import Lexicon
+from headwater.operators.percolator.documents import DocumentBatch
+from headwater.operators.percolator.evaluation import candidates, met, scored
+from headwater.operators.percolator.fields import Fields
+from headwater.operators.percolator.query_nodes import HIGHEST, LOWEST, ParsedQuery
+from headwater.operators.percolator.query_programs import Programs
+from headwater.operators.percolator.query_segments import AtomIndex, QuerySegment, derive
+from headwater.operators.percolator.term_lookup import Lookup
+from headwater.operators.percolator.terms import Atoms
+from headwater.operators.percolator.tokens import distinct
+
+HIGHLIGHT = pa.struct(
+    [("field", pa.string()), ("item", pa.int32()), ("start", pa.int32()), ("end", pa.int32())]
+)
+MATCHES = pa.schema(
+    [
+        ("query", pa.string()),
+        ("row", pa.int64()),
+        ("score", pa.float64()),
+        ("highlights", pa.list_(HIGHLIGHT)),
+    ]
+)
+"""What `match` answers: the id of a query, the number of the document's row in the batch, the score, and where in the document the
+match is: the field, which of its values (0 where it is no list), and characters from `start` to before `end`."""
+
+Ints = npt.NDArray[np.int64]
+Asked = Sequence[tuple[Hashable, Ints]]
+HoldsFunction = Callable[[Asked, pa.Table], Sequence[npt.NDArray[np.bool_]]]
+"""Which of the rows meet each predicate: the payload of a query and the numbers of the rows that it is asked of."""
+
+BATCH_ROWS, BATCH_BYTES = 1024, 4 << 20
+"""Of how many documents, and of about how many bytes, the words are laid out at a time."""
+WAITING_MAX = 8_192
+"""So many new queries wait before they become a segment, which takes far less memory."""
+LEARNT = 1 << 16
+"""After so many documents a segment no longer asks anew what is rare."""
+
+
+class QueryIndex:
+    """Standing queries over documents of the same fields. One thread at a time."""
+
+    def __init__(self, fields: Fields, holds: HoldsFunction | None = None) -> None:
+        self.fields = fields
+        self._holds = holds
+        self._atoms = Atoms(fields)
+        self._texts = Lookup(self._atoms, Lexicon(fields.analysis))
+        self._keywords = Lookup(self._atoms, Lexicon(None))
+        self._current: dict[str, int] = {}
+        self._ids: list[str | None] = []
+        self._payloads: dict[int, Hashable] = {}
+        self._since = np.zeros(1024, dtype=np.int64)
+        self._until = np.zeros(1024, dtype=np.int64)
+        self._free: list[int] = []
+        self._waiting = Programs(self._atoms)
+        self._segments: list[tuple[QuerySegment, AtomIndex | None]] = []
+        self._kept = LOWEST
+
+    def __len__(self) -> int:
+        """How many queries are valid now."""
+        return len(self._current)
+
+    def __contains__(self, query_id: str) -> bool:
+        return query_id in self._current
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory the columns of the queries take, without their ids and words."""
+        return sum(segment.nbytes for segment, _ in self._segments)
+
+    def put(self, query_id: str, query: ParsedQuery, since: int = LOWEST) -> None:
+        """Add a query, which replaces the one of that id; it is valid from the position `since`, which is not before the older one's."""
+        number = self._free[-1] if self._free else len(self._ids)
+        payload = self._waiting.add(number, query)
+        self.remove(query_id, since)
+        if number < len(self._ids):
+            self._ids[self._free.pop()] = query_id
+        else:
+            self._ids.append(query_id)
+            if number == len(self._since):
+                self._since = np.append(self._since, np.zeros_like(self._since))
+                self._until = np.append(self._until, np.zeros_like(self._until))
+        self._since[number], self._until[number] = since, HIGHEST
+        self._current[query_id] = number
+        if payload is not None:
+            self._payloads[number] = payload
+        if len(self._waiting) >= WAITING_MAX:
+            self._gather()
+
+    def remove(self, query_id: str, until: int = LOWEST) -> bool:
+        """End a query before the position `until`; False if there is none of that id."""
+        number = self._current.pop(query_id, None)
+        if number is None:
+            return False
+        self._until[number] = max(until, self._since[number])
+        return True
+
+    def forget(self, before: int) -> None:
+        """Drop the versions that no document from position `before` on can meet."""
+        self._kept = max(self._kept, before)
+
+    def _release(self, number: int) -> None:
+        self._ids[number] = None
+        self._payloads.pop(number, None)
+        self._free.append(number)
+
+    def match(self, documents: pa.Table, at: Ints | None = None) -> pa.Table:
+        """The matches of documents, by row and by the id of the query. `at` are the positions of the documents; without it they are
+        matched with the queries that are valid now.
+        """
+        self._settle()
+        found = []
+        size = self._batch_rows(documents)
+        for begin in range(0, documents.num_rows, size):
+            positions = None if at is None else np.asarray(at[begin : begin + size])
+            found.append(self._match(documents, begin, min(size, documents.num_rows - begin), positions))
+        return pa.concat_tables(found) if found else MATCHES.empty_table()
+
+    def _match(self, documents: pa.Table, begin: int, size: int, at: Ints | None) -> pa.Table:
+        batch = DocumentBatch(self._atoms, self._texts, self._keywords, documents.slice(begin, size))
+        parts = []
+        for which, (segment, anchors) in enumerate(self._segments):
+            assert anchors is not None
+            for slot, row in candidates(segment, anchors, batch):
+                valid = self._valid(segment.numbers[slot], row, at)
+                slot, row = slot[valid], row[valid]
+                meets = met(segment, slot, row, batch)
+                if meets.any():
+                    parts.append((np.full(int(meets.sum()), which), slot[meets], row[meets]))
+        self._atoms.count(batch.active, np.diff(batch.active_at), size)
+        if not parts:
+            return MATCHES.empty_table()
+        place, slot, row = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        return self._answer(documents, begin, batch, place, slot, row)
+
+    def _valid(self, numbers: npt.NDArray[np.int32], row: Ints, at: Ints | None) -> npt.NDArray[np.bool_]:
+        if at is None:
+            now: npt.NDArray[np.bool_] = self._until[numbers] == HIGHEST
+            return now
+        position = at[row]
+        then: npt.NDArray[np.bool_] = (self._since[numbers] <= position) & (position < self._until[numbers])
+        return then
+
+    def _answer(
+        self, documents: pa.Table, begin: int, batch: DocumentBatch, place: Ints, slot: Ints, row: Ints
+    ) -> pa.Table:
+        """The matches as a table, after predicates were asked."""
+        number = np.zeros(len(slot), dtype=np.int64)
+        score = np.zeros(len(slot))
+        marks: list[tuple[Ints, Ints, Ints]] = []
+        for which in np.unique(place).tolist():
+            its = np.flatnonzero(place == which)
+            segment = self._segments[which][0]
+            number[its] = segment.numbers[slot[its]]
+            score[its], owner, token, field = scored(segment, slot[its], row[its], batch)
+            marks.append((its[owner], token, field))
+        kept = self._asked(documents, begin, number, row, score)
+        _, firsts = distinct(number * batch.size + row)  # a pair may have been found twice
+        firsts = firsts[kept[firsts]]
+        names = pa.array([self._ids[one] for one in number[firsts].tolist()], pa.string())
+        found = pa.table([pa.array(row[firsts]), names], names=["row", "query"])
+        places = np.asarray(pc.sort_indices(found, [("row", "ascending"), ("query", "ascending")])).astype(
+            np.int64
+        )
+        order = firsts[places]
+        target = np.full(len(number), -1, dtype=np.int64)
+        target[order] = np.arange(len(order))
+        owner, token, field = (np.concatenate(columns) for columns in zip(*marks, strict=True))
+        return pa.Table.from_arrays(
+            [
+                names.take(pa.array(places)),
+                pa.array(row[order] + begin),
+                pa.array(score[order]),
+                self._highlights(batch, target[owner], token, field, len(order)),
+            ],
+            schema=MATCHES,
+        )
+
+    def _asked(
+        self, documents: pa.Table, begin: int, number: Ints, row: Ints, score: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.bool_]:
+        """Which matches there are once predicates have answered; those score."""
+        kept = np.ones(len(number), dtype=np.bool_)
+        if not self._payloads:
+            return kept
+        asked: list[tuple[Hashable, Ints]] = []
+        places = []
+        for one in np.unique(number).tolist():
+            if one in self._payloads:
+                its = np.flatnonzero(number == one)
+                places.append(its)
+                asked.append((self._payloads[one], row[its] + begin))
+        if asked:
+            assert self._holds is not None, "predicates need somebody to ask"
+            for its, answer in zip(places, self._holds(asked, documents), strict=True):
+                kept[its] = answer
+                score[its] += 1.0
+        return kept
+
+    def _highlights(
+        self, batch: DocumentBatch, owner: Ints, token: Ints, field: Ints, count: int
+    ) -> pa.Array:
+        """The words of each match, in the order of the fields and of the text, each once."""
+        there = owner >= 0
+        tokens = max(len(batch.token_row), 1)
+        keys, firsts = distinct(owner[there] * tokens + token[there])
+        owner, token, field = keys // tokens, keys % tokens, field[there][firsts]
+        names = pa.array([column.name for column in self.fields.columns], pa.string())
+        columns = [names.take(pa.array(field)), *(pa.array(c[token].astype(np.int32)) for c in batch.spans)]
+        spans = pa.StructArray.from_arrays(columns, fields=list(HIGHLIGHT))
+        at = np.searchsorted(owner, np.arange(count + 1)).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(at), spans, type=pa.list_(HIGHLIGHT))
+
+    def _batch_rows(self, documents: pa.Table) -> int:
+        names = [field.name for field in self.fields.columns if not field.ordered]
+        total = sum(int(documents.column(name).nbytes) for name in names)
+        each = max(total // max(documents.num_rows, 1), 1)
+        return int(max(1, min(BATCH_ROWS, BATCH_BYTES // each)))
+
+    # Segments.
+
+    def _settle(self) -> None:
+        """Take in what waits, and find queries by what is rare by now."""
+        self._gather()
+        self._sweep()
+        for place, (segment, anchors) in enumerate(self._segments):
+            seen = 0 if anchors is None else anchors.documents
+            if anchors is None or (seen < LEARNT and self._atoms.documents > 4 * seen):
+                self._segments[place] = segment, derive(segment, self._atoms)
+
+    def _gather(self) -> None:
+        """Make a segment of what waits, and merge segments of a size."""
+        if not self._waiting:
+            return
+        segment = self._alive(QuerySegment.of(self._waiting))
+        self._waiting = Programs(self._atoms)
+        if len(segment):
+            self._segments.append((segment, None))
+        while len(self._segments) > 1 and len(self._segments[-2][0]) < 2 * len(self._segments[-1][0]):
+            (last, _), (before, _) = self._segments.pop(), self._segments.pop()
+            self._segments.append((self._alive(before).and_then(self._alive(last)), None))
+
+    def _alive(self, segment: QuerySegment) -> QuerySegment:
+        """The segment without the versions that nobody can meet any more."""
+        until = self._until[segment.numbers]
+        dead = until <= np.maximum(self._since[segment.numbers], self._kept)
+        if not dead.any():
+            return segment
+        for number in segment.numbers[dead].tolist():
+            self._release(number)
+        return segment.only(np.flatnonzero(~dead))
+
+    def _sweep(self) -> None:
+        """Where half of a segment is dead, make it anew, and give atoms back that nothing asks for."""
+        swept = False
+        for place, (segment, _) in enumerate(self._segments):
+            until = self._until[segment.numbers]
+            dead = until <= np.maximum(self._since[segment.numbers], self._kept)
+            if 2 * int(dead.sum()) > len(segment):
+                alive = self._alive(segment)
+                self._segments[place] = alive, None
+                swept = True
+        if swept:
+            self._segments = [one for one in self._segments if len(one[0])]
+            used = np.zeros(len(self._atoms), dtype=np.bool_)
+            for segment, _ in self._segments:
+                used[segment.leaf_atom] = True
+                used[segment.pick_atom] = True
+            self._atoms.keep(used)

@@ -1,0 +1,187 @@
+"""Leaves of a parsed query: words, phrases, patterns and ranges, as the fields that they are looked for in have them."""
+
+from __future__ import annotations
+
+import difflib
+
+from headwater.core.text_analysis import TextWord
+from headwater.operators.percolator.fields import Field, Fields, range_of
+from headwater.operators.percolator.query_nodes import (
+    ANY,
+    HIGHEST,
+    LOWEST,
+    ONE,
+    Clauses,
+    Fuzzy,
+    KeywordRange,
+    Node,
+    Pattern,
+    Phrase,
+    Present,
+    Term,
+)
+from headwater.operators.percolator.query_scanner import QueryScanner, QueryWord, escape
+
+LEAVES_MAX = 1024
+"""How many terms, phrases, patterns and ranges a query may have, counted once per field."""
+FUZZY_MAX = 2
+FUZZY_CHARACTERS = 50
+"""How long a fuzzy word may be: what is left of it after two deletions is looked up."""
+_WORDS = "words are letters and digits, of less than 40 bytes"
+
+
+class QueryLeaves:
+    """Makes the leaves of one query."""
+
+    def __init__(self, scanner: QueryScanner, fields: Fields) -> None:
+        self._scanner = scanner
+        self._fields = fields
+        self.count = 0
+        """How many there are."""
+        self._said = ""
+        self._words: list[TextWord] = []
+
+    def of_word(self, word: QueryWord, where: tuple[str, ...]) -> Node:
+        """A word, with the distance that may stand after it, in each of some fields."""
+        distance = None
+        if self._scanner.ahead() == "~":
+            if word.wild:
+                self._scanner.refuse("a pattern cannot be fuzzy too", word.start, self._scanner.at + 1)
+            distance = self._scanner.number("~", "the distance of a fuzzy word", FUZZY_MAX, default=FUZZY_MAX)
+            if len(word.plain) > FUZZY_CHARACTERS:
+                self._scanner.refuse(
+                    f"a fuzzy word has no more than {FUZZY_CHARACTERS} characters", word.start, word.end
+                )
+        nodes = []
+        for name in where:
+            field = self._fields.named[name]
+            if field.ordered:
+                if word.wild or distance is not None:
+                    self._scanner.refuse(
+                        f"field {name} is no text, and takes no pattern", word.start, self._scanner.at
+                    )
+                nodes.append(self.interval(field, word.plain, word.start, word.end))
+            elif word.wild:
+                nodes.append(self._of_pattern(field, word))
+            elif distance is not None:
+                nodes.append(
+                    self.leaf(Fuzzy(name, self._piece(field, word.plain, word), distance), word.start)
+                )
+            elif field.kind == "keyword":
+                nodes.append(self.leaf(Term(name, word.plain), word.start))
+            else:
+                nodes.append(self.of_text(name, word.plain, 0, word.start, word.end))
+        return any_of(nodes)
+
+    def _of_pattern(self, field: Field, word: QueryWord) -> Node:
+        pieces = Pattern(field.name, word.pattern).pieces()
+        if all(piece is None for piece in pieces):
+            return self.leaf(Present(field.name), word.start)
+        signs = {None: ANY, "": ONE}
+        made = "".join(signs[p] if not p else escape(self._piece(field, p, word)) for p in pieces)
+        return self.leaf(Pattern(field.name, made), word.start)
+
+    def _piece(self, field: Field, piece: str, word: QueryWord) -> str:
+        """A piece of a word as words are; it has to be one."""
+        if field.kind == "keyword":
+            return piece
+        found = self._fields.analysis.words(piece)
+        if len(piece) < 40 and (len(found) != 1 or found[0].end - found[0].start != len(piece)):
+            self._scanner.refuse(
+                f"no word has {piece!r} in it: text is cut at what is neither a letter nor a digit",
+                word.start,
+                word.end,
+                hint="look for the words around it, or for a phrase",
+            )
+        return self._fields.analysis.normal(piece)
+
+    def of_text(self, name: str, said: str, slop: int, start: int, end: int) -> Node:
+        """A text in a field: a term, or a phrase where the analysis makes several words of it."""
+        if self._fields.named[name].kind == "keyword":
+            return self.leaf(Term(name, said), start)
+        if said != self._said:  # it is asked of each field
+            self._said, self._words = said, self._fields.analysis.words(said)
+        words = self._words
+        if not words:
+            self._scanner.refuse("there is no word in it to look for", start, end, hint=_WORDS)
+        if len(words) == 1:
+            return self.leaf(Term(name, words[0].term), start)
+        first = words[0].position
+        places = tuple(word.position - first for word in words)
+        return self.leaf(Phrase(name, tuple(word.term for word in words), places, slop), start)
+
+    def interval(self, field: Field, said: str, start: int, end: int) -> Node:
+        """The values of a field that a text stands for."""
+        first, last = self._values(field, said, start, end)
+        return self.leaf(range_of(field.name, first, last), start)
+
+    def between(
+        self,
+        name: str,
+        low: QueryWord | None,
+        high: QueryWord | None,
+        low_in: bool,
+        high_in: bool,
+        start: int,
+    ) -> Node:
+        """The values of a field between two, or from or up to one."""
+        field = self._fields.named[name]
+        if field.kind == "text":
+            self._scanner.refuse(
+                f"field {name} is text, which has no order",
+                start,
+                self._scanner.at,
+                hint="ranges are for numbers, dates and columns that are not text",
+            )
+        if low is None and high is None:
+            return self.leaf(Present(name), start)
+        if field.kind == "keyword":
+            first, last = (None if word is None else word.plain for word in (low, high))
+            return self.leaf(KeywordRange(name, first, last, low_in, high_in), start)
+        least, most = LOWEST, HIGHEST
+        if low is not None:
+            values = self._values(field, low.plain, low.start, low.end)
+            least = values[0] if low_in else values[1] + 1
+        if high is not None:
+            values = self._values(field, high.plain, high.start, high.end)
+            most = values[1] if high_in else values[0] - 1
+        if low is not None and high is not None and most < least:
+            self._scanner.refuse("nothing lies in this range", start, self._scanner.at)
+        return self.leaf(range_of(name, least, most), start)
+
+    def _values(self, field: Field, said: str, start: int, end: int) -> tuple[int, int]:
+        try:
+            return field.interval(said)
+        except (ValueError, OverflowError) as failed:
+            reason = str(failed) if str(failed).startswith("it takes") else "that date is not in the calendar"
+            self._scanner.refuse(f"{said!r} is no value of field {field.name}: {reason}", start, end)
+
+    def leaf(self, node: Node, start: int) -> Node:
+        """Count a leaf, of which a query has so many at most."""
+        self.count += 1
+        if self.count > LEAVES_MAX:
+            self._scanner.refuse(
+                f"the query has more than {LEAVES_MAX} terms",
+                start,
+                self._scanner.at,
+                hint="a term counts once for each field that is searched; make several queries of it",
+            )
+        return node
+
+    def field(self, word: QueryWord) -> str:
+        """The name of a field."""
+        if word.wild:
+            self._scanner.refuse(
+                "a pattern cannot name a field", word.start, word.end, hint="name the fields one by one"
+            )
+        names = self._fields.named
+        if word.plain not in names:
+            near = difflib.get_close_matches(word.plain, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+            self._scanner.refuse(f"there is no field {word.plain!r}", word.start, word.end, hint=hint)
+        return word.plain
+
+
+def any_of(nodes: list[Node]) -> Node:
+    """A node that holds if one of some does."""
+    return nodes[0] if len(nodes) == 1 else Clauses(should=tuple(nodes))

@@ -1,0 +1,141 @@
+"""Characters and words of Lucene's query syntax, and where in the text a mistake is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NoReturn
+
+from headwater.core.errors import QueryError, underlined
+from headwater.operators.percolator.query_nodes import ANY, ESCAPE, ONE
+
+SPACES = " \t\r\n\u3000"
+SPACE = frozenset(SPACES)
+_ENDS = frozenset(' \t\r\n\u3000()[]{}"^~:')
+_PLAIN = re.compile(r"[^\s\u3000()\[\]{}\"^~:\\*?]*")
+"""What is neither an end of anything nor a sign, which most words are to their end."""
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+KEYWORDS = frozenset(("AND", "OR", "NOT"))
+
+
+@dataclass(frozen=True, slots=True)
+class QueryWord:
+    """A word as it is written: where, what it says without its escapes, and the same as a pattern, where they are kept."""
+
+    start: int
+    end: int
+    plain: str
+    pattern: str
+    wild: bool
+    escaped: bool
+
+    @property
+    def keyword(self) -> str | None:
+        """Which operator it is."""
+        return self.plain if not self.escaped and self.plain in KEYWORDS else None
+
+
+class QueryScanner:
+    """A query's text, and how far it was read."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self._seen_at = -1
+        self._seen: QueryWord | None = None
+
+    def ahead(self) -> str:
+        """The character that is next; empty at the end."""
+        return self.text[self.at : self.at + 1]
+
+    def skip_space(self) -> None:
+        """Pass the space that is next."""
+        while self.ahead() in SPACE and self.at < len(self.text):
+            self.at += 1
+
+    def peeked(self) -> QueryWord | None:
+        """The word that is next, which is not passed."""
+        if self._seen_at != self.at:
+            at = self.at
+            self._seen_at, self._seen = at, self.word()
+            self.at = at
+        return self._seen
+
+    def word(self, *, signs: bool = False) -> QueryWord | None:
+        """The word that is next, which is passed; None if none is. `signs` lets it begin with + or -."""
+        if not signs and self.ahead() in ("+", "-", "!"):
+            return None
+        if self.text.startswith(("&&", "||"), self.at):
+            return None
+        return self._read(_ENDS)
+
+    def value(self, ends: str) -> QueryWord | None:
+        """A value that may have colons, brackets and signs in it, up to a space or one of `ends`."""
+        return self._read(SPACE | frozenset(ends))
+
+    def quoted(self) -> str:
+        """What stands in the quotes that are next, which is passed."""
+        found = _QUOTED.match(self.text, self.at)
+        if found is None:
+            self.refuse("this quote is not closed", self.at, self.at + 1)
+        self.at = found.end()
+        return _ESCAPED.sub(r"\1", found[1])
+
+    def number(self, sign: str, what: str, most: int, default: int | None = None) -> int:
+        """The number after a sign, which is passed; `default` if none stands there."""
+        start = self.at
+        self.at += len(sign)
+        word = self._read(_ENDS)
+        if word is None and default is not None:
+            return default
+        if word is None or not (word.plain.isascii() and word.plain.isdigit()) or int(word.plain) > most:
+            self.refuse(f"{what} is a whole number from 0 to {most}", start, max(self.at, start + 1))
+        return int(word.plain)
+
+    def missing(self) -> NoReturn:
+        """Refuse a query that ends too early."""
+        self.refuse("the query ends where a clause should be", max(0, len(self.text) - 1), len(self.text))
+
+    def refuse(self, reason: str, start: int, end: int, *, hint: str | None = None) -> NoReturn:
+        """Refuse what stands between two places."""
+        start, end = min(start, len(self.text)), min(end, len(self.text))
+        detail, line, column = underlined(self.text, start, end)
+        raise QueryError(reason, detail=detail, hint=hint, start=start, end=end, line=line, column=column)
+
+    def _read(self, ends: frozenset[str]) -> QueryWord | None:
+        start, text = self.at, self.text
+        found = _PLAIN.match(text, start)
+        end = found.end() if found is not None else start
+        if end > start and (end == len(text) or text[end] in ends):
+            self.at = end
+            return QueryWord(start, end, text[start:end], text[start:end], wild=False, escaped=False)
+        plain, pattern, wild, escaped = [], [], False, False
+        while self.at < len(text) and (character := text[self.at]) not in ends:
+            self.at += 1
+            if character == ESCAPE:
+                if self.at == len(text):
+                    self.refuse(
+                        "there is nothing to escape",
+                        self.at - 1,
+                        self.at,
+                        hint="a backslash itself is \\\\",
+                    )
+                character = text[self.at]
+                self.at += 1
+                escaped = True
+                pattern.append(escape(character))
+            else:
+                wild = wild or character in (ANY, ONE)
+                pattern.append(character)
+            plain.append(character)
+        if self.at == start:
+            return None
+        return QueryWord(start, self.at, "".join(plain), "".join(pattern), wild, escaped)
+
+
+def escape(text: str) -> str:
+    """A text with every sign of a pattern in it escaped."""
+    for special in (ESCAPE, ANY, ONE):
+        text = text.replace(special, ESCAPE + special)
+    return text

@@ -1,0 +1,79 @@
+"""Any function of whole groups: evaluated again, before and after, for the groups that a delta touches.
+
+It costs what these groups hold, however small the delta: what needs but a part of a group is in `ordered`, what can be
+added up in `aggregate`. State are multiset runs (see `runs`). Groups are evaluated some at a time, and memory follows
+these, and what changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.core.hashing import Hashes
+from headwater.operators.zset.delta import Delta, concat, consolidate, take_rows
+from headwater.operators.zset.runs import Key, Run, arrange, distinct_keys, probe
+
+Evaluate = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+SLICE_KEYS = 1 << 16
+"""Groups that are evaluated at a time."""
+
+
+def regroup(
+    runs: Sequence[Run], key: Key, delta: Delta, evaluate: Evaluate, output_schema: pa.Schema
+) -> tuple[Delta, Run]:
+    """What a delta changes in the result, consolidated, and the run that it adds to the state.
+
+    `evaluate` is given all rows of many touched groups at once, a row of weight n n times, and returns the rows of the
+    result; it must treat groups independently and must not depend on the order of the rows. It is called once for the
+    groups as they were and once for what becomes of them, and not at all for no rows. Rows whose weights do not add up
+    to more than 0 are not there.
+    """
+    run = arrange(delta, key)
+    if not len(run):
+        return Delta.empty(output_schema), run
+    keys, hashes = distinct_keys(run.rows, key)
+    parts = []
+    for start in range(0, len(hashes), SLICE_KEYS):
+        some = keys.slice(start, SLICE_KEYS), hashes[start : start + SLICE_KEYS]
+        old, came = (_found(where, key, *some, delta.rows.schema) for where in (runs, [run]))
+        before = consolidate(old)
+        after = consolidate(concat([before, came], delta.rows.schema))
+        went = _evaluated(before, evaluate, output_schema).negated()
+        parts.append(consolidate(concat([went, _evaluated(after, evaluate, output_schema)], output_schema)))
+    # groups that are evaluated apart may give the same rows, if these do not show their keys
+    return parts[0] if len(parts) == 1 else consolidate(concat(parts, output_schema)), run
+
+
+def regroup_whole(
+    runs: Sequence[Run], delta: Delta, evaluate: Evaluate, output_schema: pa.Schema, *, first: bool
+) -> tuple[Delta, Run]:
+    """The same for the one group of all rows, which is there without rows too and has the result over none then.
+
+    `first`: nothing was put out of it yet. `evaluate` is called over no rows only where these are what there was or is.
+    """
+    output, run = regroup(runs, (), delta, evaluate, output_schema)
+    held = sum(int(np.sum(each.weights)) for each in runs)
+    before, after = held == 0 and not first, held + int(np.sum(run.weights)) == 0
+    if before != after:
+        empty = Delta.of(evaluate(Delta.empty(delta.rows.schema).rows))
+        output = consolidate(concat([output, empty.negated() if before else empty], output_schema))
+    return output, run
+
+
+def _found(runs: Sequence[Run], key: Key, keys: pa.RecordBatch, hashes: Hashes, schema: pa.Schema) -> Delta:
+    matches = probe(runs, key, keys, hashes, schema=schema)
+    return Delta(matches.rows, matches.weights)
+
+
+def _evaluated(group: Delta, evaluate: Evaluate, output_schema: pa.Schema) -> Delta:
+    times = np.maximum(group.weights, 0)
+    if not times.any():
+        return Delta.empty(output_schema)
+    rows = group.rows
+    if (times != 1).any():
+        rows = take_rows(rows, np.repeat(np.arange(len(times)), times))
+    return Delta.of(evaluate(rows))

@@ -1,0 +1,15 @@
+"""Windows: session windows, sliding frames, cumulating windows, ranking and emit on close.
+
+Called by engine, lineage, operators.match_recognize, plan, serving; imports core, operators.aggregate,
+operators.table, operators.zset.
+
+In import order, bottom to top:
+
+    cumulate           cumulating windows: a row's contribution to each growing window
+    emit_on_close      rows held back until the watermark makes them final
+    ranking            top-k per group
+    sessions           session windows over rows that may be retracted
+    window_frames      functions over frames of sorted rows: count, sum, avg, min, max
+    session_aggregate  session aggregates over append-only rows, without keeping the rows
+    sliding_aggregate  OVER with a sliding frame, recomputed near changed rows
+"""

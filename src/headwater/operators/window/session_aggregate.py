@@ -1,0 +1,256 @@
+"""Aggregation by session windows over rows that are never taken back, kept up to date without keeping the rows.
+
+The input's first columns are the group key, one of which is the row's own interval (see `sessions`); the others are
+arguments. The output is that of `aggregate`, with the interval of the session in place of the row's. State are the
+sessions: the other key columns, start, end, and the lanes of the accumulators, ordered by start within a key.
+
+A delta is combined into the sessions that its rows alone would make. Each of these takes up the old sessions that it
+meets, which then go: what is added up for rows can be added up for sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.core.errors import EvaluationError
+from headwater.core.hashing import Indices, Mask
+from headwater.operators.aggregate import aggregate
+from headwater.operators.aggregate.accumulators import GroupedRows
+from headwater.operators.aggregate.aggregate import AggregateSpec
+from headwater.operators.window.sessions import (
+    bounds_of,
+    by_start,
+    intervals,
+    lanes_of,
+    session_starts,
+    times_of,
+)
+from headwater.operators.zset import numpy_columns, ranges
+from headwater.operators.zset.delta import Delta, concat_rows, empty_rows, take_rows
+from headwater.operators.zset.exact_sums import Ints
+from headwater.operators.zset.grouping import KeyGroups, group
+from headwater.operators.zset.ordered_runs import arrange_ordered, merge_ordered
+from headwater.operators.zset.radix_sort import stable_order
+from headwater.operators.zset.runs import Probes, Run, key_hashes
+
+
+@dataclass(frozen=True)
+class SessionAggregateSpec:
+    """What is aggregated, as if the intervals were those of sessions, and which of the key's columns has them.
+
+    The aggregate must be combinable.
+    """
+
+    aggregate: AggregateSpec
+    column: int
+
+    @cached_property
+    def key(self) -> tuple[int, ...]:
+        """The columns of the input that sessions are told apart by: the key without the interval."""
+        return tuple(i for i in range(self.aggregate.width) if i != self.column)
+
+    @property
+    def start(self) -> int:
+        """Where the state has the start, by which it is ordered; the key is before it and the end next to it."""
+        return len(self.key)
+
+    @cached_property
+    def state(self) -> pa.Schema:
+        """The key, start, end, then the lanes of the accumulators and the values that are picked."""
+        schema = self.aggregate.schema
+        keys = [schema.field(i) for i in self.key]
+        kept = [self.aggregate.state.field(i) for i in range(self.aggregate.width, len(self.aggregate.state))]
+        return pa.schema([*keys, *bounds_of(schema.field(self.column).type), *kept])
+
+
+@dataclass(frozen=True, eq=False)
+class _Sessions:
+    """Some sessions. `labels` tell keys apart, `kept` is what the aggregate keeps of each session."""
+
+    labels: Indices
+    starts: Ints
+    ends: Ints
+    kept: list[pa.Array]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def where(self, mask: Mask) -> _Sessions:
+        """Those at which the mask is true."""
+        places = np.flatnonzero(mask)
+        kept = [column.take(pa.array(places)) for column in self.kept]
+        return _Sessions(self.labels[places], self.starts[places], self.ends[places], kept)
+
+    def then(self, other: _Sessions) -> _Sessions:
+        """These, and after them the others."""
+        if not len(self):
+            return other
+        return _Sessions(
+            np.concatenate((self.labels, other.labels)),
+            np.concatenate((self.starts, other.starts)),
+            np.concatenate((self.ends, other.ends)),
+            [pa.concat_arrays(pair) for pair in zip(self.kept, other.kept, strict=True)],
+        )
+
+
+def step(spec: SessionAggregateSpec, state: Sequence[Run], delta: Delta) -> tuple[Delta, Run]:
+    """Apply a delta that takes nothing back: the change of the output, consolidated, and the run of the state.
+
+    Raises ArithmeticOverflowError, naming the group, if a sum does not fit its type.
+    """
+    if (delta.weights <= 0).any():
+        if (delta.weights < 0).any():
+            raise EvaluationError("rows were taken back under a session window that keeps no rows")
+        delta = delta.filter(delta.weights > 0)
+    if not len(delta):
+        none = np.zeros(0, dtype=np.int64)
+        return Delta.empty(spec.aggregate.output), Run(none.view(np.uint64), empty_rows(spec.state), none)
+    groups = group(delta.rows, len(delta), spec.key)
+    fresh = _combined(spec, delta, groups)
+    old, meeting = _met(spec, state, groups, fresh)
+    new, owners = _together(spec, old, fresh, meeting)
+    both = old.then(new)
+    keys = take_rows(groups.keys, both.labels)
+    return _output(spec, keys, both, owners), _run(spec, groups, keys, both, len(old))
+
+
+def shown(spec: SessionAggregateSpec, state: Sequence[Run]) -> Delta:
+    """The output for all sessions that a state has."""
+    if not state:
+        return Delta.empty(spec.aggregate.output)
+    rows = merge_ordered(state, range(len(spec.key)), by_start(spec.start)).rows
+    held = _Sessions(np.arange(rows.num_rows), *lanes_of(rows, spec.start), rows.columns[spec.start + 2 :])
+    keys = rows.select(range(len(spec.key)))
+    return _output(spec, keys, held, np.zeros(0, dtype=np.int64))
+
+
+def _combined(spec: SessionAggregateSpec, delta: Delta, groups: KeyGroups) -> _Sessions:
+    """The sessions that the rows of a delta make alone."""
+    times = times_of(delta.rows.column(spec.column))
+    labels = np.repeat(np.arange(len(groups)), groups.sizes)
+    order = groups.order
+    starts, ends = times if order is None else (np.take(lane, order) for lane in times)
+    if ((starts[1:] < starts[:-1]) & (labels[1:] == labels[:-1])).any():
+        within = _by_start(labels, starts)
+        order = within if order is None else order[within]
+        starts, ends = starts[within], ends[within]  # labels ascend as they did
+    firsts = np.flatnonzero(session_starts(labels, starts, ends))
+    owners = labels[firsts]
+    sizes = np.diff(firsts, append=len(labels))
+    made = KeyGroups(order, firsts, sizes, take_rows(groups.keys, owners), groups.hashes[owners])
+    batch = GroupedRows(delta.rows, delta.weights, made)
+    kept = aggregate.collected(spec.aggregate, batch)
+    return _Sessions(owners, starts[firsts], np.maximum.reduceat(ends, firsts), kept)
+
+
+def _by_start(labels: Indices, starts: Ints) -> Indices:
+    """The order by label and start."""
+    lowest, highest = int(starts.min()), int(starts.max())
+    width = (highest - lowest).bit_length()
+    if width + int(labels.max()).bit_length() > 63:
+        return np.lexsort((starts, labels))
+    return np.argsort((labels << width) | (starts - lowest), kind="stable")
+
+
+def _met(
+    spec: SessionAggregateSpec, state: Sequence[Run], groups: KeyGroups, fresh: _Sessions
+) -> tuple[_Sessions, Mask]:
+    """The old sessions that new ones meet, each once, and which of the new ones these are."""
+    key, at = tuple(range(len(spec.key))), spec.start
+    some = _reachable(spec, state, groups, fresh)
+    labels, starts = fresh.labels[some], fresh.starts[some]
+    wanted = Probes(key, take_rows(groups.keys, labels), groups.hashes[labels])
+    around = ranges.last_upto(state, at, wanted, starts, schema=spec.state)
+    held = np.flatnonzero(lanes_of(around.rows, at)[1] >= starts[around.probe])
+    within = ranges.between(state, at, wanted, starts + 1, fresh.ends[some], schema=spec.state)
+    rows = concat_rows([take_rows(around.rows, held), within.rows], spec.state)
+    probes = some[np.concatenate((around.probe[held], within.probe))]
+    meeting = np.zeros(len(fresh), dtype=np.bool_)
+    meeting[probes] = True
+    labels = fresh.labels[probes]
+    starts, _ = lanes_of(rows, at)
+    if len(labels):
+        order = _by_start(labels, starts)
+        labels, starts = labels[order], starts[order]
+        new = np.ones(len(order), dtype=np.bool_)
+        new[1:] = (labels[1:] != labels[:-1]) | (starts[1:] != starts[:-1])
+        rows, labels = take_rows(rows, order[new]), labels[new]
+    return _Sessions(labels, *lanes_of(rows, at), rows.columns[at + 2 :]), meeting
+
+
+def _reachable(
+    spec: SessionAggregateSpec, state: Sequence[Run], groups: KeyGroups, fresh: _Sessions
+) -> Indices:
+    """The new sessions that may meet old ones: as times mostly go on, few start before the last old one ends."""
+    if len(fresh) < 2 * len(groups):  # to look at each costs less
+        return np.arange(len(fresh))
+    key, limits = tuple(range(len(spec.key))), np.iinfo(np.int64)
+    highest = np.full(len(groups), limits.max)
+    wanted = Probes(key, groups.keys, groups.hashes)
+    last = ranges.last_upto(state, spec.start, wanted, highest, schema=spec.state)
+    reached = np.full(len(groups), limits.min)
+    reached[last.probe] = lanes_of(last.rows, spec.start)[1]
+    return np.flatnonzero(fresh.starts <= reached[fresh.labels])
+
+
+def _together(
+    spec: SessionAggregateSpec, old: _Sessions, fresh: _Sessions, meeting: Mask
+) -> tuple[_Sessions, Indices]:
+    """What becomes of old and new sessions, and which of these each old one becomes part of."""
+    if not len(old):
+        return fresh, np.zeros(0, dtype=np.int64)
+    both = old.then(fresh.where(meeting))
+    order = _by_start(both.labels, both.starts)
+    labels, starts, ends = both.labels[order], both.starts[order], both.ends[order]
+    first = session_starts(labels, starts, ends)
+    firsts = np.flatnonzero(first)
+    sizes = np.diff(firsts, append=len(order))
+    kept = aggregate.merged(spec.aggregate, both.kept, order, firsts, sizes)
+    owners = np.empty(len(order), dtype=np.int64)
+    owners[order] = np.cumsum(first) - 1
+    new = _Sessions(labels[firsts], starts[firsts], np.maximum.reduceat(ends, firsts), kept)
+    return new.then(fresh.where(~meeting)), owners[: len(old)]
+
+
+def _output(spec: SessionAggregateSpec, keys: pa.RecordBatch, both: _Sessions, owners: Indices) -> Delta:
+    """Old sessions go and new ones come, unless they are the same; an old one is before what it becomes part of."""
+    old, schema = len(owners), spec.aggregate.schema
+    columns = keys.columns
+    columns.insert(spec.column, intervals(both.starts, both.ends, schema.field(spec.column).type))
+    shown = pa.RecordBatch.from_arrays(
+        columns, schema=pa.schema([schema.field(i) for i in range(len(columns))])
+    )
+    values = aggregate.finished(spec.aggregate, both.kept, shown)
+    there = np.ones(len(both), dtype=np.bool_)
+    became = old + owners
+    same = np.flatnonzero((both.starts[:old] == both.starts[became]) & (both.ends[:old] == both.ends[became]))
+    for column in values:
+        same = same[numpy_columns.same(column.take(pa.array(same)), column.take(pa.array(became[same])))]
+    there[same] = there[became[same]] = False
+    rows = pa.RecordBatch.from_arrays([*columns, *values], schema=spec.aggregate.output)
+    weights = np.ones(len(both), dtype=np.int64)
+    weights[:old] = -1
+    hashes = key_hashes(shown, range(len(columns)))
+    places = stable_order(hashes)
+    places = places[there[places]]
+    return Delta(take_rows(rows, places), weights[places], distinct=True, hashes=hashes[places])
+
+
+def _run(
+    spec: SessionAggregateSpec, groups: KeyGroups, keys: pa.RecordBatch, both: _Sessions, old: int
+) -> Run:
+    """What is added to the state: old sessions go, new ones come."""
+    bounds = intervals(both.starts, both.ends, spec.aggregate.schema.field(spec.column).type).flatten()
+    rows = pa.RecordBatch.from_arrays([*keys.columns, *bounds, *both.kept], schema=spec.state)
+    weights = np.ones(len(both), dtype=np.int64)
+    weights[:old] = -1
+    if (groups.hashes[1:] == groups.hashes[:-1]).any():
+        return arrange_ordered(Delta(rows, weights), range(len(spec.key)), by_start(spec.start))
+    # Of two that start together the old one is first, as its end, or else its number of rows, is lower.
+    order = _by_start(both.labels, both.starts)
+    return Run(groups.hashes[both.labels[order]], take_rows(rows, order), weights[order])

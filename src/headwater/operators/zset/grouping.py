@@ -1,0 +1,202 @@
+"""Rows brought together by key, for operators that touch their state once per group."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.core.hashing import Hashes, Indices, equal_rows, identities, is_bytes, spread, words_of
+from headwater.operators.zset.delta import take_rows
+from headwater.operators.zset.exact_sums import Ints
+from headwater.operators.zset.numpy_columns import normal
+from headwater.operators.zset.radix_sort import stable_order
+from headwater.operators.zset.runs import key_hashes
+
+
+@dataclass(frozen=True, eq=False)
+class KeyGroups:
+    """Rows sorted by the hash of their key, and where in that order each group starts.
+
+    `order` is None if the rows are in order as they are. `keys` has one row for each group, in the form in which SQL
+    shows grouping keys, and `hashes` ascend with the groups.
+    """
+
+    order: Ints | None
+    starts: Ints
+    sizes: Ints
+    keys: pa.RecordBatch
+    hashes: Hashes
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+def group(rows: pa.RecordBatch, count: int, key: Sequence[int]) -> KeyGroups:
+    """The groups of `count` > 0 rows by their key columns; all rows are one group if there are none."""
+    if not key:
+        # A batch without columns does not keep count: the constant of the empty key is that of any one row.
+        constant = key_hashes(_ANY_ROW, ())
+        keys = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
+        return KeyGroups(None, np.zeros(1, dtype=np.int64), np.array([count]), keys, constant)
+    columns = [rows.column(i) for i in key]
+    if any(
+        pa.types.is_nested(column.type) for column in columns
+    ):  # where their elements begin cannot be told
+        return _grouped(rows.select(list(key)), count)
+    known = _KNOWN.get(columns)
+    if known is None:
+        known = _grouped(rows.select(list(key)), count)
+        _KNOWN.put(columns, known, count)
+    return known
+
+
+def _grouped(keys: pa.RecordBatch, count: int) -> KeyGroups:
+    if count >= MANY_ROWS:
+        if (starts := _stretches(keys.columns)) is not None:
+            return _by_stretches(_sorted(take_rows(keys, starts), len(starts)), starts, count)
+        if keys.num_columns == 1 and (values := _few_values(keys.column(0))) is not None:
+            dictionary = pa.RecordBatch.from_arrays([values.dictionary], schema=keys.schema)
+            return _by_values(_sorted(dictionary, len(values.dictionary)), values)
+    return _sorted(keys, count)
+
+
+def _stretches(columns: Sequence[pa.Array]) -> Indices | None:
+    """Where rows begin that have another key than the one before, if most have the same: so it is with times."""
+    words: list[Any] = []
+    for column in columns:
+        parts = column.flatten() if pa.types.is_struct(column.type) else [column]
+        for part in (column, *parts):
+            if part.null_count:
+                return None
+        for part in parts:
+            if not _is_of_words(part.type):
+                return None
+            words += words_of(part) or ()
+    for count in (
+        _SAMPLE_ROWS,
+        len(columns[0]),
+    ):  # most keys that are not like that are told by their first rows
+        another = np.zeros(count - 1, dtype=np.bool_)
+        for word in words:
+            another |= word[1:count] != word[: count - 1]
+        if np.count_nonzero(another) > count // _STRETCH_ROWS:
+            return None
+    return np.concatenate((np.zeros(1, dtype=np.int64), np.flatnonzero(another) + 1))
+
+
+def _by_stretches(firsts: KeyGroups, starts: Indices, count: int) -> KeyGroups:
+    """The groups of rows, given those of the first rows of all stretches."""
+    assert firsts.order is not None
+    lengths = np.diff(starts, append=count)[firsts.order]
+    order = spread(starts[firsts.order], lengths)
+    sizes = np.add.reduceat(lengths, firsts.starts)
+    return KeyGroups(order, np.cumsum(sizes) - sizes, sizes, firsts.keys, firsts.hashes)
+
+
+def _few_values(column: pa.Array) -> pa.DictionaryArray | None:
+    """A column with its values numbered, if it has few; only of types whose values are the same where their bits are."""
+    if column.null_count or not (is_bytes(column.type) or _is_of_words(column.type)):
+        return None
+    sample = column.take(pa.array(np.linspace(0, len(column) - 1, _SAMPLE_ROWS).astype(np.int64)))
+    if len(sample.unique()) > _SAMPLE_ROWS // 2:
+        return None
+    values = column.dictionary_encode()
+    return values if len(values.dictionary) <= _VALUES_MAX else None
+
+
+def _by_values(kinds: KeyGroups, values: pa.DictionaryArray) -> KeyGroups:
+    """The groups of rows, given those of their values, each of which is a group."""
+    assert kinds.order is not None
+    places = np.empty(len(kinds), dtype=np.uint16)
+    places[kinds.order] = np.arange(len(kinds))
+    codes = places[values.indices.to_numpy()]
+    sizes = np.bincount(codes, minlength=len(kinds))
+    order = np.argsort(codes, kind="stable")  # of so narrow numbers, by their digits
+    return KeyGroups(order, np.cumsum(sizes) - sizes, sizes, kinds.keys, kinds.hashes)
+
+
+def _is_of_words(kind: pa.DataType) -> bool:
+    """Whether values are numbers of fixed width, the same where their bits are."""
+    types = pa.types
+    return bool(
+        types.is_integer(kind)
+        or types.is_boolean(kind)
+        or types.is_timestamp(kind)
+        or types.is_date(kind)
+        or types.is_decimal(kind)
+    )
+
+
+def _sorted(keys: pa.RecordBatch, count: int) -> KeyGroups:
+    hashes = key_hashes(keys, range(keys.num_columns))
+    order = stable_order(hashes)
+    ascending = hashes[order]
+    same = ascending[1:] == ascending[:-1]
+    if same.any():
+        columns = take_rows(keys, order).columns
+        upper, lower = [c.slice(1) for c in columns], [c.slice(0, count - 1) for c in columns]
+        if (same & ~equal_rows(upper, lower, count - 1)).any():
+            high, low = identities(keys.columns, count, exact=False)
+            order = np.lexsort((low, high, hashes))
+            high, low, ascending = high[order], low[order], hashes[order]
+            same = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
+    starts = np.flatnonzero(np.concatenate(([True], ~same)))
+    firsts = take_rows(keys, order[starts])
+    keys = pa.RecordBatch.from_arrays([normal(column) for column in firsts.columns], schema=keys.schema)
+    return KeyGroups(order, starts, np.diff(starts, append=count), keys, ascending[starts])
+
+
+class _Known:
+    """Groups that were made of columns which are still the same ones: views that group a change by the same key share
+    the work. Columns are known by where their values lie in memory, which is theirs as long as they are held here."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._held: OrderedDict[tuple[Any, ...], tuple[Sequence[pa.Array], KeyGroups, int]] = OrderedDict()
+        self._rows = 0
+
+    def get(self, columns: Sequence[pa.Array]) -> KeyGroups | None:
+        with self._guard:
+            found = self._held.get(_where(columns))
+        return None if found is None else found[1]
+
+    def put(self, columns: Sequence[pa.Array], groups: KeyGroups, count: int) -> None:
+        if count > _HELD_ROWS_MAX:
+            return
+        with self._guard:
+            self._held[_where(columns)] = (columns, groups, count)
+            self._rows = sum(rows for _, _, rows in self._held.values())
+            while self._rows > _HELD_ROWS_MAX or len(self._held) > _HELD_MAX:
+                self._rows -= self._held.popitem(last=False)[1][2]
+
+
+def _where(columns: Sequence[pa.Array]) -> tuple[Any, ...]:
+    return tuple(
+        (
+            column.type,
+            column.offset,
+            len(column),
+            *(b.address if b is not None else 0 for b in column.buffers()),
+        )
+        for column in columns
+    )
+
+
+MANY_ROWS = 1 << 13
+"""From so many rows on it pays to look at what keys are like."""
+_SAMPLE_ROWS = 1 << 10
+_STRETCH_ROWS = 8
+"""How many rows have the same key as the one before them, at least, for each that has not."""
+_VALUES_MAX = 1 << 16
+_HELD_MAX = 8
+_HELD_ROWS_MAX = 1_000_000
+_KNOWN = _Known()
+
+
+_ANY_ROW = pa.RecordBatch.from_arrays([pa.array([0])], names=["any"])

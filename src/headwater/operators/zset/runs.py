@@ -1,0 +1,532 @@
+"""State as immutable runs, sorted by key hash, oldest first: how they are made, probed and merged.
+
+A run is a batch of rows with weights in ascending order of the 64-bit hash of their key columns. Two disciplines share
+this layout:
+
+- *multiset*: the contents are the sum of the weights of equal rows over all runs; no run has a row twice.
+- *latest*: a map from key to row; the newest run that has the key wins. Weight 1 is a row that is there, weight 0 one
+  that was deleted; no run has a key twice.
+
+Runs may be mapped from files: to probe costs what the probe asks for, never a pass over a run. Hashes only narrow the
+search; keys are compared by value (-0.0 = 0.0, NaN = NaN, NULL = NULL). Runs ordered within a key are in `ordered`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.core.hashing import Hashes, Indices, Mask, equal_rows, hash_rows, identities, spread
+from headwater.operators.zset.delta import (
+    Delta,
+    Weights,
+    concat,
+    concat_rows,
+    consolidate,
+    empty_rows,
+    groups_of,
+    take_rows,
+)
+from headwater.operators.zset.interpolation_search import first_places
+from headwater.operators.zset.radix_sort import stable_order
+
+_INTEGER = pa.int64()
+
+Key = Sequence[int]
+_HASHES = 2**64
+_PIECE_ROWS = 1 << 12
+"""Where few rows are asked for, so many are looked at: fewer take as long."""
+Sources = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Rows with weights, ascending by the hash of their key."""
+
+    hashes: Hashes
+    rows: pa.RecordBatch
+    weights: Weights
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def lane(self, column: int) -> npt.NDArray[Any]:
+        """A column of numbers without NULLs, as it lies in memory; found once, because probes ask again and again."""
+        if column not in self._lanes:
+            self._lanes[column] = self.rows.column(column).to_numpy()
+        return self._lanes[column]
+
+    def integers(self, column: int) -> npt.NDArray[np.int64] | None:
+        """A column of 64-bit integers without NULLs, as it lies in memory; None if it is anything else."""
+        if column not in self._integers:
+            values = self.rows.column(column)
+            is_plain = values.type == _INTEGER and not values.null_count
+            self._integers[column] = self.lane(column) if is_plain else None
+        return self._integers[column]
+
+    @cached_property
+    def _integers(self) -> dict[int, npt.NDArray[np.int64] | None]:
+        return {}
+
+    @cached_property
+    def _lanes(self) -> dict[int, npt.NDArray[Any]]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """Stored rows that a probe found: row j has the key of probe `probe[j]`."""
+
+    probe: Indices
+    rows: pa.RecordBatch
+    weights: Weights
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """Keys that rows are looked for by. Probes may come in any order, and several may have one key."""
+
+    key: Key
+    """The columns of the runs that are their key."""
+    keys: pa.RecordBatch
+    """A row for each probe: the values of the key, in the order of `key`."""
+    hashes: Hashes
+    """Those of `keys`."""
+
+
+def key_hashes(rows: pa.RecordBatch, key: Key) -> Hashes:
+    """The hash of each row's key columns; a constant if the key has no columns."""
+    return hash_rows([rows.column(i) for i in key], rows.num_rows)
+
+
+def arrange(delta: Delta, key: Key) -> Run:
+    """A delta as a run of a multiset: consolidated and sorted."""
+    if not delta.distinct and delta.rows.num_columns == len(key) > 0 and delta.weights.all():
+        # Rows that are the same have the same hash: mostly all differ, and then no row need be told from the others.
+        hashes = key_hashes(delta.rows, key)
+        order = stable_order(hashes)
+        ascending = hashes[order]
+        if not (ascending[1:] == ascending[:-1]).any():
+            return Run(ascending, take_rows(delta.rows, order), delta.weights[order])
+    delta = consolidate(delta)
+    hashes = hash_rows([delta.rows.column(i) for i in key], len(delta))
+    return sorted_run(delta.rows, delta.weights, hashes)
+
+
+def distinct_keys(rows: pa.RecordBatch, key: Key) -> tuple[pa.RecordBatch, Hashes]:
+    """The keys that rows have, each once, in the order in which they appear, and their hashes."""
+    columns = [rows.column(i) for i in key]
+    keys = pa.RecordBatch.from_arrays(columns, names=[str(i) for i in key])
+    if not columns:
+        return keys, hash_rows([], 1 if rows.num_rows or not rows.num_columns else 0)
+    if groups := groups_of(*identities(columns, rows.num_rows, exact=False)):
+        keys = take_rows(keys, np.sort(groups.firsts))
+    return keys, hash_rows(keys.columns, keys.num_rows)
+
+
+def sorted_run(rows: pa.RecordBatch, weights: Weights, hashes: Hashes) -> Run:
+    """A run of rows that are in any order; rows of one hash keep theirs."""
+    if is_sorted(hashes):
+        return Run(hashes, rows, weights)
+    order = stable_order(hashes)
+    return Run(hashes[order], take_rows(rows, order), weights[order])
+
+
+def is_sorted(hashes: Hashes) -> bool:
+    """Whether the hashes ascend."""
+    return bool((hashes[1:] >= hashes[:-1]).all())
+
+
+def locate(run: Run, hashes: Hashes) -> tuple[Indices, Indices]:
+    """Where in a run each of the hashes is: starts and lengths of ranges. Fast if the hashes ascend."""
+    starts = first_places(run.hashes, hashes)
+    lengths = np.zeros(len(hashes), dtype=np.int64)
+    if len(run):
+        inside = np.minimum(starts, len(run) - 1)
+        hits = np.flatnonzero(run.hashes[inside] == hashes)
+        lengths[hits] = 1
+        # Most keys have one row: look for the end of the others alone.
+        after = inside[hits] + 1
+        more = hits[run.hashes[np.minimum(after, len(run) - 1)] == hashes[hits]]
+        more = more[starts[more] + 1 < len(run)]
+        if len(more):
+            lengths[more] = np.searchsorted(run.hashes, hashes[more], side="right") - starts[more]
+    return starts, lengths
+
+
+def probe(
+    runs: Sequence[Run], key: Key, keys: pa.RecordBatch, hashes: Hashes, *, schema: pa.Schema | None = None
+) -> Matches:
+    """Every stored row of a multiset whose key is that of a probe row, with its weight in its run.
+
+    `keys` has the values of the key, in the order of `key`, and `hashes` their hashes. A row that is in several runs is
+    found several times. Matches come in no promised order, but always in the same. Without a run the matches have
+    the columns of `schema`, or none.
+    """
+    order = None if is_sorted(hashes) else stable_order(hashes)
+    ascending = hashes if order is None else hashes[order]
+    probes, batches, weights = [], [], []
+    for run in runs:
+        starts, lengths = locate(run, ascending)
+        hits = np.flatnonzero(lengths)
+        if not len(hits):
+            continue
+        places = spread(starts[hits], lengths[hits])
+        found = np.repeat(hits if order is None else order[hits], lengths[hits])
+        rows = take_rows(run.rows, places)
+        same = _same_keys(rows, key, keys, found)
+        if not same.all():
+            kept = np.flatnonzero(same)
+            found, places, rows = found[kept], places[kept], take_rows(rows, kept)
+        probes.append(found)
+        batches.append(rows)
+        weights.append(run.weights[places])
+    if len(probes) == 1:
+        return Matches(probes[0], batches[0], weights[0])
+    if not probes:
+        none = np.zeros(0, dtype=np.int64)
+        return Matches(none, _no_rows(runs, schema), none)
+    rows = concat_rows(batches, batches[0].schema)
+    return Matches(np.concatenate(probes), rows, np.concatenate(weights))
+
+
+def lookup(
+    runs: Sequence[Run], key: Key, keys: pa.RecordBatch, hashes: Hashes, *, schema: pa.Schema | None = None
+) -> tuple[Indices, pa.RecordBatch]:
+    """The latest row of each probe key: an index into the rows returned, or -1 if the key is absent or deleted.
+
+    Without a run the rows have the columns of `schema`, or none.
+    """
+    found = np.full(len(hashes), -1, dtype=np.int64)
+    batches: list[pa.RecordBatch] = []
+    count = 0
+    left = np.argsort(hashes)
+    for run in reversed(runs):
+        if not len(left):
+            break
+        starts, lengths = locate(run, hashes[left])
+        hits = np.flatnonzero(lengths)
+        if not len(hits):
+            continue
+        places = spread(starts[hits], lengths[hits])
+        slots = np.repeat(hits, lengths[hits])
+        rows = take_rows(run.rows, places)
+        same = _same_keys(rows, key, keys, left[slots])
+        present = same & (run.weights[places] != 0)
+        chosen = np.flatnonzero(present)
+        found[left[slots[chosen]]] = count + np.arange(len(chosen))
+        batches.append(rows if len(chosen) == len(places) else take_rows(rows, chosen))
+        count += len(chosen)
+        settled = np.zeros(len(left), dtype=np.bool_)
+        settled[slots[same]] = True
+        left = left[~settled]
+    if not count:
+        return found, _no_rows(runs, schema)
+    return found, concat_rows(batches, batches[0].schema)
+
+
+def merge(runs: Sequence[Run], key: Key) -> Run:
+    """One run of a multiset with the contents of all; there must be at least one. All have the same key."""
+    del key  # equal rows have equal hashes, so that rows are all that need comparing
+    if (joined := _joined(runs)) is None:
+        return _first_filled(runs)
+    return joined.run(_summed(joined))
+
+
+def merge_stacked(stacks: Sequence[Sequence[Run]], key: Key) -> list[Run]:
+    """What `merge` makes of the runs of each stack; the runs of all have the same columns."""
+    del key
+    joined = _joined_stacked(stacks)
+    return joined.runs(_summed(joined.whole))
+
+
+def merge_latest(runs: Sequence[Run], key: Key, bottom: bool) -> Run:
+    """One run of a map that says what all say; there must be at least one.
+
+    `bottom`: nothing older lies below, so that deleted keys need not be remembered.
+    """
+    if (joined := _joined(runs[::-1])) is None:  # the newest first: of equal keys the first is kept
+        run = _first_filled(runs)
+        if not bottom or run.weights.all():
+            return run
+        present = np.flatnonzero(run.weights)
+        return Run(run.hashes[present], take_rows(run.rows, present), run.weights[present])
+    return joined.run(_newest(joined, key, bottom))
+
+
+def merge_latest_stacked(stacks: Sequence[Sequence[Run]], key: Key, bottom: bool) -> list[Run]:
+    """What `merge_latest` makes of the runs of each stack; the runs of all have the same columns."""
+    joined = _joined_stacked([runs[::-1] for runs in stacks])
+    return joined.runs(_newest(joined.whole, key, bottom))
+
+
+def _summed(joined: _Joined) -> Mask | None:
+    """Add up the weights of equal rows at the first of them; which are to be kept, None if all."""
+    shared = joined.shared()
+    if not len(shared):
+        return None
+    groups = groups_of(*joined.identities(joined.at(shared).columns, shared, exact=True))
+    if groups is None:
+        return None
+    places, firsts = shared[groups.order], shared[groups.firsts]
+    sums = np.add.reduceat(joined.weights[places], groups.starts)
+    joined.weights[firsts] = sums
+    kept = np.ones(len(joined.order), dtype=np.bool_)
+    kept[places] = False
+    kept[firsts] = sums != 0
+    return kept
+
+
+def _newest(joined: _Joined, key: Key, bottom: bool) -> Mask:
+    """Which rows are the first of their key, and not deleted if nothing lies below."""
+    kept = np.ones(len(joined.order), dtype=np.bool_)
+    shared = joined.shared()
+    if len(shared):
+        rows = take_rows(joined.rows.select(list(key)), joined.order[shared])
+        if groups := groups_of(*joined.identities(rows.columns, shared, exact=False)):
+            kept[shared] = False
+            kept[shared[groups.firsts]] = True
+    if bottom:
+        kept &= joined.weights != 0
+    return kept
+
+
+def same_hashes(run: Run, known: MutableMapping[tuple[object, ...], Hashes], of: str = "") -> Run:
+    """The run, with the array of hashes of one before it, which `known` has, if that has the same: who looks into both
+    then sees that they have the same keys, without a look at them. Only those of the same `of` are compared."""
+    if not len(run):
+        return run
+    hashes = run.hashes
+    told = of, len(run), int(hashes[0]), int(hashes[len(run) // 2]), int(hashes[-1])
+    found = known.setdefault(told, hashes)
+    if found is run.hashes or not np.array_equal(found, run.hashes):
+        return run
+    return Run(found, run.rows, run.weights)
+
+
+def contents(runs: Sequence[Run], schema: pa.Schema) -> Delta:
+    """All that a multiset holds."""
+    if not runs:
+        return Delta.empty(schema)
+    run = merge(runs, ())
+    return Delta(concat_rows([run.rows], schema), run.weights)
+
+
+def first_contents(runs: Sequence[Run], read: Callable[[Sequence[Run]], Delta], count: int | None) -> Delta:
+    """The beginning of what `read` finds in some runs: so many rows, or some more, or all there are. It costs what these do. None: all."""
+    if count is None:
+        return read(runs)
+    rows, found = sum(map(len, runs)), 0
+    parts: list[Delta] = []
+    low, width = 0, _HASHES
+    if rows > _PIECE_ROWS:
+        width = min(_HASHES, _HASHES * (2 * count + _PIECE_ROWS) // rows)
+    while not parts or (found < count and low < _HASHES):
+        parts.append(read([split(run, low, low + width) for run in runs]))
+        found += len(parts[-1])
+        low, width = low + width, 2 * width
+    return parts[0] if len(parts) == 1 else concat(parts, parts[0].rows.schema)
+
+
+def evolved(run: Run, schema: pa.Schema) -> Run:
+    """A run that was written when its columns were fewer or narrower, as it reads now: what is new is NULL.
+
+    The hashes stay: those of a key are the same in a wider type.
+    """
+    if run.rows.schema.equals(schema):
+        return run
+    known = run.rows.schema.names
+    columns = [
+        run.rows.column(known.index(field.name)).cast(field.type)
+        if field.name in known
+        else pa.nulls(len(run), field.type)
+        for field in schema
+    ]
+    return Run(run.hashes, pa.RecordBatch.from_arrays(columns, schema=schema), run.weights)
+
+
+def contents_latest(runs: Sequence[Run], schema: pa.Schema, key: Key) -> Delta:
+    """All rows that a map holds."""
+    if not runs:
+        return Delta.empty(schema)
+    run = merge_latest([evolved(each, schema) for each in runs], key, bottom=True)
+    return Delta(concat_rows([run.rows], schema), run.weights)
+
+
+def split(run: Run, low: int, high: int) -> Run:
+    """The part of a run with hashes in [low, high), without a copy; `high` may be 2**64."""
+    start = int(np.searchsorted(run.hashes, np.uint64(low))) if low < 2**64 else len(run)
+    end = int(np.searchsorted(run.hashes, np.uint64(high))) if high < 2**64 else len(run)
+    end = max(start, end)
+    return Run(run.hashes[start:end], run.rows.slice(start, end - start), run.weights[start:end])
+
+
+def among(run: Run, hashes: Hashes) -> Run:
+    """The part of a run whose keys have one of these hashes, each once and ascending."""
+    starts, lengths = locate(run, hashes)
+    before = np.cumsum(lengths) - lengths
+    places = np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
+    return Run(run.hashes[places], take_rows(run.rows, places), run.weights[places])
+
+
+def is_among(hashes: Hashes, some: Hashes) -> Mask:
+    """Which of the hashes are among some, each once and ascending."""
+    if not len(some):
+        return np.zeros(len(hashes), dtype=np.bool_)
+    found: Mask = some[np.minimum(np.searchsorted(some, hashes), len(some) - 1)] == hashes
+    return found
+
+
+def joined(parts: Sequence[Run]) -> Run:
+    """Runs of ranges of hashes that follow one another, as one."""
+    return Run(
+        np.concatenate([part.hashes for part in parts]),
+        concat_rows([part.rows for part in parts], parts[0].rows.schema),
+        np.concatenate([part.weights for part in parts]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Joined:
+    """Several runs laid end to end, and the order that sorts them; rows of one hash stay in the order of the runs.
+
+    Hashes and weights are sorted already, rows are not.
+    """
+
+    sources: Sources
+    """Which run each row of the order comes from."""
+    rows: pa.RecordBatch
+    order: Indices
+    hashes: Hashes
+    weights: Weights
+    stacks: Hashes | None = None
+    """Which stack of runs each row of the order comes from, if there are several: equal rows of two are not the same."""
+
+    def identities(
+        self, columns: Sequence[pa.Array], places: Indices, *, exact: bool
+    ) -> tuple[Hashes, Hashes]:
+        """128 bits that stand for what the columns have at these places of the order, and for the stack that it is of."""
+        high, low = identities(columns, len(places), exact=exact)
+        return high, low if self.stacks is None else low + self.stacks[places]
+
+    def shared(self) -> Indices:
+        """The places in the order whose hash is found in more than one run, and perhaps others; ascending."""
+        same = self.hashes[1:] == self.hashes[:-1]
+        mixed = same & (self.sources[1:] != self.sources[:-1])
+        if not mixed.any():
+            return np.zeros(0, dtype=np.int64)
+        starts = np.flatnonzero(np.concatenate(([True], ~same)))
+        sizes = np.diff(starts, append=len(self.order))
+        groups = np.flatnonzero(np.logical_or.reduceat(np.concatenate(([False], mixed)), starts))
+        sizes = sizes[groups]
+        if 2 * int(sizes.sum()) > len(self.order):  # to look at all costs less than to pick most of them
+            return np.arange(len(self.order))
+        return spread(starts[groups], sizes)
+
+    def at(self, places: Indices) -> pa.RecordBatch:
+        """The rows at places of the order, which ascend."""
+        if len(places) == len(self.order):
+            return self.sorted_rows
+        return take_rows(self.rows, self.order[places])
+
+    @cached_property
+    def sorted_rows(self) -> pa.RecordBatch:
+        """All rows in order."""
+        return take_rows(self.rows, self.order)
+
+    def run(self, kept: Mask | None) -> Run:
+        """The sorted rows, or those at the places kept."""
+        if kept is None or kept.all():
+            return Run(self.hashes, self.sorted_rows, self.weights)
+        return Run(self.hashes[kept], take_rows(self.rows, self.order[kept]), self.weights[kept])
+
+
+def _joined(runs: Sequence[Run]) -> _Joined | None:
+    """None unless two runs have rows."""
+    filled = [run for run in runs if len(run)]
+    if len(filled) < 2:
+        return None
+    hashes = np.concatenate([run.hashes for run in filled])
+    weights = np.concatenate([run.weights for run in filled])
+    sources = np.repeat(np.arange(len(filled), dtype=np.int32), [len(run) for run in filled])
+    order = np.argsort(hashes, kind="stable")  # a merge: this sort finds the runs that are there
+    return _Joined(
+        sources[order],
+        concat_rows([run.rows for run in filled], filled[0].rows.schema),
+        order,
+        hashes[order],
+        weights[order],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Stacked:
+    """The runs of several stacks laid end to end, stack by stack, each in the order that sorts it."""
+
+    whole: _Joined
+    bounds: Indices
+    """Where in the order each stack begins, and where the last ends."""
+
+    def runs(self, kept: Mask | None) -> list[Run]:
+        """The runs that the stacks have become: parts of one."""
+        run = self.whole.run(kept)
+        bounds = self.bounds
+        if len(run) < bounds[-1]:
+            assert kept is not None
+            bounds = np.concatenate(([0], np.cumsum(kept)))[bounds]
+        return [
+            Run(run.hashes[start:stop], run.rows.slice(start, stop - start), run.weights[start:stop])
+            for start, stop in pairwise(bounds.tolist())
+        ]
+
+
+def _joined_stacked(stacks: Sequence[Sequence[Run]]) -> _Stacked:
+    known: dict[tuple[int, ...], tuple[Indices, Hashes]] = {}
+    orders: list[Indices] = []
+    hashes: list[Hashes] = []
+    start = 0
+    for stack in stacks:
+        same = tuple([id(run.hashes) for run in stack])  # those who have the same arrays are sorted alike
+        if same not in known:
+            own = np.concatenate([run.hashes for run in stack])
+            order = np.argsort(own, kind="stable")
+            known[same] = order, own[order]
+        order, ascending = known[same]
+        orders.append(order + start)
+        hashes.append(ascending)
+        start += len(order)
+    every = [run for stack in stacks for run in stack]
+    whole = np.concatenate(orders)
+    sizes = [len(order) for order in orders]
+    return _Stacked(
+        _Joined(
+            np.repeat(np.arange(len(every), dtype=np.int32), [len(run) for run in every])[whole],
+            concat_rows([run.rows for run in every], every[0].rows.schema),
+            whole,
+            np.concatenate(hashes),
+            np.concatenate([run.weights for run in every])[whole],
+            np.repeat(np.arange(len(stacks), dtype=np.uint64), sizes),
+        ),
+        np.cumsum([0, *sizes]),
+    )
+
+
+def _first_filled(runs: Sequence[Run]) -> Run:
+    return next((run for run in runs if len(run)), runs[0])
+
+
+def _same_keys(rows: pa.RecordBatch, key: Key, keys: pa.RecordBatch, probes: Indices) -> Mask:
+    """Whether each row has the key of its probe."""
+    wanted = take_rows(keys, probes)
+    return equal_rows([rows.column(i) for i in key], wanted.columns, len(probes))
+
+
+def _no_rows(runs: Sequence[Run], schema: pa.Schema | None) -> pa.RecordBatch:
+    return empty_rows(runs[0].rows.schema if runs else schema or pa.schema([]))

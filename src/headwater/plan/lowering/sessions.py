@@ -1,0 +1,74 @@
+"""Session windows in a plan: Spark marks the column of an aggregate's key whose intervals are to become sessions.
+
+In the plan that column has each row's own interval, made by a projection below the aggregate, which also leaves out rows
+whose time is NULL or whose gap is not positive. What makes sessions of the intervals is no node of the plan: Spark adds
+it to the physical one, by the mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headwater.operators import graph as g
+from headwater.plan.lowering.linear_steps import keyed
+from headwater.plan.lowering.lowering_context import LoweringContext
+from headwater.plan.relations.relations import Lowered
+from headwater.spark.catalyst import Jvm, identity, items, kind, output_of
+
+_MARK = "spark.sessionWindow"
+
+
+def session_in(context: LoweringContext, plan: Jvm, grouping: Sequence[Jvm]) -> int | None:
+    """Which of an aggregate's keys is a session window."""
+    places = [i for i, e in enumerate(grouping) if e.toAttribute().metadata().contains(_MARK)]
+    if not places:
+        return None
+    found = grouping[places[0]]
+    if len(places) > 1:
+        context.refuse(plan, "one GROUP BY has one session window at most", hint="use a view for each")
+    if kind(found) != "AttributeReference" or not _always_there(plan.child(), found):
+        context.refuse(
+            plan,
+            "this session window can be NULL, and NULL is in no session",
+            hint="keep it out of outer joins, and have it in all of the GROUPING SETS",
+        )
+    return places[0]
+
+
+def with_sessions(context: LoweringContext, child: Lowered, grouping: Sequence[Jvm], place: int) -> Lowered:
+    """The rows with the interval of their session in place of their own."""
+    others = [e for i, e in enumerate(grouping) if i != place]
+    below, key = keyed(context, child, [e.child() if kind(e) == "Alias" else e for e in others])
+    number = identity(grouping[place])
+    column = next(i for i, a in enumerate(below.attributes) if identity(a) == number)
+    return Lowered(g.Sessions(below.node, key, column, below.node.schema), below.attributes)
+
+
+def unmarked(
+    context: LoweringContext, plan: Jvm, grouping: Sequence[Jvm], place: int
+) -> tuple[Jvm, list[Jvm]]:
+    """An aggregate over rows that have their sessions, which are not to be made again, and its keys."""
+    c = context.catalyst
+    none = c.jvm.org.apache.spark.sql.types.Metadata.empty()
+    keys = [e.withMetadata(none) if i == place else e for i, e in enumerate(grouping)]
+    bare = [e.child() if kind(e) == "Alias" else e for e in keys]
+    return plan.copy(c.seq(bare), plan.aggregateExpressions(), plan.child(), c.none()), keys
+
+
+def _always_there(plan: Jvm, attribute: Jvm) -> bool:
+    """Whether a column of a plan is never NULL. Spark says of every column of GROUPING SETS that it may be."""
+    if not attribute.nullable():
+        return True
+    number = identity(attribute)
+    match kind(plan):
+        case "Filter":
+            return _always_there(plan.child(), attribute)
+        case "Project":
+            made = [e for e in items(plan.projectList()) if identity(e) == number]
+        case "Expand":
+            place = [identity(a) for a in output_of(plan)].index(number)
+            made = [items(projection)[place] for projection in items(plan.projections())]
+        case _:
+            return False
+    inner = [e.child() if kind(e) == "Alias" else e for e in made]
+    return all(kind(e) == "AttributeReference" and _always_there(plan.child(), e) for e in inner)

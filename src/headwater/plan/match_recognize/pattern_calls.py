@@ -1,0 +1,92 @@
+"""Aggregates in MATCH_RECOGNIZE: of which rows and of what each is, as an input of the expression that calls it."""
+
+from __future__ import annotations
+
+from headwater.operators.match_recognize import spec as k
+from headwater.plan.match_recognize.pattern_aggregates import AggregateCall, arguments_of
+from headwater.plan.match_recognize.pattern_inputs import PatternInputs
+from headwater.plan.match_recognize.pattern_scope import PatternScope, looks_at_row
+from headwater.spark.catalyst import Jvm, items, kind, module, option
+
+_KERNELS: dict[str, k.AggregateKind] = {
+    "count": "count",
+    "sum": "sum",
+    "avg": "avg",
+    "mean": "avg",
+    "min": "min",
+    "max": "max",
+}
+"""Functions that the operator computes itself, by the names that they are called by."""
+
+
+class PatternAggregates:
+    """Reads the aggregates of one clause."""
+
+    def __init__(self, scope: PatternScope, inputs: PatternInputs) -> None:
+        self._scope = scope
+        self._inputs = inputs
+
+    def aggregate(self, e: Jvm, called: str, is_final: bool) -> k.Input:
+        """An aggregate; those without a kernel are over a list of their arguments."""
+        arguments = arguments_of(e)
+        plain = kind(e) == "UnresolvedFunction"
+        if plain and items(e.orderingWithinGroup()):
+            self._scope.refuse(
+                e, "WITHIN GROUP is not there in patterns", hint="rows are in the order of ORDER BY"
+            )
+        is_distinct = plain and e.isDistinct()
+        condition = option(e.filter()) if plain else None
+        if any(kind(of) == "UnresolvedStar" for of in arguments):
+            return self._count_rows(e, called, is_final, is_distinct=is_distinct, condition=condition)
+        looked = [*arguments, *([] if condition is None else [condition])]
+        variables = self._scope.variables_of(looked, e)
+        if called in _KERNELS and len(arguments) == 1 and not is_distinct:
+            of = arguments[0]
+            if (
+                _KERNELS[called] == "count"
+                and condition is None
+                and kind(of) == "Literal"
+                and of.value() is not None
+            ):
+                return k.PatternAggregate("count", None, None, is_final)
+            number = self._inputs.argument(self._scope.where(condition, of))
+            return k.PatternAggregate(_KERNELS[called], variables, number, is_final)
+        own = [place for place, of in enumerate(arguments) if looks_at_row(of)]
+        literal = module(self._scope.catalyst.expressions, "Literal")
+        fields = [arguments[place] for place in own] or [literal.apply(1)]
+        element = fields[0]
+        is_plain = len(own) == 1 and condition is None
+        if not is_plain:
+            named = [part for i, of in enumerate(fields) for part in (literal.apply(f"a{i}"), of)]
+            element = self._scope.where(
+                condition, self._scope.catalyst.expressions.CreateNamedStruct(self._scope.catalyst.seq(named))
+            )
+        made = k.PatternAggregate("list", variables, self._inputs.argument(element), is_final, str(e.sql()))
+        self._inputs.calls[made] = AggregateCall(e, tuple(own), is_plain, is_distinct, condition is not None)
+        return made
+
+    def _count_rows(
+        self, e: Jvm, called: str, is_final: bool, *, is_distinct: bool, condition: Jvm | None
+    ) -> k.Input:
+        """count(*), or count(A.*)."""
+        arguments = arguments_of(e)
+        if called != "count" or is_distinct or len(arguments) != 1:
+            self._scope.refuse(
+                e, "rows can be counted, and nothing else be done with all of a row", hint="count(A.*)"
+            )
+        target = option(arguments[0].target())
+        variables = None
+        if target is not None:
+            variables = self._scope.clause.variables(items(target)[0])
+            if variables is None:
+                self._scope.refuse(
+                    e, f"{items(target)[0]!r} is no variable of the pattern", hint="count(A.*)"
+                )
+        if condition is None:
+            return k.PatternAggregate("count", variables, None, is_final)
+        if any(met != variables for met in self._scope.met([condition])):
+            self._scope.differ(e)
+        one = module(self._scope.catalyst.expressions, "Literal").apply(1)
+        return k.PatternAggregate(
+            "count", variables, self._inputs.argument(self._scope.where(condition, one)), is_final
+        )

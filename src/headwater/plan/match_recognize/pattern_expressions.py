@@ -1,0 +1,123 @@
+"""Expressions of MATCH_RECOGNIZE: what they look at in a match becomes columns, and what is left of them is Spark's.
+
+    B.price < 0.9 * FIRST(A.price) AND sum(B.volume) > 100
+
+is `in0 < 0.9 * in1 AND in2 > 100`, where `in0` is the price of the last row mapped to B, `in1` that of the first one mapped
+to A, and `in2` a sum over the rows mapped to B. What a navigation or an aggregate is of is an expression over a row alone,
+and a column of the rows that are matched: Spark computes it below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NoReturn
+
+from headwater.operators.match_recognize import spec as k
+from headwater.plan.match_recognize.pattern_aggregates import is_aggregate
+from headwater.plan.match_recognize.pattern_calls import PatternAggregates
+from headwater.plan.match_recognize.pattern_inputs import (
+    MatchRead,
+    PatternInputs,
+)
+from headwater.plan.match_recognize.pattern_navigation import Moved, PatternNavigation
+from headwater.plan.match_recognize.pattern_scope import (
+    NAMES,
+    PatternScope,
+    RowColumns,
+    arguments_named,
+    called_name,
+    is_bound,
+)
+from headwater.spark.catalyst import Catalyst, Jvm, children_of, items, kind, module
+from headwater.sql.match_recognize_clause import MatchClause
+
+_SUBQUERIES = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery", "InSubquery")
+
+
+class ExpressionReader:
+    """Reads the expressions of one clause."""
+
+    def __init__(
+        self,
+        catalyst: Catalyst,
+        clause: MatchClause,
+        columns: RowColumns,
+        prefixes: dict[int, bool],
+        refuse: Callable[..., NoReturn],
+    ) -> None:
+        """`prefixes`: by where a call begins, whether FINAL, or RUNNING, stands before it."""
+        self._scope = PatternScope(catalyst, clause, columns, refuse)
+        self.found = PatternInputs(self._scope)
+        """What the expressions that were read look at."""
+        self._navigation = PatternNavigation(self._scope, prefixes)
+        self._aggregates = PatternAggregates(self._scope, self.found)
+
+    def read(self, expression: Jvm, *, is_condition: bool) -> MatchRead:
+        """An expression as it was parsed."""
+        made = MatchRead(expression, expression)
+        made.expression = self._visit(expression, made, is_condition, frozenset())
+        made.inputs = list(dict.fromkeys(made.inputs))
+        return made
+
+    def _visit(self, e: Jvm, read: MatchRead, is_condition: bool, bound: frozenset[str]) -> Jvm:
+        name = kind(e)
+        if name in _SUBQUERIES:
+            self._scope.refuse(
+                e,
+                "a pattern looks at rows of its relation alone",
+                hint="join the relation with it before: FROM (SELECT ...)",
+            )
+        if name in ("WindowExpression", "UnresolvedWindowExpression"):
+            self._scope.refuse(
+                e,
+                "a pattern has no windows",
+                hint="use PREV, NEXT, FIRST, LAST, or an aggregate of a variable",
+            )
+        if name in NAMES and not is_bound(e, bound):
+            return self._column(e, read, is_condition)
+        if (called := called_name(e)) is not None:
+            made = self._input(e, called, is_condition)
+            if isinstance(made, Moved):
+                return self._there(made, read)
+            if made is not None:
+                return self.found.placed(made, read)
+        if name == "LambdaFunction":
+            body = self._visit(e.function(), read, is_condition, bound | arguments_named(e))
+            return e if body is e.function() else e.copy(body, e.arguments(), e.hidden())
+        children = children_of(e)
+        changed = [self._visit(c, read, is_condition, bound) for c in children]
+        if all(a is b for a, b in zip(children, changed, strict=True)):
+            return e
+        return e.withNewChildren(self._scope.catalyst.seq(changed))
+
+    def _there(self, moved: Moved, read: MatchRead) -> Jvm:
+        """An expression at a row that is navigated to; NULL if there is no such row, whatever it makes of NULLs."""
+        is_there = module(self._scope.catalyst.expressions, "Literal").apply(True)
+        seen = self.found.placed(replace(moved.at, column=self._scope.columns.place(is_there)), read)
+        value = self.found.row_by_row(moved.of, read, frozenset(), moved.at)
+        return self._scope.where(self._scope.catalyst.expressions.IsNotNull(seen), value)
+
+    def _input(self, e: Jvm, called: str, is_condition: bool) -> k.Input | Moved | None:
+        is_final = self._navigation.is_final(e, called, is_condition)
+        match called:
+            case "prev" | "next":
+                return self._navigation.physical(e, called, is_condition)
+            case "first" | "last":
+                return self._navigation.logical(e, called, is_final)
+            case "classifier":
+                return k.Classify(self._scope.classified(e))
+            case "match_number":
+                if self._scope.arguments(e):
+                    self._scope.refuse(e, "MATCH_NUMBER takes no arguments", hint="MATCH_NUMBER()")
+                return k.MatchNumber()
+        return (
+            self._aggregates.aggregate(e, called, is_final) if is_aggregate(self._scope.catalyst, e) else None
+        )
+
+    def _column(self, e: Jvm, read: MatchRead, is_condition: bool) -> Jvm:
+        """A plain reference: of the last row mapped to a variable, or of the last row at all."""
+        parts = items(e.nameParts())
+        variables, rest = self._scope.split(e, parts)
+        column = self._scope.columns.place(self._scope.attribute(rest[:1]))
+        return self._scope.extracted(self.found.placed(k.Navigate(column, variables), read), rest[1:])

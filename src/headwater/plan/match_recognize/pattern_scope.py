@@ -1,0 +1,228 @@
+"""Names in expressions of MATCH_RECOGNIZE: variables of the pattern, columns of the rows, and how rows are classified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from headwater.operators.match_recognize import spec as k
+from headwater.plan.match_recognize.pattern_aggregates import is_aggregate
+from headwater.spark.catalyst import Catalyst, Jvm, children_of, find, items, kind, module
+from headwater.sql.match_recognize_clause import MatchClause
+
+NAMES = ("UnresolvedAttribute", "UnresolvedNamedLambdaVariable")
+"""Kinds of references before Spark has analysed them."""
+PHYSICAL = {"prev": -1, "next": 1}
+LOGICAL = ("first", "last")
+
+
+class RowColumns:
+    """The columns of the rows that are matched, each once: expressions over the relation, in the order they are met."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.expressions: list[Jvm] = []
+        self._places: dict[str, int] = {}
+        self._names = [name.lower() for name in names]
+
+    def place(self, expression: Jvm) -> int:
+        """Which column an expression is, which may become one now."""
+        text = str(expression.sql())
+        text = text.lower() if kind(expression) == "UnresolvedAttribute" else text
+        if text not in self._places:
+            self._places[text] = len(self.expressions)
+            self.expressions.append(expression)
+        return self._places[text]
+
+    def has(self, name: str) -> bool:
+        """Whether the relation has a column of this name."""
+        return name.lower() in self._names
+
+
+class PatternScope:
+    """What the expressions of one clause can name."""
+
+    def __init__(
+        self, catalyst: Catalyst, clause: MatchClause, columns: RowColumns, refuse: Callable[..., NoReturn]
+    ) -> None:
+        self.catalyst = catalyst
+        self.clause = clause
+        self.columns = columns
+        self.refuse = refuse
+        self.analysis = catalyst.jvm.org.apache.spark.sql.catalyst.analysis
+
+    def attribute(self, parts: Sequence[str]) -> Jvm:
+        """A column, still to be analysed."""
+        return module(self.analysis, "UnresolvedAttribute").apply(self.catalyst.seq(parts))
+
+    def split(self, e: Jvm, parts: list[str]) -> tuple[k.Variables, list[str]]:
+        """The variable of a reference, and the column with the fields of it that are meant."""
+        if len(parts) > 1 and (variables := self.clause.variables(parts[0])) is not None:
+            if not self.columns.has(parts[1]):
+                self.refuse(e, f"the rows that are matched have no column {parts[1]!r}", hint=None)
+            return variables, parts[1:]
+        if not self.columns.has(parts[0]):
+            known = ", ".join(self.clause.pattern.variables.values())
+            reason = f"the rows that are matched have no column {parts[0]!r}"
+            if len(parts) > 1:
+                reason = f"{parts[0]!r} is neither a variable of the pattern nor a column"
+            self.refuse(e, reason, hint=f"variables are {known}")
+        return None, parts
+
+    def extracted(self, value: Jvm, fields: Sequence[str]) -> Jvm:
+        """A field of a value, or of a field of it."""
+        for name in fields:
+            literal = module(self.catalyst.expressions, "Literal").apply(name)
+            value = self.analysis.UnresolvedExtractValue(value, literal)
+        return value
+
+    def arguments(self, e: Jvm) -> list[Jvm]:
+        """The arguments of a call that is no aggregate."""
+        if kind(e) == "UnresolvedFunction":
+            if e.isDistinct() or e.filter().isDefined():
+                self.refuse(e, "DISTINCT and FILTER are for aggregates", hint="count(DISTINCT A.x)")
+            return items(e.arguments())
+        function = e.aggregateFunction()
+        if function.ignoreNulls():
+            self.refuse(e, "IGNORE NULLS is not there in patterns", hint="leave it out")
+        return children_of(function)[:1]
+
+    def classified(self, e: Jvm) -> k.Variables:
+        """The variables that a CLASSIFIER is of; None if of all."""
+        arguments = self.arguments(e)
+        if not arguments:
+            return None
+        parts = items(arguments[0].nameParts()) if kind(arguments[0]) == "UnresolvedAttribute" else []
+        variables = self.clause.variables(parts[0]) if len(parts) == 1 and len(arguments) == 1 else None
+        if variables is None:
+            self.refuse(
+                e,
+                "CLASSIFIER takes a variable of the pattern or a SUBSET",
+                hint="CLASSIFIER(), CLASSIFIER(A)",
+            )
+        return variables
+
+    def variables(self, e: Jvm, whole: Jvm) -> k.Variables:
+        """The variable that all columns of what is navigated to are of."""
+        self.check_plain(e, whole)
+        met = self.met([e])
+        if not met:
+            self.refuse(
+                whole,
+                "there is no column in it, which would say of what rows it is",
+                hint="A.x is of the rows mapped to A",
+            )
+        if any(variables != met[0] for variables in met):
+            self.differ(whole)
+        return met[0]
+
+    def variables_of(self, looked: Sequence[Jvm], whole: Jvm) -> k.Variables:
+        """The variable that everything an aggregate looks at is of; all rows, if it looks at none."""
+        for e in looked:
+            self.check_plain(e, whole)
+        met = self.met(looked)
+        if any(variables != met[0] for variables in met):
+            self.differ(whole)
+        return met[0] if met else None
+
+    def met(self, looked: Sequence[Jvm]) -> list[k.Variables]:
+        """The variables that expressions name, with their columns or in CLASSIFIER."""
+        met = [self.split(name, items(name.nameParts()))[0] for e in looked for name in _columns_in(e)]
+        return met + [self.classified(call) for e in looked for call in _classifiers(e)]
+
+    def differ(self, whole: Jvm) -> NoReturn:
+        """Refuse an expression over rows of several variables."""
+        self.refuse(
+            whole,
+            "its columns are of different variables, and so of different rows",
+            hint="use one variable inside: FIRST(A.x) + FIRST(B.x)",
+        )
+
+    def check_plain(self, e: Jvm, whole: Jvm) -> None:
+        """Refuse an expression over other rows inside of one over other rows."""
+
+        def navigates(e: Jvm) -> bool:
+            return (called_name(e) or "") in {*PHYSICAL, *LOGICAL} or is_aggregate(self.catalyst, e)
+
+        if find(e, navigates) is not None:
+            self.refuse(
+                whole,
+                "this looks at other rows inside of what looks at other rows",
+                hint="FIRST(A.x) and sum(A.x) are of plain expressions over a row; PREV may be of FIRST or LAST",
+            )
+
+    def stripped(self, e: Jvm) -> Jvm:
+        """An expression over a row: columns without their variables."""
+
+        def change(found: Jvm) -> Jvm | None:
+            if kind(found) not in NAMES:
+                return None
+            parts = items(found.nameParts())
+            if len(parts) < 2 or self.clause.variables(parts[0]) is None:
+                return None
+            return self.attribute(parts[1:])
+
+        return self.catalyst.rewritten(e, change)
+
+    def where(self, condition: Jvm | None, value: Jvm) -> Jvm:
+        """A value if a condition holds, if there is one, else NULL."""
+        if condition is None:
+            return value
+        pair = self.catalyst.jvm.scala.Tuple2(condition, value)
+        return self.catalyst.expressions.CaseWhen(self.catalyst.seq([pair]), self.catalyst.none())
+
+
+def called_name(e: Jvm) -> str | None:
+    """The name that an expression is a call of; Spark reads FIRST and LAST as its own functions."""
+    if kind(e) == "UnresolvedFunction":
+        parts = items(e.nameParts())
+        return parts[0].lower() if len(parts) == 1 else None
+    return kind(e.aggregateFunction()).lower() if kind(e) == "AggregateExpression" else None
+
+
+def is_classifier(e: Jvm) -> bool:
+    """Whether an expression is a call of CLASSIFIER."""
+    return called_name(e) == "classifier"
+
+
+def looks_at_match(e: Jvm) -> Jvm | None:
+    """The first call in an expression of what a match says of a row."""
+    return find(e, lambda e: called_name(e) in ("classifier", "match_number"))
+
+
+def looks_at_row(e: Jvm) -> bool:
+    """Whether an expression is another for each row."""
+    return bool(_references(e)) or looks_at_match(e) is not None
+
+
+def is_bound(e: Jvm, bound: frozenset[str]) -> bool:
+    """Whether a reference is to an argument of a lambda around it."""
+    return kind(e) == NAMES[1] and items(e.nameParts())[0].lower() in bound
+
+
+def arguments_named(e: Jvm) -> frozenset[str]:
+    """The arguments of a lambda."""
+    return frozenset(items(a.nameParts())[0].lower() for a in items(e.arguments()))
+
+
+def _columns_in(e: Jvm) -> list[Jvm]:
+    """The columns of an expression; what CLASSIFIER is of is none."""
+    return [] if called_name(e) == "classifier" else _references(e, stop=is_classifier)
+
+
+def _classifiers(e: Jvm) -> list[Jvm]:
+    if is_classifier(e):
+        return [e]
+    return [found for child in children_of(e) for found in _classifiers(child)]
+
+
+def _references(
+    e: Jvm, bound: frozenset[str] = frozenset(), stop: Callable[[Jvm], bool] = lambda e: False
+) -> list[Jvm]:
+    """The columns that an expression names, but not in parts where it is to stop."""
+    if stop(e):
+        return []
+    if kind(e) in NAMES:
+        return [] if is_bound(e, bound) else [e]
+    if kind(e) == "LambdaFunction":
+        return _references(e.function(), bound | arguments_named(e), stop)
+    return [found for child in children_of(e) for found in _references(child, bound, stop)]

@@ -1,0 +1,146 @@
+"""The operator graph of a view of matches, for which Spark is not needed: two sources, a check, and one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.core.errors import EvaluationError, HeadwaterError, SchemaError, StatementError, UsageError
+from headwater.core.types import TIMESTAMP
+from headwater.log.protocol import Log
+from headwater.operators import graph as g
+from headwater.operators.percolator.percolate import PercolatorSpec
+from headwater.operators.percolator.query_history import DELETE, RECORDS
+from headwater.plan.percolator.stored_query import StoredQueryReader, reason
+from headwater.plan.relations.metadata_columns import POSITION, READABLE, changelog_of
+from headwater.plan.relations.relations import Relation
+from headwater.plan.rewrite.commit_order import Commits
+from headwater.sql.standing_statements import QUERIES, StandingDefinition
+
+MEANING = 1
+"""Changes when matches, scores or highlights do, so that views are built anew."""
+_HIDDEN = ("_offset", "_appended_at", "_op")
+
+
+def match_graph(standing: StandingDefinition, relations: Mapping[str, Relation], log: Log) -> g.Node:
+    """The graph of what documents meet; SchemaError if the topics are not what they should be."""
+    documents, queries = (_relation(name, relations) for name in (standing.topic, standing.queries))
+    _check_queries(queries)
+    key = log.topic(documents.name).key
+    reader = StoredQueryReader(standing, documents.schema, key)
+    names = {name.lower(): name for name in documents.schema.names}
+    shown = [names[name.lower()] for name in standing.show]
+    time = next(iter(documents.times), None)
+    wanted = dict.fromkeys(
+        [*(f.name for f in reader.fields.columns), *key, *shown, *([time] if time else [])]
+    )
+    source = _source(documents, documents.name, list(wanted), POSITION, append_only=documents.append_only)
+    place = source.schema.get_field_index
+    spec = PercolatorSpec(
+        source.schema,
+        reader.fields,
+        place("_partition"),
+        place("_offset"),
+        place("_appended_at"),
+        place(time or "_appended_at"),
+        tuple(map(place, key)),
+        tuple(map(place, shown)),
+        reader.stored,
+        reader.holds,
+        Commits(log, queries.name, documents.name),
+        standing.backfill,
+    )
+    check_shown(spec)
+    records = _source(queries, changelog_of(queries.name), QUERIES.names, _HIDDEN, append_only=True)
+    told = f"{standing.sql}, by meaning {MEANING}"
+    return g.Meet(source, _checked(records, reader), told, spec.output, spec, backfill=standing.backfill)
+
+
+def check_shown(spec: PercolatorSpec) -> None:
+    """SchemaError if a column of documents would be shown under a name that matches have."""
+    names = [name.lower() for name in spec.output.names]
+    for name in names:
+        if names.count(name) > 1:
+            raise SchemaError(
+                f"matches would have the column {name!r} twice", hint="leave it out of show = '...'"
+            )
+
+
+def _relation(name: str, relations: Mapping[str, Relation]) -> Relation:
+    found = relations.get(name)
+    if found is None or not len(found.hidden):
+        what = "is a view" if found is not None else "is not there"
+        raise UsageError(
+            f"standing queries are asked of the records of a topic, and {name!r} {what}",
+            hint="a TOPIC sink makes a topic of a view's rows"
+            if found is not None
+            else f"CREATE TOPIC {name} (...)",
+        )
+    return found
+
+
+def _check_queries(queries: Relation) -> None:
+    """SchemaError if a topic cannot hold stored queries."""
+    types = {field.name: field.type for field in queries.schema}
+    wrong = [f.name for f in QUERIES if types.get(f.name) != f.type]
+    if queries.append_only or wrong or len(queries.versions.key if queries.versions else ()) != 1:
+        raise SchemaError(
+            f"topic {queries.name!r} is there and cannot hold stored queries"
+            + (f": {wrong[0]} is not as they have it" if wrong else ""),
+            hint="name another one: WITH (queries = '...')",
+            topic=queries.name,
+        )
+
+
+def _source(
+    relation: Relation, name: str, columns: Sequence[str], hidden: Sequence[str], *, append_only: bool
+) -> g.SourceNode:
+    places = relation.places or tuple(range(len(relation.schema)))
+    own = [relation.schema.get_field_index(column) for column in columns]
+    fields = [pa.field(relation.schema.field(i).name, relation.schema.field(i).type) for i in own]
+    fields += [pa.field(column, READABLE.field(column).type) for column in hidden]
+    schema = pa.schema(fields)
+    return g.SourceNode(name, tuple(places[i] for i in own), schema, append_only, hidden=tuple(hidden))
+
+
+@dataclass(frozen=True)
+class _Check:
+    """Fails on the records of queries that cannot be understood, so that they are sorted out and told of."""
+
+    reader: StoredQueryReader
+
+    def __call__(self, arguments: Sequence[pa.Array]) -> pa.Array:
+        """True for each."""
+        rows = pa.RecordBatch.from_arrays(arguments, names=[*QUERIES.names, "_op"]).to_pylist()
+        for record in rows:
+            if record["_op"] == DELETE:
+                continue
+            try:
+                self.reader.check(record)
+            except HeadwaterError as error:
+                why = reason(error) if isinstance(error, StatementError) else error.message
+                raise EvaluationError(
+                    f"stored query {record['id']!r} cannot be understood: {why}", reason=why
+                ) from error
+        return pa.array(np.ones(len(rows), np.bool_))
+
+
+def _checked(records: g.SourceNode, reader: StoredQueryReader) -> g.Node:
+    """Records of queries, of which those that cannot be understood fail."""
+    asked = [*range(len(QUERIES)), records.schema.get_field_index("_op")]
+    args = tuple(_column(records.schema, place) for place in asked)
+    width = len(records.schema)
+    call = g.UdfCall(
+        "stored_query", f"stored query {MEANING}", "read the query", args, width, pa.bool_(), _Check(reader)
+    )
+    project = g.Project(tuple(_column(records.schema, place) for place in range(width)))
+    types = [f.type if f.name != "_appended_at" else TIMESTAMP for f in RECORDS]
+    schema = pa.schema([pa.field(f.name, t) for f, t in zip(RECORDS, types, strict=True)])
+    return g.Map(records, (call, project), schema)
+
+
+def _column(schema: pa.Schema, place: int) -> g.Expression:
+    return g.Expression(schema.field(place).name, schema.field(place).type, place, None)

@@ -1,0 +1,131 @@
+"""Stored queries as records, understood: what `add` is given and what stands on their topic are read by the same rules."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.core.clock import parse_span_us
+from headwater.core.errors import SchemaError, StatementError, UsageError
+from headwater.core.extras import require
+from headwater.core.text_analysis import Analysis
+from headwater.core.types import quote
+from headwater.operators.percolator.fields import Fields
+from headwater.operators.percolator.lucene_syntax import Parser
+from headwater.operators.percolator.query_history import Stored
+from headwater.operators.percolator.query_nodes import ParsedQuery
+from headwater.operators.zset.exact_sums import Ints
+from headwater.plan.percolator.sql_predicates import check_predicate, holds, necessary
+from headwater.sql.lexer import pointing
+from headwater.sql.standing_statements import StandingDefinition
+
+_QUERY_KINDS = ("lucene", "sql")
+_REMEMBERED_MAX = 1 << 17
+"""So many queries that were checked are remembered until they are stored."""
+
+
+class StoredQueryReader:
+    """Reads stored queries over documents of a topic."""
+
+    def __init__(self, standing: StandingDefinition, documents: pa.Schema, key: Sequence[str]) -> None:
+        """`documents` are the topic's columns."""
+        require("search", f"a standing query over topic {standing.topic!r}")
+        self._standing = standing
+        self.schema = _chosen(standing, documents)
+        text = standing.text
+        if text is None:
+            text = tuple(f.name for f in self.schema if _is_text(f.type) and f.name not in key)
+        self.fields = Fields.of(
+            self.schema, text=text, analysis=Analysis(standing.language, accents=standing.accents)
+        )
+        if not self.fields.columns:
+            raise SchemaError(f"topic {standing.topic!r} has no column that a standing query could name")
+        self._parser = Parser(self.fields, "and" if standing.operator == "and" else "or")
+        self._checked: dict[tuple[Any, ...], ParsedQuery] = {}
+
+    def query(self, text: Any, kind: Any = None, *, allow_scans: bool = False) -> ParsedQuery:
+        """A query as it is written; StatementError, underlining the mistake, if it cannot be taken."""
+        kind = "lucene" if kind is None else kind
+        if kind not in _QUERY_KINDS:
+            raise UsageError(f"a stored query is 'lucene' or 'sql', not {kind!r}", hint="kind='lucene'")
+        if not isinstance(text, str) or not text.strip():
+            raise UsageError("a stored query is a text, which is not empty", hint="'title:spark AND stream*'")
+        made = self._parser.parse(text) if kind == "lucene" else self._condition(text)
+        if made.scans and not (allow_scans or self._standing.allow_scans):
+            raise pointing(
+                text,
+                0,
+                len(text),
+                "nothing in this query says which documents to look at: every one would be held against it",
+                hint="add a word or a range that must be there, or allow it: allow_scans=True",
+            )
+        return made
+
+    def _condition(self, text: str) -> ParsedQuery:
+        check_predicate(text, self.schema)
+        return ParsedQuery.of_predicate(text, text, necessary(text, self.fields))
+
+    def check(self, record: dict[str, Any]) -> None:
+        """HeadwaterError if a record cannot be understood; else it is not read again when it is stored."""
+        if len(self._checked) >= _REMEMBERED_MAX:  # somebody checks and does not store
+            self._checked.clear()
+        self._checked[_asked(record)] = self.stored(record).query
+
+    def stored(self, record: dict[str, Any]) -> Stored:
+        """What a record asks to be stored; HeadwaterError if it cannot be."""
+        query = self._checked.pop(_asked(record), None)
+        if query is None:
+            query = self.query(record["query"], record["kind"], allow_scans=bool(record["allow_scans"]))
+        backfill_us = None if record["backfill"] is None else self.backfill_us(record["backfill"])
+        return Stored(str(record["id"]), query, record["owner"], backfill_us)
+
+    def backfill_us(self, span: str) -> int:
+        """How far back a query is asked of earlier documents."""
+        if not self._standing.backfill:
+            raise UsageError(
+                "queries are not asked of earlier documents here: backfill = FALSE",
+                hint="CREATE OR REPLACE STANDING QUERY without it keeps the documents for that",
+            )
+        found = parse_span_us(span)
+        if found <= 0:
+            raise UsageError(f"a backfill is longer than nothing, not {span!r}", hint="backfill='7 days'")
+        return found
+
+    def holds(
+        self, asked: Sequence[tuple[Hashable, Ints]], documents: pa.Table
+    ) -> list[npt.NDArray[np.bool_]]:
+        """Which of some rows meet conditions of SQL, each of which is known by its text."""
+        return [holds(str(text), documents.take(pa.array(rows))) for text, rows in asked]
+
+
+def _asked(record: dict[str, Any]) -> tuple[Any, ...]:
+    return record["query"], record["kind"], record["allow_scans"]
+
+
+def reason(error: StatementError) -> str:
+    """A refusal in one line, with where the mistake is."""
+    column = error.facts.get("column")
+    return error.message if column is None else f"{error.message} (column {column})"
+
+
+def _chosen(standing: StandingDefinition, documents: pa.Schema) -> pa.Schema:
+    names = {name.lower(): name for name in documents.names}
+    for name in (*standing.fields, *(standing.text or ()), *standing.show):
+        if name.lower() not in names:
+            raise SchemaError(
+                f"topic {standing.topic!r} has no column {name!r}",
+                hint=f"its columns are {', '.join(map(quote, documents.names))}",
+                topic=standing.topic,
+            )
+    chosen = [names[name.lower()] for name in standing.fields] or documents.names
+    return pa.schema([documents.field(name) for name in dict.fromkeys(chosen)])
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind))

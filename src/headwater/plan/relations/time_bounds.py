@@ -1,0 +1,198 @@
+"""Bounds on time in conditions: how far apart the event times of two sides of a join can be, and how far a frame looks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from headwater.spark.catalyst import Jvm, children_of, find, identity, kind
+
+_COMPARISONS = {
+    "GreaterThanOrEqual": (1, 0),
+    "GreaterThan": (1, 1),
+    "LessThanOrEqual": (-1, 0),
+    "LessThan": (-1, 1),
+    "EqualTo": (0, 0),
+}
+"""Which way the left side is bounded, 0 being both, and by how much more where equal is not enough."""
+_WRAPPERS = ("Cast", "DatetimeSub", "KnownNotNull", "KnownNullable")
+_OF_ALL_ROWS = ("NTile", "PercentRank", "CumeDist")
+"""What counts the rows of the whole partition, whatever the frame."""
+Defined = Mapping[str, Jvm]
+"""What the names in a condition stand for."""
+
+
+@dataclass(frozen=True)
+class TimeRange:
+    """least <= time of the right side - time of the left side <= most, in microseconds; None is without bound."""
+
+    left: Jvm
+    right: Jvm
+    least: int | None
+    most: int | None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it bounds both ways."""
+        return self.least is not None and self.most is not None
+
+
+class TimeBounds:
+    """Reads conditions of analysed plans."""
+
+    def of(self, condition: Jvm, left: Collection[int], right: Collection[int]) -> TimeRange | None:
+        """The bounds that a condition puts on two times, one of each side; of the first two that it compares."""
+        found: TimeRange | None = None
+        for term, defined in terms(condition, {}):
+            compared = _compared(term, defined)
+            if compared is None:
+                continue
+            (one, more), (other, least_more), sign, strict = compared
+            if identity(one) in left and identity(other) in right:
+                # left + more >= right + least_more, or <=
+                sides, difference, sign = (one, other), more - least_more, -sign
+            elif identity(one) in right and identity(other) in left:
+                sides, difference = (other, one), least_more - more
+            else:
+                continue
+            if found is None:
+                found = TimeRange(*sides, None, None)
+            if identity(found.left) != identity(sides[0]) or identity(found.right) != identity(sides[1]):
+                continue
+            least, most = found.least, found.most
+            if sign >= 0:
+                bound = difference + strict
+                least = bound if least is None else max(least, bound)
+            if sign <= 0:
+                bound = difference - strict
+                most = bound if most is None else min(most, bound)
+            found = TimeRange(*sides, least, most)
+        return found
+
+    def equal(self, condition: Jvm) -> list[tuple[int, int]]:
+        """The columns that a condition has to be equal, by their identities."""
+        found = []
+        for term, _ in terms(condition, {}):
+            if kind(term) in ("EqualTo", "EqualNullSafe"):
+                sides = children_of(term)
+                if all(kind(side) == "AttributeReference" for side in sides):
+                    found.append((identity(sides[0]), identity(sides[1])))
+        return found
+
+    def behind(self, named: Jvm) -> int | None:
+        """How far a window function looks back from its row, in microseconds; None if by rows, or without bound."""
+        frame = _frame(named)
+        if frame is None or kind(frame.frameType()) == "RowFrame":
+            return None
+        lower = frame.lower()
+        if kind(lower) == "CurrentRow":
+            return 0
+        span = None if kind(lower) == "UnboundedPreceding" else span_of(lower)
+        return None if span is None else max(-span, 0)
+
+    def ahead(self, named: Jvm) -> int | None:
+        """How far it looks ahead; None if by rows, or without bound."""
+        frame = _frame(named)
+        if frame is None:
+            return None
+        upper = frame.upper()
+        if kind(upper) == "CurrentRow":
+            return 0
+        if kind(upper) == "UnboundedFollowing":
+            return None
+        if kind(frame.frameType()) == "RowFrame":
+            return 0 if int(upper.eval(None)) <= 0 else None
+        return span_of(upper)
+
+
+def _frame(named: Jvm) -> Jvm | None:
+    window = find(named, lambda e: kind(e) == "WindowExpression")
+    frame = window.windowSpec().frameSpecification()
+    if kind(frame) != "SpecifiedWindowFrame" or kind(window.windowFunction()) in _OF_ALL_ROWS:
+        return None
+    return frame
+
+
+def terms(condition: Jvm, defined: Defined) -> Iterator[tuple[Jvm, Defined]]:
+    """What all must hold, with what the names in it stand for."""
+    name = kind(condition)
+    if name == "And":
+        for child in children_of(condition):
+            yield from terms(child, defined)
+    elif name == "Between":
+        yield from terms(children_of(condition)[0], defined)
+    elif name == "With":
+        child, *definitions = children_of(condition)
+        known = {d.id().toString(): d.child() for d in definitions}
+        yield from terms(child, {**defined, **known})
+    else:
+        yield condition, defined
+
+
+def _compared(term: Jvm, defined: Defined) -> tuple[tuple[Jvm, int], tuple[Jvm, int], int, int] | None:
+    if kind(term) not in _COMPARISONS:
+        return None
+    one, other = (_meant(side, defined) for side in children_of(term))
+    sign, strict = _COMPARISONS[kind(term)]
+    if kind(one) == "SubtractTimestamps" and (span := span_of(other)) is not None:
+        first, second = (moved(e, defined) for e in children_of(one))
+        if first is None or second is None:
+            return None
+        return first, (second[0], second[1] + span), sign, strict
+    left, right = moved(one, defined), moved(other, defined)
+    return None if left is None or right is None else (left, right, sign, strict)
+
+
+def _meant(expression: Jvm, defined: Defined) -> Jvm:
+    """What a name stands for, and an interval that is only written with smaller units."""
+    if kind(expression) == "CommonExpressionRef":
+        found = defined.get(expression.id().toString())
+        return expression if found is None else _meant(found, defined)
+    is_interval = expression.dataType().typeName().startswith("interval")
+    if kind(expression) == "Cast" and is_interval and expression.dataType().typeName().endswith("second"):
+        return _meant(expression.child(), defined)
+    return expression
+
+
+def moved(expression: Jvm, defined: Defined) -> tuple[Jvm, int] | None:
+    """A column, and how much is added to it."""
+    name = kind(expression)
+    if name == "AttributeReference":
+        return expression, 0
+    if name == "CommonExpressionRef":
+        found = defined.get(expression.id().toString())
+        return None if found is None else moved(found, defined)
+    if name in _WRAPPERS:
+        child = children_of(expression)[0]
+        return moved(child, defined) if child.dataType().typeName() == "timestamp" else None
+    if name == "TimestampAddInterval":
+        start, interval = children_of(expression)
+        begun, span = moved(start, defined), span_of(interval)
+        return None if begun is None or span is None else (begun[0], begun[1] + span)
+    return None
+
+
+def windowed(expression: Jvm) -> Jvm | None:
+    """What a window's start is made of, a column or not; None if it reads no time."""
+    found = find(expression, _is_of_time)
+    time = None if found is None else found.child()
+    while time is not None and kind(time) in _WRAPPERS and _is_time(children_of(time)[0]):
+        time = children_of(time)[0]
+    return time
+
+
+def _is_of_time(expression: Jvm) -> bool:
+    return kind(expression) == "PreciseTimestampConversion" and _is_time(expression.child())
+
+
+def _is_time(expression: Jvm) -> bool:
+    return bool(expression.dataType().typeName() == "timestamp")
+
+
+def span_of(expression: Jvm) -> int | None:
+    """A constant interval of days, hours, minutes and seconds, in microseconds; None if it is none."""
+    name = expression.dataType().typeName()
+    if not name.startswith("interval") or not expression.foldable():
+        return None
+    value = expression.eval(None)
+    return value if isinstance(value, int) and "month" not in name and "year" not in name else None

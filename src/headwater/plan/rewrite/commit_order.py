@@ -1,0 +1,54 @@
+"""Which of two records was committed first, where their times do not tell: by the numbers of their commits in the log."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headwater.log.protocol import Log
+from headwater.operators.zset.exact_sums import Ints
+
+_SPREAD = 64
+"""Records between those that are asked for are read along, so many for each at most."""
+
+
+class Commits:
+    """The commits of records of queries and of documents. A record that is gone counts as if it had been there in time."""
+
+    def __init__(self, log: Log, queries: str, documents: str) -> None:
+        self._log = log
+        self._queries = queries
+        self._documents = documents
+        self._known: dict[int, int] = {}
+
+    def __call__(self, partitions: Ints, offsets: Ints, records: Ints) -> Ints:
+        """How many of some records of queries were committed before each document, or with it."""
+        unknown = np.array([offset for offset in records.tolist() if offset not in self._known], np.int64)
+        found = self._read(self._queries, 0, unknown)
+        self._known |= dict(zip(unknown.tolist(), found.tolist(), strict=True))
+        commits = np.maximum.accumulate([self._known[offset] for offset in records.tolist()])
+        counts = np.full(len(offsets), len(records), np.int64)
+        for partition in np.unique(partitions).tolist():
+            mine = np.flatnonzero(partitions == partition)
+            when = self._read(self._documents, partition, offsets[mine])
+            counts[mine] = np.where(when < 0, len(records), np.searchsorted(commits, when, "right"))
+        return counts
+
+    def _read(self, topic: str, partition: int, offsets: Ints) -> Ints:
+        """The commit of each record; -1 if it is gone."""
+        found = np.full(len(offsets), -1, np.int64)
+        if not len(offsets):
+            return found
+        order = np.argsort(offsets, kind="stable")
+        asked = offsets[order]
+        info = self._log.partitions(topic).get(partition)
+        for some in np.split(np.arange(len(asked)), np.flatnonzero(np.diff(asked) > _SPREAD) + 1):
+            first, end = int(asked[some[0]]), int(asked[some[-1]]) + 1
+            if info is None or end <= info.first:
+                continue
+            span = max(first, info.first), min(end, info.end)
+            for batch in self._log.read(topic, partition, *span, ["_offset", "_sequence"]):
+                there = batch.column("_offset").to_numpy()
+                places = np.searchsorted(there, asked[some])
+                hit = (places < len(there)) & (there[np.minimum(places, len(there) - 1)] == asked[some])
+                found[order[some[hit]]] = batch.column("_sequence").to_numpy()[places[hit]]
+        return found

@@ -1,0 +1,467 @@
+"""What Spark leaves open in a query is refused or fixed here, once, before anything is planned or run in batch.
+
+A view means its SELECT on the rows of the log, in whatever order and partitions they are met. So functions that look
+at anything else (clocks, random numbers, the order of rows) are refused; and where a query is meant to be ordered but
+its order leaves ties, the tie is broken by the remaining columns of the operator's input, ascending, nulls first;
+`collect_set` comes out sorted. The engine and the batch oracle both run the plan that comes out of here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from headwater.plan.rewrite.approximate_answers import APPROXIMATE, Answers, answered
+from headwater.plan.rewrite.ties import PICKS, with_ties_decided
+from headwater.plan.rewrite.unrepeatable import unrepeatable
+from headwater.spark.catalyst import (
+    Catalyst,
+    Jvm,
+    Refuse,
+    children_of,
+    find,
+    identity,
+    is_orderable,
+    items,
+    kind,
+    kinds_in,
+    module,
+    option,
+    output_of,
+)
+
+_CLOCKS = {
+    "CurrentDate": "the current date",
+    "CurrentTimestamp": "the current time",
+    "CurrentTime": "the current time",
+    "LocalTimestamp": "the current time",
+    "Now": "the current time",
+    "CurrentTimeZone": "the session",
+    "CurrentUser": "the session",
+    "CurrentDatabase": "the session",
+    "CurrentCatalog": "the session",
+    "CurrentPath": "the session",
+    "InputFileName": "the files that are read",
+    "InputFileBlockStart": "the files that are read",
+    "InputFileBlockLength": "the files that are read",
+    "SparkVersion": "the version of Spark",
+}
+SOON = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+"""Texts that Spark reads as the time at which a query is run."""
+_TIMES = ("date", "timestamp", "timestamp_ntz")
+_POINTED = ("binary", "void")
+"""Types of which a value lies elsewhere than its place in an array, as strings do."""
+_OF_WINDOWS = frozenset(
+    ["CumeDist", "DenseRank", "Lag", "Lead", "NTile", "NthValue", "PercentRank", "Rank", "RowNumber"]
+)
+"""Functions of windows alone of which it is known what becomes of rows that are equal in the order of the window."""
+_ANY_VALUE = {"First", "Last", "AnyValue"}
+_UNORDERED_LISTS = {"CollectList", "ListAgg"}
+_FREQUENT = {"ApproxTopK", "ApproxTopKAccumulate", "ApproxTopKCombine"}
+_TRACKED_MAX = 1_000_000
+_SETS = frozenset({"CollectSet", "CollectUnion"})
+_PEER_SENSITIVE = {"FirstValue", "LastValue", "NthValue", "First", "Last", "CollectList", "AnyValue"}
+_ROW_SENSITIVE = {"RowNumber", "Lag", "Lead", "NTile", "NthValue"}
+
+
+class Determinism:
+    """Checks and completes analysed plans."""
+
+    def __init__(self, catalyst: Catalyst, refuse: Refuse, answers: Answers = "approximate") -> None:
+        self._catalyst = catalyst
+        self._refuse = refuse
+        self._answers = answers
+
+    def pinned(self, plan: Jvm) -> Jvm:
+        """The plan with every open choice made; refuses what depends on more than the rows."""
+        return self._plan(plan, None)
+
+    def _plan(self, plan: Jvm, wanted: set[int] | None) -> Jvm:
+        """`wanted`: the attributes that those above read other than to sort them; None if it may be any."""
+        children = children_of(plan)
+        changed = [self._plan(c, self._wanted_below(plan, wanted)) for c in children]
+        if any(a is not b for a, b in zip(children, changed, strict=True)):
+            plan = plan.withNewChildren(self._catalyst.seq(changed))
+        name = kind(plan)
+        if name in ("WithCTE", "CTERelationDef", "View", "SubqueryAlias", "LogicalRDD", "CTERelationRef"):
+            return plan
+        if name == "Sample":
+            self._refuse(plan, "a sample is another one each time", hint="filter by a hash of a key instead")
+        plan = self._subqueries(plan)
+        expressions = items(plan.expressions())
+        for expression in expressions:
+            unread = wanted is not None and kind(expression) == "Alias" and identity(expression) not in wanted
+            self._check(expression, inside_sort=unread)
+        if name == "Aggregate":
+            self._check_maps(plan)
+        met = kinds_in(expressions) if name in ("Aggregate", "Window") else set()
+        if met & PICKS:
+            plan = with_ties_decided(self._catalyst, plan, self._refuse)
+        if met & APPROXIMATE:
+            plan = answered(self._catalyst, plan, self._answers)
+        if name == "Window":
+            return self._window(self._sorted_window_sets(plan) if met & _SETS else plan)
+        if name == "Sort":
+            return plan.copy(
+                self._total(plan.order(), plan.child()), True, plan.child(), self._catalyst.none()
+            )
+        if name == "GlobalLimit":
+            return self._limit_next_to_sort(plan)
+        if met & {*_SETS, "ListAgg", "ArraySort"}:
+            return self._ordered_aggregates(plan)
+        return plan
+
+    def _wanted_below(self, plan: Jvm, wanted: set[int] | None) -> set[int] | None:
+        """HAVING sort_array(array_agg(x)) ...: the list is made in one node and sorted in the one above."""
+        if kind(plan) == "Project":
+            return set().union(*(_unsorted(e) for e in items(plan.projectList())), set())
+        if kind(plan) == "Filter" and wanted is not None:
+            return wanted | _unsorted(plan.condition())
+        return None
+
+    def _subqueries(self, plan: Jvm) -> Jvm:
+        """Complete the plans inside IN, EXISTS and scalar subqueries too."""
+        if not any(find(e, _is_subquery) is not None for e in items(plan.expressions())):
+            return plan
+        return self._expressions_rewritten(
+            plan, lambda e: e.withNewPlan(self._plan(e.plan(), None)) if _is_subquery(e) else None
+        )
+
+    def _expressions_rewritten(self, plan: Jvm, change: Callable[[Jvm], Jvm | None]) -> Jvm:
+        c = self._catalyst
+        if kind(plan) not in ("Filter", "Project", "Aggregate", "LateralJoin"):
+            self._refuse(
+                plan,
+                f"a subquery inside {kind(plan).lower()} is not kept in views",
+                hint="use it in WHERE, or join with it",
+            )
+
+        def each(expressions: Jvm) -> Jvm:
+            return c.seq(c.rewritten(e, change) for e in items(expressions))
+
+        if kind(plan) == "Filter":
+            return plan.copy(c.rewritten(plan.condition(), change), plan.child())
+        if kind(plan) == "Project":
+            return plan.copy(each(plan.projectList()), plan.child())
+        if kind(plan) == "LateralJoin":
+            condition = option(plan.condition())
+            if condition is not None and find(condition, _is_subquery) is not None:
+                self._refuse(plan, "a subquery inside the condition of a lateral join is not kept in views")
+            return plan.copy(
+                plan.left(), c.rewritten(plan.right(), change), plan.joinType(), plan.condition()
+            )
+        return plan.copy(
+            each(plan.groupingExpressions()), each(plan.aggregateExpressions()), plan.child(), c.none()
+        )
+
+    def _check(self, expression: Jvm, inside_sort: bool) -> None:
+        """Refuse what does not depend on the row alone. Aggregate functions that are fixed later are let through."""
+        name = kind(expression)
+        if name in _CLOCKS:
+            self._refuse(
+                expression,
+                f"{_called(expression)} depends on {_CLOCKS[name]}, so the view would change without any new record",
+                hint="use a column, such as the topic's time column",
+            )
+        self._check_clocks_in_text(expression)
+        if name == "AesEncrypt":
+            self._check_encrypted(expression)
+        if name == "WindowExpression":
+            self._check_known(expression)
+        if name in _ANY_VALUE and not inside_sort:
+            self._refuse(
+                expression,
+                f"{_called(expression)} takes the value of any row, and rows have no order in a view",
+                hint="use min, max, min_by(value, time) or max_by(value, time)",
+            )
+        ordered = name == "ListAgg" and expression.orderExpressions().size() > 0
+        if name in _UNORDERED_LISTS and not inside_sort and not ordered:
+            self._refuse(
+                expression,
+                f"{_called(expression)} lists values in the order of the rows, and rows have no order in a view",
+                hint="say which: array_agg(x ORDER BY y), listagg(x) WITHIN GROUP (ORDER BY y), or sort_array(array_agg(x))",
+            )
+        if (told := unrepeatable(name)) is not None:
+            self._refuse(expression, f"{_called(expression)} {told.reason}", hint=told.hint)
+        if name == "AggregateExpression" and expression.isDistinct():
+            self._check_distinct(expression)
+        if name in _FREQUENT:
+            self._check_frequent(expression, self._answers == "exact")
+        if name == "WindowExpression" and kind(_function(expression.windowFunction())) in _FREQUENT:
+            self._check_frequent(_function(expression.windowFunction()), True)
+        aggregate = name in (
+            *_SETS,
+            "CollectList",
+            "ListAgg",
+            "AggregateExpression",
+            "WindowExpression",
+        )
+        children = children_of(expression)
+        if not aggregate and not expression.deterministic() and all(c.deterministic() for c in children):
+            self._refuse(
+                expression,
+                f"{_called(expression)} gives another value each time it is evaluated",
+                hint="compute it before the row is appended, and keep it in a column",
+            )
+        # what a window function makes of the order of rows is judged with its window, by `_window`
+        sorts = name in ("SortArray", "ArraySort", "WindowExpression")
+        for child in children:
+            self._check(
+                child, inside_sort=sorts or (inside_sort and name in ("AggregateExpression", "Alias"))
+            )
+
+    def _check_maps(self, plan: Jvm) -> None:
+        """Spark sorts maps to group by them, in code that reads 0 where a number is NULL, if it is compiled."""
+        for key in items(plan.groupingExpressions()):
+            if _loses_nulls(json.loads(key.dataType().json())):
+                self._refuse(
+                    key,
+                    "Spark takes NULL for 0 in maps of numbers or times that it groups by",
+                    hint="group by its entries: GROUP BY sort_array(map_entries(m))",
+                )
+
+    def _check_distinct(self, expression: Jvm) -> None:
+        for argument in children_of(expression.aggregateFunction()):
+            if not self._orderable(argument):
+                self._refuse(
+                    argument,
+                    "maps have no order, so which of them are equal is not known",
+                    hint="take the entries: sort_array(map_entries(m))",
+                )
+
+    def _check_clocks_in_text(self, expression: Jvm) -> None:
+        """`CAST('now' AS TIMESTAMP)` is `now()`."""
+        if kind(expression) not in ("Cast", "ParseToDate", "ParseToTimestamp"):
+            return
+        told = children_of(expression)[0]
+        if expression.dataType().typeName() not in _TIMES or told.dataType().typeName() != "string":
+            return
+        if told.foldable() and (text := self._value(told)) is not None and SOON.match(str(text)):
+            self._refuse(
+                expression,
+                f"'{text}' as a time depends on the current time, so the view would change without any new record",
+                hint="use a column, such as the topic's time column",
+            )
+
+    def _check_encrypted(self, expression: Jvm) -> None:
+        """Without an initialization vector a random one is used, though Spark calls the result deterministic."""
+        _, _, mode, _, vector, _ = children_of(expression)
+        plain = mode.foldable() and str(self._value(mode)).upper() == "ECB"
+        if not plain and not (vector.foldable() and self._value(vector)):
+            self._refuse(
+                expression,
+                f"{_called(expression)} gives another value each time it is evaluated, with a random initialization vector",
+                hint="say one that is constant, the fifth argument; or encrypt before the row is appended",
+            )
+
+    def _value(self, constant: Jvm) -> Any:
+        """What an expression over nothing is; None also where it fails."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            return constant.eval(None)
+        except (Py4JError, PySparkException):  # as it would wherever it is evaluated
+            return None
+
+    def _check_known(self, expression: Jvm) -> None:
+        function = expression.windowFunction()
+        if kind(function) not in (*_OF_WINDOWS, *_ANY_VALUE, "AggregateExpression"):
+            self._refuse(
+                expression,
+                f"{_called(function)} may give another value where rows are equal in the order of its window",
+                hint="docs/sql.md lists the window functions that work, such as lag()",
+            )
+
+    def _check_frequent(self, expression: Jvm, exactly: bool) -> None:
+        """Frequent values are known within bounds, and so shown as they are or not at all."""
+        if exactly or kind(expression) != "ApproxTopK":
+            self._refuse(
+                expression,
+                f"{_called(expression)} takes no row back, and what is computed from it has no bound",
+                hint="over a topic without a key, show approx_top_k() as it is; else count by value in a view, and take the first: "
+                "row_number() OVER (PARTITION BY ... ORDER BY n DESC, value) <= k",
+            )
+        wanted, tracked = (e.eval(None) for e in children_of(expression)[1:])
+        if wanted is None or tracked is None or not 1 <= wanted <= tracked <= _TRACKED_MAX:
+            self._refuse(
+                expression,
+                f"{_called(expression)} tells k values from 1, and tracks from k to {_TRACKED_MAX} of them",
+            )
+
+    def _window(self, plan: Jvm) -> Jvm:
+        """Order rows fully for the functions that count rows; leave alone those for which ties are one."""
+        c = self._catalyst
+        by_rows, by_peers = [], []
+        for named in items(plan.windowExpressions()):
+            window: Jvm = _window_expression(named)
+            function = kind(_function(window.windowFunction()))
+            frame = window.windowSpec().frameSpecification()
+            rows = kind(frame) == "SpecifiedWindowFrame" and kind(frame.frameType()) == "RowFrame"
+            ranks = function in ("Rank", "DenseRank", "PercentRank", "CumeDist")
+            if plan.orderSpec().size() == 0:
+                if function in _ROW_SENSITIVE | _PEER_SENSITIVE:
+                    self._refuse(
+                        named,
+                        "this window function counts on an order, and the window has none",
+                        hint="add ORDER BY to the OVER clause",
+                    )
+                by_peers.append(named)
+            elif ranks or (not rows and function not in _PEER_SENSITIVE | _ROW_SENSITIVE):
+                by_peers.append(named)
+            elif not rows and function in _PEER_SENSITIVE:
+                self._refuse(
+                    named,
+                    "this function takes one row of several that are equal in the window's order",
+                    hint="add ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW, or use min or max",
+                )
+            else:
+                by_rows.append(named)
+        if not by_rows:
+            return plan
+        order = self._total(plan.orderSpec(), plan.child())
+        retold = []
+        for named in by_rows:
+            window = _window_expression(named)
+            spec = window.windowSpec()
+            fixed = window.copy(
+                window.windowFunction(), spec.copy(spec.partitionSpec(), order, spec.frameSpecification())
+            )
+
+            def ordered(e: Jvm, fixed: Jvm = fixed) -> Jvm | None:
+                return fixed if kind(e) == "WindowExpression" else None
+
+            retold.append(c.alias(c.rewritten(named.child(), ordered), named.name(), like=named))
+        result = plan.copy(c.seq(retold), plan.partitionSpec(), order, plan.child(), c.none())
+        if by_peers:
+            output = [
+                *items(plan.child().output()),
+                *(n.toAttribute() for n in items(plan.windowExpressions())),
+            ]
+            peers = plan.copy(c.seq(by_peers), plan.partitionSpec(), plan.orderSpec(), result, c.none())
+            result = c.plans.Project(c.seq(output), peers)
+        return result
+
+    def _total(self, order: Jvm, child: Jvm) -> Jvm:
+        """An order with the remaining columns of the input appended."""
+        c = self._catalyst
+        given = items(order)
+        named = {identity(o.child()) for o in given if kind(o.child()) == "AttributeReference"}
+        rest = [
+            self._ascending(a) for a in output_of(child) if identity(a) not in named and self._orderable(a)
+        ]
+        return c.seq([*given, *rest])
+
+    def _limit_next_to_sort(self, plan: Jvm) -> Jvm:
+        """LIMIT over a projection of a sort, as a projection of LIMIT over the sort.
+
+        Spark makes a correlated LIMIT a rank by the order of the sort right below it, and by none if that is hidden.
+        """
+        c = self._catalyst
+        local = plan.child()
+        if kind(local) != "LocalLimit" or kind(local.child()) != "Project":
+            return plan
+        project = local.child()
+        if kind(project.child()) != "Sort":
+            return plan
+        limited = plan.withNewChildren(c.seq([local.withNewChildren(c.seq([project.child()]))]))
+        return project.withNewChildren(c.seq([limited]))
+
+    def _ordered_aggregates(self, plan: Jvm) -> Jvm:
+        c = self._catalyst
+
+        def ordered(e: Jvm) -> Jvm | None:
+            if kind(e) == "ArraySort":
+                return self._presorted(e)
+            return self._total_list(e) if kind(e) == "ListAgg" else self._sorted_set(e)
+
+        outputs = [c.rewritten(e, ordered) for e in items(plan.aggregateExpressions())]
+        return plan.copy(plan.groupingExpressions(), c.seq(outputs), plan.child(), c.none())
+
+    def _sorted_window_sets(self, plan: Jvm) -> Jvm:
+        """`collect_set(...) OVER (...)` sorted too."""
+        c = self._catalyst
+
+        def sorted_set(e: Jvm) -> Jvm | None:
+            if kind(e) != "WindowExpression" or self._sorted_set(e.windowFunction()) is None:
+                return None
+            return c.expressions.SortArray(e)
+
+        functions = [c.rewritten(e, sorted_set) for e in items(plan.windowExpressions())]
+        return plan.copy(c.seq(functions), plan.partitionSpec(), plan.orderSpec(), plan.child(), c.none())
+
+    def _total_list(self, e: Jvm) -> Jvm:
+        """A list whose order leaves ties, with equal ones ordered by the value that is listed."""
+        order, value = items(e.orderExpressions()), e.child()
+        if any(o.child().canonicalized().equals(value.canonicalized()) for o in order):
+            return e
+        total = self._catalyst.seq([*order, self._ascending(value)])
+        return e.copy(value, e.delimiter(), total, e.mutableAggBufferOffset(), e.inputAggBufferOffset())
+
+    def _presorted(self, e: Jvm) -> Jvm | None:
+        """A list that a comparison of the user's sorts, which may find equal what is not: those stay in the order that
+        they have, since the sort is stable, so they are given the order of their values before."""
+        listed, comparison = children_of(e)
+        if kind(listed) != "AggregateExpression" or kind(listed.aggregateFunction()) != "CollectList":
+            return None
+        if not self._orderable(listed.aggregateFunction()):
+            self._refuse(e, "maps have no order, so a list of them has none", hint="list their entries")
+        return e.withNewChildren(
+            self._catalyst.seq([self._catalyst.expressions.SortArray(listed), comparison])
+        )
+
+    def _ascending(self, e: Jvm) -> Jvm:
+        expressions = self._catalyst.expressions
+        ascending, nulls_first = module(expressions, "Ascending"), module(expressions, "NullsFirst")
+        return expressions.SortOrder(e, ascending, nulls_first, self._catalyst.seq([]))
+
+    def _sorted_set(self, e: Jvm) -> Jvm | None:
+        if kind(e) != "AggregateExpression" or kind(e.aggregateFunction()) not in _SETS:
+            return None
+        if not self._orderable(e.aggregateFunction().child()):
+            self._refuse(e, "maps have no order, so a set of them has none", hint="collect their entries")
+        return self._catalyst.expressions.SortArray(e)
+
+    def _orderable(self, expression: Jvm) -> bool:
+        return is_orderable(self._catalyst, expression)
+
+
+def _unsorted(expression: Jvm) -> set[int]:
+    """The attributes of an expression, but for those that it sorts."""
+    if kind(expression) == "AttributeReference":
+        return {identity(expression)}
+    if kind(expression) in ("SortArray", "ArraySort"):
+        return set()
+    return set().union(*(_unsorted(c) for c in children_of(expression)), set())
+
+
+def _loses_nulls(data_type: Any) -> bool:
+    """Whether a type, in its JSON form, has maps in it with values that may be NULL and have a fixed width."""
+    match data_type:
+        case {"type": "map", "valueType": str(value), "valueContainsNull": True} if value not in _POINTED:
+            return not value.startswith(("decimal", "string", "char", "varchar"))
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return _loses_nulls(key) or _loses_nulls(value)
+        case {"type": "array", "elementType": element}:
+            return _loses_nulls(element)
+        case {"type": "struct", "fields": fields}:
+            return any(_loses_nulls(field["type"]) for field in fields)
+    return False
+
+
+def _is_subquery(expression: Jvm) -> bool:
+    return kind(expression) in ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
+
+
+def _window_expression(named: Jvm) -> Jvm:
+    return find(named, lambda e: kind(e) == "WindowExpression")
+
+
+def _function(expression: Jvm) -> Jvm:
+    return expression.aggregateFunction() if kind(expression) == "AggregateExpression" else expression
+
+
+def _called(expression: Jvm) -> str:
+    return str(expression.prettyName()) + "()"

@@ -1,0 +1,190 @@
+"""Versions of a topic's rows in a parsed plan: FOR SYSTEM_TIME AS OF, FOR SYSTEM_VERSION AS OF, and `customers.versions`.
+
+    FROM orders o JOIN customers FOR SYSTEM_TIME AS OF o.at AS c ON o.customer = c.id
+
+becomes a join with all versions of `customers`, of which the one is meant that is valid at the row's own time:
+
+    FROM orders o JOIN customers.versions AS c
+      ON o.customer = c.id AND c._valid_from <= o.at AND (c._valid_to IS NULL OR o.at < c._valid_to)
+
+and for AS OF a version the condition is `c._version = o.customer_version`. Where that time or version is a constant, it is a
+filter of the versions instead, and may stand wherever a relation may. What stands behind AS OF comes as a quoted text: see
+`headwater.sql.system_time`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from headwater.plan.relations.metadata_columns import VERSIONED, versions_of
+from headwater.plan.rewrite.relation_names import Opened, RelationNames
+from headwater.spark.catalyst import Catalyst, Jvm, Refuse, find, items, kind, module, output_of
+from headwater.sql.ordered_aggregates import Spelled
+from headwater.sql.system_time import VERSIONS
+
+_JOINS = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
+_FORM = "write ... o JOIN customers FOR SYSTEM_TIME AS OF o.at AS c ON o.customer_id = c.id"
+_NOT_A_NEWLINE = re.compile(r"[^\n]")
+
+Unversioned = tuple[str, str]
+"""Why something has no versions, and what to do about it."""
+
+
+class _Travel(NamedTuple):
+    """A relation with AS OF, as it was parsed."""
+
+    plan: Jvm
+    """The clause."""
+    alias: str | None
+
+
+class VersionedNames(RelationNames):
+    """Puts relations in the place of their names, and versions in the place of those with AS OF."""
+
+    def __init__(
+        self,
+        catalyst: Catalyst,
+        relations: Mapping[str, Opened],
+        dotted: Iterable[str],
+        versions: Mapping[str, Opened | Unversioned],
+        spelled: Spelled,
+        refuse: Refuse,
+    ) -> None:
+        """`versions`: of the topics and views that a query may read the versions of; `spelled`: the query."""
+        super().__init__(catalyst, relations, dotted)
+        self._versions = {name.lower(): (name, opened) for name, opened in versions.items()}
+        self._spelled = spelled
+        self._refuse = refuse
+
+    def _is_needed(self) -> bool:
+        return super()._is_needed() or bool(self._versions)
+
+    def _plan(self, plan: Jvm) -> Jvm:
+        if kind(plan) == "Join" and (travel := _travel(plan.right())) is not None:
+            return self._joined(plan, travel)
+        if (travel := _travel(plan)) is not None:
+            return self._constant(travel)
+        if (named := self._all_versions(plan)) is not None:
+            return named
+        return super()._plan(plan)
+
+    def _all_versions(self, plan: Jvm) -> Jvm | None:
+        """The versions of a topic, where a query names them as a relation."""
+        aliased = kind(plan) == "SubqueryAlias"
+        relation = plan.child() if aliased else plan
+        if kind(relation) != "UnresolvedRelation":
+            return None
+        parts = items(relation.multipartIdentifier())
+        if len(parts) != 2 or parts[1].lower() != VERSIONS:
+            return None
+        found = self._found(relation, parts[0])
+        return None if found is None else self._shown(*found, [plan.alias()] if aliased else parts)
+
+    def _found(self, told: Jvm, name: str) -> tuple[str, Opened] | None:
+        """The versions of a topic, and what they are called; None if there is no such topic, which is for Spark to say."""
+        known = self._versions.get(name.lower())
+        if known is None:
+            return None
+        self.met.add(known[0])
+        if not isinstance(known[1], Opened):
+            reason, hint = known[1]
+            self._refuse(told, reason, hint=hint)
+        return versions_of(known[0]), known[1]
+
+    def _opened(self, travel: _Travel) -> tuple[tuple[str, Opened] | None, str]:
+        """The versions that a relation with AS OF is of, and what it is called in the query."""
+        parts = items(travel.plan.relation().multipartIdentifier())
+        found = self._found(travel.plan, parts[0]) if len(parts) == 1 else None
+        return found, travel.alias or parts[-1]
+
+    def _joined(self, plan: Jvm, travel: _Travel) -> Jvm:
+        """A join with the version that is valid at the time of each row of the other side."""
+        c = self._c
+        wanted = self._wanted(travel)
+        left = self._plan(plan.left())
+        if not _refers(wanted):
+            right, condition = self._constant(travel), plan.condition()
+        else:
+            join = kind(plan.joinType())
+            if join in ("UsingJoin", "NaturalJoin"):
+                self._refuse(travel.plan, "a join AS OF the time of a row has a condition ON", hint=_FORM)
+            if join not in _JOINS:
+                told = plan.joinType().sql().lower()
+                self._refuse(
+                    travel.plan,
+                    f"a {told} join AS OF the time of a row has no meaning for versions that no row is of",
+                    hint="JOIN and LEFT JOIN have the versions on their right side",
+                )
+            found, qualifier = self._opened(travel)
+            if found is None:
+                return plan.withNewChildren(c.seq([left, travel.plan.relation()]))
+            right = self._shown(*found, [qualifier])
+            # not by name: an alias can be the name of a column of the other side, which Spark would look into
+            lanes = output_of(right.child())[-len(VERSIONED) :]
+            mine = self._condition(travel, lanes, wanted)
+            whole = mine if plan.condition().isEmpty() else c.expressions.And(plan.condition().get(), mine)
+            condition = module(c.jvm.scala, "Some").apply(whole)
+        return self._subqueries(plan.copy(left, right, plan.joinType(), condition, plan.hint()))
+
+    def _constant(self, travel: _Travel) -> Jvm:
+        """The versions that were valid at one time, or one version."""
+        wanted = self._wanted(travel)
+        if _refers(wanted):
+            self._refuse(
+                travel.plan,
+                "AS OF the time of another relation's rows belongs to a join with that relation, on its right side",
+                hint=_FORM,
+            )
+        found, qualifier = self._opened(travel)
+        if found is None:
+            relation = travel.plan.relation()
+            return relation if travel.alias is None else self._c.plans.SubqueryAlias(travel.alias, relation)
+        width = len(VERSIONED)
+        return self._shown(
+            *found, [qualifier], lambda columns: self._condition(travel, columns[-width:], wanted)
+        )
+
+    def _condition(self, travel: _Travel, lanes: Sequence[Jvm], wanted: Jvm) -> Jvm:
+        """Which version is meant, by the columns that say when it was valid and what it is known by."""
+        e = self._c.expressions
+        valid_from, valid_to, version = lanes
+        if travel.plan.version().isDefined():
+            return e.EqualTo(version, wanted)
+        begun = e.LessThanOrEqual(valid_from, wanted)
+        return e.And(begun, e.Or(e.IsNull(valid_to), e.LessThan(wanted, valid_to)))
+
+    def _wanted(self, travel: _Travel) -> Jvm:
+        """What AS OF says: the expression that stands in quotes in what Spark was given."""
+        stop = travel.plan.origin().stopIndex()
+        end = stop.get() if stop.isDefined() else None
+        clause = next((clause for clause in self._spelled.quoted if clause.end == end), None)
+        if clause is None:
+            self._refuse(travel.plan, "versions are read FOR SYSTEM_TIME AS OF a time", hint=_FORM)
+        text = self._spelled.text
+        # behind as many blanks, so that Spark points to places in the whole
+        padded = _NOT_A_NEWLINE.sub(" ", text[: clause.start]) + text[clause.start : clause.end]
+        return self._c.session.sessionState().sqlParser().parseExpression(padded)
+
+
+def _travel(plan: Jvm) -> _Travel | None:
+    """A relation with AS OF, with its alias if it has one."""
+    if kind(plan) == "RelationTimeTravel":
+        return _Travel(plan, None)
+    if kind(plan) == "SubqueryAlias" and kind(plan.child()) == "RelationTimeTravel":
+        return _Travel(plan.child(), plan.alias())
+    return None
+
+
+def _refers(expression: Jvm) -> bool:
+    """Whether an expression that was parsed looks at anything but itself."""
+    return find(expression, lambda e: kind(e) in ("UnresolvedAttribute", "ScalarSubquery")) is not None
+
+
+def view_without_versions(name: str) -> Unversioned:
+    """Why a view has no versions."""
+    return (
+        f"view {name!r} has no versions: those of a topic with a PRIMARY KEY can be read",
+        "ws.query(..., as_of=tick) reads a view as it was",
+    )

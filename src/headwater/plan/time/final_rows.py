@@ -1,0 +1,46 @@
+"""Final rows in a plan: two columns say which watermarks must have reached what time before a row is shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headwater.plan.relations.relations import Times
+from headwater.plan.time.late_policy import CLOSE, DOMAIN
+from headwater.plan.time.time_expressions import field, micros, number, plus
+from headwater.plan.time.timed_plan import TimedNode
+from headwater.plan.time.timing_context import TimingContext
+from headwater.spark.catalyst import Jvm, output_of
+
+Closes = tuple[Jvm, frozenset[str] | Jvm]
+"""The time, and the topics whose watermarks must have reached it, or an expression of the number of these."""
+
+
+def closes(context: TimingContext, key: Jvm, times: Times) -> tuple[Jvm, frozenset[str]]:
+    """When a group of this key is final."""
+    c = context.catalyst
+    if times.window:
+        return plus(c, micros(c, field(c, key, 1)), times.slack_us), times.domain
+    return plus(c, micros(c, key), times.slack_us + 1), times.domain
+
+
+def closing_columns(context: TimingContext, closes: Closes) -> tuple[Jvm, Jvm]:
+    """The columns CLOSE and DOMAIN."""
+    c = context.catalyst
+    at, domain = closes
+    which = number(c, domain_number(context, domain)) if isinstance(domain, frozenset) else domain
+    return c.alias(at, CLOSE), c.alias(which, DOMAIN)
+
+
+def closed(context: TimingContext, seen: TimedNode, closes: Closes) -> TimedNode:
+    """The same rows, with when they are final."""
+    c = context.catalyst
+    carried = closing_columns(context, closes)
+    made = c.plans.Project(c.seq([*output_of(seen.plan), *carried]), seen.plan)
+    return replace(seen, plan=made, carried=tuple(e.toAttribute() for e in carried), is_closing=True)
+
+
+def domain_number(context: TimingContext, topics: frozenset[str]) -> int:
+    """The number by which DOMAIN tells of topics."""
+    if topics not in context.domains:
+        context.domains.append(topics)
+    return context.domains.index(topics)

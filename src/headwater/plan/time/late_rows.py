@@ -1,0 +1,143 @@
+"""Late rows in a plan: what is left out where rows of a topic get their window, and kept as a plan of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NoReturn
+
+from headwater.plan.relations.metadata_columns import table_topic
+from headwater.plan.relations.relations import Relation
+from headwater.plan.rewrite.cumulate_window import ending_after
+from headwater.plan.time.late_policy import POSITION, WATERMARK
+from headwater.plan.time.time_expressions import coalesced, field, long, micros, no_time, number, plus
+from headwater.plan.time.timed_plan import (
+    ARRIVAL,
+    SESSION,
+    LatePlan,
+    Stream,
+    TimedNode,
+    has_windows_by_arrival,
+)
+from headwater.plan.time.timing_context import TimingContext
+from headwater.spark.catalyst import Jvm, identity, module
+
+
+def admitted(context: TimingContext, seen: TimedNode, by: Jvm) -> TimedNode:
+    """The rows of a topic that are not late for a window, or at a time; the others are kept apart."""
+    c, stream = context.catalyst, seen.stream
+    assert stream is not None
+    known = seen.times[identity(by)]
+    watermark = micros(c, stream.hidden[WATERMARK])
+    allowed = context.policy.options.correct_for_us or 0
+    start, end = no_time(c), no_time(c)
+    time = by
+    late = None
+    if by.metadata().contains(SESSION):
+        time = field(c, by, 0)
+    elif known.window:
+        start, end = field(c, by, 0), field(c, by, 1)
+        late = c.expressions.LessThanOrEqual(plus(c, micros(c, end), allowed), watermark)
+        time = _stream_time(context, seen)
+    if late is None:
+        late = c.expressions.LessThan(plus(c, micros(c, time), allowed), watermark)
+    late = coalesced(c, _not_replayed(context, late, stream))
+    behind = c.expressions.LessThan(micros(c, time), watermark)
+    told = [
+        *stream.columns,
+        *(stream.hidden[name] for name in (*POSITION, WATERMARK)),
+        c.alias(start, "_window_start"),
+        c.alias(end, "_window_end"),
+        c.alias(time, "_time"),
+        c.alias(late, "_late"),
+    ]
+    plan = c.plans.Project(c.seq(told), c.plans.Filter(behind, seen.plan))
+    context.late.append(LatePlan(stream.name, plan))
+    on_time = ending_after(c, seen.plan, by, _limit(context, stream)) if known.window else None
+    if on_time is None:
+        on_time = c.plans.Filter(c.expressions.Not(late), seen.plan)
+    return replace(seen, plan=on_time, stream=None, carried=(), is_left_out=True)
+
+
+def _not_replayed(context: TimingContext, late: Jvm, stream: Stream) -> Jvm:
+    """Rows that were given back are not late."""
+    c = context.catalyst
+    for given in _given_back(context, stream):
+        late = c.expressions.And(late, c.expressions.Not(given))
+    return late
+
+
+def _limit(context: TimingContext, stream: Stream) -> Jvm:
+    """The end up to which windows are late, in microseconds; NULL where none is."""
+    c = context.catalyst
+    allowed = context.policy.options.correct_for_us or 0
+    limit = plus(c, micros(c, stream.hidden[WATERMARK]), -allowed)
+    none = module(c.expressions, "Literal").create(None, limit.dataType())
+    for given in _given_back(context, stream):
+        limit = c.expressions.If(given, none, limit)
+    return limit
+
+
+def _given_back(context: TimingContext, stream: Stream) -> Iterator[Jvm]:
+    """Whether a row was given back, by partition."""
+    c = context.catalyst
+    e = c.expressions
+    for partition, end in sorted(context.policy.replayed.get(stream.name, {}).items()):
+        own = e.EqualTo(stream.hidden["_partition"], number(c, partition))
+        yield e.And(own, e.LessThan(stream.hidden["_offset"], long(c, end)))
+
+
+def _stream_time(context: TimingContext, seen: TimedNode) -> Jvm:
+    assert seen.stream is not None
+    relation = context.relations[seen.stream.name]
+    return next(a for a in seen.stream.columns if a.name() in relation.times)
+
+
+def refuse_never_late(context: TimingContext, plan: Jvm) -> None:
+    """Refuse a query that reads no topic whose rows can be late: there is nothing for the policy to leave out."""
+    read = [context.relations[name] for name in dict.fromkeys(context.mentions)]
+    if any(relation.is_stream for relation in read):
+        return
+    told = [_why_never_late(relation) for relation in read] or ["this query reads no topic"]
+    views = [relation.name for relation in read if _is_view(relation)]
+    hint = "leave the option out"
+    if views:
+        hint += f" here; it is for {views[0]}, or for a view below it, where a topic is read"
+    elif any(relation.append_only for relation in read):
+        hint += ", or make a topic that has a WATERMARK"
+    context.refuse(
+        plan,
+        f"{context.policy.told} is for rows of a topic that come too late, and {', and '.join(told)}",
+        hint=hint,
+    )
+
+
+def refuse_timeless(context: TimingContext, plan: Jvm) -> NoReturn:
+    """Refuse a query in which rows of a topic have no window by which they can be late."""
+    if has_windows_by_arrival(plan):
+        context.refuse(
+            plan,
+            f"{context.policy.told} is for rows that come too late, and no row is late by {ARRIVAL}, which is when it came",
+            hint="use the topic's WATERMARK column, or leave the option out",
+        )
+    context.refuse(
+        plan,
+        f"{context.policy.told} is for rows that come too late for a window, and here rows of a topic "
+        "have none by their event time",
+        hint="group by window(), session_window() or cumulate_window() of the topic's WATERMARK column, use OVER "
+        "(... ORDER BY it RANGE ...) or join within bounds on it, over the topic itself; or leave the option out",
+    )
+
+
+def _is_view(relation: Relation) -> bool:
+    return relation.versions is None and not relation.is_versions
+
+
+def _why_never_late(relation: Relation) -> str:
+    """What is the case with something that a query reads, where its rows are never late."""
+    if _is_view(relation):
+        return f"{relation.name} is a view: which rows were late was decided where it reads its topics"
+    if relation.append_only:
+        return f"topic {relation.name} has no WATERMARK, so that none of its rows is late"
+    name = table_topic(relation.name) if relation.is_versions else relation.name
+    return f"{name} is a table: whenever a newer row comes, it replaces the older one of its key"

@@ -1,0 +1,153 @@
+"""Versions of a table's rows in views that leave late rows out: they are made of the records that are not late.
+
+A record of a table that begins to be valid before the watermark that it met would change what was joined already. So
+`customers.versions`, however it is read, is in such a view not the relation that all share, but this, over its records:
+
+    SELECT *, lead(_valid_from) OVER (PARTITION BY <key> ORDER BY _valid_from, _offset) AS _valid_to
+    FROM (SELECT *, coalesce(<WATERMARK column>, _source_time, _appended_at) AS _valid_from FROM <records>)
+    WHERE NOT _valid_from + correct_for < _watermark
+
+less the tombstones, which may be late like any other. From it follows how far back versions are needed. Records that come
+begin at the watermark W of the table or later: of each key the newest before W can still be ended, and older ones are as
+they stay. A row of time t is joined as it stays once W is past t; a version that ended at e is found by no row any more
+once the watermarks of both sides have reached e. All of this holds as long as nobody looks at when a version ends, which
+may be long after rows were joined with it.
+"""
+
+from __future__ import annotations
+
+from headwater.core.types import quote
+from headwater.plan.relations.metadata_columns import VERSIONED, table_topic
+from headwater.plan.relations.relations import Relation
+from headwater.plan.relations.time_bounds import TimeRange, moved, terms
+from headwater.plan.time.late_rows import admitted
+from headwater.plan.time.timed_plan import AsOfJoin, Stream, TimedNode, VersionMention
+from headwater.plan.time.timing_context import TimingContext
+from headwater.spark.catalyst import Jvm, children_of, identity, items, kind, module, option, output_of
+
+_VALID_FROM, _VALID_TO, _VERSION = VERSIONED.names
+
+
+def has_on_time_versions(context: TimingContext, relation: Relation) -> bool:
+    """Whether a relation is one of versions, of which this view leaves out those that come late."""
+    return context.policy.leaves_out and relation.is_versions and bool(relation.times)
+
+
+def on_time_versions(context: TimingContext, plan: Jvm, relation: Relation) -> Jvm:
+    """A place that reads versions, with those of records that are not late in their stead."""
+    c, topic = context.catalyst, table_topic(relation.name)
+    table = context.relations[topic]
+    assert context.changelog is not None
+    assert table.versions is not None
+    records = context.changelog(topic)
+    columns = output_of(records)
+    width, named = len(table.schema), {a.name(): a for a in columns}
+    timestamp = module(c.jvm.org.apache.spark.sql.types, "TimestampType")
+    times = [c.cast(named[name], timestamp) for name in table.versions.begins if name in named]
+    begin = c.alias(c.expressions.Coalesce(c.seq(times)), _VALID_FROM)
+    begun = c.plans.Project(c.seq([*columns, begin]), records)
+    at = begin.toAttribute()
+    stream = Stream(topic, tuple(columns[:width]), {a.name(): a for a in columns[width:]})
+    on_time = admitted(context, TimedNode(begun, {identity(at): relation.times[_VALID_FROM]}, stream), at)
+    context.expire("Window", at, [topic], 0)
+    keys = ", ".join(quote(table.schema.field(k).name) for k in table.versions.key)
+    ends = f"lead({_VALID_FROM}) OVER (PARTITION BY {keys} ORDER BY {_VALID_FROM}, _offset) AS {_VALID_TO}"
+    known = f"concat(_partition, ':', _offset) AS {_VERSION}"
+    spans = c.dataset(on_time.plan).selectExpr(c.seq(["*", ends, known])).where("_op <> 'delete'")
+    made = spans.queryExecution().analyzed()
+    found = {a.name(): a for a in output_of(made)}
+    given = items(plan.projectList())
+    shown = {e.child().name(): identity(e) for e in given}
+    context.version_mentions.append(VersionMention(plan, relation.name, shown[_VALID_FROM], shown[_VALID_TO]))
+    return plan.copy(c.seq(e.withNewChildren(c.seq([found[e.child().name()]])) for e in given), made)
+
+
+def note_as_of(
+    context: TimingContext, plan: Jvm, left: TimedNode, right: TimedNode, bounds: TimeRange
+) -> bool:
+    """Whether a join is with the versions that are valid at a time of the left side's rows; it is noted then."""
+    mention = next((m for m in context.version_mentions if m.begin == identity(bounds.right)), None)
+    if mention is None or bounds.most is None:
+        return False
+    for term, defined in terms(option(plan.condition()), {}):
+        if kind(term) != "Or":
+            continue
+        end = next((e.child() for e in children_of(term) if kind(e) == "IsNull"), None)
+        less = next((children_of(e) for e in children_of(term) if kind(e) == "LessThan"), None)
+        if end is None or less is None or kind(end) != "AttributeReference":
+            continue
+        point = moved(less[0], defined)
+        if identity(end) != mention.end or not end.semanticEquals(less[1]) or point is None:
+            continue
+        if (identity(point[0]), point[1]) == (identity(bounds.left), bounds.most):
+            times = left.times[identity(bounds.left)]
+            domains = times.domain, right.times[identity(bounds.right)].domain
+            more = times.slack_us, left.is_left_out
+            context.as_of_joins.append(AsOfJoin(mention, bounds, end, *domains, *more))
+            return True
+    return False
+
+
+def settle_versions(context: TimingContext, plan: Jvm) -> None:
+    """Have the state of joins expire where nobody looks at when versions end; where only final rows are shown, and
+    never taken back, refuse to look at that, and versions that may come, or end, at any time."""
+    settled = [join for join in context.as_of_joins if not _is_read(plan, {join.mention.end})]
+    if context.policy.emits:
+        for mention in context.version_mentions:
+            if not any(join.mention is mention for join in context.as_of_joins):
+                _refuse_changing(context, mention, f"rows of {mention.relation} can be taken back")
+            if not any(join.mention is mention for join in settled):
+                told = f"{_VALID_TO} of {mention.relation} changes when the next version comes"
+                _refuse_changing(context, mention, told)
+    if len(settled) < len(context.as_of_joins):
+        return  # rows of one join may be those of the next, and change with when a version ends
+    # the optimizer may take several joins in another order: what one of them needs is kept for all
+    topics = sorted(frozenset().union(*(join.left | join.right for join in settled)))
+    slack = max((max(join.slack_us, join.bounds.most or 0) for join in settled), default=0)
+    for join in settled:
+        assert join.bounds.most is not None
+        if join.is_left_out:
+            of_left = sorted(join.right) if len(settled) == len(join.left) == 1 else topics
+            context.expire("Join", join.bounds.left, of_left, slack + 1)
+            context.expire("Join", join.end, topics, max(0, slack - join.bounds.most))
+
+
+def _refuse_changing(context: TimingContext, mention: VersionMention, why: str) -> None:
+    if context.policy.options.late == "correct":
+        return
+    context.refuse(
+        mention.plan,
+        f"{context.policy.told} and EMIT ON WINDOW CLOSE make a view to which rows are only ever added, and {why}",
+        hint="join the version that is valid at a row's own time, and do not show when it ends; or leave one of "
+        "the two out",
+    )
+
+
+def _is_read(plan: Jvm, columns: set[int]) -> bool:
+    """Whether a plan shows columns, or reads them anywhere but in one term of a join; also by other names."""
+    return _times_read(plan, columns) > 1 or any(identity(a) in columns for a in output_of(plan))
+
+
+def _times_read(plan: Jvm, columns: set[int]) -> int:
+    """How often columns are read; adds the other names that they get."""
+    count, name = sum(_times_read(child, columns) for child in children_of(plan)), kind(plan)
+    for expression in items(plan.expressions()):
+        if name == "Project" and kind(expression) == "AttributeReference":
+            continue
+        if not _refers(expression, columns):
+            continue
+        if name == "Project" and kind(expression) == "Alias" and _is_column(expression.child()):
+            columns.add(identity(expression))
+        elif name == "Join":
+            count += sum(1 for term, _ in terms(expression, {}) if _refers(term, columns))
+        else:
+            count += 2  # more often than in a join alone
+    return count
+
+
+def _refers(expression: Jvm, columns: set[int]) -> bool:
+    return any(identity(a) in columns for a in items(expression.references().toSeq()))
+
+
+def _is_column(expression: Jvm) -> bool:
+    return kind(expression) == "AttributeReference"

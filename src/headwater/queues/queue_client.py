@@ -1,0 +1,429 @@
+"""One process's part in a queue: what its threads ask for is written in shared appends, and what came of it is folded.
+
+There is no coordinator: a record is appended blindly, and all who fold the records agree on what it did (`state`). Whoever of this
+process comes first writes for all that wait by then, so that they share a commit; appends of several processes share syncs in
+the log. Claims are visible at once and not synced by themselves: a claim that is lost with the power was never made. What an
+acknowledgement, or another change, answers is synced with everything before it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.core.clock import Clock, Microseconds
+from headwater.core.errors import ConflictError, GapError
+from headwater.core.group_commit import GroupCommit, Request
+from headwater.core.positions import Receipt
+from headwater.log.protocol import Append, CursorMove, Entry, Log
+from headwater.queues import queue_checkpoint
+from headwater.queues.encrypted_messages import opened
+from headwater.queues.message_positions import Places
+from headwater.queues.prefetch import Window
+from headwater.queues.queue_dead_letters import letters_of
+from headwater.queues.queue_definition import QueueDefinition, entry_of
+from headwater.queues.queue_records import SCHEMA, Op, from_batch, to_batch
+from headwater.queues.queue_state import Grant, OperationOutcome, QueueState
+
+CHECKPOINT_OPS = 2_000
+"""A checkpoint is written after so many records, or half as many as there are open messages if that is more."""
+SPARE = 64
+"""So many more messages than it wants a claim names, in case others are quicker."""
+FLOORS_EVERY_MS = 200.0
+"""The cursor that holds retention back is moved on at most so often."""
+BURY_ATTEMPTS = 20
+"""Letters are written by who has seen every record before; if others write all the time, with the next that is asked for."""
+CLOSE_S = 10.0
+"""So long closing waits for what handlers are doing."""
+POSITION = "state"
+"""The cursor on the queue's own topic: opening begins there."""
+
+
+@dataclass(frozen=True)
+class MessageClaim:
+    """A wish for messages."""
+
+    worker: str
+    count: int
+    span_us: Microseconds
+    deliveries: int
+
+
+class QueueRequest(Request):
+    """What a thread asks for: operations on messages that it holds, and perhaps a claim; and what came of both."""
+
+    def __init__(self, ops: Sequence[Op] = (), claim: MessageClaim | None = None) -> None:
+        super().__init__()
+        self.ops = list(ops)
+        self.claim = claim
+        self.lost: list[tuple[Op, Places]] = []
+        """Of operations, the places that their leases did not hold."""
+        self.granted: Grant | None = None
+        self.rows: pa.Table | None = None
+        self.errors: dict[int, str] = {}
+        self.bodies: dict[int, pa.Table] = {}
+        """Rows that were edited."""
+        self.receipt: Receipt | None = None
+
+
+class Ledger:
+    """What this process knows of a queue. Shared by all its threads."""
+
+    def __init__(self, log: Log, clock: Clock, entry: Entry) -> None:
+        self.queue = QueueDefinition.from_entry(entry)
+        self.sequence = entry.sequence
+        self._log = log
+        self._clock = clock
+        self._gathering = GroupCommit(self._together)
+        self._lock = threading.RLock()
+        self._window = Window(log, self.queue)
+        self._since = 0
+        self._torn = False
+        """While the state is worked on: if it is so before, that was interrupted or has failed."""
+        self._floors_ms = -FLOORS_EVERY_MS
+        topic = log.topic(self.queue.state_topic)
+        self._schema, self._incarnation = topic.row_schema, {topic.name: topic.incarnation}
+        self._state = self._open()
+
+    def submit(self, ask: QueueRequest) -> QueueRequest:
+        """Do what is asked for, with what others ask for at the same time; returns once it is as durable as it must be."""
+        self._gathering.submit(ask)
+        return ask
+
+    def look(self) -> QueueState:
+        """The state by now, for those who only look; not to be changed, and not to be used beside other threads' calls."""
+        with self._lock:
+            self._begin()
+            self._refresh()
+            self._torn = False
+            return self._state
+
+    def locked(self) -> threading.RLock:
+        """What keeps the state still while somebody looks at it."""
+        return self._lock
+
+    def next_due(self) -> Microseconds | None:
+        """When something that is not to be had now will be, as far as is known."""
+        now = self._clock.now_us()
+        with self._lock:
+            due = (self._state.next_due(now), self._window.next_due(now))
+        return min((moment for moment in due if moment is not None), default=None)
+
+    def delayed(self) -> int:
+        """How many fresh messages wait for their time."""
+        with self._lock:
+            self._begin()
+            self._refresh()
+            found = self._window.delayed(self._state, self._clock.now_us(), self._ends())
+            self._torn = False
+            return found
+
+    def peek(self, count: int) -> Places:
+        """The messages that a claim made now would get."""
+        with self._lock:
+            self._begin()
+            self._refresh()
+            places, _ = self._window.candidates(self._state, count, self._clock.now_us(), self._ends())
+            found = places[self._window.rows(places)[1]]
+            self._torn = False
+            return found
+
+    def rows(self, places: Places) -> pa.Table:
+        """The rows of messages that are still in the log."""
+        with self._lock:
+            self._begin()
+            self._window.without_forgotten()
+            found = self._window.rows(places)[0]
+            self._torn = False
+            return found
+
+    def keys_of(self, rows: pa.RecordBatch) -> Places | None:
+        """The hash of each row's key, if the queue is in order."""
+        return self._window.keys_of(rows)
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Called before the state is worked on, which ends with `_torn = False`: what was left in the middle is made again from the log."""
+        if self._torn:
+            self._window = Window(self._log, self.queue)
+            self._state = self._open()
+        self._torn = True
+
+    def _together(self, asks: Sequence[QueueRequest]) -> None:
+        with self._lock:
+            self._begin()
+            self._refresh()
+            self._window.without_forgotten()
+            now = self._clock.now_us()
+            written: list[tuple[Op, QueueRequest | None]] = []
+            for ask in asks:
+                written += [(op, ask) for op in self._checked(ask, now)]
+            lasting = bool(written)
+            written += self._claims(asks, now)
+            gaps = list(self._window.gaps)
+            if gaps:
+                written.append((Op("skip", ranges=tuple(gaps)), None))
+            if not written and self._state.lapsing(now):
+                written.append((Op("skip"), None))  # time passes by records alone
+            if written:
+                self._write(written, lasting=lasting)
+                del self._window.gaps[: len(gaps)]
+            else:
+                self._move_floors()
+            if self._state.dying:
+                self._bury()
+            self._hand_out(asks)
+            self._torn = False
+            for ask in asks:
+                ask.done = True
+
+    def _checked(self, ask: QueueRequest, now: Microseconds) -> Iterator[Op]:
+        """The operations of which something can come; what cannot be is not written at all."""
+        for op in ask.ops:
+            if op.kind not in ("ack", "nack", "release", "extend") or op.lease is None:
+                yield op
+                continue
+            held = self._state.held(op.lease, op.worker, op.places, now)
+            if not held.all():
+                ask.lost.append((op, op.places[~held]))
+            if held.any():
+                yield op if held.all() else replace(op, places=op.places[held])
+
+    def _claims(
+        self, asks: Sequence[QueueRequest], now: Microseconds
+    ) -> list[tuple[Op, QueueRequest | None]]:
+        wishes = [(ask, ask.claim) for ask in asks if ask.claim is not None]
+        wanted = sum(claim.count for _, claim in wishes)
+        if not wanted:
+            return []
+        spare = (wanted if self.queue.key else 3 * wanted) + SPARE
+        places, keys = self._window.candidates(self._state, wanted, now, self._ends(), spare)
+        ops: list[tuple[Op, QueueRequest | None]] = []
+        left = len(places)
+        for ask, claim in wishes:
+            if left <= 0:
+                break
+            op = Op(
+                "claim",
+                worker=claim.worker,
+                count=claim.count,
+                span_us=claim.span_us,
+                deliveries=claim.deliveries,
+            )
+            ops.append((op if ops else replace(op, places=places, keys=keys), ask))
+            left -= claim.count
+        return ops
+
+    def _write(
+        self,
+        written: list[tuple[Op, QueueRequest | None]],
+        *,
+        lasting: bool,
+        letters: dict[str, list[pa.RecordBatch]] | None = None,
+    ) -> None:
+        moves: tuple[CursorMove, ...] = ()
+        if self._since >= max(CHECKPOINT_OPS, self._open_count() // 2):
+            body = queue_checkpoint.encode(self._state)
+            written.insert(0, (Op("checkpoint", lease=self._state.position, body=body), None))
+            moves = (CursorMove(self.queue.state_topic, POSITION, {0: self._state.position}),)
+            lasting, self._floors_ms = True, -FLOORS_EVERY_MS
+        if lasting:
+            moves += self._floor_moves()
+        ops = [op for op, _ in written]
+        batches = {self.queue.state_topic: [to_batch(ops, self._schema)], **(letters or {})}
+        expect = {self.queue.state_topic: {0: self._state.position}} if letters else {}
+        receipt = self._log.append(
+            Append(batches, expect=expect, moves=moves, incarnations=self._incarnation, relaxed=not lasting)
+        )
+        first, end = receipt.positions[self.queue.state_topic][0]
+        if first == self._state.position:
+            at = self._appended_at(first, end)
+            outcomes = [self._fold(op, first + row, at) for row, op in enumerate(ops)]
+        else:
+            outcomes = self._read_to(end)[first - end :]
+        for (op, ask), outcome in zip(written, outcomes, strict=True):
+            if ask is None:
+                continue
+            ask.receipt = receipt
+            if len(outcome.lost):
+                ask.lost.append((op, outcome.lost))
+            if outcome.granted is not None:
+                ask.granted = outcome.granted
+
+    def _appended_at(self, first: int, end: int) -> Microseconds:
+        """When records of this process were appended: what the log says of its last ones, if they are that still."""
+        info = self._log.partitions(self.queue.state_topic)[0]
+        last = info.end == end
+        at = info.last_appended_at if last else self._log.appended_at(self.queue.state_topic, 0, first)
+        assert at is not None
+        return at
+
+    def _bury(self) -> None:
+        """Write the letters of messages that were delivered too often, in one append with the record that says so."""
+        for _ in range(BURY_ATTEMPTS):
+            if not self._state.dying:
+                return
+            places = np.array(sorted(self._state.dying), dtype=np.int64)
+            forgettings = self._window.without_forgotten()
+            rows, there = self._window.rows(places)
+            letters = letters_of(self._log, self.queue, self._state, places[there], rows)
+            if self._window.without_forgotten() == forgettings:  # else values may be encrypted by a new key
+                try:
+                    self._write([(Op("bury", places), None)], lasting=True, letters=letters)
+                    return
+                except ConflictError:  # others wrote: perhaps that these records were excised
+                    pass
+            self._refresh()
+
+    def _hand_out(self, asks: Sequence[QueueRequest]) -> None:
+        """Give each claim the rows that it got. Those that were removed although they are held count as done."""
+        got = [(ask, ask.granted) for ask in asks if ask.granted is not None]
+        if not got:
+            return
+        places = np.concatenate([grant.places for _, grant in got])
+        rows, there = self._window.rows(places)
+        if not there.all():
+            gone = [
+                Op("ack", grant.places[~mine], grant.worker, grant.lease)
+                for (_, grant), mine in zip(got, _split(there, got), strict=True)
+                if not mine.all()
+            ]
+            self._write([(op, None) for op in gone], lasting=True)
+        at = 0
+        for (ask, grant), mine in zip(got, _split(there, got), strict=True):
+            ask.rows = rows.slice(at, int(mine.sum()))
+            at += int(mine.sum())
+            if not mine.all():
+                ask.granted = replace(
+                    grant,
+                    places=grant.places[mine],
+                    until=grant.until[mine],
+                    deliveries=grant.deliveries[mine],
+                    keys=None if grant.keys is None else grant.keys[mine],
+                    open=grant.open[mine],
+                )
+            if self._state.errors or self._state.bodies:
+                mine_places, topic = grant.places[mine].tolist(), self._log.topic(self.queue.topic)
+                errors, bodies = self._state.errors, self._state.bodies
+                ask.errors = {p: errors[p] for p in mine_places if p in errors}
+                ask.bodies = {p: opened(self._log, topic, bodies[p]) for p in mine_places if p in bodies}
+
+    # --- what is done ----------------------------------------------------------------------------------------------
+
+    def _floor_moves(self) -> tuple[CursorMove, ...]:
+        """The cursor that holds retention back, moved to the first messages that are not done; not too often."""
+        now = self._clock.steady_ms()
+        if now - self._floors_ms < FLOORS_EVERY_MS:
+            return ()
+        self._floors_ms = now
+        known = self._log.cursor(self.queue.topic, self.queue.cursor)
+        if known is None:
+            return ()
+        floors = {partition: self._state.floor(partition) for partition in known.positions}
+        moved = {p: offset for p, offset in floors.items() if offset > known.positions[p]}
+        return (CursorMove(self.queue.topic, self.queue.cursor, moved),) if moved else ()
+
+    def _move_floors(self) -> None:
+        for move in self._floor_moves():
+            self._log.move_cursor(move)
+
+    # --- folding ---------------------------------------------------------------------------------------------------
+
+    def _ends(self) -> dict[int, int]:
+        return dict(self._log.ends([self.queue.topic])[self.queue.topic])
+
+    def _open_count(self) -> int:
+        state = self._state
+        return state.leased + len(state.waiting) + len(state.dead) + len(state.dying) + len(state.taken)
+
+    def _open(self) -> QueueState:
+        """The newest checkpoint with the records since."""
+        topic = self.queue.state_topic
+        info, cursor = self._log.partitions(topic)[0], self._log.cursor(topic, POSITION)
+        start = max(info.first, cursor.positions.get(0, 0) if cursor is not None else 0)
+        found = list(self._records(start, info.end))
+        state, bodies = QueueState(), [op for op, _, _ in found if op.kind == "checkpoint"]
+        if bodies:
+            newest = max(bodies, key=lambda op: op.lease or 0)
+            state = queue_checkpoint.decode(newest.body or b"")
+        self._state = state
+        for op, number, at in found:
+            if number >= state.position:
+                self._fold(op, number, at)
+        return state
+
+    def _refresh(self) -> None:
+        end = self._log.ends([self.queue.state_topic])[self.queue.state_topic][0]
+        if end > self._state.position:
+            try:
+                self._read_to(end)
+            except GapError:  # this process slept while others wrote checkpoints and removed what was before
+                self._state = self._open()
+                self._window.let_go()
+
+    def _read_to(self, end: int) -> list[OperationOutcome]:
+        return [self._fold(*record) for record in self._records(self._state.position, end)]
+
+    def _records(self, start: int, end: int) -> Iterator[tuple[Op, int, Microseconds]]:
+        columns = [*SCHEMA.names, "_offset", "_appended_at"]
+        for batch in self._log.read(self.queue.state_topic, 0, start, end, columns):
+            numbers = batch.column("_offset").to_pylist()
+            times = batch.column("_appended_at").cast(pa.int64()).to_pylist()
+            yield from zip(from_batch(batch), numbers, times, strict=True)
+
+    def _fold(self, op: Op, number: int, at: Microseconds) -> OperationOutcome:
+        self._since = 0 if op.kind == "checkpoint" else self._since + 1
+        if op.kind == "gone":
+            self._window.let_go(op.places)
+        return self._state.apply(op, number, at)
+
+
+def _split(mask: np.ndarray, got: Sequence[tuple[QueueRequest, Grant]]) -> list[np.ndarray]:
+    return np.split(mask, np.cumsum([len(grant.places) for _, grant in got])[:-1])
+
+
+class Working(Protocol):
+    """What works on a queue in threads of its own."""
+
+    def stop_soon(self) -> None: ...
+    def end(self, timeout_s: float) -> None: ...
+
+
+class Ledgers:
+    """The ledgers of a workspace, one for each queue: its threads share them."""
+
+    def __init__(self, log: Log, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open: dict[str, Ledger] = {}
+        self.workers: weakref.WeakSet[Working] = weakref.WeakSet()
+        """Those that were begun in this process."""
+        self._pid = os.getpid()
+
+    def close(self) -> None:
+        """Have the workers of this process stop; handlers that take longer leave their messages to others."""
+        working = list(self.workers) if self._pid == os.getpid() else []
+        for worker in working:
+            worker.stop_soon()
+        for worker in working:
+            worker.end(CLOSE_S)
+
+    def of(self, name: str) -> Ledger:
+        """The ledger of a queue, opened if need be; QueueNotFoundError."""
+        entry = entry_of(self._log, name)
+        if self._pid != os.getpid():  # a forked child: its parent's threads may have held the locks
+            self.__init__(self._log, self._clock)  # type: ignore[misc]
+        with self._lock:
+            known = self._open.get(entry.name)
+            if known is None or known.sequence != entry.sequence:
+                known = self._open[entry.name] = Ledger(self._log, self._clock, entry)
+            return known

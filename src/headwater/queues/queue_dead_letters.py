@@ -1,0 +1,75 @@
+"""Messages that were given up: rows of the topic `<queue>.dead`, each with its error; written in the commit that gives it up."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from headwater.catalog.conform import conform
+from headwater.catalog.definitions import define_topic
+from headwater.catalog.rules import FORGOTTEN
+from headwater.core.errors import UsageError
+from headwater.core.json_csv import as_json
+from headwater.log.protocol import Log
+from headwater.queues.encrypted_messages import opened, sealed, shown_row
+from headwater.queues.message_positions import Places, offset_of, partition_of
+from headwater.queues.queue_definition import QueueDefinition
+from headwater.queues.queue_state import LAPSED, QueueState
+
+KEY = ("partition", "offset")
+SCHEMA = pa.schema(
+    [
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("deliveries", pa.int64(), nullable=False),
+        pa.field("error", pa.string(), nullable=False),
+        pa.field("row", pa.string(), nullable=False),
+        pa.field("row_arrow", pa.binary(), nullable=False),
+    ]
+)
+"""Which message of the queue's topic, how often it was delivered, its last error, and its row: as JSON, and exactly, as an Arrow
+stream. A message that is given up again replaces what was said of it. Private values are not in the JSON, and are encrypted in the stream."""
+HIDDEN = ("_offset", "_appended_at", "_sequence", "_op", FORGOTTEN)
+
+
+def make_letters(log: Log, queue: QueueDefinition) -> None:
+    """Make that topic; UsageError if another is in its place."""
+    name = queue.dead_topic
+    known = log.topics().get(name)
+    if known is None:
+        log.create_topic(define_topic(name, SCHEMA, key=KEY, options={"cleanup": "compact"}))
+    elif known.schema.names != SCHEMA.names:
+        raise UsageError(
+            f"queue {queue.name!r} would keep dead messages on topic {name!r}, which is there and has other columns",
+            hint="give the queue another name",
+            topic=name,
+        )
+
+
+def letters_of(
+    log: Log, queue: QueueDefinition, state: QueueState, places: Places, rows: pa.Table
+) -> dict[str, list[pa.RecordBatch]]:
+    """The rows of that topic for messages that are given up: those at `places`, with their rows."""
+    if not len(places):
+        return {}
+    plain, of = own_columns(rows), log.topic(queue.topic)
+    found = []
+    for number, place in enumerate(places.tolist()):
+        body = state.bodies.get(place)
+        row = opened(log, of, body) if body is not None else plain.take(pa.array([number]))
+        found.append(
+            {
+                "partition": partition_of(place),
+                "offset": offset_of(place),
+                "deliveries": state.dying[place],
+                "error": state.errors.get(place, LAPSED),
+                "row": as_json(shown_row(of, row.to_pylist()[0])),
+                "row_arrow": sealed(log, of, row.combine_chunks().to_batches()[0]),
+            }
+        )
+    topic = log.topic(queue.dead_topic)
+    return {topic.name: [conform(found, topic)]}
+
+
+def own_columns(rows: pa.Table) -> pa.Table:
+    """Rows of the topic without what only the log says of them."""
+    return rows.drop_columns([name for name in HIDDEN if name in rows.column_names])

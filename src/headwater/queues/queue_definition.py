@@ -1,0 +1,168 @@
+"""What a queue is declared to be: an entry of the catalog. The topics that belong to it are named here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.catalog.definitions import TopicDefinition
+from headwater.catalog.rules import DEAD, NAME, check_column
+from headwater.core.arguments import span_us, whole_number
+from headwater.core.clock import Microseconds, format_span, parse_span_us
+from headwater.core.errors import QueueNotFoundError, SchemaError, UsageError
+from headwater.log.protocol import Entry, Log
+
+QUEUE = "queue"
+"""The kind of a queue's entry."""
+STATE_TOPICS = "_queue_"
+"""How the names of the topics begin that have the records of queues."""
+OPTIONS = ("lease", "deliveries", "key", "delay")
+LEASE_US = parse_span_us("30 seconds")
+DELIVERIES = 5
+
+
+@dataclass(frozen=True)
+class QueueDefinition:
+    """A queue: the topic whose records are its messages, and what is to be kept to when they are handed out."""
+
+    name: str
+    topic: str
+    key: tuple[str, ...] = ()
+    """Messages that are equal in these columns are handed out one at a time, in their order."""
+    delay: str | None = None
+    """The column that says from when on a message may be handed out: a time, or seconds after its append."""
+    lease_us: Microseconds = LEASE_US
+    deliveries: int = DELIVERIES
+    """So often a message is handed out before it is dead."""
+
+    @property
+    def state_topic(self) -> str:
+        """The topic of the records that say what was done with messages."""
+        return f"{STATE_TOPICS}{self.name}"
+
+    @property
+    def dead_topic(self) -> str:
+        """The topic of the messages that were given up, with their errors."""
+        return f"{self.name}.{DEAD}"
+
+    @property
+    def cursor(self) -> str:
+        """The cursor that keeps retention and compaction from what is not done, on the topic."""
+        return f"queue:{self.name}"
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form that `from_entry` reads back."""
+        return {
+            "topic": self.topic,
+            "key": list(self.key),
+            "delay": self.delay,
+            "lease_us": self.lease_us,
+            "deliveries": self.deliveries,
+        }
+
+    @classmethod
+    def from_entry(cls, entry: Entry) -> QueueDefinition:
+        """The definition that an entry of the catalog has."""
+        plain = entry.document
+        return cls(
+            entry.name,
+            plain["topic"],
+            tuple(plain["key"]),
+            plain["delay"],
+            plain["lease_us"],
+            plain["deliveries"],
+        )
+
+    def shown(self) -> dict[str, str]:
+        """What it is declared to be, in words."""
+        facts = {"topic": self.topic, "lease": format_span(self.lease_us), "deliveries": str(self.deliveries)}
+        facts |= {"key": ", ".join(self.key)} if self.key else {}
+        return facts | ({"delay": self.delay} if self.delay else {})
+
+
+def define_queue(name: Any, topic: TopicDefinition, options: Mapping[str, Any]) -> QueueDefinition:
+    """A checked definition from what the user wrote."""
+    if not isinstance(name, str) or not NAME.match(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a queue",
+            hint="use letters, digits and underscores, not starting with a digit",
+        )
+    lease, deliveries = options.get("lease"), options.get("deliveries")
+    made = QueueDefinition(
+        name,
+        topic.name,
+        _columns(options.get("key")),
+        options.get("delay"),
+        LEASE_US if lease is None else lease_of(lease),
+        DELIVERIES if deliveries is None else whole_number(deliveries, "deliveries", least=1),
+    )
+    for column in made.key:
+        check_column(topic, column)
+    for column, _ in topic.private:
+        if column in (*made.key, made.delay):
+            raise SchemaError(
+                f"queue {name!r} cannot go by column {column!r} of topic {topic.name!r}: it is private",
+                detail="the queue must still go by it when the key to its values is gone",
+                hint="go by another column, such as an id that says nothing by itself",
+                topic=topic.name,
+            )
+    if topic.partitions > 1 and made.key and not (topic.routing and set(topic.routing) <= set(made.key)):
+        raise SchemaError(
+            f"queue {name!r} cannot keep the order of {', '.join(made.key)}: messages of one key lie in several partitions of "
+            f"topic {topic.name!r}",
+            hint=f"a topic with partition_by = '{made.key[0]}', or with one partition, has them in one",
+            topic=topic.name,
+        )
+    if made.delay is not None:
+        kind = check_column(topic, made.delay).type
+        if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            raise SchemaError(
+                f"column {made.delay!r} of topic {topic.name!r} cannot delay a message: it is neither a time nor a number",
+                hint="a TIMESTAMP says from when on, a number how many seconds after the append",
+                topic=topic.name,
+            )
+    return made
+
+
+def lease_of(value: Any) -> Microseconds:
+    """How long a lease is; more than nothing."""
+    span = span_us(value, "lease")
+    if span <= 0:
+        raise UsageError(f"a lease is longer than nothing, not {value!r}", hint="lease='30 seconds'")
+    return span
+
+
+def delay_of(value: Any) -> Microseconds:
+    """How long a message stays away."""
+    return 0 if value is None else span_us(value, "delay")
+
+
+def _columns(key: Any) -> tuple[str, ...]:
+    columns = (key,) if isinstance(key, str) else () if key is None else key
+    if not isinstance(columns, Sequence) or not all(isinstance(column, str) for column in columns):
+        raise UsageError(
+            f"key is the name of a column or a list of names, not {key!r}", hint="key='customer'"
+        )
+    return tuple(columns)
+
+
+def definitions(log: Log) -> Mapping[str, QueueDefinition]:
+    """Every queue, by name."""
+    return {name: QueueDefinition.from_entry(entry) for name, entry in log.entries(QUEUE).items()}
+
+
+def entry_of(log: Log, name: str) -> Entry:
+    """The entry of a queue; QueueNotFoundError."""
+    entries = log.entries(QUEUE)
+    found = entries.get(name)
+    if found is None:
+        known = ", ".join(sorted(entries))
+        raise QueueNotFoundError(
+            f"there is no queue {name!r}",
+            hint=f"there are {known}" if known else f'make it: ws.queue("{name}", topic="outbox")',
+            queue=name,
+        )
+    return found

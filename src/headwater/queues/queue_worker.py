@@ -1,0 +1,233 @@
+"""A handler at work: threads that receive, call it, and acknowledge what it has done, until they are stopped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+from headwater.core.arguments import whole_number
+from headwater.core.clock import Microseconds, parse_span_us, to_us
+from headwater.core.errors import HeadwaterError, LeaseLostError, UsageError
+from headwater.core.parallel import WaitedThread
+from headwater.queues.message import Message, Messages, Receiving, Span, said
+from headwater.queues.queue_definition import delay_of
+
+LOOK_S = 0.5
+"""A thread that waits for messages looks so often whether it is to stop."""
+BACK_OFF = "1 second"
+BACK_OFF_MAX_US = parse_span_us("10 minutes")
+RETRY_S = 0.2
+"""So long a thread rests after an error that may pass, such as a full disk."""
+
+
+@dataclass(frozen=True)
+class WorkReport:
+    """What a worker has done: messages that its handler took, those on which it failed, and for how long it worked."""
+
+    handled: int
+    failed: int
+    seconds: float
+
+
+class Worker:
+    """A handler at work in the background; a context manager that stops it gracefully at its end.
+
+    Each of `threads` threads receives up to `max` messages and calls `handler(message)` for one after the other, or, with
+    `batch=True`, `handler(messages)` once. What the handler returned from is acknowledged, together with asking for the next; if it
+    raises, the message is given back with the error, to come again after `delay`, doubled with each delivery. A handler may settle
+    a message itself. With `extend` (the default) leases are extended for as long as the handler runs. With `idle` the work is
+    over once nothing has come for so many seconds.
+    """
+
+    def __init__(
+        self,
+        queue: Receiving,
+        handler: Callable[[Any], object],
+        *,
+        threads: int = 1,
+        max: int = 1,
+        batch: bool = False,
+        extend: bool = True,
+        delay: Span = BACK_OFF,
+        idle: float | None = None,
+    ) -> None:
+        if not callable(handler):
+            raise UsageError(
+                f"a handler is a function of a message, not {handler!r}", hint="queue.work(send)"
+            )
+        self._queue = queue
+        self._handler = handler
+        self._max = whole_number(max, "max", least=1)
+        self._batch = batch
+        self._delay_us = delay_of(delay)
+        self._idle = idle
+        self._stopping = threading.Event()
+        self._guard = threading.Lock()
+        self._held: dict[int, Messages] = {}
+        self._handled = self._failed = 0
+        self._error: BaseException | None = None
+        self._started = self._steady_s()
+        self._threads = [
+            WaitedThread(self._loop, f"queue {queue.name} {n}")
+            for n in range(whole_number(threads, "threads", least=1))
+        ]
+        self._keeper = WaitedThread(self._keep, f"queue {queue.name} leases")
+        for thread in [*self._threads, *([self._keeper] if extend else [])]:
+            thread.start()
+
+    @property
+    def working(self) -> bool:
+        """Whether a thread of it is alive."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def stop(self, timeout: float | None = None) -> WorkReport:
+        """Take no more messages, wait for those that are being handled, and say what was done."""
+        self._stopping.set()
+        return self.wait(timeout)
+
+    def stop_soon(self) -> None:
+        """Take no more messages, and wait for nothing."""
+        self._stopping.set()
+
+    def end(self, timeout_s: float) -> None:
+        """Stop for good, whatever has become of it; a handler that takes longer is left to its thread."""
+        self.stop_soon()
+        until, mine = self._steady_s() + timeout_s, threading.current_thread()
+        keeper = [] if mine in self._threads else [self._keeper]  # which waits for this one
+        for thread in (*self._threads, *keeper):
+            if thread.ident is not None and thread is not mine:
+                thread.join(max(0.0, until - self._steady_s()))
+
+    def wait(self, timeout: float | None = None) -> WorkReport:
+        """Wait until the work is over: by `stop()`, by silence (`idle`), or because the queue cannot be worked on any more."""
+        for thread in self._threads:
+            thread.join(timeout)
+        if not any(thread.is_alive() for thread in self._threads):
+            self._stopping.set()
+            if self._keeper.ident is not None:
+                self._keeper.join(timeout)
+        if self._error is not None:
+            raise self._error
+        with self._guard:
+            return WorkReport(self._handled, self._failed, self._steady_s() - self._started)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _steady_s(self) -> float:
+        return self._queue.clock.steady_ms() / 1e3
+
+    # --- threads ---------------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        done: list[Message] = []
+        quiet_since = self._steady_s()
+        while not self._stopping.is_set():
+            try:
+                messages = self._queue.receive(self._max, LOOK_S, ack=done or None)
+                done = []
+            except LeaseLostError:  # it comes again elsewhere, which is why handlers can be called twice
+                done = []
+                continue
+            except Exception as error:  # noqa: BLE001 - `wait` raises it; a thread has nobody else to tell
+                if not (isinstance(error, HeadwaterError) and error.retryable):
+                    self._error = error
+                    self._stopping.set()
+                    break
+                self._stopping.wait(RETRY_S)
+                continue
+            if messages:
+                done = self._handle(messages)
+                quiet_since = self._steady_s()
+            elif self._idle is not None and self._steady_s() - quiet_since >= self._idle:
+                break
+        if done:
+            self._acknowledge(done)
+
+    def _acknowledge(self, done: list[Message]) -> None:
+        try:
+            self._queue.ack(done)
+        except LeaseLostError:
+            pass
+        except HeadwaterError as error:
+            self._error = self._error or error
+
+    def _handle(self, messages: Messages) -> list[Message]:
+        """Call the handler; the messages that are to be acknowledged."""
+        mine = threading.get_ident()
+        with self._guard:
+            self._held[mine] = messages
+        done: list[Message] = []
+        groups = [list(messages)] if self._batch else [[message] for message in messages]
+        try:
+            for number, group in enumerate(groups):
+                if self._stopping.is_set() and number:
+                    self._release([m for rest in groups[number:] for m in rest])
+                    break
+                try:
+                    self._handler(messages if self._batch else group[0])
+                except Exception as error:  # noqa: BLE001 - a handler may raise anything; the message says what
+                    self._give_back(group, error)
+                else:
+                    done += [message for message in group if not message.settled]
+                    with self._guard:
+                        self._handled += len(group)
+        finally:
+            with self._guard:
+                self._held.pop(mine, None)
+        return done
+
+    def _release(self, messages: list[Message]) -> None:
+        """Let others have what no handler has seen."""
+        with suppress(LeaseLostError):
+            self._queue.release([message for message in messages if not message.settled])
+
+    def _give_back(self, messages: list[Message], error: BaseException) -> None:
+        left = [message for message in messages if not message.settled]
+        with self._guard:
+            self._failed += len(messages)
+        if not left:
+            return
+        final = self._is_final(error)
+        pause = timedelta(microseconds=self._pause_us(max(message.deliveries for message in left)))
+        with suppress(LeaseLostError):
+            self._queue.nack(left, delay=None if final else pause, error=self._said(error), final=final)
+
+    def _is_final(self, error: BaseException) -> bool:
+        """Whether an error says that its message is of no use, however often it is handed out."""
+        return False
+
+    def _pause_us(self, deliveries: int) -> Microseconds:
+        """How long a message stays away that was handed out so often."""
+        return min(self._delay_us << min(deliveries - 1, 32), max(BACK_OFF_MAX_US, self._delay_us))
+
+    def _said(self, error: BaseException) -> str:
+        """What is kept of an error with the message that it is of."""
+        return said(error)
+
+    def _keep(self) -> None:
+        """Extend the leases of what is being handled, well before they run out."""
+        every_s = self._queue.definition.lease_us / 3e6
+        while any(thread.is_alive() for thread in self._threads):
+            if self._stopping.wait(min(every_s, LOOK_S)) and not self._held:
+                return
+            now_us = self._queue.clock.now_us()
+            with self._guard:
+                held = list(self._held.values())
+            for messages in held:
+                left = [m for m in messages if not m.settled]
+                if left and min(to_us(m.until) for m in left) - now_us < 2e6 * every_s:
+                    try:
+                        self._queue.extend(left)
+                    except HeadwaterError:
+                        continue  # lost, or the log cannot be written to now: the handler's end will tell

@@ -1,1 +1,0 @@
-"""The engine: graph and cut become a tick."""

@@ -1,1 +1,0 @@
-"""Topics and views as a Spark data source, in parts; `headwater.runtime.source` puts them together."""

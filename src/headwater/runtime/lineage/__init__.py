@@ -1,1 +1,0 @@
-"""Where a row of a view comes from: the log records that suffice to compute it again."""

@@ -1,0 +1,370 @@
+"""Following committed ticks: what is there now, then what each tick changes. What a query follows is in `subscribing`.
+
+A follower pulls: it has a position and no queue, and reads the ticks that are kept. One that is slow holds up nobody;
+one that falls behind what is kept is told so. It runs beside any engine, in the same process or in another one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+import pyarrow as pa
+
+from headwater.core.clock import Clock
+from headwater.core.errors import ClosedError, GapError, TickNotKeptError
+from headwater.core.positions import Token
+from headwater.core.storage import Storage
+from headwater.log.embedded.journal.notify import Notifier
+from headwater.operators.zset.delta import Delta
+from headwater.operators.zset.runs import contents
+from headwater.state.manifest import Manifest
+from headwater.state.missing_ticks import other_history, tick_not_kept
+from headwater.state.state_files import MANIFESTS
+from headwater.state.store import StateStore
+from headwater.state.view_reader import as_changes, change_run, kept_after, view_state
+
+WAIT_MS = 500.0
+"""How long a follower waits at most before it looks for itself: a file system may fail to tell."""
+FOLDER_WAIT_MS = 20.0
+"""The same before the first tick, when there is no folder to be told of."""
+
+Item = TypeVar("Item")
+Mark = Hashable
+"""Says which history something is of at a tick: changes between two ticks add up if the marks are equal."""
+
+
+class Arrivals:
+    """Tells when ticks are committed, by whichever process. One for all followers of a workspace."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._notifier = Notifier()
+        self.closed = False
+
+    def wait(self, arrived: Callable[[], bool], timeout_ms: float) -> None:
+        """Return when `arrived`, or at the timeout, or a while before: the caller looks and waits again."""
+        if not self._storage.exists(MANIFESTS):
+            threading.Event().wait(min(timeout_ms, FOLDER_WAIT_MS) / 1_000)
+            return
+        path = self._storage.path(MANIFESTS)
+        count = self._notifier.count(path)
+        if not arrived():
+            self._notifier.wait(path, count, min(timeout_ms, WAIT_MS))
+
+    def close(self) -> None:
+        """Wake all who wait: there is nothing more to come."""
+        self.closed = True
+        self._notifier.close()
+
+
+class Followed(Protocol):
+    """What a follower follows."""
+
+    @property
+    def name(self) -> str:
+        """What to call it in a sentence."""
+        ...
+
+    def mark(self, manifest: Manifest) -> Mark | None:
+        """Which history it is of at a tick; None if it is no part of it."""
+        ...
+
+    def check(self, manifest: Manifest) -> None:
+        """Given the newest tick, of which it is no part: an error if it will not be part of one by itself."""
+        ...
+
+    def resume(self, since: int) -> Mark | None:
+        """Be ready for the ticks after `since`, and say which history it was of; None if there was nothing yet.
+        TickNotKeptError if that is not known any more. That it is that very tick was found out before."""
+        ...
+
+    def begin(self, manifest: Manifest) -> Delta:
+        """Begin anew at a tick that it is part of: all that is there."""
+        ...
+
+    def step(self, before: Manifest | None, now: Manifest) -> Delta:
+        """What a tick changed; `before`, the tick before it, is None if it was resumed after one that is not kept."""
+        ...
+
+
+class Following(Generic[Item]):
+    """An iterator that waits for more. `close()`, or leaving the `with` block, ends it; so does a `timeout`, in seconds,
+    in which nothing came: iterating again goes on after that.
+
+    `token` is where to go on from: everything up to it was given, and following with `since=token` later, also in
+    another process, loses nothing and repeats nothing. It is a text that names the tick so that it cannot be taken for another
+    one: if an older copy of the workspace was put back, OtherHistoryError. `tick` is its number alone, and does as well where
+    that cannot be. Both are None before anything was given.
+    """
+
+    resync = False
+
+    def __init__(
+        self,
+        followed: Followed,
+        store: StateStore,
+        arrivals: Arrivals,
+        clock: Clock,
+        *,
+        since: Token | None,
+        timeout_ms: float | None,
+    ) -> None:
+        self.tick = None if since is None else since.number
+        self.snapshot = False
+        """Whether what was given last is all rows, in place of what was given before, and not a change."""
+        self._followed = followed
+        self._store = store
+        self._arrivals = arrivals
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+        self._closed = False
+        self._given = since
+        self._at = since
+        self._before: Manifest | None = None
+        self._mark: Mark | None = None
+        self._fresh = since is None
+        self._resumed = self._lost = False
+        ticks = store.ticks()
+        if since is not None and ticks and since.number > ticks[-1]:
+            raise tick_not_kept(since.number, ticks)
+
+    @property
+    def token(self) -> str | None:
+        """Where to go on from, as a text for `since`."""
+        return None if self._given is None else str(self._given)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Item:
+        started_ms = self._clock.steady_ms()
+        while not self._closed:
+            if self._arrivals.closed:
+                raise ClosedError("this workspace was closed", hint="open it again with hw.open")
+            found = self._advance()
+            if found is not None:
+                return found
+            left_ms = WAIT_MS
+            if self._timeout_ms is not None:
+                left_ms = self._timeout_ms - (self._clock.steady_ms() - started_ms)
+                if left_ms <= 0:
+                    break
+            self._arrivals.wait(self._arrived, left_ms)
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the iteration; a thread that waits in it for more comes back within a moment."""
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _item(self, change: Delta, tick: int) -> Item:
+        raise NotImplementedError
+
+    def _arrived(self) -> bool:
+        ticks = self._store.ticks()
+        return self._closed or (bool(ticks) and (self._at is None or ticks[-1] != self._at.number))
+
+    def _advance(self) -> Item | None:
+        """What is next; None if there is nothing yet."""
+        ticks = self._store.ticks()
+        if not ticks:
+            return None
+        if (
+            self._at is not None
+            and ticks[-1] == self._at.number
+            and not self._fresh
+            and not self._is_put_back()
+        ):
+            return None
+        if not self._fresh:
+            try:
+                return self._next(ticks[-1])
+            except (TickNotKeptError, GapError):
+                if not self.resync:
+                    raise
+                self._fresh = True
+        return self._all()
+
+    def _all(self) -> Item | None:
+        """All rows at the newest tick."""
+        latest = self._store.latest()
+        if latest is None:
+            return None
+        if self._followed.mark(latest) is None:
+            self._followed.check(latest)
+            self._at = latest.token
+            return None
+        rows = self._followed.begin(latest)
+        self._stand(
+            latest, self._followed.mark(latest)
+        )  # asked again: a beginning may have found other things to read
+        self._fresh, self._resumed, self.snapshot = False, True, True
+        return self._item(rows, latest.tick)
+
+    def _next(self, newest: int) -> Item | None:
+        """The next change up to the newest tick."""
+        assert self._at is not None
+        if newest <= self._at.number and self._is_put_back():
+            raise other_history(self._at, None, self._store.ticks(), self._followed.name)
+        if not self._resumed:
+            if self._at.number in self._store.ticks():
+                before = self._store.manifest(self._at.number)
+                if self._at.differs(before.id):
+                    raise other_history(self._at, before.id, self._store.ticks(), self._followed.name)
+                self._before = before
+            self._mark = self._followed.resume(self._at.number)
+            self._resumed = True
+        while self._at.number < newest:
+            tick = kept_after(self._store, self._at.number, newest)[0]
+            now = self._store.manifest(tick)
+            if self._at.differs(now.previous):
+                raise other_history(self._at, now.previous, self._store.ticks(), self._followed.name)
+            mark = self._followed.mark(now)
+            if mark is None:
+                self._lost = self._mark is not None
+                self._at = self._passed(now)
+                continue
+            if self._mark is None:
+                change = self._followed.begin(now)
+            elif self._lost or mark != self._mark:
+                raise self._anew(tick, newest)
+            else:
+                change = self._followed.step(self._before, now)
+            self._stand(now, mark)
+            if len(change):
+                self.snapshot = False
+                return self._item(change, tick)
+        return None
+
+    def _is_put_back(self) -> bool:
+        """Whether the newest tick is older than the one that was given last, or another one of its number: an older copy of the
+        workspace was put back while this process follows it. A newer tick is found out by the id of the tick before it."""
+        latest = self._store.latest()
+        if self._at is None or latest is None or latest.tick > self._at.number:
+            return False
+        return latest.tick < self._at.number or self._at.differs(latest.id)
+
+    def _passed(self, now: Manifest) -> Token:
+        """How far to go on from a tick that it is no part of: to the newest, if it is no part of that either."""
+        latest = self._store.latest()
+        if latest is None or self._followed.mark(latest) is not None:
+            return now.token
+        self._followed.check(latest)
+        return latest.token
+
+    def _stand(self, manifest: Manifest, mark: Mark | None) -> None:
+        self._mark, self._before, self._lost = mark, manifest, False
+        self._at = self._given = manifest.token
+        self.tick = manifest.tick
+
+    def _anew(self, tick: int, newest: int) -> TickNotKeptError:
+        return TickNotKeptError(
+            f"{self._followed.name} was built anew at tick {tick}: changes before it are of another history",
+            hint=f"read the contents at tick {tick} or later, and follow the changes from there",
+            tick=self.tick,
+            first_available=tick,
+            last_available=newest,
+            rebuilt_at=tick,
+        )
+
+
+class FollowedView:
+    """A view: its changes are in the ticks. Needs no Spark."""
+
+    def __init__(self, store: StateStore, view: str, spelled: Callable[[str], str]) -> None:
+        self.view = view
+        self.name = f"view {view!r}"
+        self.schema = pa.schema([])
+        self._store = store
+        self._spelled = spelled
+
+    def mark(self, manifest: Manifest) -> Mark | None:
+        """See `Followed`."""
+        state = manifest.views.get(self.view)
+        return state.history if state is not None and state.status == "live" else None
+
+    def check(self, manifest: Manifest) -> None:
+        """A view that is declared comes, unless it is stopped."""
+        self._spelled(self.view)
+        state = manifest.views.get(self.view)
+        if state is not None and state.status == "stopped":
+            view_state(manifest, self.view)
+
+    def resume(self, since: int) -> Mark | None:
+        """See `Followed`."""
+        if not since:
+            return None
+        if since in self._store.ticks():
+            state = self._store.manifest(since).views.get(self.view)
+            if state is None or state.status == "live":
+                return None if state is None else state.history
+            if state.last_tick is None:
+                return None
+        else:
+            state = self._store.manifest(since + 1).views.get(self.view)
+            if state is not None and state.status == "live" and state.built <= since:
+                return state.history
+        raise not_part(self.name, since)
+
+    def begin(self, manifest: Manifest) -> Delta:
+        """All rows."""
+        state = view_state(manifest, self.view)
+        self.schema = state.arrow_schema
+        return contents(self._store.runs(manifest, state.contents), self.schema)
+
+    def step(self, before: Manifest | None, now: Manifest) -> Delta:
+        """The change that the tick names."""
+        del before
+        state = view_state(now, self.view)
+        self.schema = state.arrow_schema
+        if state.change is None:
+            return Delta.empty(self.schema)
+        return change_run(self._store, now, state.change)
+
+
+class Changes(Following[pa.Table]):
+    """What `view.changes(follow=True)` gives: a table per tick that changed the view, with `_weight` and `_tick`.
+
+    Without `since` the first has all rows, also if there are none. TickNotKeptError if the next tick is not kept any
+    more, or the view was built anew, or an older copy of the workspace was put back: it says from where to go on. With `resync` a table of all rows comes in place of the
+    error, for which `snapshot` is true: what was given before it is void.
+    """
+
+    def __init__(
+        self,
+        followed: FollowedView,
+        store: StateStore,
+        arrivals: Arrivals,
+        clock: Clock,
+        *,
+        since: Token | None,
+        timeout_ms: float | None,
+        resync: bool,
+    ) -> None:
+        super().__init__(followed, store, arrivals, clock, since=since, timeout_ms=timeout_ms)
+        self.resync = resync
+        self._view = followed
+
+    def _item(self, change: Delta, tick: int) -> pa.Table:
+        return pa.Table.from_batches([as_changes(change, self._view.schema, tick)])
+
+
+def not_part(name: str, tick: int) -> TickNotKeptError:
+    """The error for a tick that nobody can have followed something up to."""
+    return TickNotKeptError(
+        f"{name} was no part of tick {tick}, as far as is known: there is nothing to go on from",
+        hint="leave `since` out, which begins with the rows that are there",
+        tick=tick,
+        first_available=None,
+        last_available=None,
+    )

@@ -1,0 +1,351 @@
+"""The same SELECTs run in batch by Spark over the log up to a cut: what `verify` compares with, and older ticks.
+
+Nothing here knows the operators or their state: topics are read from the log, keyed ones reduced to their current
+rows, and each view's SELECT is run by Spark over what it reads.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headwater.catalog.definitions import TopicDefinition, ViewDefinition
+from headwater.core.errors import HeadwaterError
+from headwater.core.positions import Ends
+from headwater.engine.collections.version_table import all_records, batch_versions
+from headwater.engine.dataflow.jvm_expressions import Evaluator, conformed
+from headwater.engine.dataflow.row_matches import matches_at
+from headwater.log.protocol import Log
+from headwater.operators.window.emit_on_close import EARLIEST
+from headwater.operators.zset.delta import concat_rows
+from headwater.plan.match_recognize.clause import columns_matched, is_match, matched_by
+from headwater.plan.planner import analyse, pin, refuser
+from headwater.plan.relations.metadata_columns import (
+    EVERY,
+    hidden_in,
+    is_versions,
+    read_records,
+    table_topic,
+    topic_schema,
+    version_schema,
+    versions_of,
+    visible,
+)
+from headwater.plan.relations.relations import Relation, with_versions
+from headwater.plan.rewrite.approximate_answers import Answers
+from headwater.plan.rewrite.cumulate_window import rewritten_plan
+from headwater.plan.rewrite.exact_sum_rewrite import with_exact_aggregates
+from headwater.plan.rewrite.relation_names import Opened
+from headwater.plan.rewrite.system_versions import Unversioned, VersionedNames
+from headwater.plan.rewrite.udf_registration import SessionFunctions
+from headwater.plan.time.event_time import timing_of, with_policy
+from headwater.plan.time.late_policy import Policy
+from headwater.plan.time.session_values import with_sessions_kept
+from headwater.spark.catalyst import Catalyst, Jvm, collected, output_of, plain_type
+from headwater.spark.spark_errors import evaluation_error, own_errors, unplanned
+from headwater.sql import statements as s
+from headwater.sql.ordered_aggregates import spelled
+from headwater.sql.system_time import may_read_versions
+from headwater.udf.folds import parse_fold
+from headwater.udf.udf_calls import worker_failure
+from headwater.udf.udf_registry import Functions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOCAL_ROWS_MAX = 200_000
+"""Topics up to this size are handed to Spark from memory; larger ones through Parquet files."""
+_EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
+_EARLY = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
+_FEW_RECORDS = 1 << 12
+"""Where fewer are asked for, so many are looked for: it takes as long."""
+
+
+class BatchSession:
+    """A session in which the topics are what they were at a cut."""
+
+    def __init__(
+        self, spark: SparkSession, log: Log | None, cut: Ends, functions: Functions | None = None
+    ) -> None:
+        from headwater.spark.spark_session import beside
+
+        self._spark = beside(spark)
+        self._spark.conf.set("spark.sql.runSQLOnFiles", "false")  # a query reads topics and views
+        # It evaluates expressions over rows in memory before filters have reached them: on rows that a join excludes for a
+        # NULL key too, where an expression may fail. Over files, and in views, such rows are filtered out first.
+        self._spark.conf.set(_EXCLUDED_RULES, _EARLY)
+        self._catalyst = Catalyst(self._spark)
+        self._functions = (
+            None if functions is None else SessionFunctions(self._catalyst, functions, runs=True)
+        )
+        self._log = log
+        self._cut = cut
+        self._scratch = tempfile.TemporaryDirectory(prefix="headwater-")
+        self._known: set[str] = set()
+        self._tables: dict[str, pa.Table] = {}
+        self._opened: dict[str, Opened] = {}
+        self.unversioned: dict[str, Unversioned] = {}
+        """Why what is known by a name has no versions."""
+        self._every: dict[str, Opened] = {}
+        self._changelogs: dict[str, Jvm] = {}
+        self._evaluator: Evaluator | None = None
+        self._watermarks: Mapping[str, int] = {}
+
+    def close(self) -> None:
+        """Remove what was written for Spark to read."""
+        self._scratch.cleanup()
+
+    @own_errors(unplanned)
+    def view(self, definition: ViewDefinition, answers: Answers = "approximate") -> DataFrame:
+        """A view as a DataFrame, and as a name for those above it. Those that it reads must be there. `answers` are those of
+        approximate functions."""
+        for name in definition.reads:
+            if name not in self._known:
+                self.topic(name, definition.inputs[name], hidden_in(definition.query))
+                if (
+                    self._log is not None
+                    and self._log.topic(name).key
+                    and may_read_versions(definition.query)
+                ):
+                    self.versions(name, definition.inputs[name])
+        return self._viewed(
+            definition, self._apart(definition, self.query(definition.query, answers=answers))
+        )
+
+    @own_errors(unplanned)
+    def timed_view(
+        self,
+        definition: ViewDefinition,
+        relations: Mapping[str, Relation],
+        watermarks: Mapping[str, int],
+        answers: Answers = "approximate",
+    ) -> tuple[DataFrame, list[tuple[str, DataFrame]]]:
+        """The same for a view that leaves out late rows, or shows only final ones, at these watermarks of topics; and by
+        topic the rows that may be late, as `with_policy` tells them. All that it reads must be there."""
+        query, policy = s.QueryText(definition.query), Policy.of(definition)
+        names = self._names(query, {n: self._every[n] for n in definition.reads})
+        plan = pin(self._catalyst, query, self._functions, names, answers)
+        timing = timing_of(
+            self._catalyst, with_versions(relations), refuser(query), policy, self._changelogs.__getitem__
+        )
+        timed = with_policy(timing, plan)
+        self._watermarks = watermarks
+        frame = self._apart(definition, self._planned(timed.plan))
+        if policy.emits:
+            levels = [min(watermarks.get(topic, EARLIEST) for topic in topics) for topics in timed.domains]
+            frame = _final(frame, definition.columns.names, levels)
+        late = [(part.topic, self._planned(part.plan)) for part in timed.late]
+        return self._viewed(definition, frame), late
+
+    def _names(self, query: s.QueryText, opened: Mapping[str, Opened]) -> VersionedNames:
+        dotted = [name for name in self._known if "." in name]
+        known: dict[str, Opened | Unversioned] = {}
+        if may_read_versions(query.text):
+            known |= self.unversioned
+            known |= {table_topic(name): self._opened[name] for name in self._opened if is_versions(name)}
+        return VersionedNames(self._catalyst, opened, dotted, known, spelled(query.text), refuser(query))
+
+    def _apart(self, definition: ViewDefinition, frame: DataFrame) -> DataFrame:
+        """The rows of a view with session windows as a table of their own: Spark takes a filter on a session, even one of
+        another view, to where rows are not yet in sessions, and makes sessions of those that another view groups by."""
+        if "session_window" not in definition.query.lower():
+            return frame
+        return self._frame(free_table(frame.toDF(*(f"column {i}" for i in range(len(frame.columns))))))
+
+    def _viewed(self, definition: ViewDefinition, frame: DataFrame) -> DataFrame:
+        frame = frame.toDF(*definition.columns.names)
+        frame.createOrReplaceTempView(definition.name)
+        self._every[definition.name] = Opened(frame._jdf.queryExecution().analyzed(), len(definition.columns))
+        self._known.add(definition.name)
+        return frame
+
+    def _planned(self, plan: Jvm, *, is_view: bool = True) -> DataFrame:
+        from pyspark.sql.classic.dataframe import DataFrame as Classic
+
+        known = self._functions
+        plan = plan if known is None else known.collected(plan)
+        if self._catalyst.matches:
+            plan = rewritten_plan(self._catalyst, plan, self._with_matches)
+        plan = with_sessions_kept(self._catalyst, plan).plan
+        if is_view:
+            plan = with_exact_aggregates(self._catalyst, plan)
+        return Classic(self._catalyst.dataset(plan), self._spark)
+
+    def _with_matches(self, plan: Jvm) -> Jvm:
+        """A node of a plan; in place of MATCH_RECOGNIZE the matches in all rows of the relation, found now."""
+        if not is_match(plan):
+            return plan
+        c = self._catalyst
+        if self._evaluator is None:
+            self._evaluator = Evaluator(c)
+        matching = matched_by(plan, c)
+        rows = self._planned(c.plans.Project(c.seq(columns_matched(plan)), plan.child()))
+        given = as_table(rows, matching.spec.schema).combine_chunks()
+        made = matches_at(
+            matching, self._evaluator, concat_rows(given.to_batches(), given.schema), self._watermarks
+        )
+        found = self._frame(pa.Table.from_batches([made]))._jdf.queryExecution().analyzed()
+        named = [
+            c.alias(c.cast(own, like.dataType()), like.name(), like=like)
+            for own, like in zip(output_of(found), output_of(plan), strict=True)
+        ]
+        return c.plans.Project(c.seq(named), found)
+
+    @own_errors(unplanned)
+    def query(self, text: str, *, pinned: bool = True, answers: Answers = "approximate") -> DataFrame:
+        """A query over what is there; `pinned`: with the choices that Spark leaves open made as in views."""
+        known = self._functions
+        if known is not None and (fold := parse_fold(text)) is not None:
+            return self._frame(known.folded(fold, self._tables[fold.topic]))
+        query = s.QueryText(text)
+        names = self._names(query, self._opened if hidden_in(text) else {})
+        if pinned:
+            plan = pin(self._catalyst, query, known, names, answers)
+        else:
+            plan = analyse(self._catalyst, query, known, names).queryExecution().analyzed()
+        return self._planned(plan, is_view=pinned)
+
+    def topic(self, name: str, columns: Sequence[str] | None = None, hidden: Sequence[str] = ()) -> None:
+        """Make a topic's rows at the cut known under its name; those of a keyed one are its current rows.
+
+        With those of its hidden columns that are asked for, which can then be named.
+        """
+        assert self._log is not None
+        topic = self._log.topic(name)
+        rows = current_rows(self._log, topic, self._cut.get(topic.name), hidden)
+        if columns is not None:
+            known = visible(rows.schema)
+            rows = rows.select([*columns, *(n for n in rows.schema.names if n not in known)])
+        self.register(name, rows)
+
+    def versions(self, name: str, columns: Sequence[str]) -> None:
+        """Make the versions of a keyed topic's rows at the cut known, with these columns and all hidden ones."""
+        assert self._log is not None
+        topic = self._log.topic(name)
+        rows = self.version_rows(all_records(self._log, topic, self._cut.get(topic.name)), topic)
+        schema = version_schema(topic, columns)
+        self.register(versions_of(topic.name), rows.select(schema.names).cast(schema))
+
+    def changelog(self, name: str, records: pa.RecordBatch, columns: Sequence[str]) -> None:
+        """Have views that leave rows out make versions of these records of a keyed topic, which have all hidden columns;
+        these are the topic's columns that such a view knows."""
+        hidden = [name for name in EVERY.names if name in records.schema.names and name not in columns]
+        rows = pa.Table.from_batches([records]).select([*columns, *hidden])
+        self._changelogs[name] = self._frame(rows)._jdf.queryExecution().analyzed()
+
+    def version_rows(self, records: pa.RecordBatch, topic: TopicDefinition) -> pa.Table:
+        """The versions of a topic's rows, by Spark, of all its records."""
+        versions = batch_versions(self._frame(pa.Table.from_batches([records])), topic)
+        return as_table(versions, version_schema(topic))
+
+    @own_errors(evaluation_error)
+    def register(self, name: str, rows: pa.Table) -> None:
+        """Make a table known under a name; columns that are marked as hidden are its last."""
+        frame, shown = self._frame(rows), visible(rows.schema)
+        self._opened.pop(name, None)
+        self._every[name] = Opened(frame._jdf.queryExecution().analyzed(), len(shown))
+        if len(shown) < len(rows.schema):
+            self._opened[name] = self._every[name]
+            frame = frame.select(*(f"`{column}`" for column in shown))
+        frame.createOrReplaceTempView(f"`{name}`")
+        self._known.add(name)
+        self._tables[name] = rows
+
+    def _frame(self, rows: pa.Table) -> DataFrame:
+        if rows.num_rows <= LOCAL_ROWS_MAX:
+            schema = pa.schema([pa.field(f.name, plain_type(f.type)) for f in rows.schema])
+            typed = [conformed(rows.column(i), f.type) for i, f in enumerate(schema)]
+            return self._spark.createDataFrame(pa.Table.from_arrays(typed, schema=schema))
+        path = Path(self._scratch.name) / f"{len(self._known)}.parquet"
+        pq.write_table(rows, path, row_group_size=1 << 18)
+        return self._spark.read.parquet(str(path))
+
+
+def _final(frame: DataFrame, names: Sequence[str], levels: Sequence[int]) -> DataFrame:
+    """The rows that are final at some watermarks, by the last two columns, which go."""
+    columns = [f"shown {i}" for i in range(len(names))]
+    reached = " OR ".join(f"(`domain` = {i} AND `close` <= {level})" for i, level in enumerate(levels))
+    final = frame.toDF(*columns, "close", "domain").where(f"`close` IS NULL OR {reached or 'false'}")
+    return final.select(*(f"`{column}`" for column in columns))
+
+
+def current_rows(
+    log: Log,
+    topic: TopicDefinition,
+    ends: Mapping[int, int] | None,
+    hidden: Sequence[str] = (),
+    first: int | None = None,
+) -> pa.Table:
+    """What a topic holds at a cut: all rows, or of a keyed topic the last of each key that is not a tombstone.
+
+    With these hidden columns, as far as the topic has them. Of a topic without a key no more is read than has the `first` rows.
+    """
+    infos = log.partitions(topic.name)
+    schema = topic_schema(topic, hidden)
+    columns = list(dict.fromkeys([*schema.names, "_op"])) if topic.key else schema.names
+    tables: list[pa.Table] = []
+    for partition, info in sorted(infos.items()):
+        end = info.end if ends is None else ends.get(partition, info.first)
+        if info.first >= end:
+            continue
+        read = partial(read_records, log, topic.name, partition, columns=columns)
+        if topic.key or first is None:
+            batches = list(read(span=(info.first, end)))
+        else:
+            batches = _with_rows(read, info.first, end, first - sum(map(len, tables)))
+        if batches:
+            rows = concat_rows(batches, batches[0].schema)
+            tables.append(_latest(rows, topic) if topic.key else pa.Table.from_batches([rows]))
+    if not tables:
+        return schema.empty_table()
+    return pa.concat_tables(tables).select(schema.names).cast(schema)
+
+
+def _with_rows(
+    read: Callable[..., Iterable[pa.RecordBatch]], start: int, end: int, count: int
+) -> list[pa.RecordBatch]:
+    """The first records between two positions, so many or some more; there may be gaps."""
+    found: list[pa.RecordBatch] = []
+    width = max(count, _FEW_RECORDS)
+    while start < end and sum(map(len, found)) < count:
+        found += read(span=(start, min(end, start + width)))
+        start, width = start + width, 2 * width
+    return found
+
+
+def _latest(rows: pa.RecordBatch, topic: TopicDefinition) -> pa.Table:
+    """The last record of each key; a key has one partition, so that each is reduced alone."""
+    numbered = pa.Table.from_batches([rows]).append_column("_n", pa.array(np.arange(rows.num_rows)))
+    keys = list(topic.key)
+    last = numbered.group_by(keys).aggregate([("_n", "max")]).column("_n_max")
+    kept = numbered.take(last)
+    return kept.filter(pc.not_equal(kept.column("_op"), "delete"))
+
+
+def as_table(frame: DataFrame, schema: pa.Schema) -> pa.Table:
+    """A DataFrame as an Arrow table of exactly this schema."""
+    with own_errors(_failure):
+        table = collected(frame)
+        columns = [conformed(table.column(i), f.type) for i, f in enumerate(schema)]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def free_table(frame: DataFrame) -> pa.Table:
+    """A DataFrame as an Arrow table of the types that Headwater has for Spark's; errors of its run as ours."""
+    with own_errors(_failure):
+        table = collected(frame)
+        schema = pa.schema([pa.field(f.name, plain_type(f.type)) for f in table.schema])
+        columns = [conformed(table.column(i), f.type) for i, f in enumerate(schema)]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _failure(error: Exception) -> HeadwaterError:
+    return worker_failure(str(error)) or evaluation_error(error)

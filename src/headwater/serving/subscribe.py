@@ -1,0 +1,223 @@
+"""Following a query: a SELECT that is kept in the subscriber's own memory, as a view is kept on disk.
+
+Its graph is that of a view. It begins with what it reads at the newest tick, and is then stepped with what every tick
+changed there: the changes of views are in the ticks, those of topics between the cuts of two ticks in the log. So
+what it gives at a tick is what a view of that SELECT would have changed in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import pyarrow as pa
+
+from headwater.core.clock import Clock
+from headwater.core.errors import SubscriptionTooLargeError, TickNotKeptError
+from headwater.core.positions import Token
+from headwater.engine.collections.engine_context import EngineContext
+from headwater.engine.dataflow.dataflow import Dataflow
+from headwater.engine.dataflow.operator_interface import ArrangementSpec, StepState
+from headwater.engine.merging.run_compaction import merged_run
+from headwater.log.protocol import Log
+from headwater.operators.zset.delta import Delta, concat, consolidate
+from headwater.operators.zset.runs import Run
+from headwater.plan.relations.metadata_columns import is_versions, table_topic
+from headwater.serving.follow import Arrivals, Following, Mark, not_part
+from headwater.serving.query_sources import (
+    CHUNK_ROWS,
+    QuerySource,
+    TableSource,
+    TopicSource,
+    VersionsSource,
+    ViewSource,
+)
+from headwater.sql.statements import QueryText
+from headwater.state.manifest import Manifest
+from headwater.state.store import StateStore
+from headwater.state.view_reader import as_changes
+
+ROWS_MAX = 5_000_000
+"""Rows that a subscription may hold unless told otherwise: some hundred megabytes, a few seconds to begin with."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a subscription gives: `rows` has the columns of the query with `_weight` (+n, -n) and `_tick`.
+
+    With `snapshot` they are all rows at that tick, and what was given before is void: it is so at the beginning, and again
+    when it cannot go on because ticks were missed, something that it reads was built anew, or an older copy of the workspace was
+    put back.
+    """
+
+    tick: int
+    rows: pa.Table
+    snapshot: bool
+
+
+class FollowedQuery:
+    """A query with its state in memory. See `headwater.serving.follow.Followed`."""
+
+    name = "something that the query reads"
+
+    def __init__(
+        self, log: Log, store: StateStore, tools: Callable[[], EngineContext], query: QueryText, rows_max: int
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._tools = tools
+        self._query = query
+        self._rows_max = rows_max
+        self._runs: dict[ArrangementSpec, list[Run]] = {}
+        self._plan()
+
+    def _plan(self) -> None:
+        tools = self._tools()
+        plan = tools.catalog.plan(self._query)
+        self.schema = plan.schema
+        self._pipeline = Dataflow(plan.root, tools.evaluator)
+        # a graph names a topic's columns by their places among all that it has, also those that are read no more
+        topics = {name: topic.schema.names for name, topic in self._log.topics().items()}
+        known = {n: {**plan.inputs, **topics}[table_topic(n) if is_versions(n) else n] for n in plan.reads}
+        self._sources = {n: self._source(n, known[n], plan.hidden.get(n, ())) for n in plan.reads}
+        self._planned: Mark | None = None
+
+    def _source(self, name: str, columns: Sequence[str], hidden: Sequence[str]) -> QuerySource:
+        topics = self._log.topics()
+        if is_versions(name):
+            return VersionsSource(self._log, self._store, table_topic(name), columns)
+        if name not in topics:
+            return ViewSource(self._log, self._store, name, columns)
+        if topics[name].key:
+            return TableSource(self._log, self._store, name, columns, hidden)
+        return TopicSource(self._log, name, columns, hidden)
+
+    def mark(self, manifest: Manifest) -> Mark | None:
+        """The histories of all that it reads."""
+        marks = tuple(source.mark(manifest) for source in self._sources.values())
+        return None if any(mark is None for mark in marks) else marks
+
+    def check(self, manifest: Manifest) -> None:
+        """See `Followed`."""
+        for source in self._sources.values():
+            if source.mark(manifest) is None:
+                source.check(manifest)
+
+    def resume(self, since: int) -> Mark | None:
+        """Make the state that it had at `since`."""
+        manifest = self._store.manifest(since)
+        mark = self.mark(manifest)
+        if mark is None:
+            raise not_part(self.name, since)
+        if self._pipeline.slots:
+            self._refuse_removed()
+            for _ in self._load(manifest):
+                pass
+        self._planned = mark
+        return mark
+
+    def _refuse_removed(self) -> None:
+        """What was removed since is missing in a state that is made now: its changes would be of something else."""
+        for source in self._sources.values():
+            if isinstance(source, TopicSource) and source.lost_rows():
+                raise TickNotKeptError(
+                    f"records of topic {source.name!r} that the query was made from were removed",
+                    hint="leave `since` out, which begins with the rows that are there",
+                    tick=None,
+                    first_available=None,
+                    last_available=None,
+                )
+
+    def begin(self, manifest: Manifest) -> Delta:
+        """All rows of the query at a tick."""
+        if self._planned is not None and self.mark(manifest) != self._planned:
+            self._plan()  # what it reads may have other columns now
+        self._planned = self.mark(manifest)
+        if self._planned is None:
+            raise not_part(self.name, manifest.tick)
+        return _added_up(self._load(manifest), self.schema)
+
+    def _load(self, manifest: Manifest) -> Iterator[Delta]:
+        """Build the state from nothing, piece by piece; the changes that the pieces make."""
+        self._runs = {}
+        pieces = {name: source.rows(manifest) for name, source in self._sources.items()}
+        yield self._apply({}, first=True)
+        for name, rows in pieces.items():
+            for piece in rows:
+                yield self._apply({name: piece}, first=False)
+
+    def step(self, before: Manifest | None, now: Manifest) -> Delta:
+        """What the changes of a tick change in the query."""
+        assert before is not None
+        changes = {name: source.change(before, now) for name, source in self._sources.items()}
+        if not any(len(change) for change in changes.values()):
+            return Delta.empty(self.schema)
+        return self._apply(changes, first=False)
+
+    def _apply(self, changes: Mapping[str, Delta], *, first: bool) -> Delta:
+        # without a placement a step asks its state for runs, and gives runs, and no more
+        state = cast("StepState", lambda slot: self._runs.get(slot, []))
+        outcome = self._pipeline.step(changes, state, first=first)
+        runs = dict(self._runs)
+        for slot, run in outcome.runs.items():
+            assert isinstance(run, Run)
+            runs[slot] = _merged(slot, [*runs.get(slot, []), run])
+        held = sum(len(run) for kept in runs.values() for run in kept)
+        if held > self._rows_max:
+            raise SubscriptionTooLargeError(
+                f"the subscription would hold {held:,} rows in memory, and may hold {self._rows_max:,}",
+                detail="joins and aggregates keep what they need to follow changes",
+                hint="CREATE MATERIALIZED VIEW name AS the query, and subscribe to that; or raise rows_max",
+                rows=held,
+                rows_max=self._rows_max,
+            )
+        self._runs = runs  # only now: what failed can be asked for again
+        return outcome.change
+
+
+class Subscription(Following[Change]):
+    """What `ws.subscribe(query)` gives: an iterator of `Change`. See there, and `Following` for `token` and `timeout`."""
+
+    resync = True
+
+    def __init__(
+        self,
+        followed: FollowedQuery,
+        store: StateStore,
+        arrivals: Arrivals,
+        clock: Clock,
+        *,
+        since: Token | None,
+        timeout_ms: float | None,
+    ) -> None:
+        super().__init__(followed, store, arrivals, clock, since=since, timeout_ms=timeout_ms)
+        self._query = followed
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the query."""
+        return self._query.schema
+
+    def _item(self, change: Delta, tick: int) -> Change:
+        rows = pa.Table.from_batches([as_changes(change, self._query.schema, tick)])
+        return Change(tick, rows, self.snapshot)
+
+
+def _added_up(changes: Iterable[Delta], schema: pa.Schema) -> Delta:
+    """The sum of changes, consolidated whenever it has doubled: a group that every piece touches does not pile up."""
+    parts: list[Delta] = []
+    least = CHUNK_ROWS
+    for change in changes:
+        parts.append(change)
+        if sum(map(len, parts)) > 2 * least:
+            parts = [consolidate(concat(parts, schema))]
+            least = max(CHUNK_ROWS, len(parts[0]))
+    return consolidate(concat(parts, schema))
+
+
+def _merged(slot: ArrangementSpec, runs: list[Run]) -> list[Run]:
+    """The same arrangement with its newest run merged into older ones of about its size: there are few runs then."""
+    while len(runs) > 1 and 2 * len(runs[-1]) >= len(runs[-2]):
+        runs = [*runs[:-2], merged_run(slot, runs[-2:], bottom=len(runs) == 2)]
+    return runs

@@ -1,0 +1,127 @@
+"""Folders beside a folder: `<folder>~new` is filled and changes places with the folder in one step of the file system."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwater.core.errors import StorageError
+from headwater.core.storage import Storage
+from headwater.sinks.base.blue_green import Version, refuse_kept, refuse_moved
+from headwater.sinks.base.target import SinkCheckpoint, SinkError, Target, TargetDownError
+
+MARK = "_new"
+"""A file of this name says that a folder is a version that is not in force yet."""
+_AT_CWD, _EXCHANGE = -100, 2
+
+
+def sibling(path: Path, version: Version | None) -> Path:
+    """The folder of a version."""
+    return path if version is None else path.with_name(f"{path.name}~{version}")
+
+
+def make_new(path: Path) -> None:
+    """Make the folder of the new version, which says from the beginning that it is one."""
+    made = sibling(path, "new")
+    if not made.is_dir():
+        aside = made.with_name(f"{made.name}.making")
+        aside.mkdir(parents=True, exist_ok=True)
+        (aside / MARK).touch()
+        aside.rename(made)
+
+
+def remove_own(folder: Path, own: re.Pattern[str], kept: Path) -> None:
+    """Remove a folder with the files that a sink writes. What others have put there goes to the folder `kept`."""
+    Storage(folder.parent).remove_dir(folder.name, own)
+    if not folder.is_dir():
+        return
+    for stranger in sorted(folder.iterdir()):
+        place, number = kept / stranger.name, 0
+        while os.path.lexists(place):
+            number += 1
+            place = kept / f"{stranger.name}.{number}"
+        stranger.rename(place)
+    folder.rmdir()
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Have two folders change places, in one step. OSError if the file system cannot do that."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        raise OSError(errno.ENOSYS, "there is no renameat2")
+    if rename(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    Storage(one.parent).sync_dir(".")
+
+
+@dataclass(frozen=True)
+class FolderVersions:
+    """The versions of a folder. `make` gives one as a target, `stand` where one stands, and in `locked` nobody writes to one."""
+
+    sink: str
+    path: Path
+    own: re.Pattern[str]
+    """The files that the sink writes."""
+    make: Callable[[Version], Target]
+    stand: Callable[[Version | None], SinkCheckpoint | None]
+    locked: Callable[[Version | None], AbstractContextManager[None]]
+
+    def there(self) -> Collection[Version]:
+        """See `Versions`. What a crash has left under the name of the new one, and is the old one, gets its name."""
+        new, old = sibling(self.path, "new"), sibling(self.path, "old")
+        try:
+            if new.is_dir() and not (new / MARK).exists():
+                new.rename(old)
+        except OSError as error:
+            raise TargetDownError(f"{new} could not be renamed", detail=str(error)) from error
+        both: tuple[Version, Version] = ("new", "old")
+        return [version for version in both if sibling(self.path, version).is_dir()]
+
+    def beside(self, version: Version) -> Target:
+        """See `Versions`."""
+        return self.make(version)
+
+    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+        """One exchange of names, while nobody writes to either; what is left to do after it does not matter to readers."""
+        chosen, old = sibling(self.path, version), sibling(self.path, "old")
+        try:
+            with self.locked(None), self.locked(version):
+                if version == "new" and (old.is_dir() or not (chosen / MARK).exists()):
+                    refuse_kept(self.sink, self.named("old"))
+                refuse_moved(self.sink, stand, self.stand(version), self.stand(None))
+                if version == "new":
+                    (self.path / MARK).unlink(missing_ok=True)
+                exchange(self.path, chosen)
+                (self.path / MARK).unlink(missing_ok=True)
+                if version == "new":
+                    chosen.rename(old)
+        except StorageError as error:
+            raise TargetDownError(f"{self.path} could not be written", detail=str(error)) from error
+        except OSError as error:
+            if error.errno in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV):
+                raise SinkError(
+                    f"two folders cannot change places in one step where {self.path} is: {error.strerror}",
+                    hint="put the sink's path on a local file system of Linux, such as ext4, xfs or btrfs",
+                    sink=self.sink,
+                ) from error
+            raise TargetDownError(f"{self.path} could not be switched", detail=str(error)) from error
+
+    def drop(self, version: Version) -> None:
+        """See `Versions`."""
+        folder = sibling(self.path, version)
+        try:
+            if folder.is_dir():
+                remove_own(folder, self.own, self.path)
+        except (OSError, StorageError) as error:
+            raise TargetDownError(f"{folder} could not be removed", detail=str(error)) from error
+
+    def named(self, version: Version) -> str:
+        """See `Versions`."""
+        return f"folder {sibling(self.path, version)}"

@@ -1,0 +1,202 @@
+"""What a change of a view means for a target: per key one delete or one upsert, or records to add.
+
+Rows that go and rows that come are brought together by their key in the held form. A key that only goes is deleted, one that
+comes is upserted, whether or not it was there; where both are the same row nothing is to be done. All of it is on vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.core.hashing import Hashes, Indices, Mask, identities
+from headwater.operators.zset.delta import (
+    Delta,
+    concat,
+    concat_rows,
+    consolidate,
+    empty_rows,
+    groups_of,
+    row_hashes,
+    take_rows,
+)
+from headwater.sinks.base.checksums import Tally, tally
+from headwater.sinks.base.target import TICK, WEIGHT, SinkError, Target, TargetChange, TargetShape
+from headwater.sinks.base.text_values import shown
+
+Ticks = Sequence[tuple[int, Delta]]
+"""What ticks changed in a view, in their order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Netted:
+    """A change for a target; `rows` are the view's rows that its upserts (or records) are made of, one for one, and
+    `difference` is what it adds to the checksum and the number of rows."""
+
+    change: TargetChange
+    rows: pa.RecordBatch
+    difference: Tally
+
+    def __len__(self) -> int:
+        return len(self.change)
+
+
+def net(ticks: Ticks, shape: TargetShape, target: Target) -> Netted:
+    """What changes of one or several ticks mean, taken as one."""
+    if shape.mode == "upsert":
+        change = consolidate(concat([delta for _, delta in ticks], shape.schema))
+        coming, going = change.filter(change.weights > 0), change.filter(change.weights < 0)
+        held = target.held(coming.rows)
+        if (coming.weights > 1).any():
+            raise not_unique(shape, held, target.key, coming.weights > 1)
+        return net_rows(coming.rows, held, target.held(going.rows), shape, target.key)
+    if shape.mode == "append":
+        filled = [consolidate(delta) for _, delta in ticks]
+        if any((delta.weights < 0).any() for delta in filled):
+            raise _retracts(shape)
+        rows = concat_rows([_expanded(delta) for delta in filled], shape.schema)
+        held = target.held(rows)
+        return Netted(TargetChange.of_records(held), rows, tally(held))
+    return _records(ticks, shape, target)
+
+
+def net_level(
+    view: Delta, held: pa.RecordBatch, there: pa.RecordBatch, tick: int, shape: TargetShape, target: Target
+) -> Netted:
+    """What makes a target that holds the rows `there` (with `_weight` in mode 'changelog') hold those of a view, which has no
+    row twice and of which `held` is the held form."""
+    if shape.mode == "upsert":
+        if (view.weights > 1).any():
+            raise not_unique(shape, held, target.key, view.weights > 1)
+        return net_rows(view.rows, held, there, shape, target.key)
+    weights = np.ones(there.num_rows, dtype=np.int64)
+    if shape.mode == "changelog":
+        weights = there.column(WEIGHT.name).to_numpy().astype(np.int64)
+        there = there.drop_columns([WEIGHT.name])
+    both = concat_rows([held, there], held.schema)
+    sums = np.concatenate([view.weights, -weights])
+    missing = consolidate(Delta(both, sums))
+    if shape.mode == "append" and (missing.weights < 0).any():
+        raise SinkError(
+            f"the target of sink {shape.sink!r} has {-int(missing.weights[missing.weights < 0].sum())} rows that view "
+            f"{shape.view!r} has not, and rows are only added there",
+            hint="remove them there, or drop the sink and make it anew with another name",
+            sink=shape.sink,
+        )
+    if shape.mode == "append":
+        added = _expanded(missing)
+        return Netted(TargetChange.of_records(added), added, tally(added))
+    records = as_records(missing, tick)
+    return Netted(TargetChange.of_records(records), missing.rows, tally(missing.rows, missing.weights))
+
+
+def net_rows(
+    rows: pa.RecordBatch,
+    coming: pa.RecordBatch,
+    going: pa.RecordBatch,
+    shape: TargetShape,
+    key: Sequence[str],
+) -> Netted:
+    """Rows that come, of which `coming` is the held form, and held rows that go. SinkError if a key comes twice."""
+    count = coming.num_rows
+    both = concat_rows([coming, going], coming.schema)
+    groups = groups_of(*key_identities(both, key))
+    if groups is None:
+        upserted, deleted = np.arange(count), np.arange(count, both.num_rows)
+    else:
+        group = np.empty(both.num_rows, dtype=np.int64)
+        sizes = np.diff(np.append(groups.starts, both.num_rows))
+        group[groups.order] = np.repeat(np.arange(len(groups.starts)), sizes)
+        arrivals = np.bincount(group[:count], minlength=len(sizes))
+        if (arrivals > 1).any():
+            raise not_unique(shape, coming, key, arrivals[group[:count]] > 1)
+        same = _same_rows(both, group, sizes, count)
+        upserted = np.flatnonzero(~same[group[:count]])
+        gone = np.flatnonzero(arrivals[group[count:]] == 0) + count
+        _, firsts = np.unique(group[gone], return_index=True)
+        deleted = gone[firsts]
+    deletes = take_rows(both.select(list(key)), deleted)
+    difference = tally(coming) - tally(going)
+    if len(upserted) != count:
+        rows, coming = take_rows(rows, upserted), take_rows(coming, upserted)
+    return Netted(TargetChange.of_keys(deletes, coming), rows, difference)
+
+
+def key_identities(held: pa.RecordBatch, key: Sequence[str]) -> tuple[Hashes, Hashes]:
+    """128 bits that stand for the key of each held row."""
+    return identities([held.column(name) for name in key], held.num_rows, exact=True)
+
+
+def as_records(change: Delta, tick: int) -> pa.RecordBatch:
+    """Held rows with their weights at a tick, as records of a changelog."""
+    columns = [*change.rows.columns, pa.array(change.weights), pa.repeat(pa.scalar(tick), len(change))]
+    return pa.RecordBatch.from_arrays(columns, schema=change.rows.schema.append(WEIGHT).append(TICK))
+
+
+def not_unique(shape: TargetShape, held: pa.RecordBatch, key: Sequence[str], wrong: Mask) -> SinkError:
+    """The error for rows of which several have one key."""
+    example = shown(take_rows(held.select(list(key)), np.flatnonzero(wrong)[:1]), 1)
+    return SinkError(
+        f"view {shape.view!r} has several rows with the key {example}, and sink {shape.sink!r} holds one row per key",
+        hint="name a key that is unique in the view, such as the columns of its GROUP BY",
+        sink=shape.sink,
+    )
+
+
+def without(netted: Netted, refused: Indices, target: Target) -> Netted:
+    """The same without the rows at these places of its upserts or records: what had their keys is deleted."""
+    kept = np.setdiff1d(np.arange(netted.rows.num_rows), refused)
+    rows = take_rows(netted.rows, kept)
+    change = netted.change
+    if target.key:
+        keys = take_rows(change.upserts.select(list(target.key)), refused)
+        deletes = concat_rows([change.deletes, keys], keys.schema)
+        less = TargetChange.of_keys(deletes, take_rows(change.upserts, kept))
+    else:
+        less = TargetChange.of_records(take_rows(change.records, kept))
+    return Netted(less, rows, netted.difference)
+
+
+def _records(ticks: Ticks, shape: TargetShape, target: Target) -> Netted:
+    rows, records, total = [], [], Tally()
+    for tick, delta in ticks:
+        delta = consolidate(delta)
+        held = delta.with_rows(target.held(delta.rows))
+        rows.append(delta.rows)
+        records.append(as_records(held, tick))
+        total += tally(held.rows, held.weights)
+    if not records:
+        held = target.held(empty_rows(shape.schema))
+        records.append(as_records(Delta.empty(held.schema), 0))
+    added = concat_rows(records, records[0].schema)
+    return Netted(TargetChange.of_records(added), concat_rows(rows, shape.schema), total)
+
+
+def _expanded(delta: Delta) -> pa.RecordBatch:
+    return take_rows(delta.rows, np.repeat(np.arange(len(delta)), delta.weights))
+
+
+def _same_rows(both: pa.RecordBatch, group: Indices, sizes: Indices, count: int) -> Mask:
+    """Of each group of rows with one key, whether it is one row that comes and one that goes, and both are the same."""
+    same = np.zeros(len(sizes), dtype=np.bool_)
+    comes = np.full(len(sizes), -1, dtype=np.int64)
+    goes = comes.copy()
+    comes[group[:count]] = np.arange(count)
+    goes[group[count:]] = np.arange(count, both.num_rows)
+    pairs = np.flatnonzero((sizes == 2) & (comes >= 0) & (goes >= 0))
+    if len(pairs):
+        high, low = row_hashes(both)
+        mine, theirs = comes[pairs], goes[pairs]
+        same[pairs] = (high[mine] == high[theirs]) & (low[mine] == low[theirs])
+    return same
+
+
+def _retracts(shape: TargetShape) -> SinkError:
+    return SinkError(
+        f"view {shape.view!r} took rows back, and sink {shape.sink!r} only adds rows",
+        hint="follow it with a key, or as a changelog, which has _weight and _tick",
+        sink=shape.sink,
+    )

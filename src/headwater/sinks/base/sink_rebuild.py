@@ -1,0 +1,204 @@
+"""Building a follower anew: filled beside the one in force, followed until it is level, compared, and switched to in one step.
+
+Until the switch the old version is in force, whoever keeps it going; after it the new one is. What a crash leaves is a new version
+that is not in force: the next attempt goes on with it or, where it does not fit any more, begins with an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from headwater.core.clock import Clock
+from headwater.core.errors import LogTimeoutError, UsageError
+from headwater.sinks.base.applier import Applier
+from headwater.sinks.base.blue_green import TargetVersions, Version, refuse_kept, versions_of
+from headwater.sinks.base.sink_status import Letters, OnError
+from headwater.sinks.base.sink_verify import check
+from headwater.sinks.base.target import (
+    CheckpointConflictError,
+    SinkCheckpoint,
+    SinkError,
+    Target,
+    TargetDownError,
+    TargetShape,
+)
+from headwater.sinks.base.view_feed import SinkFeed
+
+Step = Literal["filling", "verifying", "switching", "switched"]
+"""What is done next."""
+
+SWITCH_TRIES = 50
+"""How often a switch is tried while the version in force keeps ahead, or somebody reads it and cannot be moved aside."""
+_PAUSE_MS = 200.0
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What was built: the rows that are in force now and the tick that they are of; `old` is the name under which the version
+    before is kept. Unless `verified`, rows were not compared with the view."""
+
+    sink: str
+    rows: int
+    tick: int
+    seconds: float
+    verified: bool
+    old: str
+
+
+class Rebuilding:
+    """One sink's versions. `target` is the one in force; it goes on meanwhile, here or elsewhere, and tells of rows that are
+    refused: of those of a new version when it is in force."""
+
+    def __init__(
+        self,
+        shape: TargetShape,
+        target: Target,
+        feed: SinkFeed,
+        clock: Clock,
+        *,
+        on_error: OnError = "stop",
+        told: Callable[[Step], None] = lambda step: None,
+    ) -> None:
+        self._shape = shape
+        self._target = target
+        self._feed = feed
+        self._clock = clock
+        self._on_error = on_error
+        self._told = told
+
+    def old(self) -> str | None:
+        """The name of the version that is kept from before; None if none is."""
+        versions = self._versions()
+        return versions.named("old") if "old" in versions.there() else None
+
+    def build(self, *, verify: bool = True) -> Rebuilt:
+        """Make a new version and put it in force. UsageError while an old one is kept."""
+        versions = self._versions()
+        if "old" in versions.there():
+            refuse_kept(self._shape.sink, versions.named("old"))
+        left = "new" in versions.there()
+        try:
+            return self._put(versions, "new", verify)
+        except (TargetDownError, CheckpointConflictError):
+            raise
+        except SinkError:
+            if not left:
+                raise
+        versions.drop("new")  # it was of other columns, or of a view that is gone
+        return self._put(versions, "new", verify)
+
+    def back(self, *, verify: bool = True) -> Rebuilt:
+        """Put the old version in force again, brought level first; the one that was in force is kept then."""
+        versions = self._versions()
+        if "old" not in versions.there():
+            raise self._none()
+        return self._put(versions, "old", verify)
+
+    def drop_old(self) -> str:
+        """Remove the version that was kept; its name."""
+        versions = self._versions()
+        if "old" not in versions.there():
+            raise self._none()
+        versions.drop("old")
+        return versions.named("old")
+
+    def _versions(self) -> TargetVersions:
+        self._target.prepare(self._shape)
+        return versions_of(self._target, self._shape.sink)
+
+    def _put(self, versions: TargetVersions, version: Version, verify: bool) -> Rebuilt:
+        began_ms = self._clock.steady_ms()
+        beside = versions.beside(version)
+        applier = Applier(
+            self._shape, beside, self._feed, self._clock, on_error=self._on_error, letters=_untold
+        )
+        try:
+            self._told("filling")
+            self._follow(applier)
+            if verify:
+                self._told("verifying")
+                self._verify(applier, versions, version)
+            self._told("switching")
+            stand = self._switch(applier, versions, version)
+        finally:
+            applier.close()
+        self._told("switched")
+        seconds = (self._clock.steady_ms() - began_ms) / 1_000
+        old = versions.named("old")
+        return Rebuilt(self._shape.sink, stand.rows, stand.tick, seconds, verify, old)
+
+    def _follow(self, applier: Applier) -> SinkCheckpoint:
+        for left in reversed(range(SWITCH_TRIES)):
+            try:
+                while applier.step():
+                    pass
+                stand = applier.mark()
+                break
+            except (
+                CheckpointConflictError
+            ):  # the version in force was written at the same time, where both are one place
+                applier.forget()
+                if not left:
+                    raise
+        if stand is None:
+            raise UsageError(
+                f"view {self._shape.view!r} is part of no tick yet: there is nothing to build from",
+                hint="`headwater run --once`, or ws.run(), makes one",
+            )
+        return stand
+
+    def _verify(self, applier: Applier, versions: TargetVersions, version: Version) -> None:
+        found = check(applier, self._feed)
+        if found.ok:
+            return
+        applier.close()
+        if version == "new":
+            versions.drop("new")
+        raise SinkError(
+            f"the {version} version of sink {self._shape.sink!r} is not what view {self._shape.view!r} is at tick "
+            f"{found.tick}, and the one in force stays",
+            detail=found.detail,
+            hint="try again; if it stays so, the target changes what it is given",
+            sink=self._shape.sink,
+        )
+
+    def _switch(self, applier: Applier, versions: TargetVersions, version: Version) -> SinkCheckpoint:
+        """What was compared is followed by changes alone: a few ticks later it is right still."""
+        for _ in range(SWITCH_TRIES):
+            stand = self._follow(applier)
+            try:
+                versions.switch(version, stand)
+                return stand
+            except CheckpointConflictError:
+                applier.forget()
+            except TargetDownError as error:
+                if version == "old":  # whether it was done cannot be told: both may stand at the same tick
+                    raise
+                reason = error.message
+                self._feed.wait(_PAUSE_MS)
+                if self._is_switched(versions):
+                    return stand
+                applier.forget()
+                continue
+            reason = "the version in force was always ahead"
+        raise LogTimeoutError(
+            f"sink {self._shape.sink!r} could not be switched to its {version} version: {reason}",
+            hint="the one in force goes on; try again, and what was built is used",
+        )
+
+    def _is_switched(self, versions: TargetVersions) -> bool:
+        """Whether the new version is in force, after the connection was lost over it."""
+        there = versions.there()
+        return "old" in there or "new" not in there
+
+    def _none(self) -> UsageError:
+        sink = self._shape.sink
+        return UsageError(
+            f"sink {sink!r} has no version that was kept", hint=f"`headwater rebuild {sink}` makes a new one"
+        )
+
+
+def _untold(letters: Letters) -> None:
+    """Two who tell of the rows of one sink at the same time would take each other's letters for their own."""

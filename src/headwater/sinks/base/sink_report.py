@@ -1,0 +1,64 @@
+"""What a sink says of itself while it works, for those who ask, listen or wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from headwater.sinks.base.sink_status import State, Status
+
+
+class SinkReport:
+    """The status of one sink, for any thread. Who listens is called with every new one."""
+
+    def __init__(self, sink: str) -> None:
+        self.status = Status(sink)
+        self._news = threading.Condition()
+        self._listeners: list[Callable[[Status], None]] = []
+
+    def listen(self, told: Callable[[Status], None]) -> None:
+        """Call somebody with every new status from now on."""
+        self._listeners.append(told)
+
+    def note(self, state: State, reason: str | None = None, *, attempts: int = 0) -> None:
+        """Say how the sink is doing."""
+        self.put(replace(self.status, state=state, reason=reason, attempts=attempts))
+
+    def followed(self, tick: int, rows: int, *, withheld: int | None = None) -> None:
+        """Say that the target has everything up to a tick, with so many rows that were applied just now."""
+        status = self.status
+        self.put(
+            replace(
+                status,
+                state="following",
+                reason=None,
+                attempts=0,
+                tick=tick,
+                withheld=status.withheld if withheld is None else withheld,
+                applied_rows=status.applied_rows + rows,
+                applied_changes=status.applied_changes + bool(rows),
+            )
+        )
+
+    def put(self, status: Status) -> None:
+        """Take a status for the one from now on."""
+        if status != self.status:
+            with self._news:
+                self.status = status
+                self._news.notify_all()
+            for told in self._listeners:
+                told(status)
+
+    def wait(self, tick: int, timeout_ms: float) -> bool:
+        """Wait until the target has everything up to a tick, or the sink is stopped, or the time is over; whether it has."""
+
+        def done() -> bool:
+            return self._has(tick) or self.status.state in ("stopped", "closed")
+
+        with self._news:
+            self._news.wait_for(done, timeout_ms / 1_000)
+        return self._has(tick)
+
+    def _has(self, tick: int) -> bool:
+        return self.status.tick is not None and self.status.tick >= tick

@@ -1,0 +1,188 @@
+"""Holding a target against its view: by checksum, and where that differs row by row. What is wrong can be repaired.
+
+The checksum of what a target holds is compared with the one that its stand was stored with, which was kept up to date
+from changes alone, and with the view's rows at the same tick. So drift is found whoever made it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.core.errors import TickNotKeptError
+from headwater.core.positions import Token
+from headwater.log.protocol import Finding
+from headwater.operators.zset.delta import Delta, concat, concat_rows, consolidate, take_rows
+from headwater.sinks.base.applier import Applier
+from headwater.sinks.base.checksums import Tally, tally, tally_all
+from headwater.sinks.base.net_changes import key_identities
+from headwater.sinks.base.rejected_rows import Withheld
+from headwater.sinks.base.target import WEIGHT, Freezing, SinkCheckpoint, Target, TargetShape
+from headwater.sinks.base.text_values import shown
+from headwater.sinks.base.view_feed import SinkFeed
+
+_TRIES = 5
+_SHOWN = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Differences:
+    """Held rows: those that the view has and the target has not, those that only the target has, and of rows with one key
+    that differ, as they should be and as they are, one for one."""
+
+    missing: pa.RecordBatch
+    extra: pa.RecordBatch
+    expected: pa.RecordBatch
+    found: pa.RecordBatch
+
+    def __len__(self) -> int:
+        return int(self.missing.num_rows + self.extra.num_rows + self.found.num_rows)
+
+    def told(self) -> str:
+        """In words, with the first of each."""
+        parts = []
+        if self.missing.num_rows:
+            parts.append(f"{self.missing.num_rows} rows missing, such as {shown(self.missing, _SHOWN)}")
+        if self.extra.num_rows:
+            parts.append(f"{self.extra.num_rows} rows too many, such as {shown(self.extra, _SHOWN)}")
+        if self.found.num_rows:
+            parts.append(
+                f"{self.found.num_rows} rows differ, such as {shown(self.found, 1)} in place of "
+                f"{shown(self.expected, 1)}"
+            )
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class SinkCheck:
+    """What was found of one sink. `ok` is None if nothing was applied yet, or nobody can say; `tick` is the tick that was compared. `rows` are
+    in the target, `withheld` in the view alone, because the target refused them. `differences` is None if rows were not
+    compared, because checksums are equal or the tick is not kept any more."""
+
+    sink: str
+    view: str
+    ok: bool | None
+    tick: int | None
+    rows: int
+    withheld: int = 0
+    detail: str | None = None
+    differences: Differences | None = field(default=None, compare=False)
+    repaired: bool = False
+
+    @property
+    def finding(self) -> Finding:
+        """The difference as verification tells it."""
+        told = f"sink {self.sink!r} differs from view {self.view!r}: {self.detail}"
+        return Finding(f"sink {self.sink}", None, None, None, told)
+
+
+def check(applier: Applier, feed: SinkFeed, *, repair: bool = False, cheap: bool = False) -> SinkCheck:
+    """Compare a target with its view at the tick where it stands; with `repair` bring it level if they differ. The sink does
+    nothing else meanwhile. `cheap` trusts the checksum of the view's rows that was kept up to date from its changes, and
+    reads the view only if the target has another."""
+    shape = applier.shape
+    with applier.paused() as target:
+        for _ in range(_TRIES):
+            with frozen(target):
+                stand = target.stand()
+                found = _check(applier, target, feed, stand, cheap)
+                if target.stand() == stand:
+                    break
+        else:
+            told = "it was moved on by another process while it was compared, time and again"
+            return SinkCheck(shape.sink, shape.view, None, None, found.rows, detail=told)
+        if not repair or found.ok is not False:
+            return found
+        applier.level()
+        after = _check(applier, target, feed, target.stand(), cheap)
+        return SinkCheck(
+            shape.sink,
+            shape.view,
+            after.ok,
+            after.tick,
+            after.rows,
+            after.withheld,
+            found.detail,
+            found.differences,
+            repaired=after.ok is True,
+        )
+
+
+def frozen(target: Target) -> AbstractContextManager[None]:
+    """Where a target can do that: while in it, its stand and its contents are of one moment."""
+    return target.frozen() if isinstance(target, Freezing) else nullcontext()
+
+
+def _check(
+    applier: Applier, target: Target, feed: SinkFeed, stand: SinkCheckpoint | None, cheap: bool
+) -> SinkCheck:
+    shape = applier.shape
+    weight = WEIGHT.name if shape.mode == "changelog" else None
+    if stand is None:
+        there = tally_all(target.contents(), weight).rows
+        known = "it does not know where it stands" if there else "nothing was applied yet"
+        return SinkCheck(shape.sink, shape.view, False if there else None, None, there, detail=known)
+    withheld = Withheld.decode(stand.withheld, shape.schema)
+    found = tally_all(target.contents(), weight)
+    same = stand.whole and found == Tally(stand.checksum, stand.rows)
+    view = None if cheap and same else _view(feed, stand.token, applier.history(stand))
+    if view is not None and same:
+        expected = tally(target.held(view.rows), view.weights) - withheld.tally(target)
+        same = expected == found
+    if same:
+        return SinkCheck(shape.sink, shape.view, True, stand.tick, found.rows, len(withheld))
+    if view is None:
+        told = f"it holds {found.rows} rows where there should be {stand.rows}, or others than these"
+        return SinkCheck(shape.sink, shape.view, False, stand.tick, found.rows, len(withheld), told)
+    rows = _differences(shape, target, view, withheld)
+    told = rows.told() or "what it holds is right, and its checksum is not"
+    return SinkCheck(shape.sink, shape.view, False, stand.tick, found.rows, len(withheld), told, rows)
+
+
+def _view(feed: SinkFeed, tick: Token, history: str | None) -> Delta | None:
+    """The view at a target's tick, if that is of the view's history and kept."""
+    point = feed.at(tick.number)
+    if point is None or point.history != history or tick.differs(point.id):
+        return None
+    try:
+        return feed.contents(tick.number)
+    except TickNotKeptError:
+        return None
+
+
+def _differences(shape: TargetShape, target: Target, view: Delta, withheld: Withheld) -> Differences:
+    held = Delta(target.held(view.rows), view.weights)
+    less = Delta(target.held(withheld.rows), -withheld.weights)
+    parts = [held, less]
+    for batch in target.contents():
+        weights = np.ones(batch.num_rows, dtype=np.int64)
+        if shape.mode == "changelog":
+            weights = batch.column(WEIGHT.name).to_numpy()
+            batch = batch.drop_columns([WEIGHT.name])
+        parts.append(Delta(batch, -weights))
+    rest = consolidate(concat(parts, held.rows.schema))
+    missing, extra = rest.filter(rest.weights > 0).rows, rest.filter(rest.weights < 0).rows
+    nothing = missing.slice(0, 0)
+    if not target.key or not missing.num_rows or not extra.num_rows:
+        return Differences(missing, extra, nothing, nothing)
+    both = concat_rows([missing, extra], missing.schema)
+    high, low = key_identities(both, target.key)
+    count = missing.num_rows
+    place = {
+        pair: at for at, pair in enumerate(zip(high[:count].tolist(), low[:count].tolist(), strict=True))
+    }
+    theirs = zip(high[count:].tolist(), low[count:].tolist(), strict=True)
+    pairs = [(place.pop(pair), at) for at, pair in enumerate(theirs) if pair in place]
+    mine, yours = (
+        np.array([a for a, _ in pairs], dtype=np.int64),
+        np.array([b for _, b in pairs], dtype=np.int64),
+    )
+    return Differences(
+        take_rows(missing, np.setdiff1d(np.arange(count), mine)),
+        take_rows(extra, np.setdiff1d(np.arange(extra.num_rows), yours)),
+        take_rows(missing, mine),
+        take_rows(extra, yours),
+    )

@@ -1,0 +1,55 @@
+"""Which key a sink upserts by: named by the user or found, and provably unique in the view, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headwater.core.errors import StatementError
+from headwater.sinks.base.target import TargetShape
+
+Key = tuple[str, ...]
+
+
+def check_key(shape: TargetShape, declared: Key, unique: Sequence[Key]) -> Key:
+    """The key to upsert by, spelled as the view spells its columns.
+
+    `declared` is what the user named, () if nothing; `unique` are the keys that are unique in the view by what it is: the
+    columns of its GROUP BY, the primary key of a topic that it passes on, the partition of a top-1; () means that it has at
+    most one row. StatementError if nothing proves that the key is unique.
+    """
+    spelled = {name.lower(): name for name in shape.schema.names}
+    missing = [name for name in declared if name.lower() not in spelled]
+    if missing:
+        raise StatementError(
+            f"view {shape.view!r} has no column {missing[0]!r} to be the key of sink {shape.sink!r}",
+            hint=f"its columns are {', '.join(shape.schema.names)}",
+        )
+    key = tuple(dict.fromkeys(spelled[name.lower()] for name in declared))
+    known = [one for one in unique if all(name in shape.schema.names for name in one)]
+    if key and any(set(one) <= set(key) for one in known):
+        return key
+    named = [one for one in known if one]
+    if not key and named:
+        return min(named, key=len)
+    raise StatementError(
+        f"nothing shows that {_columns(key)} {'is' if len(key) == 1 else 'are'} unique in view {shape.view!r}"
+        if key
+        else f"view {shape.view!r} has no key that sink {shape.sink!r} could replace and delete rows by",
+        detail="two rows with one key would overwrite each other in the target, in no particular order",
+        hint=_hint(named, known),
+    )
+
+
+def _hint(named: Sequence[Key], known: Sequence[Key]) -> str:
+    if named:
+        return "use key = " + " or ".join(f"'{', '.join(one)}'" for one in named)
+    if known:
+        return "the view has one row: name any of its columns, as in key = '...'"
+    return (
+        "group the view by the key, pass on the primary key of a topic, or take the first row of each key with "
+        "ROW_NUMBER() ... = 1"
+    )
+
+
+def _columns(key: Key) -> str:
+    return ", ".join(repr(name) for name in key)

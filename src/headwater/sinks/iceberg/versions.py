@@ -1,0 +1,80 @@
+"""Branches beside an Iceberg table: a new version is one, and in one step of the catalog 'main' begins where it is.
+
+The version before stays as the branch `headwater_old`, which any engine reads: `SELECT * FROM t VERSION AS OF 'headwater_old'`. Its files are kept as
+long as the branch is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from headwater.core.errors import CheckpointConflictError
+from headwater.sinks.base.blue_green import Version, refuse_kept, refuse_moved
+from headwater.sinks.base.target import SinkCheckpoint, Target
+from headwater.sinks.iceberg.table_commit import head_of, point
+
+MAIN = "main"
+NEW, OLD = "headwater_new", "headwater_old"
+OURS = frozenset((NEW, OLD))
+
+
+def branch_of(version: Version | None) -> str:
+    """The branch of a version."""
+    return MAIN if version is None else NEW if version == "new" else OLD
+
+
+@dataclass(frozen=True)
+class LakeVersions:
+    """The versions of one table. `fresh` gives the table as it is now, `stand` where a branch of it stands, and what is `asked`
+    has the errors of a target."""
+
+    sink: str
+    make: Callable[[Version], Target]
+    stand: Callable[[Any, str], SinkCheckpoint | None]
+    fresh: Callable[[], Any]
+    asked: Callable[[Callable[[], Any]], Any]
+
+    def there(self) -> Collection[Version]:
+        """See `Versions`."""
+        both: tuple[Version, Version] = ("new", "old")
+        refs = self.asked(self.fresh).metadata.refs
+        return [version for version in both if branch_of(version) in refs]
+
+    def beside(self, version: Version) -> Target:
+        """See `Versions`."""
+        return self.make(version)
+
+    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+        """One commit of the catalog that names other snapshots, and writes none."""
+
+        def act() -> None:
+            table, chosen = self.fresh(), branch_of(version)
+            if version == "new" and OLD in table.metadata.refs:
+                refuse_kept(self.sink, self.named("old"))
+            refuse_moved(self.sink, stand, self.stand(table, chosen), self.stand(table, MAIN))
+            seen = {name: head_of(table, name) for name in (MAIN, chosen)}
+            heads = {MAIN: seen[chosen], chosen: None, OLD: seen[MAIN]}
+            wanted = {name: head for name, head in heads.items() if head is not None or name == NEW}
+            if not point(table, wanted, seen):
+                raise CheckpointConflictError(
+                    f"the table of sink {self.sink!r} moved on meanwhile", found=None
+                )
+
+        self.asked(act)
+
+    def drop(self, version: Version) -> None:
+        """The branch; its snapshots leave, with their files, as others do."""
+
+        def act() -> None:
+            table, branch = self.fresh(), branch_of(version)
+            while branch in table.metadata.refs:
+                if not point(table, {branch: None}, {branch: head_of(table, branch)}):
+                    table = self.fresh()
+
+        self.asked(act)
+
+    def named(self, version: Version) -> str:
+        """See `Versions`."""
+        return f"branch {branch_of(version)}"

@@ -1,0 +1,513 @@
+"""A table of Postgres as a target: rows upserted and deleted by key, in one transaction with where it stands.
+
+Guarantee: exactly once. A change and the row of `headwater_positions` (in the table's schema) that says up to which tick it goes
+are one transaction, which locks that row first and looks whether it is where it was left: a crash, a repeated tick or
+a second process that applies the same sink leaves either all of a change or nothing, and never one twice. Readers
+of the table see whole ticks. Rows that the server refuses (a constraint, a value out of range) are found by halving.
+
+Columns that the table has beside those of the view are left alone: new rows get their defaults. psycopg is known here
+alone of the sinks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NoReturn, Self
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+from psycopg import errors as pg
+from psycopg.pq import ExecStatus
+
+from headwater.core.clock import from_us, to_us
+from headwater.operators.zset.delta import take_rows
+from headwater.sinks.base.blue_green import Version
+from headwater.sinks.base.sink_setup import SinkSetup
+from headwater.sinks.base.target import (
+    CheckpointConflictError,
+    RefusedRow,
+    RowsRefusedError,
+    Since,
+    SinkCheckpoint,
+    SinkError,
+    TargetChange,
+    TargetDownError,
+    TargetPast,
+    TargetShape,
+)
+from headwater.sinks.base.text_values import texts
+from headwater.sinks.postgres.positions import POSITIONS, PositionTable
+from headwater.sinks.postgres.tables import (
+    TargetTable,
+    arrays,
+    copied,
+    null_patterns,
+    quote,
+    read,
+    split_table,
+    sql_type,
+    takes,
+)
+from headwater.sinks.postgres.versions import PostgresVersions, create_like, suffixed
+
+FEW_ROWS = 100
+"""Up to here rows go as parameters of the statement; more are copied into a temporary table first."""
+_MANY_ROWS = 10_000
+"""From here on the planner is told about the temporary table, and an empty table is copied into at once."""
+_REFUSED_MAX = 100
+"""So many refused rows are looked for at a time."""
+_BLOCK_BYTES = 8 << 20
+_ROWS, _KEYS = "pg_temp.headwater_rows", "pg_temp.headwater_keys"
+_DATA_ERRORS = ("22", "23", "P0", "44")
+"""Classes of errors that are about rows: data exceptions, constraints, triggers' own, check options."""
+_PASSING = ("08", "40", "53", "55", "57", "58")
+"""Classes of errors that pass: connections, deadlocks, resources, locks, an operator's intervention, the system."""
+_READ_ONLY = "25006"
+
+_PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""A server that vanished without a word is noticed within a minute, unless the url says otherwise."""
+_SESSION = (
+    "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET extra_float_digits = 1; SET client_encoding = 'UTF8'; "
+    "SET statement_timeout = 0; SET lock_timeout = '30s'"
+)
+"""Who holds a lock for longer is told of as what the sink waits for; a first level may take as long as it takes."""
+
+_DEAD = """
+SELECT CASE WHEN greatest(last_vacuum, last_autovacuum) > %(at)s THEN greatest(last_vacuum, last_autovacuum) END,
+  CASE WHEN n_dead_tup = 0 AND now() > %(at)s + interval '1 minute'
+    AND coalesce((SELECT stats_reset FROM pg_stat_database WHERE datname = current_database()), '-infinity') < %(at)s
+  THEN %(at)s::timestamptz END
+FROM pg_stat_user_tables WHERE relid = %(table)s::regclass
+"""
+"""Sessions tell the server within seconds what they have done; after a crash it has counted nothing."""
+
+Act = Callable[[psycopg.Connection[Any], pa.RecordBatch], None]
+
+
+class PostgresTarget:
+    """A table, made if it is missing. `url` is a connection string of libpq, `table` a name with or without a schema."""
+
+    guarantee: ClassVar[str] = "exactly once: rows and position are one transaction of the target"
+
+    def __init__(self, url: str, table: str, *, version: Version | None = None) -> None:
+        self._url = url
+        self._given = table
+        self._version = version
+        self._schema_name, self._name_in_force = split_table(table)
+        self._table_name = suffixed(self._name_in_force, version)
+        self._in_schema = ""
+        self.place = f"table {table}"  # of all its versions: they change places
+        self._connection: psycopg.Connection[Any] | None = None
+        self._shape: TargetShape | None = None
+        self._table: TargetTable | None = None
+        self._nulls_distinct = False
+
+    @classmethod
+    def declared(cls, setup: SinkSetup) -> Self:
+        """The target that a declaration asks for."""
+        return cls(setup.options["url"], setup.options.get("table") or setup.sink)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key of the shape."""
+        return self._known.key
+
+    # --- preparing -------------------------------------------------------------------------------------------------
+
+    def prepare(self, shape: TargetShape) -> None:
+        """Make the table and that of positions if they are missing; SinkError if the table is not for such rows."""
+        self._shape = shape
+        with self._talking() as connection:
+            schema = self._schema_name or connection.execute("SELECT current_schema()").fetchone()[0]  # type: ignore[index]
+            if (
+                schema is None
+                or not connection.execute(
+                    "SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]
+                ).fetchone()
+            ):
+                raise self._wrong(
+                    f"there is no schema {schema!r}", f"CREATE SCHEMA {quote(schema or 'public')};"
+                )
+            self._in_schema = schema
+            place = f"{quote(schema)}.{quote(self._table_name)}"
+            self._positions = PositionTable(schema)
+            held = pa.schema([pa.field(f.name, _held_type(f.type)) for f in shape.schema])
+            self._table = TargetTable(place, held, shape.key if shape.mode == "upsert" else ())
+            self._positions.create(connection)
+            modern = connection.info.server_version >= 150_000
+            if shape.mode != "upsert":
+                raise self._wrong("rows of a table have a key", "name one, as in WITH (key = '...')")
+            if self._version == "new":
+                in_force = f"{quote(schema)}.{quote(self._name_in_force)}"
+                create_like(connection, shape, in_force, place, self._positions.name)
+            else:
+                connection.execute(self._table.create(shape.schema, nulls_not_distinct=modern))
+            self._check(connection, modern)
+
+    def _check(self, connection: psycopg.Connection[Any], modern: bool) -> None:
+        table, shape = self._known, self._declared
+        found = {
+            name: (kind, must and not given, must)
+            for name, kind, must, given in connection.execute(
+                "SELECT attname, format_type(atttypid, atttypmod), attnotnull, "
+                "atthasdef OR attidentity <> '' OR attgenerated <> '' "
+                "FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
+                [table.place],
+            )
+        }
+        for field in shape.schema:
+            alter = f"ALTER TABLE {table.place}"
+            if field.name not in found:
+                raise self._wrong(
+                    f"it has no column {field.name!r}",
+                    f"{alter} ADD COLUMN {quote(field.name)} {sql_type(field.type)};",
+                )
+            kind = found[field.name][0]
+            if not takes(kind, field.type):
+                raise self._wrong(
+                    f"its column {field.name!r} is {kind}, which is not for values of {sql_type(field.type)}",
+                    f"{alter} ALTER COLUMN {quote(field.name)} TYPE {sql_type(field.type)};",
+                )
+        for name, (_, needed, _) in found.items():
+            if needed and name not in shape.schema.names:
+                raise self._wrong(
+                    f"its column {name!r} must not be NULL, and view {shape.view!r} has none of that name",
+                    f"ALTER TABLE {table.place} ALTER COLUMN {quote(name)} SET DEFAULT ...;",
+                )
+        self._nulls_distinct = self._check_key(
+            connection, modern, {name for name in found if not found[name][2]}
+        )
+
+    def _check_key(self, connection: psycopg.Connection[Any], modern: bool, nullable: set[str]) -> bool:
+        """SinkError if nothing makes the key unique; whether keys with NULL are not told apart by what does."""
+        table = self._known
+        distinct = "NOT indnullsnotdistinct" if modern else "true"
+        indexes = connection.execute(
+            f"SELECT {distinct}, array(SELECT attname::text FROM pg_attribute WHERE attrelid = indrelid "
+            "AND attnum = ANY(indkey[0:indnkeyatts - 1])) FROM pg_index WHERE indrelid = %s::regclass AND indisunique "
+            "AND indisvalid AND indimmediate AND indpred IS NULL AND indexprs IS NULL",
+            [table.place],
+        ).fetchall()
+        fitting = [apart for apart, names in indexes if set(names) == set(table.key)]
+        if not fitting:
+            constraint = table.unique(self._declared.schema, nulls_not_distinct=modern)
+            raise self._wrong(
+                f"nothing makes {', '.join(table.key)} unique in it",
+                f"ALTER TABLE {table.place} ADD {constraint};",
+            )
+        return all(fitting) and bool(nullable & set(table.key))
+
+    def _wrong(self, what: str, statement: str) -> SinkError:
+        shape = self._declared
+        return SinkError(
+            f"table {self._table_name!r} cannot be the target of sink {shape.sink!r}: {what}",
+            hint=statement,
+            sink=shape.sink,
+        )
+
+    # --- the contract ----------------------------------------------------------------------------------------------
+
+    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The view's own values; nested ones as JSON."""
+        columns = [texts(column) if pa.types.is_nested(column.type) else column for column in rows.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self._known.schema)
+
+    def stand(self) -> SinkCheckpoint | None:
+        """The row of this sink in the table of positions."""
+        with self._talking() as connection:
+            return self._positions.read(connection, self._position)
+
+    def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
+        """One transaction; see `Target`."""
+        unkeyed = self._without_key(change.upserts)
+        if unkeyed:
+            raise self._refused(unkeyed)
+        with self._talking() as connection:
+            try:
+                with connection.transaction():
+                    self._begin(connection, before)
+                    # A key that no row of the table can have needs no deleting.
+                    for _, error in self._halved(
+                        connection, change.deletes, self._delete, change.deletes.num_rows
+                    ):
+                        if error.sqlstate is not None and not error.sqlstate.startswith("22"):
+                            raise error
+                    refused = self._halved(connection, change.upserts, self._upsert, _REFUSED_MAX)
+                    if refused:
+                        raise self._refused([RefusedRow(at, _said(error)) for at, error in refused])
+                    self._positions.write(connection, self._position, before, after)
+            except pg.UniqueViolation as error:
+                if error.diag.table_name != POSITIONS:
+                    raise
+                raise _moved(self._declared, None) from error
+
+    def contents(self) -> Iterator[pa.RecordBatch]:
+        """What the table holds, as one statement sees it."""
+        table, kinds = self._known, self._declared.schema
+        with self._talking() as connection:
+            block: list[bytes] = []
+            size = 0
+            for line in _copied_out(connection, f"COPY ({table.select(kinds)}) TO STDOUT (FORMAT csv)"):
+                block.append(line)
+                size += len(line)
+                if size >= _BLOCK_BYTES:
+                    yield read(b"".join(block), table.schema, kinds)
+                    block, size = [], 0
+            if block:
+                yield read(b"".join(block), table.schema, kinds)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Read as of one moment, whoever writes meanwhile, and hold up nobody."""
+        with self._talking() as connection:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                yield
+            except BaseException:
+                self.close()
+                raise
+            connection.execute("COMMIT")
+
+    def versions(self) -> PostgresVersions:
+        """See `headwater.sinks.base.blue_green`."""
+        return PostgresVersions(
+            self._declared,
+            self._in_schema,
+            self._name_in_force,
+            self._positions.name,
+            self._talking,
+            lambda version: PostgresTarget(self._url, self._given, version=version),
+            self._positions.read,
+        )
+
+    def past(self, since: Since) -> TargetPast:
+        """Dead tuples: gone once the table is vacuumed after it was brought level, or if the server has counted none since."""
+        place = self._known.place
+        with self._talking() as connection:
+            row = connection.execute(_DEAD, {"table": place, "at": from_us(since.level_at)}).fetchone()
+        vacuumed, counted = (None, None) if row is None else row
+        if (at := vacuumed or counted) is None:
+            return TargetPast(None, f"dead tuples of table {place}: until it is vacuumed, `VACUUM {place};`")
+        return TargetPast(to_us(at), f"{'vacuumed' if vacuumed else 'no dead tuples'}: table {place}")
+
+    def close(self) -> None:
+        """End the session."""
+        if self._connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    # --- one transaction -------------------------------------------------------------------------------------------
+
+    def _begin(self, connection: psycopg.Connection[Any], before: SinkCheckpoint | None) -> None:
+        connection.execute(
+            "SET CONSTRAINTS ALL IMMEDIATE"
+        )  # a row is refused where it is written, not at the end
+        found = self._positions.read(connection, self._position, " FOR UPDATE")
+        if found != before:
+            raise _moved(self._declared, found)
+
+    def _delete(self, connection: psycopg.Connection[Any], keys: pa.RecordBatch) -> None:
+        if not keys.num_rows:
+            return
+        table, kinds = self._known, self._declared.schema
+        names = table.key
+        if keys.num_rows > FEW_ROWS:
+            connection.execute(table.staging("headwater_keys", names, kinds))
+            _copy_in(connection, _KEYS, names, keys)
+            for null, _ in null_patterns(keys):
+                connection.execute(table.delete(f"{_KEYS} d", null))
+            return
+        for null, places in null_patterns(keys):
+            connection.execute(
+                table.delete(table.unnested("d", names, kinds), null), arrays(take_rows(keys, places))
+            )
+
+    def _upsert(self, connection: psycopg.Connection[Any], rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        table, kinds = self._known, self._declared.schema
+        names = table.schema.names
+        if rows.num_rows <= FEW_ROWS:
+            connection.execute(table.upsert(table.unnested("s", names, kinds)), arrays(rows))
+            return
+        if (
+            rows.num_rows >= _MANY_ROWS
+            and not connection.execute(f"SELECT 1 FROM {table.place} LIMIT 1").fetchone()
+        ):
+            _copy_in(connection, table.place, names, rows)
+            return
+        connection.execute(table.staging("headwater_rows", names, kinds))
+        connection.execute(f"TRUNCATE {_ROWS}")
+        _copy_in(connection, _ROWS, names, rows)
+        connection.execute(table.upsert(_ROWS))
+
+    # --- rows that are refused -------------------------------------------------------------------------------------
+
+    def _halved(
+        self, connection: psycopg.Connection[Any], rows: pa.RecordBatch, act: Act, at_most: int
+    ) -> list[tuple[int, psycopg.Error]]:
+        """Do something with all rows; or, if the server refuses some, with the halves, and their halves, that it takes. The
+        rows that it refuses, and why."""
+        found: list[tuple[int, psycopg.Error]] = []
+        left = [(0, rows.num_rows)] if rows.num_rows else []
+        while left and len(found) < at_most:
+            start, count = left.pop()
+            try:
+                with connection.transaction():
+                    act(connection, rows.slice(start, count))
+            except psycopg.Error as error:
+                if not _about_rows(error):
+                    raise
+                if count == 1:
+                    found.append((start, error))
+                else:
+                    half = count // 2
+                    left += [(start + half, count - half), (start, half)]
+        return found
+
+    def _without_key(self, rows: pa.RecordBatch) -> list[RefusedRow]:
+        if not self._nulls_distinct or not rows.num_rows:
+            return []
+        null = np.zeros(rows.num_rows, dtype=np.bool_)
+        for name in self._known.key:
+            null |= rows.column(name).is_null().to_numpy(zero_copy_only=False)
+        reason = "its key has a NULL, and the unique index of the table takes NULLs for different keys"
+        return [RefusedRow(int(at), reason) for at in np.flatnonzero(null)]
+
+    def _refused(self, refused: list[RefusedRow]) -> RowsRefusedError:
+        return RowsRefusedError(
+            f"table {self._table_name!r} refuses {len(refused)} rows: {refused[0].reason}",
+            refused=sorted(refused, key=lambda one: one.index),
+            sink=self._declared.sink,
+        )
+
+    # --- talking to the server -------------------------------------------------------------------------------------
+
+    @property
+    def _declared(self) -> TargetShape:
+        if self._shape is None:
+            raise ValueError("prepare comes first")
+        return self._shape
+
+    @property
+    def _position(self) -> str:
+        sink = self._declared.sink
+        return sink if self._version is None else f"{sink}~{self._version}"
+
+    @property
+    def _known(self) -> TargetTable:
+        if self._table is None:
+            raise ValueError("prepare comes first")
+        return self._table
+
+    @contextlib.contextmanager
+    def _talking(self) -> Iterator[psycopg.Connection[Any]]:
+        """A connection, made if there is none, and the driver's errors as the contract has them."""
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = _connect(self._url, self._declared.sink)
+            yield self._connection
+        except psycopg.Error as error:
+            self.close()
+            _raise(error, self._declared)
+        except GeneratorExit:
+            self.close()  # nobody reads the rest of what is being copied
+            raise
+
+
+def _connect(url: str, sink: str) -> psycopg.Connection[Any]:
+    given = psycopg.conninfo.conninfo_to_dict(url)
+    options = {name: value for name, value in _PATIENCE.items() if name not in given}
+    where = psycopg.conninfo.make_conninfo(url, application_name=f"headwater sink {sink}", **options)
+    made: psycopg.Connection[Any] = psycopg.connect(where, autocommit=True)
+    made.execute(_SESSION)
+    return made
+
+
+def _copy_in(
+    connection: psycopg.Connection[Any], place: str, names: Sequence[str], rows: pa.RecordBatch
+) -> None:
+    """Copy rows into a table; a large temporary one is analyzed for the statement that reads it."""
+    columns = ", ".join(map(quote, names))
+    with connection.cursor() as cursor:
+        with cursor.copy(f"COPY {place} ({columns}) FROM STDIN (FORMAT csv)") as copy:
+            for start in range(0, rows.num_rows, 100_000):
+                copy.write(memoryview(copied(rows.slice(start, 100_000))))
+    if rows.num_rows >= _MANY_ROWS and place.startswith("pg_temp"):
+        connection.execute(f"ANALYZE {place}")
+
+
+def _copied_out(connection: psycopg.Connection[Any], statement: str) -> Iterator[bytes]:
+    """The lines that COPY gives, straight from libpq: there are as many as rows, and psycopg waits for each of them."""
+    pgconn = connection.pgconn
+    result = pgconn.exec_(statement.encode())
+    if result.status != ExecStatus.COPY_OUT:
+        raise pg.error_from_result(result)
+    readable = select.poll()
+    readable.register(pgconn.socket, select.POLLIN)
+    while True:
+        size, data = pgconn.get_copy_data(1)
+        if size > 0:
+            yield bytes(data)
+        elif size == 0:
+            readable.poll()
+            pgconn.consume_input()
+        else:
+            break
+    while (after := pgconn.get_result()) is not None:
+        if after.status == ExecStatus.FATAL_ERROR:
+            raise pg.error_from_result(after)
+
+
+def _held_type(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if pa.types.is_nested(kind) else kind
+
+
+def _about_rows(error: psycopg.Error) -> bool:
+    """Whether the server refuses values, or the driver, which does not send what no server takes."""
+    return isinstance(error, psycopg.DataError) or (error.sqlstate or "")[:2] in _DATA_ERRORS
+
+
+def _said(error: psycopg.Error) -> str:
+    """The server's sentence and its detail."""
+    primary = error.diag.message_primary or str(error)
+    return f"{primary}: {error.diag.message_detail}" if error.diag.message_detail else primary
+
+
+def _moved(shape: TargetShape, found: SinkCheckpoint | None) -> CheckpointConflictError:
+    return CheckpointConflictError(
+        f"the target of sink {shape.sink!r} is not where it was left: somebody else applied to it, or put back a backup",
+        hint="nothing is to be done: it goes on from where the target is",
+        sink=shape.sink,
+        found=found,
+    )
+
+
+def _raise(error: psycopg.Error, shape: TargetShape) -> NoReturn:
+    state = error.sqlstate or ""
+    if (
+        isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        or state[:2] in _PASSING
+        or state == _READ_ONLY
+    ):
+        raise TargetDownError(
+            f"the Postgres of sink {shape.sink!r} cannot be used now: {_said(error)}",
+            hint="it is tried again; see that the server runs and that the url is right",
+            sink=shape.sink,
+        ) from error
+    raise SinkError(
+        f"the Postgres of sink {shape.sink!r} refuses: {_said(error)}",
+        detail=f"SQLSTATE {state}" if state else None,
+        hint=error.diag.message_hint or "see that the role may create, read and write the table",
+        sink=shape.sink,
+    ) from error

@@ -1,0 +1,162 @@
+"""Tables beside a table of Postgres: `<table>__new` is filled, and takes the table's name in one transaction.
+
+A new table is made like the one in force: columns, defaults, checks, indexes, comments and what was granted. What belongs to a table and
+does not go with its name (views over it, foreign keys, triggers, rules, policies, publications, partitions) would stay with
+the old one, and so would what others have written to columns of their own: where there is some, nothing is begun, and the error
+names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from headwater.sinks.base.blue_green import Version, refuse_moved
+from headwater.sinks.base.target import SinkCheckpoint, SinkError, Target, TargetShape
+from headwater.sinks.postgres.tables import quote
+
+LOCK_TIMEOUT = "2s"
+"""How long a switch waits for those who read the table, and holds up those who come after it; then it is tried again."""
+NAME_BYTES_MAX = 63
+
+_BOUND = """
+SELECT DISTINCT CASE c.relkind WHEN 'm' THEN 'materialized view ' ELSE 'view ' END || c.oid::regclass
+  FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid JOIN pg_class c ON c.oid = r.ev_class
+  WHERE d.classid = 'pg_rewrite'::regclass AND d.refobjid = %(table)s::regclass AND c.oid <> d.refobjid
+UNION ALL SELECT 'rule ' || rulename FROM pg_rewrite WHERE ev_class = %(table)s::regclass
+UNION ALL SELECT 'foreign key ' || conname FROM pg_constraint
+  WHERE contype = 'f' AND (conrelid = %(table)s::regclass OR confrelid = %(table)s::regclass)
+UNION ALL SELECT 'trigger ' || tgname FROM pg_trigger WHERE tgrelid = %(table)s::regclass AND NOT tgisinternal
+UNION ALL SELECT 'policy ' || polname FROM pg_policy WHERE polrelid = %(table)s::regclass
+UNION ALL SELECT 'publication ' || pubname FROM pg_publication_rel JOIN pg_publication p ON p.oid = prpubid
+  WHERE prrelid = %(table)s::regclass
+UNION ALL SELECT 'partition or child ' || inhrelid::regclass FROM pg_inherits
+  WHERE inhrelid = %(table)s::regclass OR inhparent = %(table)s::regclass
+UNION ALL SELECT 'sequence ' || objid::regclass FROM pg_depend
+  WHERE classid = 'pg_class'::regclass AND refobjid = %(table)s::regclass AND deptype = 'a'
+    AND (SELECT relkind FROM pg_class WHERE oid = objid) = 'S'
+UNION ALL SELECT 'row level security' FROM pg_class WHERE oid = %(table)s::regclass AND relrowsecurity
+UNION ALL SELECT 'what is in column ' || quote_ident(attname) FROM pg_attribute
+  WHERE attrelid = %(table)s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+    AND attname <> ALL (%(columns)s::name[])
+"""
+"""What is bound to a table itself, and not to its name."""
+_GRANTS = """
+SELECT privilege_type, is_grantable, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END, NULL
+  FROM pg_class, aclexplode(relacl) WHERE oid = %(table)s::regclass AND grantee <> relowner
+UNION ALL
+SELECT privilege_type, is_grantable, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END,
+  quote_ident(attname)
+  FROM pg_attribute, aclexplode(attacl) WHERE attrelid = %(table)s::regclass AND attnum > 0 AND NOT attisdropped
+"""
+
+
+def suffixed(table: str, version: Version | None) -> str:
+    """The name of a version of a table."""
+    return table if version is None else f"{table}__{version}"
+
+
+def create_like(connection: Any, shape: TargetShape, table: str, made: str, positions: str) -> None:
+    """Make a table like another, with what was granted on it, if it is not there; names are quoted, with schemas. The
+    position of one that was there before, and was dropped by somebody, goes. SinkError if something is bound to the table in
+    force that could not go with its name."""
+    if connection.execute("SELECT to_regclass(%s)", [made]).fetchone()[0] is not None:
+        return
+    refuse_bound(connection, shape, table)
+    with connection.transaction():
+        connection.execute(f"DELETE FROM {positions} WHERE sink = %s", [_position(shape.sink, "new")])
+        connection.execute(f"CREATE TABLE {made} (LIKE {table} INCLUDING ALL)")
+        for right, further, who, column in connection.execute(_GRANTS, {"table": table}).fetchall():
+            columns = f" ({column})" if column is not None else ""
+            option = " WITH GRANT OPTION" if further else ""
+            connection.execute(f"GRANT {right}{columns} ON {made} TO {who}{option}")
+
+
+def refuse_bound(connection: Any, shape: TargetShape, table: str) -> None:
+    """SinkError if something is bound to a table itself."""
+    known = {"table": table, "columns": list(shape.schema.names)}
+    bound = [what for (what,) in connection.execute(_BOUND, known)]
+    if bound:
+        raise SinkError(
+            f"the table of sink {shape.sink!r} cannot be replaced by another: {', '.join(bound)} would stay with the old one",
+            hint="drop that first and make it again afterwards (columns of your own are better kept in a table beside it); or "
+            "make a sink with another table, and drop this one",
+            sink=shape.sink,
+        )
+
+
+@dataclass(frozen=True)
+class PostgresVersions:
+    """The versions of one table. `schema` and `table` are names; `make` gives a version as a target, `stored` a position
+    by its name."""
+
+    shape: TargetShape
+    schema: str
+    table: str
+    positions: str
+    talking: Callable[[], AbstractContextManager[Any]]
+    make: Callable[[Version], Target]
+    stored: Callable[[Any, str, str], SinkCheckpoint | None]
+
+    def there(self) -> Collection[Version]:
+        """Those that have a table."""
+        found: list[Version] = []
+        with self.talking() as connection:
+            for version in ("new", "old"):
+                place = self._place(version)
+                if connection.execute("SELECT to_regclass(%s)", [place]).fetchone()[0] is not None:
+                    found.append(version)
+        return found
+
+    def beside(self, version: Version) -> Target:
+        """See `Versions`."""
+        if len(suffixed(self.table, version).encode()) > NAME_BYTES_MAX:
+            raise SinkError(
+                f"the name {self.table!r} is too long for another version beside it",
+                hint="Postgres takes names of up to 63 bytes, and ours are five longer than the table's",
+                sink=self.shape.sink,
+            )
+        return self.make(version)
+
+    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+        """One transaction: it locks the position first, as every change does, then both tables."""
+        sink = self.shape.sink
+        with self.talking() as connection, connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+            in_force = self.stored(connection, sink, " FOR UPDATE")
+            found = self.stored(connection, f"{sink}~{version}", " FOR UPDATE")
+            refuse_moved(sink, stand, found, in_force)
+            refuse_bound(connection, self.shape, self._place(None))
+            steps: list[tuple[Any, Any]] = [(None, "old"), (version, None)]
+            if version == "old":
+                steps = [(None, "swap"), ("old", None), ("swap", "old")]
+            else:  # of a table that somebody has dropped
+                connection.execute(f"DELETE FROM {self.positions} WHERE sink = %s", [_position(sink, "old")])
+            for old, new in steps:
+                made = quote(suffixed(self.table, new))
+                connection.execute(f"ALTER TABLE {self._place(old)} RENAME TO {made}")
+                connection.execute(
+                    f"UPDATE {self.positions} SET sink = %s WHERE sink = %s",
+                    [_position(sink, new), _position(sink, old)],
+                )
+
+    def drop(self, version: Version) -> None:
+        """The table, and its position."""
+        with self.talking() as connection, connection.transaction():
+            connection.execute(
+                f"DELETE FROM {self.positions} WHERE sink = %s", [_position(self.shape.sink, version)]
+            )
+            connection.execute(f"DROP TABLE IF EXISTS {self._place(version)}")
+
+    def named(self, version: Version) -> str:
+        """See `Versions`."""
+        return f"table {self.schema}.{suffixed(self.table, version)}"
+
+    def _place(self, version: Version | None) -> str:
+        return f"{quote(self.schema)}.{quote(suffixed(self.table, version))}"
+
+
+def _position(sink: str, version: str | None) -> str:
+    return sink if version is None else f"{sink}~{version}"

@@ -1,0 +1,149 @@
+"""PYTHON: a view's changes handed to a user's function.
+
+Guarantee: at least once, in order. The function is called with one piece of a change after the other, and the position is
+kept in the workspace when the last call has come back; a crash in between, or a call that raised, means that pieces
+are given again, each with the same key. A function that remembers the keys it has seen does everything once.
+
+    def send(change: pyarrow.Table, key: str) -> None: ...
+
+In mode 'upsert' the table has the view's columns and `_op`: 'delete' (with the key columns alone) before 'upsert'. In mode
+'changelog' it has `_weight` and `_tick`. Where changes cannot be followed (at first, when the position was lost or the view
+built anew) the function is given all rows in one table, whose schema says so, `change.schema.metadata[b"snapshot"] == b"true"`:
+what is not in it is gone.
+
+What the function raises is told, and it is called again; RefusedRowError says that one row cannot be taken, which stops the
+sink or diverts the row, as its `on_error` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import ClassVar, Self
+
+import pyarrow as pa
+
+from headwater.core.arguments import text
+from headwater.core.errors import RefusedRowError as RefusedRowError
+from headwater.core.positions import Token
+from headwater.sinks.base.at_least_once import ChangePiece, CheckpointKeeper, Deliveries
+from headwater.sinks.base.sink_setup import Function, SinkSetup
+from headwater.sinks.base.target import (
+    RefusedRow,
+    SinkCheckpoint,
+    SinkError,
+    TargetChange,
+    TargetDownError,
+    TargetShape,
+)
+
+OP = pa.field("_op", pa.string())
+
+
+class PythonTarget:
+    """A user's function."""
+
+    guarantee: ClassVar[str] = (
+        "at least once, in order: a call may be repeated with the same key, after a crash or a call that raised"
+    )
+
+    def __init__(self, function: Function, keeper: CheckpointKeeper, *, rows: int = 10_000) -> None:
+        self._function = function
+        self._deliveries = Deliveries(keeper, rows, whole_snapshots=True)
+
+    @classmethod
+    def declared(cls, setup: SinkSetup) -> Self:
+        """The target that a declaration asks for."""
+        name = text(setup.options.get("function"), "function")
+        return cls(function_of(setup, name), setup.keeper(name), rows=setup.count("rows", 10_000))
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The shape's."""
+        return () if self._deliveries.shape is None else self._deliveries.shape.key
+
+    def prepare(self, shape: TargetShape) -> None:
+        """Nothing is called before there is a change."""
+        self._deliveries.prepare(shape)
+        if shape.mode == "upsert" and OP.name in shape.schema.names:
+            raise SinkError(
+                f"view {shape.view!r} has a column '_op', which sink {shape.sink!r} adds",
+                hint="give it another name in the view",
+                sink=shape.sink,
+            )
+
+    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows as they are."""
+        return rows
+
+    def stand(self) -> SinkCheckpoint | None:
+        """As it was kept."""
+        return self._deliveries.stand()
+
+    def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
+        """Call the function; the stand is kept when it has taken all."""
+        self._deliveries.apply(change, before, after, self._give)
+
+    def handed(self) -> Token | None:
+        """The last tick that was handed over, as it is remembered beside the workspace."""
+        return self._deliveries.handed()
+
+    def contents(self) -> Iterator[pa.RecordBatch]:
+        """Nobody can say: nothing. What is applied next is a snapshot."""
+        return self._deliveries.contents()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _give(self, piece: ChangePiece, key: str) -> list[RefusedRow]:
+        name = getattr(self._function, "__qualname__", repr(self._function))
+        try:
+            self._function(self._table(piece), key)
+        except RefusedRowError as error:
+            at = error.row - piece.deletes.num_rows
+            if not 0 <= at < piece.rows.num_rows:
+                raise SinkError(
+                    f"function {name} refuses row {error.row}, which is not one that it could refuse: {error.message}",
+                    hint="rows with _op = 'delete' are gone already",
+                ) from error
+            return [RefusedRow(piece.first + at, error.message)]
+        except Exception as error:
+            raise TargetDownError(
+                f"function {name} raised {type(error).__name__}: {error}",
+                detail=f"it was called with key {key!r}",
+            ) from error
+        return []
+
+    def _table(self, piece: ChangePiece) -> pa.Table:
+        shape = self._deliveries.shape
+        assert shape is not None
+        facts = {"snapshot": "true" if piece.snapshot else "false"}
+        rows = pa.Table.from_batches([piece.rows])
+        if shape.mode != "upsert":
+            return rows.replace_schema_metadata(facts)
+        schema = pa.schema([field.with_nullable(True) for field in shape.schema])
+        keys, count = piece.deletes, piece.deletes.num_rows
+        gone = [
+            keys.column(field.name) if field.name in keys.schema.names else pa.nulls(count, field.type)
+            for field in schema
+        ]
+        both = pa.concat_tables([pa.Table.from_arrays(gone, schema=schema), rows.cast(schema)])
+        ops = ["delete"] * count + ["upsert"] * piece.rows.num_rows
+        return both.append_column(OP, pa.array(ops, pa.string())).replace_schema_metadata(facts)
+
+
+def function_of(setup: SinkSetup, name: str) -> Function:
+    """The user's function that a sink calls: one that was declared in this process, or `package.module:function`."""
+    if name in setup.functions:
+        return setup.functions[name]
+    module, _, attribute = name.partition(":")
+    try:
+        found: Function = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SinkError(
+            f"this process has no function {name!r} for sink {setup.sink!r}",
+            detail=str(error) or None,
+            hint="declare it with ws.sink_function(name, fn), or write function = 'package.module:function'",
+            sink=setup.sink,
+        ) from error
+    return found

@@ -1,0 +1,12 @@
+"""Redis sink: hashes, strings or sorted-set members, written in one step with the checkpoint.
+
+Called by sinks.registry; imports core, sinks.base.
+
+In import order, bottom to top:
+
+    redis_protocol  RESP commands and replies in vectors
+    encoding        rows as Redis keys and values
+    existing_names  which names are there, and whose they are
+    versions        staging names, renamed by one script
+    target          the target
+"""

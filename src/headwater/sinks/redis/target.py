@@ -1,0 +1,425 @@
+"""Redis as a target: a hash, a string or a member of a sorted set per row, in one step with where it stands.
+
+Guarantee: exactly once, in what Redis itself keeps. A change of up to 10,000 rows and the position (`headwater:position:<sink>`) are
+one MULTI and EXEC: nobody sees a part of it. The position is watched and looked at first, so that a repeated tick or a
+second process changes nothing. A larger change is written in several such steps. The first marks the position as under way,
+and only the last moves it on: after a crash in between what is there is compared with the view, and the
+difference written. Where Redis forgets the last second after a crash of its own, rows and position go back together, and
+the sink goes on from there.
+
+Only names that begin with the prefix are touched, and of these only what has the type of the rows: anything else that bears the
+name of a row makes that row a refused one. One server, or one slot of a cluster (a prefix such as `{sink}:`). redis-py is
+known here alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal, NoReturn, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import redis
+from redis import exceptions
+from redis.exceptions import RedisError
+
+from headwater.core.errors import UsageError
+from headwater.core.hashing import Mask, hash_rows
+from headwater.sinks.base.blue_green import Version
+from headwater.sinks.base.read_ahead import ahead
+from headwater.sinks.base.sink_setup import SinkSetup, names
+from headwater.sinks.base.target import (
+    CheckpointConflictError,
+    RefusedRow,
+    RowsRefusedError,
+    SinkCheckpoint,
+    SinkError,
+    TargetChange,
+    TargetDownError,
+    TargetShape,
+)
+from headwater.sinks.redis import existing_names
+from headwater.sinks.redis.encoding import NAME, HashForm, KeyNames, RowEncoding, StringForm, ZsetForm
+from headwater.sinks.redis.redis_protocol import Wire, command, tokens
+from headwater.sinks.redis.versions import RedisVersions, mark_of, position_of
+
+As = Literal["hash", "string", "zset"]
+
+ROWS_AT_ONCE = 10_000
+"""Rows that are written in one step; the server does nothing else for some tens of milliseconds."""
+ROWS_OF_A_PART = 2_000
+"""Rows of each step of a change that is larger."""
+_SCAN_COUNT = 2_000
+_PASSING = (
+    "LOADING",
+    "READONLY",
+    "OOM",
+    "MISCONF",
+    "BUSY",
+    "MASTERDOWN",
+    "NOREPLICAS",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+)
+"""How errors begin that pass."""
+
+
+Commands = tuple[int, bytes | pa.Buffer]
+"""How many there are, and their bytes."""
+
+
+class RedisTarget:
+    """Names under a prefix, which is `<sink>:` unless given.
+
+    `as_` says what a row is. For a sorted set `score` is the column that it is sorted by, and `member` are the columns of the
+    key that name a member (the last of the key unless given); the rest of the key names the set.
+    """
+
+    guarantee: ClassVar[str] = "exactly once, in what Redis keeps: rows and position are written in one step"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        as_: As = "hash",
+        prefix: str | None = None,
+        score: str | None = None,
+        member: Sequence[str] = (),
+        version: Version | None = None,
+    ) -> None:
+        if as_ not in ("hash", "string", "zset"):
+            raise UsageError(
+                f"as = {as_!r} is nothing that rows can be", hint="use 'hash', 'string' or 'zset'"
+            )
+        if (as_ == "zset") != (score is not None):
+            raise UsageError(
+                "a sorted set is sorted by a column, and nothing else is",
+                hint="as = 'zset' and score = '<column>' go together",
+            )
+        self._url = url
+        self.place = f"{as_} {prefix} {score} {', '.join(member)}"
+        self._as = as_
+        self._prefix = prefix
+        self._score = score
+        self._member = tuple(member)
+        self._version = version
+        self._mark = mark_of(version)
+        self._wire: Wire | None = None
+        self._shape: TargetShape | None = None
+        self._form: RowEncoding | None = None
+        self._names = KeyNames("", ())
+        self._unreadable = b""
+
+    @classmethod
+    def declared(cls, setup: SinkSetup) -> Self:
+        """The target that a declaration asks for."""
+        options = setup.options
+        return cls(
+            options["url"],
+            as_=options.get("as", "hash"),
+            prefix=options.get("prefix"),
+            score=options.get("score"),
+            member=names(options.get("member")),
+        )
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The name; for a sorted set, with the member."""
+        return self._known.key
+
+    def prepare(self, shape: TargetShape) -> None:
+        """Choose names, and see that the server answers."""
+        self._shape = shape
+        if shape.mode != "upsert":
+            raise SinkError(
+                f"rows in Redis have a name, and sink {shape.sink!r} has no key to make one of",
+                hint="name a key, as in WITH (key = '...')",
+                sink=shape.sink,
+            )
+        prefix = f"{shape.sink}:" if self._prefix is None else self._prefix
+        if self._as == "hash":
+            self._names = KeyNames(prefix, shape.key)
+            self._form = HashForm(self._names, shape.schema)
+        elif self._as == "string":
+            self._names = KeyNames(prefix, shape.key)
+            self._form = StringForm(self._names)
+        else:
+            assert self._score is not None
+            member = self._member or shape.key[-1:]
+            _check_columns(shape, (*member, self._score))
+            self._names = KeyNames(prefix, [name for name in shape.key if name not in member])
+            self._form = ZsetForm(self._names, member, self._score, shape.schema)
+            if not set(member) <= set(shape.key):
+                raise UsageError(
+                    f"the member of a sorted set is made of the key, which is {', '.join(shape.key)}",
+                    hint="name columns of the key as member, or none",
+                )
+        if not prefix.strip(":"):
+            raise UsageError(
+                "an empty prefix would be every name of Redis", hint="name a prefix, such as 'cache:'"
+            )
+        with self._talking() as wire:
+            wire.ask(b"PING")
+
+    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Names and texts."""
+        return self._known.held(rows)
+
+    def stand(self) -> SinkCheckpoint | None:
+        """What the position says."""
+        with self._talking() as wire:
+            text = wire.ask(b"GET", self._position)
+        stand = SinkCheckpoint.parse(text) if text is not None else None
+        self._unreadable = text if text is not None and stand is None else b""
+        return stand
+
+    def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
+        """One script, or several; see `Target`."""
+        form = self._known
+        change = self._marked(change)
+        refused = form.refused(change.upserts)
+        if refused:
+            raise self._refused(refused)
+        expected = self._unreadable or None if before is None else before.text().encode()
+        marked = after.under_way().text().encode()
+        end = after.text().encode()
+        with self._talking() as wire:
+            if len(change) <= ROWS_AT_ONCE:
+                self._watch(wire, expected)
+                self._write(wire, self._commands(wire, change), end, marked)
+                return
+            there, ours = (
+                self._there(wire, change.upserts),
+                existing_names.ours(wire, change.deletes, self._known.kind),
+            )
+            self._watch(wire, expected)
+            self._write(wire, (0, b""), marked, marked)
+            for part in self._parts(change, there, ours):
+                self._watch(wire, marked)
+                self._write(wire, part, marked, marked)
+            self._watch(wire, marked)
+            self._write(wire, (0, b""), end, marked)
+
+    def contents(self) -> Iterator[pa.RecordBatch]:
+        """What is there under the prefix, page by page."""
+        return ahead(self._pages())
+
+    def _pages(self) -> Iterator[pa.RecordBatch]:
+        form = self._known
+        pattern = self._mark + self._names.pattern
+        cursor, seen = b"0", set[int]()
+        while True:
+            with self._talking() as wire:
+                words = b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"%d" % _SCAN_COUNT, b"TYPE", form.kind
+                found = tokens(wire.replies(command(*words)))
+                cursor = found[1].as_py()
+                names = _unseen(found.slice(3), self._position, seen)
+                pages = list(form.read(wire, names)) if len(names) else []
+            yield from (self._unmarked(page) for page in pages if page.num_rows)
+            if cursor == b"0":
+                return
+
+    def versions(self) -> RedisVersions:
+        """See `headwater.sinks.base.blue_green`."""
+        return RedisVersions(
+            self._declared, self._known.kind, self._names.pattern, self._talking, self._beside
+        )
+
+    def _beside(self, version: Version) -> RedisTarget:
+        return RedisTarget(
+            self._url,
+            as_=self._as,
+            prefix=self._prefix,
+            score=self._score,
+            member=self._member,
+            version=version,
+        )
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._wire is not None:
+            with contextlib.suppress(RedisError, OSError):
+                self._wire.close()
+            self._wire = None
+
+    # --- names of a version ----------------------------------------------------------------------------------------
+
+    def _marked(self, change: TargetChange) -> TargetChange:
+        """A change by the names that the rows have here: held rows have the name that they are to have in force."""
+        if not self._mark:
+            return change
+        deletes, upserts = (_renamed(rows, self._mark, 0) for rows in (change.deletes, change.upserts))
+        return TargetChange.of_keys(deletes, upserts)
+
+    def _unmarked(self, page: pa.RecordBatch) -> pa.RecordBatch:
+        return _renamed(page, b"", len(self._mark)) if self._mark else page
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    def _watch(self, wire: Wire, expected: bytes | None) -> None:
+        """Begin a step: from here on the position is what it was expected to be, or EXEC does nothing."""
+        wire.ask(b"WATCH", self._position)
+        found = wire.ask(b"GET", self._position)
+        if found != expected:
+            wire.ask(b"UNWATCH")
+            raise self._moved(SinkCheckpoint.parse(found) if found is not None else None)
+
+    def _commands(self, wire: Wire, change: TargetChange) -> Commands:
+        there, ours = (
+            self._there(wire, change.upserts),
+            existing_names.ours(wire, change.deletes, self._known.kind),
+        )
+        deletes, gone = self._known.deletes(change.deletes.filter(pa.array(ours)))
+        upserts, put = self._known.upserts(change.upserts, there)
+        return deletes + upserts, b"".join((memoryview(gone), memoryview(put)))
+
+    def _parts(self, change: TargetChange, there: Mask, ours: Mask) -> Iterator[Commands]:
+        """A large change in small ones: what is gone comes first."""
+        form = self._known
+        deletes = change.deletes.filter(pa.array(ours))
+        for start in range(0, deletes.num_rows, ROWS_OF_A_PART):
+            yield form.deletes(deletes.slice(start, ROWS_OF_A_PART))
+        for start in range(0, change.upserts.num_rows, ROWS_OF_A_PART):
+            end = start + ROWS_OF_A_PART
+            yield form.upserts(change.upserts.slice(start, ROWS_OF_A_PART), there[start:end])
+
+    def _write(self, wire: Wire, commands: Commands, end: bytes, marked: bytes) -> None:
+        """One step: commands, and the position."""
+        count, body = commands
+        count += 1
+        wire.send(command(b"MULTI"), body, command(b"SET", self._position, end), command(b"EXEC"))
+        queued = 1 + count
+        data = wire.lines(queued + 1)
+        told = data.split(b"\r\n", queued + 1)[queued]
+        if told == b"*-1":
+            raise self._moved(None)
+        if told.startswith(b"-"):
+            raise exceptions.ResponseError(
+                next(line for line in data.split(b"\r\n") if line[:1] == b"-")[1:].decode()
+            )
+        data = wire.lines(queued + 1 + count, data)
+        if b"\n-" in data:
+            # EXEC goes on after an error. Something has become another type since it was looked at: compare anew.
+            wire.ask(b"SET", self._position, marked)
+            raise self._moved(SinkCheckpoint.parse(marked))
+
+    def _there(self, wire: Wire, rows: pa.RecordBatch) -> Mask:
+        """Which rows have a name that is there; RowsRefusedError if something else has it."""
+        found, refused = existing_names.there(wire, rows, self._known.kind)
+        if refused:
+            wire.ask(b"UNWATCH")
+            raise self._refused(refused)
+        return found
+
+    # --- talking to the server -------------------------------------------------------------------------------------
+
+    @property
+    def _declared(self) -> TargetShape:
+        if self._shape is None:
+            raise ValueError("prepare comes first")
+        return self._shape
+
+    @property
+    def _known(self) -> RowEncoding:
+        if self._form is None:
+            raise ValueError("prepare comes first")
+        return self._form
+
+    @property
+    def _position(self) -> bytes:
+        return position_of(self._declared.sink, self._version)
+
+    @contextlib.contextmanager
+    def _talking(self) -> Iterator[Wire]:
+        """A connection, made if there is none, and the driver's errors as the contract has them."""
+        try:
+            if self._wire is None:
+                self._wire = Wire(_connect(self._url, self._declared.sink))
+            yield self._wire
+        except (RedisError, OSError) as error:
+            self.close()
+            _raise(error, self._declared)
+
+    def _refused(self, refused: list[RefusedRow]) -> RowsRefusedError:
+        return RowsRefusedError(
+            f"Redis cannot hold {len(refused)} rows of view {self._declared.view!r}: {refused[0].reason}",
+            refused=sorted(refused, key=lambda one: one.index),
+            sink=self._declared.sink,
+        )
+
+    def _moved(self, found: SinkCheckpoint | None) -> CheckpointConflictError:
+        return CheckpointConflictError(
+            f"the target of sink {self._declared.sink!r} is not where it was left: somebody else applied to it, or put "
+            "back a backup",
+            hint="nothing is to be done: it goes on from where the target is",
+            sink=self._declared.sink,
+            found=found,
+        )
+
+
+def _check_columns(shape: TargetShape, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in shape.schema.names:
+            raise UsageError(
+                f"view {shape.view!r} has no column {name!r}",
+                hint=f"its columns are {', '.join(shape.schema.names)}",
+            )
+
+
+def _renamed(rows: pa.RecordBatch, mark: bytes, less: int) -> pa.RecordBatch:
+    """Rows whose names begin with `mark` in place of their first bytes."""
+    at = rows.schema.get_field_index(NAME)
+    return rows.set_column(at, rows.schema.field(at), pc.binary_replace_slice(rows.column(at), 0, less, mark))
+
+
+def _connect(url: str, sink: str) -> Any:
+    try:
+        pool = redis.ConnectionPool.from_url(
+            url,
+            decode_responses=False,
+            protocol=2,
+            socket_connect_timeout=10,
+            socket_timeout=60,
+            client_name=f"headwater-{sink}",
+        )
+    except ValueError as error:
+        raise UsageError(
+            f"the url of sink {sink!r} is not one of Redis: {error}",
+            hint="redis://host:6379/0, or unix://...",
+        ) from None
+    connection: Any = pool.make_connection()
+    connection.connect()
+    return connection
+
+
+def _unseen(names: pa.Array, position: bytes, seen: set[int]) -> pa.Array:
+    """Names of rows that were not in an earlier page: a scan may give one twice."""
+    names = names.filter(pc.not_equal(names, position))
+    hashes = hash_rows([names], len(names)).tolist()
+    if seen.isdisjoint(hashes) and len(set(hashes)) == len(hashes):
+        seen.update(hashes)
+        return names
+    kept = []
+    for at, number in enumerate(hashes):
+        if number not in seen:
+            seen.add(number)
+            kept.append(at)
+    return names.take(pa.array(kept, pa.int64()))
+
+
+def _raise(error: Exception, shape: TargetShape) -> NoReturn:
+    answered = isinstance(error, RedisError) and not isinstance(
+        error, exceptions.ConnectionError | exceptions.TimeoutError
+    )
+    if answered and not str(error).startswith(_PASSING):
+        raise SinkError(
+            f"the Redis of sink {shape.sink!r} refuses: {error}",
+            hint="see that the user may run scripts and write the names",
+            sink=shape.sink,
+        ) from error
+    raise TargetDownError(
+        f"the Redis of sink {shape.sink!r} cannot be used now: {error}",
+        hint="it is tried again; see that the server runs and that the url is right",
+        sink=shape.sink,
+    ) from error

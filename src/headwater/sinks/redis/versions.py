@@ -1,0 +1,142 @@
+"""Names beside the names of a Redis sink: `~new~<name>` are filled, and one script gives all of them their names.
+
+The script moves those in force to `~old~<name>` and those of the new version to their places, with the positions: the server
+does nothing else meanwhile, and nobody sees some of either. Which names there are is found out before, while others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from headwater.core.errors import CheckpointConflictError, HeadwaterError
+from headwater.sinks.base.blue_green import Version, refuse_kept, refuse_moved
+from headwater.sinks.base.target import SinkCheckpoint, SinkError, Target, TargetShape
+from headwater.sinks.redis.redis_protocol import Wire, command, tokens
+
+_NONE = b"none"
+_POSITION = b"headwater:position:"
+_SCAN_COUNT = b"2000"
+_SWITCH = b"""
+local mark, wanted, stands = ARGV[1], ARGV[2], ARGV[3]
+local olds, news, is_ours = cmsgpack.unpack(ARGV[4]), cmsgpack.unpack(ARGV[5]), {}
+for _, name in ipairs(olds) do is_ours[name] = true end
+for _, name in ipairs(news) do
+  local place = string.sub(name, #mark + 1)
+  if not is_ours[place] and redis.call('EXISTS', place) == 1 then return {'taken', place} end
+end
+local function rename(name, to)
+  if redis.call('EXISTS', name) == 1 then redis.call('RENAME', name, to) end
+end
+local aside = mark == '~old~' and '~swap~' or '~old~'
+for _, name in ipairs(olds) do rename(name, aside .. name) end
+for _, name in ipairs(news) do rename(name, string.sub(name, #mark + 1)) end
+if aside == '~swap~' then
+  for _, name in ipairs(olds) do rename(aside .. name, '~old~' .. name) end
+end
+redis.call('SET', KEYS[3], stands == '' and 'none' or stands)
+redis.call('SET', KEYS[1], wanted)
+if mark ~= '~old~' then redis.call('DEL', KEYS[2]) end
+return {'done'}
+"""
+
+
+def mark_of(version: Version | None) -> bytes:
+    """What the names of a version begin with."""
+    return b"" if version is None else b"~%b~" % version.encode()
+
+
+def position_of(sink: str, version: Version | None) -> bytes:
+    """The name of a position."""
+    return f"headwater:position:{sink}{'' if version is None else f'~{version}'}".encode()
+
+
+@dataclass(frozen=True)
+class RedisVersions:
+    """The versions of one sink's names, which match `pattern` and are of type `kind`."""
+
+    shape: TargetShape
+    kind: bytes
+    pattern: bytes
+    talking: Callable[[], AbstractContextManager[Wire]]
+    make: Callable[[Version], Target]
+
+    def there(self) -> Collection[Version]:
+        """Those that have a position."""
+        both: tuple[Version, Version] = ("new", "old")
+        with self.talking() as wire:
+            return [v for v in both if wire.ask(b"EXISTS", position_of(self.shape.sink, v))]
+
+    def beside(self, version: Version) -> Target:
+        """See `Versions`."""
+        return self.make(version)
+
+    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+        """The names are found first; then one script renames them, if none of the positions was written meanwhile: every change
+        writes one."""
+        sink = self.shape.sink
+        places = [position_of(sink, None), position_of(sink, version), position_of(sink, "old")]
+        with self.talking() as wire:
+            wire.ask(b"WATCH", *places)
+            try:
+                in_force, found, old = (wire.ask(b"GET", place) for place in places)
+                if version == "new" and old is not None:
+                    refuse_kept(sink, self.named("old"))
+                refuse_moved(sink, stand, _stand(found), _stand(in_force))
+                names = (_packed(self._found(wire, mark)) for mark in (b"", mark_of(version)))
+                words = mark_of(version), found, in_force or b"", *names
+            except HeadwaterError:
+                wire.ask(b"UNWATCH")
+                raise
+            wire.ask(b"MULTI")
+            wire.ask(b"EVAL", _SWITCH, b"3", *places, *words)
+            answers = wire.ask(b"EXEC")
+        if answers is None:
+            raise CheckpointConflictError(f"sink {sink!r} was written to meanwhile", found=None, sink=sink)
+        (answer,) = answers
+        if isinstance(answer, Exception):
+            raise answer
+        if answer[0] == b"taken":
+            raise SinkError(
+                f"{answer[1].decode(errors='replace')!r} is not of sink {sink!r}, and a row of its new version has that name",
+                hint="rename or remove it, and try again",
+                sink=sink,
+            )
+
+    def drop(self, version: Version) -> None:
+        """Names page by page, then the position, so that what a crash leaves is found again."""
+        with self.talking() as wire:
+            for names in self._pages(wire, mark_of(version)):
+                if names:
+                    wire.ask(b"UNLINK", *names)
+            wire.ask(b"DEL", position_of(self.shape.sink, version))
+
+    def named(self, version: Version) -> str:
+        """See `Versions`."""
+        return f"names {(mark_of(version) + self.pattern).decode(errors='replace')}"
+
+    def _found(self, wire: Wire, mark: bytes) -> list[bytes]:
+        """The names of a version, each once, without positions."""
+        every = dict.fromkeys(name for names in self._pages(wire, mark) for name in names)
+        return [name for name in every if not name.startswith(_POSITION)]
+
+    def _pages(self, wire: Wire, mark: bytes) -> Iterator[list[bytes]]:
+        cursor = b"0"
+        while True:
+            words = b"SCAN", cursor, b"MATCH", mark + self.pattern, b"COUNT", _SCAN_COUNT, b"TYPE", self.kind
+            found = tokens(wire.replies(command(*words)))
+            cursor = found[1].as_py()
+            yield found.slice(3).to_pylist()
+            if cursor == b"0":
+                return
+
+
+def _packed(names: list[bytes]) -> bytes:
+    """Names as one word for a script, in MessagePack: a command has a limit to its words."""
+    sized = [b"\xdb" + len(name).to_bytes(4, "big") + name for name in names]
+    return b"".join([b"\xdd", len(names).to_bytes(4, "big"), *sized])
+
+
+def _stand(text: bytes | None) -> SinkCheckpoint | None:
+    return None if text is None or text == _NONE else SinkCheckpoint.parse(text)

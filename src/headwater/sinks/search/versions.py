@@ -1,0 +1,159 @@
+"""Indexes beside the index of a SEARCH sink: folders within its folder, and one small file that says which is in force.
+
+Without the file `CURRENT` it is the folder itself. A new version is made in a folder of its own, and is in force once `CURRENT` names it, which
+is put in place by one rename; those who write or read look there at every change and every search.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from headwater.core.errors import CheckpointConflictError, StorageError, TargetDownError
+from headwater.core.storage import Storage
+from headwater.sinks.base.blue_green import Version, refuse_kept, refuse_moved
+from headwater.sinks.base.folder_swap import remove_own
+from headwater.sinks.base.target import SinkCheckpoint, Target
+
+CURRENT = "CURRENT"
+_LOCK = ".headwater.lock"
+_FOLDER = "version-"
+_GONE = ".gone"
+"""What the name of a folder ends with that is being removed."""
+_LEFT = re.compile(rf"{_FOLDER}\d+{re.escape(_GONE)}")
+_INDEX = re.compile(
+    rf"[0-9a-f]{{32}}\.[a-z0-9.]+|meta\.json|\.managed\.json|\.tantivy-[a-z-]+\.lock|\.tmp\w+|{re.escape(_LOCK)}"
+)
+"""The files of an index: Tantivy's, and the lock."""
+
+
+def in_force(path: str | Path) -> Path:
+    """The folder of the index that is in force."""
+    return Path(path) / _said(Path(path)).current
+
+
+def folder_of(path: Path, version: Version | None) -> Path:
+    """The folder of a version, which may not be there."""
+    said = _said(path)
+    if version is None:
+        return path / said.current
+    if version == "old" and said.old is not None:
+        return path / said.old
+    number = 1
+    while f"{_FOLDER}{number}" in (said.current, said.old):
+        number += 1
+    return path / f"{_FOLDER}{number}"
+
+
+def of_versions(name: str) -> bool:
+    """Whether a name in the folder of a sink is of this module, and not of an index."""
+    return name in (CURRENT, _LOCK) or name.startswith((_FOLDER, f"{CURRENT}."))
+
+
+@contextlib.contextmanager
+def held(*folders: Path) -> Iterator[None]:
+    """No other process changes the index in any of these folders, or, if one of them is in force, which is. Each has a lock of
+    its own, so that a version is filled while the one in force goes on; all take those of several in the same order."""
+    with contextlib.ExitStack() as stack:
+        for folder in sorted(set(folders)):
+            descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+@dataclass(frozen=True)
+class SearchVersions:
+    """The versions of one index. `make` gives one as a target, `stand` says where one stands that is in a folder."""
+
+    sink: str
+    path: Path
+    make: Callable[[Version], Target]
+    stand: Callable[[Path], SinkCheckpoint | None]
+
+    def there(self) -> Collection[Version]:
+        """See `Versions`."""
+        found: list[Version] = []
+        if folder_of(self.path, "new").is_dir():
+            found.append("new")
+        if _said(self.path).old is not None:
+            found.append("old")
+        return found
+
+    def beside(self, version: Version) -> Target:
+        """See `Versions`."""
+        return self.make(version)
+
+    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+        """One rename of `CURRENT`, while nobody changes either index."""
+        said, chosen = _said(self.path), folder_of(self.path, version)
+        try:
+            with held(self.path / said.current, chosen):
+                self._refuse_changed(said)
+                if version == "new" and said.old is not None:
+                    refuse_kept(self.sink, self.named("old"))
+                refuse_moved(self.sink, stand, self.stand(chosen), self.stand(self.path / said.current))
+                _say(self.path, _Said("." if chosen == self.path else chosen.name, said.current))
+        except OSError as error:
+            raise TargetDownError(f"{self.path} could not be written", detail=str(error)) from error
+
+    def drop(self, version: Version) -> None:
+        """The files, then what names them. A folder gets another name first: what is left of it is no version."""
+        said, folder = _said(self.path), folder_of(self.path, version)
+        places = [place for place in (self.path / said.current, folder) if place.is_dir()]
+        try:
+            with held(*places):
+                self._refuse_changed(said)
+                if folder == self.path:
+                    for name in Storage(self.path).files("."):
+                        if _INDEX.fullmatch(name) and not of_versions(name):
+                            (self.path / name).unlink()
+                elif folder.is_dir():
+                    aside = folder.with_name(f"{folder.name}{_GONE}")
+                    if aside.is_dir():
+                        remove_own(aside, _INDEX, self.path)
+                    folder.rename(aside)
+                if version == "old" and said.old is not None:
+                    _say(self.path, _Said(said.current))
+            for left in Storage(self.path).folders("."):
+                if _LEFT.fullmatch(left):
+                    with contextlib.suppress(OSError, StorageError):
+                        remove_own(self.path / left, _INDEX, self.path)
+        except OSError as error:
+            raise TargetDownError(f"{folder} could not be removed", detail=str(error)) from error
+
+    def _refuse_changed(self, said: _Said) -> None:
+        if _said(self.path) != said:
+            raise CheckpointConflictError(
+                f"another version of sink {self.sink!r} is in force by now", found=None
+            )
+
+    def named(self, version: Version) -> str:
+        """See `Versions`."""
+        return f"folder {folder_of(self.path, version)}"
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What `CURRENT` says: names of folders."""
+
+    current: str = "."
+    old: str | None = None
+
+
+def _said(path: Path) -> _Said:
+    try:
+        return _Said(**orjson.loads((path / CURRENT).read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        return _Said()
+
+
+def _say(path: Path, said: _Said) -> None:
+    Storage(path).write_atomic(CURRENT, orjson.dumps(said))

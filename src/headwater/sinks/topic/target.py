@@ -1,0 +1,328 @@
+"""TOPIC: a view's rows on another topic of the same workspace: a table's records and tombstones, or a changelog.
+
+Guarantee: exactly once. Records and the stand, which is the note of the producer `sink:<name>`, are one commit of the log, as
+durable as the topic is. A sequence that the log knows writes nothing again.
+
+In mode 'upsert' the topic has the sink's key as its primary key: a row is a record that replaces the one before it, and a row
+that is gone is a tombstone. In mode 'changelog' every change is a record with `_weight` and `_tick`. Views that read the
+topic see what a tick wrote there in a later tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.catalog.conform import DELETE, UPSERT, conform
+from headwater.catalog.definitions import TopicDefinition, define_topic
+from headwater.core.arguments import text
+from headwater.core.errors import (
+    BadRowError,
+    DiskFullError,
+    LogTimeoutError,
+    SchemaError,
+    StorageError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from headwater.core.hashing import identities
+from headwater.log.protocol import Append, Log, Producer
+from headwater.log.topic_names import check_new
+from headwater.operators.zset.delta import concat_rows, take_rows
+from headwater.sinks.base.blue_green import Version
+from headwater.sinks.base.sink_setup import SinkSetup
+from headwater.sinks.base.target import (
+    TICK,
+    WEIGHT,
+    CheckpointConflictError,
+    RefusedRow,
+    RowsRefusedError,
+    SinkCheckpoint,
+    SinkError,
+    TargetChange,
+    TargetDownError,
+    TargetShape,
+)
+from headwater.sinks.topic.versions import TopicVersions, topics_of
+
+_TOPIC_OPTIONS = ("partitions", "durability", "cleanup")
+"""Options of the sink that are those of its topic."""
+
+
+class TopicTarget:
+    """A topic, made if it is not there; `options` are then its WITH options (partitions, durability, ...)."""
+
+    guarantee: ClassVar[str] = "exactly once: records and position are one commit of the log"
+
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        *,
+        options: Mapping[str, Any] | None = None,
+        version: Version | None = None,
+        like: TopicDefinition | None = None,
+        private: Mapping[str, str] | None = None,
+    ) -> None:
+        """`private`: columns that come from private ones, by the columns that say whose they are; they are as private here."""
+        self._given = topic
+        self._like = like
+        self._version = version
+        self._log = log
+        self._options = dict(options or {})
+        self._private = dict(private or {})
+        self._shape: TargetShape | None = None
+
+    @classmethod
+    def declared(cls, setup: SinkSetup) -> Self:
+        """The target that a declaration asks for."""
+        made = {name: setup.options[name] for name in _TOPIC_OPTIONS if name in setup.options}
+        topic = text(setup.options.get("topic"), "topic")
+        return cls(setup.log, topic, options=made, private=setup.private)
+
+    @property
+    def topic(self) -> str:
+        """The topic's name: another one once a version that was built anew is in force."""
+        if self._shape is None or self._version is not None:
+            return self._given
+        return topics_of(self._log, self._shape.sink, self._given).in_force
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The shape's."""
+        return () if self._shape is None else self._shape.key
+
+    def prepare(self, shape: TargetShape) -> None:
+        """Make the topic, or check that the one there has these columns and this key, and keeps what it is given."""
+        if shape.mode == "upsert" and not shape.key:
+            raise SinkError(
+                f"sink {shape.sink!r} into TOPIC needs a key, or mode = 'changelog'", sink=shape.sink
+            )
+        self._shape = shape
+        if self.topic not in self._log.topics():
+            compact = {"cleanup": "compact"} if shape.key else {}
+            made = define_topic(
+                self.topic,
+                self._columns(),
+                key=shape.key,
+                options={**compact, **self._options},
+                private=self._private,
+            )
+            if self._like is not None and self._like.private:
+                made = replace(self._like, name=self.topic)  # a copy of private columns is as private
+            try:
+                check_new(made)
+                self._log.create_topic(made)
+            except SchemaError as error:
+                raise SinkError(error.message, hint=error.hint, sink=shape.sink) from None
+            except TopicExistsError as error:
+                if self.topic not in self._log.topics():
+                    raise SinkError(error.message, hint=error.hint, sink=shape.sink) from None
+        self._check(shape, self._topic())
+
+    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows as they are."""
+        return rows
+
+    def stand(self) -> SinkCheckpoint | None:
+        """The producer's note, if it is of this very topic."""
+        self._log.settle()
+        known = self._log.producer(self._producer())
+        topic = self._topic()
+        note = None if known is None else known.note
+        if note is None or (note.get("topic"), note.get("incarnation")) != (topic.name, topic.incarnation):
+            return None
+        return SinkCheckpoint.parse(note["stand"])
+
+    def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
+        """One commit: tombstones, then records, and the note."""
+        topic = self._topic()
+        found = self.stand()
+        if found != before:
+            raise self._moved(found)
+        known = self._log.producer(self._producer())
+        batches = [b for b in self._records(change, topic) if b.num_rows]
+        # As a rule the tick; more where a target is brought level twice at one tick, or a view has begun anew.
+        sequence = max(after.tick, 0 if known is None else known.sequence + 1)
+        note = {"topic": topic.name, "incarnation": topic.incarnation, "stand": after.text()}
+        producer = Producer(
+            self._producer(), sequence, 0 if known is None else known.epoch, note, exact=False
+        )
+        append = Append({topic.name: batches}, producer, incarnations={topic.name: topic.incarnation})
+        try:
+            self._log.append(append)
+        except (DiskFullError, LogTimeoutError, StorageError) as error:
+            raise TargetDownError(
+                f"topic {self.topic!r} cannot be written now: {error.message}", hint=error.hint
+            ) from error
+        except TopicNotFoundError as error:
+            raise self._moved(None) from error
+        # Another process may have used the sequence first: then the log has answered with its receipt, and written nothing.
+        if (now := self.stand()) != after:
+            raise self._moved(now)
+
+    def contents(self) -> Iterator[pa.RecordBatch]:
+        """Of a keyed topic the newest record of each key that is not a tombstone; of others every record."""
+        shape, topic = self._prepared(), self._topic()
+        for partition, info in self._log.partitions(topic.name).items():
+            columns = [*shape.schema.names, *(["_op"] if shape.key else [])]
+            columns += [WEIGHT.name] if shape.mode == "changelog" else []
+            batches = self._log.read(topic.name, partition, info.first, info.end, columns)
+            if not shape.key:
+                for batch in batches:
+                    yield batch.cast(self._held())
+                continue
+            read = list(batches)
+            if read:
+                yield self._newest(concat_rows(read, read[0].schema))
+
+    def versions(self) -> TopicVersions:
+        """See `headwater.sinks.base.blue_green`."""
+        shape = self._prepared()
+
+        def make(topic: str, version: Version) -> TopicTarget:
+            like, private = self._topic(), self._private
+            return TopicTarget(
+                self._log, topic, options=self._options, version=version, like=like, private=private
+            )
+
+        def stand(topic: str) -> SinkCheckpoint | None:
+            target = make(topic, "old")  # any but the one in force, which moves
+            target._shape = shape
+            return target.stand()
+
+        return TopicVersions(shape.sink, self._log, self._given, make, stand)
+
+    def close(self) -> None:
+        """The log is the workspace's."""
+
+    # --- records ---------------------------------------------------------------------------------------------------
+
+    def _records(self, change: TargetChange, topic: TopicDefinition) -> list[pa.RecordBatch]:
+        rows = change.upserts if self.key else change.records
+        self._refuse(rows, topic)
+        try:
+            if not self.key:
+                return [conform(rows, topic)]
+            gone = change.deletes
+            for name in self.key:  # what has no key was never written
+                if gone.column(name).null_count:
+                    gone = gone.filter(gone.column(name).is_valid())
+            return [
+                conform(_with_op(gone, topic, DELETE), topic),
+                conform(_with_op(rows, topic, UPSERT), topic),
+            ]
+        except BadRowError as error:
+            raise RowsRefusedError(error.message, refused=[RefusedRow(error.row, error.message)]) from error
+
+    def _refuse(self, rows: pa.RecordBatch, topic: TopicDefinition) -> None:
+        """Rows with NULL where the topic takes none."""
+        reasons: dict[int, str] = {}
+        for field in topic.schema:
+            needed = not field.nullable or field.name == topic.time
+            if needed and field.name in rows.schema.names and rows.column(field.name).null_count:
+                role = "the key" if field.name in self.key else "NOT NULL"
+                for row in np.flatnonzero(rows.column(field.name).is_null().to_numpy(zero_copy_only=False)):
+                    reasons.setdefault(
+                        int(row), f"column {field.name!r} is NULL, and is {role} in topic {topic.name!r}"
+                    )
+        if reasons:
+            refused = [RefusedRow(row, reasons[row]) for row in sorted(reasons)]
+            raise RowsRefusedError(f"topic {topic.name!r} does not take {len(refused)} rows", refused=refused)
+
+    def _newest(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        first, second = identities([records.column(n) for n in self.key], records.num_rows, exact=False)
+        order = np.lexsort((np.arange(records.num_rows), second, first))
+        last = np.ones(len(order), dtype=np.bool_)
+        a, b = first[order], second[order]
+        last[:-1] = (a[1:] != a[:-1]) | (b[1:] != b[:-1])
+        alive = pc.not_equal(records.column("_op"), "delete").to_numpy(zero_copy_only=False)
+        places = order[last]
+        rows = take_rows(records, np.sort(places[alive[places]]))
+        return rows.select(self._prepared().schema.names).cast(self._held())
+
+    # --- the topic -------------------------------------------------------------------------------------------------
+
+    def _prepared(self) -> TargetShape:
+        if self._shape is None:
+            raise RuntimeError("prepare comes first")
+        return self._shape
+
+    def _producer(self) -> str:
+        """Of its first topic that is the sink's name; one that was built beside it has a producer of its own, and keeps it."""
+        whole = f"sink:{self._prepared().sink}"
+        of_topic = f"{whole}~{self.topic}"
+        is_own = self._version == "new" or self._log.producer(of_topic) is not None
+        return of_topic if is_own else whole
+
+    def _topic(self) -> TopicDefinition:
+        try:
+            return self._log.topic(self.topic)
+        except TopicNotFoundError as error:
+            raise TargetDownError(
+                f"topic {self.topic!r} is not there any more",
+                hint="it is made again when the sink is started",
+            ) from error
+
+    def _held(self) -> pa.Schema:
+        shape = self._prepared()
+        return shape.schema.append(WEIGHT) if shape.mode == "changelog" else shape.schema
+
+    def _columns(self) -> pa.Schema:
+        shape = self._prepared()
+        more = [WEIGHT, TICK] if shape.mode == "changelog" else []
+        subjects = set(self._private.values())
+        return pa.schema(
+            [*(pa.field(f.name, f.type, nullable=f.name not in subjects) for f in shape.schema), *more]
+        )
+
+    def _check(self, shape: TargetShape, topic: TopicDefinition) -> None:
+        expected = {f.name: f.type for f in self._columns()}
+        found = {f.name: f.type for f in topic.schema}
+        wrong = None
+        if topic.captured_by is not None:
+            wrong = f"it is filled by source {topic.captured_by!r}"
+        elif topic.versioned_by is not None:
+            wrong = f"it is versioned by {topic.versioned_by!r}"
+        elif set(topic.key) != set(shape.key):
+            wrong = f"its key is ({', '.join(topic.key)}), that of the sink ({', '.join(shape.key)})"
+        elif found != expected:
+            wrong = f"it has the columns {_shown(found)}, the sink writes {_shown(expected)}"
+        elif plain := set(self._private.items()) - set(topic.private):
+            column, by = min(plain)
+            wrong = f"its column {column} is not PRIVATE BY ({by}), as what is copied there is"
+        elif topic.retention_us is not None or topic.retention_bytes is not None:
+            wrong = "it has a retention, which removes records that the view still has"
+        if wrong is not None:
+            raise SinkError(
+                f"sink {shape.sink!r} cannot write to topic {topic.name!r}",
+                detail=wrong,
+                hint="name another topic: one that is not there is made",
+                sink=shape.sink,
+            )
+
+    def _moved(self, found: SinkCheckpoint | None) -> CheckpointConflictError:
+        return CheckpointConflictError(
+            f"topic {self.topic!r} is not where sink {self._prepared().sink!r} left it", found=found
+        )
+
+
+def _with_op(rows: pa.RecordBatch, topic: TopicDefinition, op: int) -> pa.RecordBatch:
+    """Rows as the topic takes them; of columns that they have not, NULL."""
+    schema = topic.row_schema
+    columns = [
+        rows.column(field.name) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+        if field.name != "_op"
+    ]
+    ops = pa.repeat(pa.scalar(op, schema.field("_op").type), rows.num_rows)
+    return pa.RecordBatch.from_arrays([*columns, ops], schema=schema)
+
+
+def _shown(columns: Mapping[str, pa.DataType]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())

@@ -1,0 +1,181 @@
+"""WEBHOOK: a view's changes as POST requests of JSON.
+
+Guarantee: at least once, in order. A change is sent in one or more requests, and the next one only when all were answered
+with 2xx; the position is kept in the workspace after that, so a crash in between sends requests again. Each has an
+`Idempotency-Key`, the same for the same request: a receiver that remembers keys does everything once.
+
+A body is {"sink", "view", "history", "tick", "id", "since", "since_id", "snapshot", "begins", "piece", "pieces"} and, in mode 'upsert', "deletes" (keys) and
+then "upserts" (rows), in mode 'changelog' "records" with `_weight` and `_tick`. Times are ISO text, decimals are text, binaries
+base64 (see `plain`). "id" is the tick's own: a number that comes again with another id is a tick of another history, in an older
+copy of the workspace that was put back, and so is a "since" that is not what was sent last. With "snapshot" true the pieces of this tick have all rows that there are: so it is at first, and
+where changes cannot be followed (the position was lost, the view was built anew). The first of them says "begins": forget
+what you had.
+
+No answer, 408, 425, 429 and 5xx are tried again, after `Retry-After` where that is said, and else after pauses that grow and differ;
+after several failures in a row they are left alone for a while (`circuit`). 400, 409, 413 and 422 refuse rows: the
+request is sent again in halves until the rows are found, and the answer's body is the reason. Other answers stop the
+sink. Redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Self
+
+import orjson
+import pyarrow as pa
+
+from headwater.core.arguments import span_us, text
+from headwater.core.clock import Clock
+from headwater.core.positions import Token
+from headwater.sinks.base.at_least_once import ChangePiece, CheckpointKeeper, Deliveries
+from headwater.sinks.base.circuit_breaker import Circuit, CircuitOptions
+from headwater.sinks.base.http_post import (
+    KEY_HEADER,
+    REFUSED,
+    SIGNATURE_HEADER,
+    Hook,
+    HttpPostOptions,
+    signature,
+)
+from headwater.sinks.base.json_values import plain_values
+from headwater.sinks.base.sink_setup import SinkSetup
+from headwater.sinks.base.target import RefusedRow, SinkCheckpoint, SinkError, TargetChange, TargetShape
+
+__all__ = ["KEY_HEADER", "SIGNATURE_HEADER", "HttpPostOptions", "WebhookTarget", "signature"]
+
+
+class WebhookTarget:
+    """Somebody who takes POST requests at a URL."""
+
+    guarantee: ClassVar[str] = (
+        "at least once, in order: a request may come again with the same Idempotency-Key, after a crash or a lost answer"
+    )
+
+    def __init__(
+        self,
+        url: str,
+        keeper: CheckpointKeeper,
+        options: HttpPostOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        wait: Callable[[float], object] | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._options = options or HttpPostOptions()
+        self._hook = Hook(url, self._options, clock=clock, wait=wait, chance=chance)
+        self._deliveries = Deliveries(keeper, self._options.rows)
+
+    @classmethod
+    def declared(cls, setup: SinkSetup) -> Self:
+        """The target that a declaration asks for."""
+        options = setup.options
+        url = text(options.get("url"), "url")
+        chosen = HttpPostOptions(
+            secret=options.get("secret"),
+            token=options.get("token"),
+            timeout_s=span_us(options.get("timeout", "10 seconds"), "timeout") / 1e6,
+            rows=setup.count("rows", 500),
+            previous_secret=options.get("previous_secret"),
+            circuit=CircuitOptions(
+                setup.count("open_after", CircuitOptions.opens_after),
+                span_us(options.get("open_for", f"{CircuitOptions.open_s} s"), "open_for") / 1e6,
+            ),
+        )
+        return cls(url, setup.keeper(url), chosen)
+
+    @property
+    def circuit(self) -> Circuit:
+        """Whether the receiver is left alone for now."""
+        return self._hook.circuit
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The shape's."""
+        return () if self._deliveries.shape is None else self._deliveries.shape.key
+
+    def prepare(self, shape: TargetShape) -> None:
+        """Nothing is sent before there is a change."""
+        self._deliveries.prepare(shape)
+
+    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows as they are."""
+        return rows
+
+    def stand(self) -> SinkCheckpoint | None:
+        """As it was kept."""
+        return self._deliveries.stand()
+
+    def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
+        """Send a change; the stand is kept when all of it was taken."""
+        since = None if before is None else before.token
+        self._deliveries.apply(change, before, after, lambda piece, key: self._give(piece, key, after, since))
+
+    def handed(self) -> Token | None:
+        """The last tick that was handed over, as it is remembered beside the workspace."""
+        return self._deliveries.handed()
+
+    def contents(self) -> Iterator[pa.RecordBatch]:
+        """Nobody can say: nothing. What is applied next is a snapshot."""
+        return self._deliveries.contents()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._hook.close()
+
+    # --- requests --------------------------------------------------------------------------------------------------
+
+    def _give(
+        self, piece: ChangePiece, key: str, after: SinkCheckpoint, since: Token | None
+    ) -> list[RefusedRow]:
+        body = self._body(piece, after, since)
+        status, said = self._hook.post(body, key)
+        if 200 <= status < 300:
+            return []
+        if status not in REFUSED:
+            raise SinkError(
+                f"{self._hook.shown} answers {status} {http.client.responses.get(status, '')}".rstrip(),
+                detail=said or None,
+                hint="check the address, and the token or secret, of the sink",
+            )
+        if not piece.rows.num_rows:
+            raise SinkError(
+                f"{self._hook.shown} refuses rows that are gone, with {status}", detail=said or None
+            )
+        if len(piece) == 1:
+            return [RefusedRow(piece.first, f"{status}: {said}" if said else str(status))]
+        parts = [part for part in piece.parts() if len(part)]
+        shape = self._shape()
+        return [one for part in parts for one in self._give(part, part.key(shape.sink, after), after, since)]
+
+    def _body(self, piece: ChangePiece, after: SinkCheckpoint, since: Token | None) -> bytes:
+        shape = self._shape()
+        head: dict[str, Any] = {
+            "sink": shape.sink,
+            "view": shape.view,
+            "history": after.history,
+            "tick": after.tick,
+            "since": None if since is None else since.number,
+            "snapshot": piece.snapshot,
+            "begins": piece.begins,
+            "piece": piece.number,
+            "pieces": piece.count,
+        }
+        if after.id:
+            head |= {"id": after.id, "since_id": None if since is None else since.id or None}
+        if shape.mode == "upsert":
+            return orjson.dumps({**head, "deletes": _objects(piece.deletes), "upserts": _objects(piece.rows)})
+        return orjson.dumps({**head, "records": _objects(piece.rows)})
+
+    def _shape(self) -> TargetShape:
+        if self._deliveries.shape is None:
+            raise RuntimeError("prepare comes first")
+        return self._deliveries.shape
+
+
+def _objects(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    names = rows.schema.names
+    columns = [plain_values(column, readable=True) for column in rows.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]

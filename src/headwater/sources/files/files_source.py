@@ -1,0 +1,195 @@
+"""Capture from files: the source that `CREATE SOURCE ... FROM FILES` makes.
+
+Guarantee: every whole line (of Parquet, every row of every whole file) is in the log once, those of a file in their order. How
+far each file was taken is in the same commit as its rows, so neither a crash nor a rotation makes a line come twice or be
+missed, as long as a file that is renamed stays in its folder, or among the names that are followed, until it was read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import pyarrow.parquet as pq
+
+from headwater.catalog.definitions import TopicDefinition, define_topic
+from headwater.core.clock import Clock, SystemClock
+from headwater.core.errors import SourceError, UsageError
+from headwater.core.types import normalize_schema
+from headwater.log.protocol import ProducerInfo
+from headwater.sources.base import Commit, Event, Position, Quiet
+from headwater.sources.clock_positions import Moments, owned
+from headwater.sources.files.file_reader import FileReader
+from headwater.sources.files.formats import check_readable
+from headwater.sources.files.options import (
+    FilesOptions,
+    columns_topic,
+    errors_topic,
+    read_options,
+    refuse_plain_lines,
+)
+from headwater.sources.files.scan_files import Look
+from headwater.sources.files.tracking import Number, Tracker
+from headwater.sources.source_setup import SourceSetup
+
+LOOK_EVERY_S = 0.1
+LOOK_SHARE = 10
+"""Looking takes at most one part in so many of the time: a folder of very many files is looked at less often."""
+QUIET_S = 0.2
+SAID_EVERY_MS = 10_000.0
+
+
+class FilesSource:
+    """A `Source` of files; see `headwater.sources.base` for what each method promises."""
+
+    def __init__(
+        self,
+        name: str,
+        options: Mapping[str, Any] | FilesOptions,
+        definition: Callable[[str], TopicDefinition | None],
+        standing: Callable[[], ProducerInfo | None],
+        *,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`definition` tells a topic as it is now; `standing`, what the log has of this source."""
+        self.name = name
+        self.options = options if isinstance(options, FilesOptions) else read_options(name, options)
+        self.state = "not reading"
+        """What it does, or why it does nothing, in words."""
+        self._definition = definition
+        self._standing = standing
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._reader = FileReader(name, self.options, definition, self._clock)
+
+    @classmethod
+    def declared(cls, setup: SourceSetup) -> Self:
+        """The source that a declaration asks for."""
+        return cls(setup.name, setup.options, setup.lookups.definition, setup.standing)
+
+    # --- declaring -------------------------------------------------------------------------------------------------
+
+    def check(self) -> list[TopicDefinition]:
+        """See that the files can be read, and say which topics they fill. A topic that is the user's own stays as it is."""
+        folder = os.path.dirname(re.split(r"[*?\[]", self.options.path)[0]) or "."
+        if not os.path.isdir(folder):
+            raise UsageError(
+                f"source {self.name!r} looks for files in {os.path.abspath(folder)}, which is no folder",
+                hint="make the folder, or correct the path; a relative one is taken from where the process runs",
+            )
+        existing = self._definition(self.options.topic)
+        topics = [errors_topic(self.name)] if self.options.on_error == "divert" else []
+        if existing is not None and existing.captured_by is None:
+            if self.options.columns is not None or self.options.key:
+                raise UsageError(
+                    f"topic {existing.name!r} is there already, so its columns and key are known",
+                    hint="leave columns and key out, or name another topic",
+                    topic=existing.name,
+                )
+            check_readable(self.options, existing, self.name)
+            if existing.private:
+                refuse_plain_lines(self.name, self.options)
+            return topics
+        made = columns_topic(self.name, self.options)
+        if made is None and existing is not None and existing.captured_by == self.name:
+            made = existing
+        if made is None:
+            made = self._of_parquet()
+        check_readable(self.options, made, self.name)
+        return [made, *topics]
+
+    def _of_parquet(self) -> TopicDefinition:
+        """The topic that the first Parquet file describes."""
+        is_parquet = self.options.format == "parquet"
+        found = Tracker(self.options, None).look(self._clock.now_us()) if is_parquet else []
+        if not found:
+            what = "there is no Parquet file yet to take them from" if is_parquet else self.options.format
+            raise UsageError(
+                f"source {self.name!r} does not say the columns of topic {self.options.topic!r}",
+                detail=what if is_parquet else f"files of format {what!r} do not say their types themselves",
+                hint="write columns = 'id BIGINT, name STRING, at TIMESTAMP', or make the topic first",
+            )
+        schema = normalize_schema(pq.read_schema(found[0].path).remove_metadata())
+        return owned(self.name, define_topic(self.options.topic, schema, key=self.options.key))
+
+    def drop(self) -> None:
+        """Nothing was made outside."""
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, position: Position | None, sequence: int) -> Iterator[Event]:
+        """Everything after what the log has, and then what comes."""
+        moments = Moments(self._clock, sequence, SAID_EVERY_MS)
+        tracker = Tracker(self.options, position)
+        waited: tuple[int, dict[Number, int]] | None = None
+        try:
+            while True:
+                began = self._clock.steady_ms()
+                moment = moments.now()
+                waiting: dict[Number, int] = {}
+                looked = Look(self._reader, tracker, moments, moment, waiting)
+                yield from looked.events()
+                self.state = "reading" if looked.files else "waiting for more"
+                reached = moment if not waiting else None
+                if waited is not None and not _is_awaited(waited[1], waiting, tracker):
+                    reached = max(reached or 0, waited[0])
+                    waited = None
+                    moments.speak()
+                if waiting and waited is None:
+                    waited = (moment, waiting)
+                if looked.has_taken:
+                    sequence = moments.within() if reached is None else moments.up_to(reached)
+                    yield Commit(sequence, tracker.position())
+                elif reached is not None:
+                    yield moments.quiet(reached)
+                else:
+                    yield Quiet()
+                took_s = (self._clock.steady_ms() - began) / 1_000
+                yield from self._wait(
+                    LOOK_EVERY_S if looked.has_taken else max(LOOK_EVERY_S, took_s * LOOK_SHARE)
+                )
+        except OSError as error:
+            raise SourceError(
+                f"source {self.name!r} cannot read {error.filename or self.options.path}: {error.strerror}",
+                hint="let the user that runs Headwater read it, or leave it out of the path",
+                source=self.name,
+            ) from error
+        finally:
+            tracker.close()
+            self.state = "not reading"
+
+    def durable(self, sequence: int, position: Position | None) -> None:
+        """Files are told nothing."""
+
+    def end(self) -> int:
+        """The present, if there is something that the log does not have."""
+        known = self._standing()
+        now = self._clock.now_us()
+        sequence = -1 if known is None else known.sequence
+        tracker = Tracker(self.options, None if known is None or known.note is None else dict(known.note))
+        try:
+            files = tracker.look(now)
+            if tracker.unfit or any(self._reader.has_more(file) for file in files):
+                return max(now, sequence + 1)
+            return sequence
+        finally:
+            tracker.close()
+
+    def close(self) -> None:
+        """Nothing is held between readings."""
+
+    def _wait(self, seconds: float) -> Iterator[Event]:
+        while seconds > QUIET_S:
+            self._sleep(QUIET_S)
+            seconds -= QUIET_S
+            yield Quiet()
+        self._sleep(seconds)
+
+
+def _is_awaited(waited: Mapping[Number, int], waiting: Mapping[Number, int], tracker: Tracker) -> bool:
+    """Whether something that was there at an earlier look was still not whole at this one."""
+    return any(number in waiting and tracker.offset(number) < size for number, size in waited.items())

@@ -1,0 +1,76 @@
+"""Reads a line again that a source of files refused: after an edit of the line, or after a change of the topic or the source.
+
+The line is read by the source's own format and options, as the topic is declared now. A row of a Parquet file was kept as a
+JSON object, and is read as one.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from headwater.catalog.conform import conform
+from headwater.catalog.definitions import TopicDefinition
+from headwater.core.errors import BadRowError, UsageError
+from headwater.core.json_csv import decoded, json_decoder, read_json
+from headwater.sources.clock_positions import rows_of
+from headwater.sources.files.contents import UNREADABLE, open_content, read_exactly
+from headwater.sources.files.file_reader import HEADER_BYTES_MAX
+from headwater.sources.files.formats import LineReader, MalformedLine
+from headwater.sources.files.lines import last_line, split
+from headwater.sources.files.options import FilesOptions
+
+REPLACED = "\N{REPLACEMENT CHARACTER}"
+"""What stands in a refused line in place of bytes that are no UTF-8."""
+
+
+def row_of(options: FilesOptions, topic: TopicDefinition, line: str, header: str | None) -> pa.RecordBatch:
+    """The one row that a line is, conformed to `rows_of(topic)`; BadRowError or UsageError says why it is none."""
+    if options.format == "parquet":
+        return _of_json(line, topic)
+    reader = LineReader(options, topic, None if header is None else header.encode())
+    data = f"{line}\n".encode()
+    if not options.multiline and len(split(data, 0)) > 1:
+        raise BadRowError("it is more than one line", hint="edit gives one line in place of one line")
+    rows = list(reader.rows(last_line(data, 0)))
+    for made in rows:
+        if isinstance(made, MalformedLine):
+            raise BadRowError(made.reason)
+    batches = [made for made in rows if isinstance(made, pa.RecordBatch)]
+    if sum(batch.num_rows for batch in batches) != 1:
+        raise BadRowError("it is not one row", hint="edit gives one line in place of one line")
+    return batches[0]
+
+
+def header_of(path: str, byte: int, line: str, options: FilesOptions) -> str:
+    """The header of the CSV file that a line was read from, for lines that were stored without one. UsageError if the file is not
+    there any more, or has another line at that byte."""
+    try:
+        with open_content(path) as content:
+            content.seek(byte)
+            is_same = read_exactly(content, len(line.encode())) == line.encode()
+            content.seek(0)
+            first = split(read_exactly(content, HEADER_BYTES_MAX), 0, quoted=options.multiline)
+    except (OSError, *UNREADABLE):
+        is_same, first = False, split(b"", 0)
+    if not is_same or not len(first):
+        raise UsageError(
+            f"the header of {path} is not known: the file is not there any more, or has changed",
+            hint="append the line to a file that the source reads, below its header, and drop the letter",
+        )
+    return first.part(0, 1).text
+
+
+def _of_json(line: str, topic: TopicDefinition) -> pa.RecordBatch:
+    """The row of a Parquet file that was kept as JSON."""
+    try:
+        given = read_json(line.encode(), exact=True)
+    except ValueError as error:
+        raise BadRowError(f"it is not JSON: {error}", hint='write {"id": 1, "name": "x"}') from None
+    if not isinstance(given, dict):
+        raise BadRowError("it is not a JSON object", hint='write {"id": 1, "name": "x"}')
+    row = dict(given)
+    for field in topic.given.schema:
+        decode = json_decoder(field.type)
+        if decode is not None and row.get(field.name) is not None:
+            row[field.name] = decoded(decode, row[field.name], topic.name, "the row", 0, field)
+    return conform([row], rows_of(topic), captured=True)

@@ -1,0 +1,457 @@
+"""One connection's life: made ready, the first snapshot if there is none, then the stream, until something breaks.
+
+`headwater.sources.postgres.postgres_source` makes sessions, one after the other; what they share is their `Standing`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from headwater.core.errors import PublicationError, SourceError, SourceRefusedError
+from headwater.sources.base import Commit, Event, Position, Quiet, Rows
+from headwater.sources.postgres.emit_rows import RowEmitter
+from headwater.sources.postgres.first_copy import FirstCopy
+from headwater.sources.postgres.gaps import Gaps
+from headwater.sources.postgres.outbox import Outbox
+from headwater.sources.postgres.rows.column_attributes import Attributes
+from headwater.sources.postgres.rows.table_identity import known_parts
+from headwater.sources.postgres.server.connection import Replication, identifier, lsn_of, lsn_text
+from headwater.sources.postgres.server.publications import (
+    Captured,
+    check_published,
+    check_server,
+    check_slot,
+    create_slot_command,
+    find_slot,
+    find_tables,
+    partitions_of,
+    prepare_publications,
+    row_filters,
+    slot_in_use,
+)
+from headwater.sources.postgres.server.server_identity import (
+    begins_before,
+    check_confirmed,
+    check_history,
+    other_server,
+    read_server,
+    undecodable,
+)
+from headwater.sources.postgres.server.slot_monitor import EVERY_S
+from headwater.sources.postgres.server.stream_overlap import LastTransaction, Overlap
+from headwater.sources.postgres.session_state import SessionContext, SessionEndedError
+from headwater.sources.postgres.snapshot.incremental_snapshot import IncrementalSnapshots
+from headwater.sources.postgres.stream.receiver import Receiver
+from headwater.sources.postgres.stream.transactions import TransactionAssembler, TransactionGroup
+from headwater.sources.postgres.upkeep import Upkeep, drop_slot
+from headwater.sources.row_sizes import BYTES_MAX
+
+GATHER_ROWS = 20_000
+GATHER_S = 0.005
+"""Whole transactions are handed over together once there are so many rows, or this time after the first."""
+TAKE_MESSAGES = 5_000
+FLOW_MESSAGES = 500
+"""Where so many come at once, there are more on the way, and it is worth waiting for them."""
+QUIET_S = 0.2
+AGAIN_S = 1.0
+"""A table that the stream describes may have been changed in a way that the catalog shows a moment later."""
+
+_log = logging.getLogger("headwater")
+
+
+class CaptureSession:
+    """Reads on one connection. A SourceError that is not retryable is for the user."""
+
+    def __init__(self, at: SessionContext) -> None:
+        self._at = at
+        self._standing = at.standing
+        self._options = at.options
+        self._beside = IncrementalSnapshots(at)
+        self._outbox = Outbox(at) if at.options.outbox is not None else None
+        self._attributes = Attributes(at.connection)
+        self._handing = RowEmitter(at, self._beside, self._outbox, self._attributes)
+        self._gaps = Gaps(at, self._beside)
+        self._first_copy = FirstCopy(at, self._gaps, self._outbox)
+        self._upkeep = Upkeep(at, self._gaps, self._beside)
+        self._overlap: Overlap | None = None
+        self._replication: Replication | None = None
+        self._intake: Receiver | None = None
+        self._first: Position = {}
+        self._amended: Position = {}
+
+    def events(self) -> Iterator[Event]:
+        """Everything that is not in the log yet, for as long as the connection holds."""
+        assembly: TransactionAssembler | None = None
+        try:
+            yield from self._prepare()
+            assembly = TransactionAssembler(max(self._standing.taken, 0), self._at.folder, self._overlap)
+            yield from self._stream(assembly)
+        except SourceRefusedError as error:
+            if assembly is not None and _is_internal(error):
+                if self._standing.streaming:
+                    raise self._without_streaming(error) from None
+                raise undecodable(self._at.source, self._options.slot, error) from None
+            raise self._explained(error) from None
+        finally:
+            if assembly is not None:
+                assembly.close()
+            self._close()
+
+    # --- before the stream -------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> Iterator[Event]:
+        at, standing = self._at, self._standing
+        standing.state = "connecting"
+        check_server(at.connection, at.source)
+        # Before anything was captured a table that is not there is a mistake; later on it stops, and the others go on.
+        later = standing.position is not None
+        captured = find_tables(at.connection, self._options, at.tables.stop_absent if later else None)
+        if standing.position is not None:
+            self._stop_missing(standing.position, captured)
+            captured = [table for table in captured if at.tables.is_free(table)]
+        at.publications = self._publish(captured)
+        at.filters = row_filters(at.connection, at.publications)
+        at.tables.set(captured)
+        self._attributes.begin(standing.position, captured)
+        self._replication = Replication(self._options.url, at.source)
+        server = read_server(self._replication)
+        slot = find_slot(at.connection, self._options.slot)
+        if standing.position is not None:
+            position, taken = standing.position, standing.taken
+            if position.get("system") != server.system:
+                raise other_server(at.source, self._options.slot)
+            check_history(self._replication, server, position, taken, at.source)
+            slot = check_slot(at.connection, slot, self._options.slot, at.source)
+            check_confirmed(slot, position, taken, at.source)
+            if "anchor" in position:
+                anchor = LastTransaction.from_json(position["anchor"])
+                self._overlap = Overlap(at.source, slot.name, anchor, taken, slot.confirmed)
+            if position.get("timeline") != server.timeline:
+                self._amend("timeline", server.timeline)
+            yield from self._go_on(position, captured)
+            return
+        self._first = {
+            "slot": self._options.slot,
+            "system": server.system,
+            "timeline": server.timeline,
+            "tables": [str(t) for t in captured],
+        }
+        self._gaps.begin(captured)
+        if slot is not None and self._options.slot_given:
+            slot = check_slot(at.connection, slot, self._options.slot, at.source)
+            if slot.confirmed <= standing.taken:
+                raise begins_before(at.source, slot.name, slot.confirmed, standing.taken)
+            yield from self._begin_in_chunks(slot.confirmed, captured, settled=False)
+        else:
+            yield from self._begin_with_slot(captured, has_old=slot is not None)
+
+    def _stop_missing(self, position: Position, captured: Sequence[Captured]) -> None:
+        """Stop tables of whole schemas that were captured, and that are not there any more: their topics have rows that nothing has."""
+        schemas = tuple(f"{name.schema}." for name in self._options.tables if name.table == "*")
+        there = {*map(str, captured), *self._at.tables.stopped}
+        for name in dict.fromkeys((*position.get("tables", ()), *position.get("stopped", ()))):
+            if name not in there and name.startswith(schemas):
+                error = SourceRefusedError(
+                    f"there is no table {name} any more, or none that can be captured",
+                    hint="create it again, or leave its topic as it is",
+                )
+                self._at.tables.stop_absent(name, error)
+
+    def _go_on(self, position: Position, captured: Sequence[Captured]) -> Iterator[Event]:
+        """From a position. Tables that it does not know are new; those that had stopped and are fit again are taken up."""
+        at = self._at
+        self._beside.wanted.restore(position, captured)
+        known, stopped = set(position.get("tables", [])), set(position.get("stopped", []))
+        gaps = self._gaps.restore(position, captured)
+        for ahead in (True, False):  # of those that had stopped nothing more comes as they were
+            some = [table for table in captured if (str(table) not in stopped) is ahead]
+            yield from at.tables.learn_now(at.connection, at.publications, some, ahead=ahead)
+        new = [table for table in captured if str(table) not in known]
+        if {str(table) for table in captured} != known:
+            self._amend("tables", sorted(map(str, captured)))
+        if self._options.snapshot != "none":
+            fresh = [table for table in new if not table.is_outbox and at.history.is_empty(table.topic)]
+            self._beside.wanted.request(fresh)
+            for table in new:  # one that was left out for a while
+                if not table.is_outbox and table not in fresh:
+                    self._beside.wanted.take_up(table)
+        self._take_in_partitions(position, captured)
+        for table in captured:
+            if (table in gaps or str(table) in stopped) and str(table) not in at.tables.stopped:
+                self._beside.wanted.take_up(table)
+
+    def _amend(self, name: str, value: Any) -> None:
+        """Change what the next position says. The one that is there stays as it is: what follows from the change, such as a snapshot of a new
+        partition, is in the next one too, and a session may end before."""
+        self._amended[name] = value
+        self._beside.wanted.note()
+
+    def _publish(self, captured: list[Captured]) -> list[str]:
+        """See to it that the tables are published. A new one that cannot be stops alone, and is taken out of the list."""
+        at, position = self._at, self._standing.position
+        try:
+            return prepare_publications(at.connection, self._options, captured)
+        except PublicationError:
+            if position is None:
+                raise
+        known = [table for table in captured if str(table) in position.get("tables", ())]
+        names = prepare_publications(at.connection, self._options, known)
+        for table in [table for table in captured if table not in known]:
+            try:
+                names = prepare_publications(at.connection, self._options, [*known, table])
+                known.append(table)
+            except PublicationError as error:
+                at.tables.stop_named(str(table), error)
+                captured.remove(table)
+        return names
+
+    def _take_in_partitions(self, position: Position, captured: Sequence[Captured]) -> None:
+        """Copy partitions that are new: what was in one before it became one was not in the stream."""
+        if self._options.snapshot == "none":
+            return
+        now = partitions_of(self._at.connection, [table for table in captured if table.is_keyed])
+        for table in captured:
+            parts = now.get(str(table), {})
+            for oid in sorted(parts.keys() - known_parts(position, str(table), parts)):
+                self._beside.wanted.request([table], part=parts[oid])
+
+    def _begin_with_slot(self, captured: Sequence[Captured], *, has_old: bool) -> Iterator[Event]:
+        """A new slot, in place of one of ours that nothing was read from, and what its snapshot has."""
+        assert self._replication is not None
+        if has_old:
+            drop_slot(self._at)
+        command = create_slot_command(
+            self._replication.version, self._options.slot, failover=self._options.failover
+        )
+        self._replication.begin(command)
+        self._standing.state = "waiting until transactions that are under way have ended, to begin after them"
+        while (answer := self._replication.answer(QUIET_S)) is None:
+            yield Quiet()
+        _, point, snapshot, _ = answer[0]
+        begins = lsn_of(str(point))
+        try:
+            if begins <= self._standing.taken:
+                raise begins_before(self._at.source, self._options.slot, begins, self._standing.taken)
+            if self._options.snapshot == "initial":
+                yield from self._first_copy.copy_all(captured, begins, str(snapshot))
+                yield self._commit(begins)
+            else:
+                yield from self._begin_in_chunks(begins, captured, settled=True, snapshot=str(snapshot))
+        except BaseException:
+            if self._standing.sequence < begins:  # once it was handed over, the log may have it
+                self._forsake_slot()
+            raise
+
+    def _begin_in_chunks(
+        self, begins: int, captured: Sequence[Captured], *, settled: bool, snapshot: str | None = None
+    ) -> Iterator[Event]:
+        """Tables are copied beside the stream. The outbox is copied before it: its events are in no topic that live changes could win over."""
+        yield from self._at.tables.learn_now(self._at.connection, self._at.publications, captured)
+        wanted = self._options.snapshot != "none"
+        for table in captured:
+            if table.is_outbox and wanted and snapshot is not None:
+                yield from self._first_copy.copy_all([table], begins, snapshot)
+            elif table.is_outbox and (self._standing.began_before or (wanted and self._has_rows(table))):
+                self._standing.miss(
+                    table, f"before {lsn_text(begins)}, where slot {self._options.slot} begins"
+                )
+        if wanted:
+            tables = [table for table in captured if not table.is_outbox]
+            self._beside.wanted.begin(tables, begins, settled=settled)
+        yield self._commit(begins)
+
+    def _has_rows(self, table: Captured) -> bool:
+        return bool(self._at.connection.value(f"SELECT EXISTS (SELECT FROM {table.state.name})"))
+
+    def _forsake_slot(self) -> None:
+        """A slot that nothing was read from would only cost the server; it may also be out of reach by now."""
+        try:
+            if self._replication is not None:
+                self._replication.close()
+            drop_slot(self._at)
+        except SourceError:
+            return  # what led here is what counts; the next start drops it
+
+    # --- the stream --------------------------------------------------------------------------------------------------
+
+    def _stream(self, assembly: TransactionAssembler) -> Iterator[Event]:
+        intake = self._start()
+        looked = gathered = told = spoke = time.monotonic()
+        said = self._standing.sequence
+        wait_s = 0.0
+        while True:
+            messages = intake.take(TAKE_MESSAGES, wait_s)
+            had = assembly.waiting
+            for unit in assembly.feed(messages):
+                looked = min(looked, self._look_at_described(assembly))
+                yield from self._hand_over(unit)
+            now = time.monotonic()
+            gathered = gathered if had else now
+            full = assembly.rows >= GATHER_ROWS or now - gathered >= GATHER_S
+            ebbs = not intake.has_more and len(messages) < FLOW_MESSAGES
+            if assembly.waiting and (full or ebbs):
+                looked = min(looked, self._look_at_described(assembly))
+                ready = assembly.take()
+                assert ready is not None
+                yield from self._hand_over(ready)
+            if assembly.wants_reply or now - told >= 1.0:
+                intake.tell(always=assembly.wants_reply)
+                assembly.wants_reply, told = False, now
+            if now - looked >= EVERY_S:
+                position = self._standing.position
+                self._upkeep.look(intake, None if position is None else {**position, **self._amended})
+                looked = time.monotonic()
+            yield from self._beside.go_on()
+            if self._beside.taken_up:
+                self._gaps.renew(self._beside.taken_up)
+                self._beside.taken_up.clear()
+            reached = None if assembly.waiting else assembly.reached
+            wait_s = GATHER_S if assembly.waiting else QUIET_S
+            said = max(said, self._standing.sequence)
+            if (reached is not None and reached > said) or now - spoke >= QUIET_S:
+                yield Quiet(reached, self._standing.position)
+                spoke, said = time.monotonic(), said if reached is None else reached
+
+    def _start(self) -> Receiver:
+        assert self._replication is not None
+        options = {
+            "proto_version": "2",
+            "publication_names": ",".join(identifier(name) for name in self._at.publications),
+            "messages": "true",
+            "streaming": "on" if self._standing.streaming else "off",
+        }
+        # From where the slot was confirmed: what was taken in already comes again, and is compared and left out.
+        self._replication.start(self._options.slot, 0, options)
+        setting = "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'"
+        timeout_ms = int(self._at.connection.value(setting))
+        self._intake = Receiver(self._replication, lambda: self._standing.durable, timeout_ms)
+        self._standing.stream()
+        return self._intake
+
+    def _look_at_described(self, assembly: TransactionAssembler) -> float:
+        """Compare the tables that the stream has just described, before rows of them are handed over; until when to compare all of
+        them once more."""
+        if not assembly.described:
+            return time.monotonic()
+        self._gaps.look(assembly.described, assembly.followed)
+        assembly.described.clear()
+        assembly.followed.clear()
+        return time.monotonic() - EVERY_S + AGAIN_S
+
+    def _hand_over(self, unit: TransactionGroup) -> Iterator[Event]:
+        """The rows of whole transactions, and what marks among them set off, as one append."""
+        try:
+            yield from self._handing.learn(unit)
+            # What fails while rows are made of a small unit fails before any of them is handed over.
+            rows = self._handing.rows(unit)
+            rows = rows if unit.large is not None else _made_ahead(rows)
+            count = 0
+            for given in chain(rows, self._marked(unit)):
+                yield given
+                count += 1
+            anchor = None if unit.last is None else LastTransaction.of(unit.last)
+            if count or not self._beside.wanted.is_noted:
+                yield self._commit(unit.end, anchor)
+            elif anchor is not None and self._standing.position is not None:
+                self._standing.position = {**self._standing.position, "anchor": anchor.to_json()}
+        finally:
+            unit.close()
+
+    def _marked(self, unit: TransactionGroup) -> Iterator[Rows]:
+        self._beside.saw(unit)
+        yield from self._beside.marked(unit)
+
+    def _without_streaming(self, error: SourceRefusedError) -> SessionEndedError:
+        """What ends this session, so that the next reads transactions once they are committed.
+
+        Postgres fails to decode some transactions while they are under way, such as one that undid a TRUNCATE and then altered
+        the table, and decodes the same transactions at their commit.
+        """
+        standing = self._standing
+        standing.streaming = False
+        standing.notes["streaming"] = (
+            f"transactions are read at their commit, for Postgres could not decode one that was under way: {error.message}"
+        )
+        _log.warning("source %r: %s", self._at.source, standing.notes["streaming"])
+        return SessionEndedError(standing.notes["streaming"], detail=error.detail, source=self._at.source)
+
+    def _explained(self, error: SourceRefusedError) -> SourceError:
+        """What the server refused, as what it means here."""
+        at = self._at
+        if error.facts.get("sqlstate") == "55006":
+            return slot_in_use(at.connection, self._options.slot, at.source)
+        if error.facts.get("sqlstate") in ("42704", "55000"):
+            try:
+                if self._standing.position is not None:
+                    slot = find_slot(at.connection, self._options.slot)
+                    check_slot(at.connection, slot, self._options.slot, at.source)
+                check_published(at.connection, at.publications, [])
+            except SourceError as cause:
+                return cause
+            if error.facts.get("sqlstate") == "42704":
+                return _not_published(error, at.source)
+        return error
+
+    def _commit(self, sequence: int, anchor: LastTransaction | None = None) -> Commit:
+        """The position goes with what was handed over; `anchor` is the last transaction of it."""
+        position = {**(self._standing.position or self._first), **self._amended}
+        position["lsn"] = lsn_text(sequence)
+        position.setdefault("anchor", LastTransaction(sequence).to_json())
+        if anchor is not None:
+            position["anchor"] = anchor.to_json()
+        changing = {
+            **self._beside.wanted.remembered(),
+            **self._gaps.remembered(),
+            "columns": self._attributes.remembered(),
+            "stopped": sorted(self._at.tables.stopped),
+        }
+        position.pop("partitions", None)  # of an older version
+        for name, value in changing.items():
+            position.pop(name, None)
+            if value:
+                position[name] = value
+        self._standing.position, self._standing.sequence = position, sequence
+        return Commit(sequence, position)
+
+    def _close(self) -> None:
+        if self._intake is not None:
+            self._intake.close()
+        self._beside.close()
+        if self._replication is not None:
+            self._replication.close()
+        self._at.connection.close()
+
+
+def _made_ahead(rows: Iterator[Rows]) -> Iterator[Rows]:
+    """Rows that are all made before the first is given, unless they are too many bytes."""
+    made: list[Rows] = []
+    size = 0
+    for given in rows:
+        made.append(given)
+        size += given.batch.nbytes
+        if size > BYTES_MAX:
+            break
+    yield from made
+    del made
+    yield from rows
+
+
+def _is_internal(error: SourceRefusedError) -> bool:
+    """Whether the server failed by a mistake of its own (class XX)."""
+    return str(error.facts.get("sqlstate") or "").startswith("XX")
+
+
+def _not_published(error: SourceRefusedError, source: str) -> PublicationError:
+    """The error of a server before Postgres 18 for changes from when a publication was not there: it sends nothing behind them."""
+    return PublicationError(
+        f"a publication of source {source!r} was dropped and created again: what was changed meanwhile cannot be read",
+        detail=error.message,
+        hint=f"ALTER SOURCE {source} RESTART makes a new slot and snapshots the tables anew; "
+        "with on_gap = 'snapshot' that happens by itself",
+        reason="unpublished",
+        source=source,
+    )

@@ -1,0 +1,260 @@
+"""What a Postgres table is to Headwater: how its rows are decoded, which topic it fills, and what a change of it means there.
+
+The replication stream describes a table before its first row and again after each change (`RelationMessage`); what it leaves out,
+such as a primary key beside REPLICA IDENTITY FULL, comes from the server's catalog (`TableFacts`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.catalog.definitions import (
+    CAPTURED,
+    OP_TYPE,
+    TopicDefinition,
+    add_column,
+    define_topic,
+    drop_not_null,
+    widen_column,
+)
+from headwater.catalog.rules import check_topic
+from headwater.core.errors import SchemaError
+from headwater.core.types import WIDER
+from headwater.sources.postgres.decode.pgoutput import RelationColumn, RelationMessage
+from headwater.sources.postgres.decode.postgres_types import ColumnType, Types, counterpart
+
+RELATIONS_SQL = """
+SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,
+       a.attname::text, a.atttypid::bigint, a.atttypmod, a.attndims::int, a.attgenerated::text,
+       array_position((p.indkey::int2[])[0:p.indnkeyatts - 1], a.attnum),
+       array_position((i.indkey::int2[])[0:i.indnkeyatts - 1], a.attnum)
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_index p ON p.indrelid = c.oid AND p.indisprimary AND p.indimmediate
+LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisreplident
+WHERE c.oid = ANY(%s::oid[])
+ORDER BY c.oid, a.attnum
+"""
+"""What has to be known of tables, given their oids; for `read_tables`."""
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """A column in the server's catalog. `generated` is s(tored), v(irtual) or nothing."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    dimensions: int
+    generated: str
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """A table in the server's catalog.
+
+    `primary_key` is empty if the key is deferrable: within a transaction two rows may then have it. `identity_key` are the
+    columns of the index that REPLICA IDENTITY USING INDEX names.
+    """
+
+    oid: int
+    namespace: str
+    name: str
+    kind: str
+    identity: str
+    columns: tuple[ColumnFacts, ...]
+    primary_key: tuple[str, ...]
+    identity_key: tuple[str, ...]
+
+    def relation(self, published: Collection[str] | None = None) -> RelationMessage:
+        """The table as the stream will describe it, with the columns that are `published`; all that are not generated if
+        that is not known."""
+        keys = {"d": self.primary_key, "i": self.identity_key, "n": ()}
+        key = keys.get(self.identity, tuple(column.name for column in self.columns))
+        columns = [
+            RelationColumn(c.name, c.type_oid, c.typmod, c.name in key)
+            for c in self.columns
+            if (not c.generated if published is None else c.name in published)
+        ]
+        return RelationMessage(self.oid, self.namespace, self.name, self.identity, tuple(columns))
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of a table, and its counterpart in a topic."""
+
+    name: str
+    type: ColumnType
+
+
+@dataclass(frozen=True)
+class CapturedTable:
+    """How the rows of a table are decoded. `keyless` is why there is no key, if there is none: the topic is append-only."""
+
+    relation: RelationMessage
+    columns: tuple[TableColumn, ...]
+    key: tuple[str, ...]
+    keyless: str | None
+    divided: bool = False
+    """It has partitions. One that has not may have tables that inherit from it, whose rows are not its own."""
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The table's columns, nullable, and `_op`."""
+        return pa.schema([*((c.name, c.type.kind) for c in self.columns), ("_op", OP_TYPE)])
+
+    @cached_property
+    def stamped_schema(self) -> pa.Schema:
+        """The same, and where rows come from."""
+        return pa.schema([*self.schema, *CAPTURED])
+
+    @cached_property
+    def key_places(self) -> tuple[int, ...]:
+        """Where the key's columns are."""
+        return tuple(self.schema.names.index(name) for name in self.key)
+
+
+@dataclass(frozen=True)
+class UnsupportedChange:
+    """A change of a table that its topic cannot follow."""
+
+    column: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """What a change of a table means for its topic. `definition` is the topic afterwards; the one before if nothing changes.
+
+    Columns that were dropped stay in the topic and are null from then on; a renamed one is one dropped and one added.
+    """
+
+    definition: TopicDefinition
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+    widened: tuple[str, ...]
+    refused: tuple[UnsupportedChange, ...]
+
+
+def read_tables(rows: Iterable[Sequence[Any]]) -> dict[int, TableFacts]:
+    """The tables that RELATIONS_SQL found, by oid."""
+    found = {}
+    for (oid, namespace, name, kind, identity), group in groupby(rows, key=lambda row: tuple(row[:5])):
+        columns = [row for row in group if row[5] is not None]  # a table may have none
+        keys = [
+            tuple(row[5] for row in sorted(columns, key=lambda row: row[at] or 0) if row[at] is not None)
+            for at in (10, 11)
+        ]
+        facts = tuple(ColumnFacts(*row[5:10]) for row in columns)
+        found[oid] = TableFacts(oid, namespace, name, kind, identity, facts, *keys)
+    return found
+
+
+def table_of(
+    relation: RelationMessage,
+    facts: TableFacts | None,
+    types: Types,
+    declared: Mapping[str, pa.DataType] | None = None,
+) -> CapturedTable:
+    """How to decode rows of a table as the stream describes it.
+
+    `facts` are the catalog's, None if the table is gone there; `types` has all that `unknown_types` named; `declared` are
+    column types that the user wants instead of the usual ones. SchemaError if a declared type does not fit.
+    """
+    dimensions = {column.name: column.dimensions for column in facts.columns} if facts else {}
+    columns = []
+    for column in relation.columns:
+        try:
+            kind = counterpart(
+                column.type_oid,
+                column.typmod,
+                types,
+                dimensions=dimensions.get(column.name, 1),
+                declared=(declared or {}).get(column.name),
+            )
+        except SchemaError as error:
+            where = f"column {column.name!r} of table {relation.table}"
+            raise SchemaError(f"{where}: {error.message}", hint=error.hint) from None
+        columns.append(TableColumn(column.name, kind))
+    key, keyless = _key(relation, facts)
+    nested = [c.name for c in columns if c.name in key and pa.types.is_nested(c.type.kind)]
+    if nested:
+        key, keyless = (), f"its key has the array {nested[0]}; declare it STRING to have a key"
+    return CapturedTable(relation, tuple(columns), key, keyless, facts is not None and facts.kind == "p")
+
+
+def definition_of(
+    table: CapturedTable, topic: str, source: str, options: Mapping[str, Any] | None = None
+) -> TopicDefinition:
+    """The topic that a table fills. No column but those of the key is NOT NULL: the catalog of today says nothing of the
+    rows of the past that the stream brings."""
+    schema = pa.schema([pa.field(column.name, column.type.kind) for column in table.columns])
+    definition = define_topic(topic, schema, key=table.key, options=options)
+    definition = dataclasses.replace(definition, captured_by=source)
+    check_topic(definition)
+    return definition
+
+
+def evolve(definition: TopicDefinition, table: CapturedTable) -> Evolution:
+    """What a table as it is now means for the topic that it fills."""
+    now = {column.name: column.type.kind for column in table.columns}
+    added, widened, refused = [], [], []
+    dropped = [f.name for f in definition.schema if f.name not in now]
+    if definition.key != table.key:
+        refused.append(UnsupportedChange(", ".join(definition.key), _key_reason(definition, table)))
+    for name in dropped:
+        if name not in definition.key and not definition.schema.field(name).nullable:
+            definition = drop_not_null(definition, name)
+    for name, kind in now.items():
+        try:
+            if name not in definition.schema.names:
+                definition = add_column(definition, pa.field(name, kind))
+                added.append(name)
+            elif not _fits(kind, definition.schema.field(name).type):
+                definition = widen_column(definition, name, kind)
+                widened.append(name)
+        except SchemaError as error:
+            refused.append(UnsupportedChange(name, error.message))
+    return Evolution(definition, tuple(added), tuple(dropped), tuple(widened), tuple(refused))
+
+
+def _key(relation: RelationMessage, facts: TableFacts | None) -> tuple[tuple[str, ...], str | None]:
+    """The columns that tell rows apart in every message of them, or why there are none."""
+    sent = [column.name for column in relation.columns]
+    flagged = [column.name for column in relation.columns if column.key]
+    primary = facts.primary_key if facts else ()
+    if relation.identity in "di" and flagged:
+        known = primary if relation.identity == "d" else facts.identity_key if facts else ()
+        return (tuple(known) if sorted(known) == sorted(flagged) else tuple(flagged)), None
+    if relation.identity == "i":
+        return (), "the index that REPLICA IDENTITY names is gone"
+    if relation.identity == "n":
+        return (), "it has REPLICA IDENTITY NOTHING, with which its updates and deletes are not sent"
+    if not primary or relation.identity == "d":
+        return (), "it has no primary key that holds at every moment"
+    if not set(primary) <= set(sent):
+        return (), "the publication leaves out a column of its primary key"
+    return tuple(primary), None
+
+
+def _key_reason(definition: TopicDefinition, table: CapturedTable) -> str:
+    was = f"({', '.join(definition.key)})" if definition.key else "none"
+    now = f"({', '.join(table.key)})" if table.key else f"none: {table.keyless}"
+    return f"the key of table {table.relation.table} was {was} and is {now}"
+
+
+def _fits(kind: pa.DataType, into: pa.DataType) -> bool:
+    """Whether every value of one type is the same value in another, which a topic has already."""
+    if kind == into or into in WIDER.get(kind, ()):
+        return True
+    if not (pa.types.is_decimal128(kind) and pa.types.is_decimal128(into)):
+        return False
+    return bool(into.scale >= kind.scale and into.precision - into.scale >= kind.precision - kind.scale)

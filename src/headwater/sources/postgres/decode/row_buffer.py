@@ -1,0 +1,191 @@
+"""Rows of the replication stream as they come in: kept by table, in order, as bytes.
+
+The order between tables of one transaction is not kept: a transaction is appended as a whole. The order within a table is.
+Whoever reads the stream takes what was kept from time to time, and has it decoded (`decoding`).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from headwater.core.clock import Microseconds
+from headwater.core.errors import CorruptionError
+from headwater.sources.postgres.decode.pgoutput import (
+    ENVELOPE_BYTES,
+    ROWS,
+    XLOG,
+    BeginPrepare,
+    Message,
+    Prepare,
+    RelationMessage,
+    StreamAbort,
+    StreamStart,
+    StreamStop,
+    unpack,
+)
+
+_OID_AT = ENVELOPE_BYTES + 1
+"""Where a message says which table its row is of; within a stream four bytes later, for it says the transaction first."""
+
+
+@dataclass(frozen=True)
+class CapturedTransaction:
+    """What its rows say of where they come from: `position` is the LSN behind its commit."""
+
+    xid: int
+    position: int
+    time_us: Microseconds
+
+
+@dataclass
+class RowRun:
+    """Messages of rows of one table, in order, with the shape that they have.
+
+    `transactions` are (number of the message behind the last one that is of it, which), ascending; messages that are not
+    of any yet come last. `streamed`: the messages say which transaction within the streamed one they are of.
+    """
+
+    relation: RelationMessage
+    streamed: bool = False
+    messages: list[bytes] = field(default_factory=list)
+    transactions: list[tuple[int, CapturedTransaction]] = field(default_factory=list)
+
+
+@dataclass
+class _Open:
+    """What is kept of the plain transactions, or of one that is streamed or prepared."""
+
+    relations: dict[bytes, RelationMessage] = field(default_factory=dict)
+    latest: dict[bytes, RowRun] = field(default_factory=dict)
+    runs: list[RowRun] = field(default_factory=list)
+
+
+class RowBuffer:
+    """Takes one CopyData after the other; keeps the rows and tells the rest.
+
+    Tables that were described within a streamed transaction are known to it alone until it is committed.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        """How many rows are kept."""
+        self.bytes = 0
+        """How many bytes they have."""
+        self._plain = _Open()
+        self._others: dict[int, _Open] = {}
+        self._now = self._plain
+        self._oid_at = _OID_AT
+
+    def feed(self, data: bytes) -> Message | None:
+        """Take one CopyData with its envelope. None if it is a row, which is kept, else what it says.
+
+        What concerns tables and streams is also acted on here; of the rest the caller makes what it likes.
+        """
+        if data[0] == XLOG and data[ENVELOPE_BYTES] in ROWS:
+            at = self._oid_at
+            run = self._now.latest.get(data[at : at + 4])
+            if run is None:
+                run = self._begin_run(data[at : at + 4])
+            run.messages.append(data)
+            self.rows += 1
+            self.bytes += len(data)
+            return None
+        message = unpack(data, streamed=self._streaming)
+        if isinstance(message, RelationMessage):
+            self._describe(message)
+        elif isinstance(message, StreamStart):
+            self._now = self._others.setdefault(message.xid, _Open())
+            self._oid_at = _OID_AT + 4
+        elif isinstance(message, BeginPrepare):
+            self._now = self._others.setdefault(message.xid, _Open())
+        elif isinstance(message, (StreamStop, Prepare)):
+            self._now, self._oid_at = self._plain, _OID_AT
+        elif isinstance(message, StreamAbort):
+            self._drop(message.xid, message.subxid)
+        return message
+
+    def seal(self, transaction: CapturedTransaction) -> None:
+        """The transaction is whole: what is kept of it says so. A streamed one is still to be taken by its xid."""
+        for run in self._others.get(transaction.xid, self._plain).runs:
+            behind = run.transactions[-1][0] if run.transactions else 0
+            if len(run.messages) > behind:
+                run.transactions.append((len(run.messages), transaction))
+
+    @property
+    def has_open(self) -> bool:
+        """Whether rows are kept of the plain transaction that is not whole."""
+        return any(
+            len(run.messages) > (run.transactions[-1][0] if run.transactions else 0)
+            for run in self._plain.runs
+        )
+
+    def take(self, xid: int | None = None) -> list[RowRun]:
+        """Hand over what is kept: of a transaction that is streamed or prepared, by its xid, or of all plain ones.
+
+        Runs of one table come in order. What comes in later goes into new ones.
+        """
+        open_ = self._plain if xid is None else self._others.get(xid, _Open())
+        runs, open_.runs = open_.runs, []
+        open_.latest.clear()
+        for run in runs:
+            self._forget(run.messages)
+        return [run for run in runs if run.messages]
+
+    def end(self, xid: int, *, committed: bool) -> None:
+        """A streamed or prepared transaction is over. What it still has here is dropped; what it said of tables holds from
+        now on if it was committed."""
+        open_ = self._others.pop(xid, _Open())
+        for run in open_.runs:
+            self._forget(run.messages)
+        if committed:
+            for relation in open_.relations.values():
+                self._describe(relation)
+
+    def relation(self, oid: int) -> RelationMessage | None:
+        """How a table was last described, as far as concerns what comes next."""
+        return self._known(struct.pack(">I", oid))
+
+    @property
+    def _streaming(self) -> bool:
+        return self._oid_at != _OID_AT
+
+    def _known(self, oid: bytes) -> RelationMessage | None:
+        return self._now.relations.get(oid) or self._plain.relations.get(oid)
+
+    def _describe(self, relation: RelationMessage) -> None:
+        oid = struct.pack(">I", relation.oid)
+        differs = self._known(oid) != relation
+        if self._streaming:
+            self._now.relations[oid] = relation
+        elif differs:
+            self._plain.relations[oid] = relation
+            self._plain.latest.pop(oid, None)
+        if differs:
+            self._now.latest.pop(oid, None)
+
+    def _begin_run(self, oid: bytes) -> RowRun:
+        relation = self._known(oid)
+        if relation is None:
+            raise CorruptionError(
+                f"the replication stream has a row of table {int.from_bytes(oid)}, which it has not described",
+                hint="is something between Headwater and Postgres that does not speak its protocol?",
+            )
+        run = self._now.latest[oid] = RowRun(relation, self._streaming)
+        self._now.runs.append(run)
+        return run
+
+    def _drop(self, xid: int, subxid: int) -> None:
+        if xid == subxid:
+            self.end(xid, committed=False)
+            return
+        aborted = struct.pack(">I", subxid)
+        for run in self._others.get(xid, _Open()).runs:
+            dropped = [m for m in run.messages if m[_OID_AT : _OID_AT + 4] == aborted]
+            if dropped:
+                run.messages = [m for m in run.messages if m[_OID_AT : _OID_AT + 4] != aborted]
+                self._forget(dropped)
+
+    def _forget(self, messages: list[bytes]) -> None:
+        self.rows -= len(messages)
+        self.bytes -= sum(map(len, messages))

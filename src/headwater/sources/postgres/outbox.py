@@ -1,0 +1,217 @@
+"""The outbox: events that the application writes in the transaction of its change, routed to topics by the kind of what they tell
+about.
+
+An event is a row inserted into the outbox's table, which may be deleted at once, or a message of `pg_logical_emit_message` whose
+content is JSON. Either has `aggregatetype`, the topic; `aggregateid`, what it tells about; `type`, what has happened; `payload`,
+JSON; and if it likes an `id`. Underscores in these names make no difference.
+
+A topic that is there has columns of its own: those that are named as fields of the payload are filled from it, and `id`,
+`aggregate_id` and `type` from the event where the payload has none. An event that does not fit stops the source, for nowhere else
+could it be kept: it goes on from the same place once the topic is changed. A topic that is not there is made with the columns
+`id, aggregate_id, type, payload`. The events of one aggregate are in order.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.catalog.conform import OPS, adapt
+from headwater.catalog.definitions import CAPTURED, OP_TYPE, TopicDefinition, define_topic
+from headwater.catalog.rules import NAME
+from headwater.core.errors import SourceError
+from headwater.core.json_csv import read_json
+from headwater.core.types import format_type
+from headwater.core.values import UNFIT, array_of
+from headwater.sources.base import Evolve, Rows
+from headwater.sources.postgres.decode.pgoutput import LogicalMessage
+from headwater.sources.postgres.decode.row_buffer import CapturedTransaction
+from headwater.sources.postgres.session_state import SessionContext
+
+_PLAIN = pa.schema(
+    [("id", pa.string()), ("aggregate_id", pa.string()), ("type", pa.string()), ("payload", pa.string())]
+)
+_FIELDS = {
+    "id": "id",
+    "aggregatetype": "topic",
+    "aggregateid": "aggregate_id",
+    "type": "type",
+    "payload": "payload",
+}
+_UPSERT = OPS.index("upsert")
+
+Happened = dict[str, Any]
+"""An event: topic, id, aggregate_id, type, payload, and what CAPTURED has."""
+
+
+class Outbox:
+    """Turns events into rows of their topics."""
+
+    def __init__(self, at: SessionContext) -> None:
+        self._at = at
+        self._topics: dict[str, TopicDefinition] = {}
+
+    def read(self, rows: pa.RecordBatch) -> list[Happened]:
+        """The events that rows of the table are."""
+        names = {name: _FIELDS.get(name.lower().replace("_", "")) for name in rows.schema.names}
+        lacking = {"topic", "payload"} - set(names.values())
+        if lacking:
+            wanted = "aggregatetype" if "topic" in lacking else "payload"
+            raise self._refuse(f"table {self._at.options.outbox} has no column {wanted}", "add it")
+        kept = {name: field or name for name, field in names.items() if field or name in CAPTURED.names}
+        columns = {field: rows.column(name).to_pylist() for name, field in kept.items()}
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+    def said(self, messages: Sequence[tuple[LogicalMessage, CapturedTransaction]]) -> list[Happened]:
+        """The events that are among messages."""
+        found = []
+        for message, transaction in messages:
+            if message.prefix == self._at.options.outbox_prefix:
+                stamps = zip(
+                    CAPTURED.names,
+                    (transaction.position, _time(transaction.time_us), transaction.xid),
+                    strict=True,
+                )
+                found.append({**self._opened(message.content), **dict(stamps)})
+        return found
+
+    def learn(self, events: Sequence[Happened]) -> Iterator[Evolve]:
+        """The topics that have to be made before rows of these events can come."""
+        for name in dict.fromkeys(event.get("topic") for event in events):
+            if name in self._topics:
+                continue
+            if not isinstance(name, str) or not NAME.match(name):
+                raise self._refuse(
+                    f"an event is for {name!r}, which cannot be the name of a topic",
+                    "use letters, digits and underscores in aggregatetype",
+                )
+            definition = self._at.history.definition(name)
+            if definition is None:
+                made = define_topic(name, _PLAIN, options={"partition_by": "aggregate_id"})
+                definition = self._topics[name] = replace(made, captured_by=self._at.source)
+                yield Evolve(definition)
+            self._topics[name] = definition
+
+    def rows(self, events: Sequence[Happened]) -> Iterator[Rows]:
+        """The events as rows of their topics, in order."""
+        by_topic: dict[str, list[Happened]] = {}
+        for event in events:
+            by_topic.setdefault(event["topic"], []).append(event)
+        for topic, mine in by_topic.items():
+            definition = self._at.history.definition(topic) or self._topics[topic]
+            yield Rows(topic, self._fit(mine, definition))
+
+    def _fit(self, events: list[Happened], definition: TopicDefinition) -> pa.RecordBatch:
+        plain = definition.schema.names == _PLAIN.names
+        filled = [_plain(event) if plain else self._fields(event, definition) for event in events]
+        columns = [self._column(filled, field, definition) for field in definition.given.schema]
+        names = list(definition.given.schema.names)
+        if definition.keyed:
+            columns.append(pa.repeat(pa.scalar(_UPSERT, OP_TYPE), len(events)))
+            names.append("_op")
+        for field in CAPTURED:
+            columns.append(pa.array([event.get(field.name) for event in events], field.type))
+            names.append(field.name)
+        return adapt(pa.RecordBatch.from_arrays(columns, names=names), definition.given.row_schema)
+
+    def _fields(self, event: Happened, definition: TopicDefinition) -> Mapping[str, Any]:
+        payload = event.get("payload")
+        try:
+            body = read_json(payload, exact=True) if isinstance(payload, (str, bytes)) else payload
+        except ValueError:
+            body = None
+        if not isinstance(body, Mapping):
+            raise self._refuse(
+                f"event {event.get('id')!r} for topic {definition.name!r} has a payload that is no JSON object",
+                f"write an object with the fields {', '.join(definition.schema.names)}",
+            )
+        own = {
+            name: event.get(name)
+            for name in ("id", "aggregate_id", "type")
+            if name in definition.schema.names
+        }
+        unknown = [name for name in body if name not in definition.schema.names]
+        if unknown:
+            raise self._refuse(
+                f"event {event.get('id')!r} for topic {definition.name!r} has a field {unknown[0]!r} that the topic has not",
+                f"ALTER TOPIC {definition.name} ADD COLUMN {unknown[0]} ..., or leave it out of the payload",
+            )
+        return {**own, **body}
+
+    def _column(
+        self, rows: list[Mapping[str, Any]], field: pa.Field, definition: TopicDefinition
+    ) -> pa.Array:
+        value: Any = None
+        try:
+            values = []
+            for row in rows:
+                value = row.get(field.name)
+                values.append(None if value is None else _value(value, field.type))
+                if value is None and not field.nullable:
+                    raise ValueError("NOT NULL")
+            return array_of(values, field.type)
+        except (*UNFIT, ArithmeticError) as error:
+            raise self._refuse(
+                f"column {field.name!r} of topic {definition.name!r} is {format_type(field.type)}, and an event has {value!r}",
+                f"change the topic, or what is written ({error})",
+            ) from None
+
+    def _opened(self, content: bytes) -> Happened:
+        try:
+            body = json.loads(content)
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, Mapping):
+            raise self._refuse(
+                f"a message with prefix {self._at.options.outbox_prefix!r} is no JSON object",
+                'write {"aggregatetype": "orders", "aggregateid": "1", "type": "placed", "payload": {...}}',
+            )
+        named = {_FIELDS.get(name.lower().replace("_", "")): value for name, value in body.items()}
+        return {name: value for name, value in named.items() if name is not None}
+
+    def _refuse(self, message: str, hint: str) -> SourceError:
+        return SourceError(
+            f"the outbox of source {self._at.source!r} cannot go on: {message}",
+            hint=hint,
+            source=self._at.source,
+        )
+
+
+def _plain(event: Happened) -> Mapping[str, Any]:
+    return {name: _text(event.get(name)) for name in _PLAIN.names}
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _time(time_us: int) -> datetime.datetime | None:
+    return (
+        datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=time_us)
+        if time_us
+        else None
+    )
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    """A value of JSON as what its column has: times and decimals are written as text there, and texts may be anything."""
+    if pa.types.is_string(kind):
+        return _text(value)
+    if pa.types.is_timestamp(kind) and isinstance(value, str):
+        moment = datetime.datetime.fromisoformat(value)
+        return moment if moment.tzinfo or kind.tz is None else moment.replace(tzinfo=datetime.UTC)
+    if pa.types.is_date(kind) and isinstance(value, str):
+        return datetime.date.fromisoformat(value)
+    if pa.types.is_decimal(kind) and isinstance(value, (str, int)):
+        return Decimal(value)
+    if pa.types.is_floating(kind) and isinstance(value, (Decimal, int)) and not isinstance(value, bool):
+        return float(value)
+    if pa.types.is_nested(kind):
+        return json.loads(json.dumps(value, default=float))
+    return value

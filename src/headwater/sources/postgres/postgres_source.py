@@ -1,0 +1,293 @@
+"""Capture from Postgres: the source that `CREATE SOURCE ... FROM POSTGRES` makes.
+
+Guarantee: what is in the log equals the tables as of a position in the server's own log, every transaction whole, each once.
+The slot is told only of what the log has durably, and what comes again after a restart is known by its position and left out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from headwater.catalog.definitions import TopicDefinition
+from headwater.core.errors import HeadwaterError, SlotError, SourceError, UsageError
+from headwater.sources.base import AWAY, Commit, Event, Position, Quiet, Rows
+from headwater.sources.postgres.capture_session import QUIET_S, CaptureSession
+from headwater.sources.postgres.rows.captured_tables import Tables, TopicHistory
+from headwater.sources.postgres.server.connection import Connection, identifier, lsn_of
+from headwater.sources.postgres.server.options import PostgresOptions, read_options, read_table
+from headwater.sources.postgres.server.publications import (
+    check_server,
+    find_slot,
+    find_tables,
+    prepare_publications,
+    publication_names,
+)
+from headwater.sources.postgres.server.server_identity import is_gap
+from headwater.sources.postgres.server.slot_monitor import SlotHealth
+from headwater.sources.postgres.session_state import SessionContext, SessionEndedError, SessionState
+from headwater.sources.postgres.snapshot.snapshot_rows import SnapshotRequest
+from headwater.sources.postgres.stream.transactions import MARK_PREFIX
+from headwater.sources.source_setup import SourceSetup
+
+BACKOFF_S = (0.1, 0.3, 1.0, 3.0, 5.0)
+DROP_WAIT_MS = 5_000
+IN_USE_S = 30.0
+"""How long a slot may be in use before that is an error: a reader that has died may not be known to be dead yet."""
+
+
+@dataclass(frozen=True)
+class SourceStatus:
+    """How a source stands."""
+
+    state: str
+    """What it does, or why it does nothing, in words."""
+    sequence: int
+    durable: int
+    snapshots: list[dict[str, Any]]
+    """Tables that are being snapshotted beside the stream: how far."""
+    paused: bool
+    stopped: Mapping[str, HeadwaterError]
+    health: SlotHealth | None
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """By table without a key: rows that its topic may lack for ever, and what to do about it."""
+
+
+class PostgresSource:
+    """A `Source` of a Postgres database; see `headwater.sources.base` for what each method promises.
+
+    An error that `read` raises is final unless it is retryable; then rows that were handed over since the last `Commit` are void,
+    and `read` can be called again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: Mapping[str, Any] | PostgresOptions,
+        history: TopicHistory,
+        folder: Path,
+        generation: int = 0,
+    ) -> None:
+        """`folder` is for what does not fit in memory: files in it have no names, and are gone with the process. `generation`: how often a
+        source of this name was begun anew."""
+        self.name = name
+        self.options = options if isinstance(options, PostgresOptions) else read_options(name, options)
+        self._history = history
+        self._folder = folder
+        self._tables = Tables(name, self.options, history)
+        self._standing = SessionState(name, generation)
+        self._side: Connection | None = None
+        self._side_turn = threading.Lock()
+        self._closed = False
+
+    @classmethod
+    def declared(cls, setup: SourceSetup) -> Self:
+        """The source that a declaration asks for."""
+        return cls(setup.name, setup.options, setup.lookups, setup.folder, setup.generation)
+
+    def check(self) -> list[TopicDefinition]:
+        """See that it can be captured, and make the publications; the topics that it fills, as the tables are now. Raises
+        what is wrong. Nothing is read, no slot is made."""
+        connection = Connection(self.options.url, self.name)
+        try:
+            check_server(connection, self.name)
+            captured = find_tables(connection, self.options)
+            publications = prepare_publications(connection, self.options, captured)
+            tables = Tables(self.name, self.options, self._history)
+            tables.set(captured)
+            for _ in tables.learn_now(connection, publications, captured, ahead=True):
+                pass
+            for error in tables.stopped.values():
+                raise error
+            return [tables.definition(table.topic) for table in captured if not table.is_outbox]
+        finally:
+            connection.close()
+
+    def read(self, position: Position | None, sequence: int) -> Iterator[Event]:
+        """Everything after what the log has. Waits out what passes: a server that restarts, a connection that breaks.
+
+        An empty position begins anew: with a new slot, and with snapshots that replace what the topics have.
+        """
+        standing = self._standing
+        standing.position, standing.sequence = position or None, sequence
+        standing.durable = max(standing.durable, sequence)
+        failures, in_use_since = 0, None
+        while True:
+            open_rows = False
+            try:
+                for event in self._session().events():
+                    yield event
+                    if isinstance(event, (Rows, Commit)):
+                        open_rows = isinstance(event, Rows)
+                        failures, in_use_since = 0, None
+            except SourceError as error:
+                in_use = isinstance(error, SlotError) and error.facts.get("reason") == "in use"
+                now = time.monotonic()
+                in_use_since = (in_use_since or now) if in_use else None
+                waits = error.retryable or (in_use_since is not None and now - in_use_since < IN_USE_S)
+                anew = not open_rows and standing.position is not None and self._closes(error)
+                if anew:
+                    self._forget()
+                elif open_rows or not waits:
+                    standing.state = f"stopped: {error.message}"
+                    raise
+                again = anew or isinstance(error, SessionEndedError)
+                standing.state = f"{'beginning' if again else AWAY} again: {error.message}"
+            yield from self._wait(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)])
+            failures += 1
+
+    def durable(self, sequence: int, position: Position | None) -> None:
+        """The log has everything up to there: the server may forget it."""
+        self._standing.durable = max(self._standing.durable, sequence)
+
+    def begins_anew(self, error: HeadwaterError) -> bool:
+        """Whether an error that has stopped it is a gap that a snapshot closes, where its positions begin before those that it has
+        had."""
+        return self._closes(error)
+
+    def end(self) -> int:
+        """A position in the server's log behind everything that is committed now; the stream is sure to get there."""
+        text = self._beside("SELECT pg_logical_emit_message(true, %s, 'end')::text", MARK_PREFIX)
+        return lsn_of(text)
+
+    def close(self) -> None:
+        """Leave the server; the slot stays, and keeps what is to come."""
+        self._closed = True
+        with self._side_turn:
+            if self._side is not None:
+                self._side.close()
+                self._side = None
+
+    @property
+    def status(self) -> SourceStatus:
+        """How it stands now."""
+        standing = self._standing
+        position = standing.position or {}
+        return SourceStatus(
+            standing.state,
+            standing.sequence,
+            standing.durable,
+            list(position.get("snapshots", [])),
+            bool(position.get("paused")),
+            dict(self._tables.stopped),
+            standing.health,
+            dict(standing.missing),
+        )
+
+    @property
+    def state(self) -> str:
+        """What it does, or why it does nothing, in words."""
+        return self._standing.state
+
+    @property
+    def health(self) -> SlotHealth | None:
+        """What its slot costs the server; None before that is known."""
+        return self._standing.health
+
+    @property
+    def stopped(self) -> Mapping[str, HeadwaterError]:
+        """By table: why it is not captured any more, while the others go on."""
+        return self._tables.stopped
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something that was asked for and is not done: a snapshot beside the stream that does not rest, or all
+        snapshots where it begins anew."""
+        if self._standing.position is None:
+            return True
+        position = self._standing.position or {}
+        asked = not self._standing.orders.empty() or (
+            position.get("snapshots") and not position.get("paused")
+        )
+        return bool(asked or position.get("lacking"))
+
+    def snapshot(self, table: str, where: str | None = None) -> None:
+        """Have a table snapshotted beside the stream, or those rows of it for which a condition in Postgres' SQL holds.
+
+        Taken up by `read`, and part of the position from its next commit on.
+        """
+        self._standing.orders.put(SnapshotRequest(self._named(table), where))
+
+    def retry(self, table: str) -> None:
+        """Take up a table again that has stopped: it is snapshotted anew, beside the stream."""
+        self._standing.orders.put(self._named(table, outbox=True))
+
+    def pause(self) -> None:
+        """Let snapshots beside the stream rest after the chunk that is under way; across restarts, too."""
+        self._standing.orders.put(True)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        self._standing.orders.put(False)
+
+    def drop(self) -> None:
+        """Remove what was made on the server: the slot and the publications, but for those that were adopted."""
+        connection = Connection(self.options.url, self.name)
+        try:
+            if not self.options.slot_given and find_slot(connection, self.options.slot) is not None:
+                # A reader that has just left may not be gone yet.
+                connection.rows(
+                    "SELECT pg_terminate_backend(active_pid, %s) FROM pg_replication_slots "
+                    "WHERE slot_name = %s AND active_pid IS NOT NULL",
+                    DROP_WAIT_MS,
+                    self.options.slot,
+                )
+                connection.rows("SELECT pg_drop_replication_slot(%s)", self.options.slot)
+            if not self.options.publication_given:
+                for name in publication_names(self.options):
+                    connection.rows(f"DROP PUBLICATION IF EXISTS {identifier(name)}")
+        finally:
+            connection.close()
+
+    def _closes(self, error: HeadwaterError) -> bool:
+        """Whether snapshots close a gap by themselves. They do not have the events of an outbox, whose rows may be gone by then."""
+        if self.options.outbox is not None:
+            return False
+        return self.options.on_gap == "snapshot" and is_gap(error)
+
+    def _forget(self) -> None:
+        """Begin anew behind what the log has: the next session makes a new slot and snapshots all tables."""
+        self._standing.position = None
+        self._tables.stopped.clear()
+
+    def _session(self) -> CaptureSession:
+        shared = (self.name, self.options, self._history, self._tables, self._standing, self._folder)
+        return CaptureSession(SessionContext(*shared, Connection(self.options.url, self.name)))
+
+    def _named(self, table: str, *, outbox: bool = False) -> str:
+        name, of_outbox = read_table(table), self.options.outbox_table
+        if outbox and of_outbox is not None and str(name) == str(of_outbox):
+            return str(name)
+        known = {(captured.schema, captured.table) for captured in self.options.tables}
+        if known.isdisjoint({(name.schema, name.table), (name.schema, "*")}):
+            raise UsageError(
+                f"source {self.name!r} does not capture table {name}",
+                hint=f"its tables are {', '.join(map(str, self.options.tables))}",
+            )
+        return str(name)
+
+    def _beside(self, statement: str, *parameters: Any) -> Any:
+        """Ask on a connection that others than the reader may use."""
+        with self._side_turn:
+            for is_last in (False, True):
+                try:
+                    if self._side is None:
+                        self._side = Connection(self.options.url, self.name)
+                    return self._side.value(statement, *parameters)
+                except SourceError:
+                    if self._side is not None:
+                        self._side.close()
+                        self._side = None
+                    if is_last:
+                        raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _wait(self, seconds: float) -> Iterator[Event]:
+        deadline = time.monotonic() + seconds
+        while (rest := deadline - time.monotonic()) > 0:
+            yield Quiet()
+            time.sleep(min(rest, QUIET_S))

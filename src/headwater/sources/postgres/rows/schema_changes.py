@@ -1,0 +1,71 @@
+"""What a topic makes of a change of its table: the columns that are gone are marked, or, if its contract says so, nothing is
+followed and the table stops."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from headwater.catalog.definitions import TopicDefinition
+from headwater.catalog.dropped_columns import DroppedColumn
+from headwater.core.errors import SchemaError
+from headwater.core.types import format_type, quote
+from headwater.sources.postgres.decode.relations import CapturedTable, Evolution, TableFacts
+
+
+def with_marks(
+    definition: TopicDefinition,
+    evolution: Evolution,
+    table: CapturedTable,
+    facts: TableFacts | None,
+    added: Sequence[str],
+) -> TopicDefinition:
+    """The topic after a change, with the columns marked that the table does not have any more; `added` are its new ones.
+
+    The stream may describe a table as it was before: a mark is taken away only if the server's catalog of now has the column,
+    too.
+    """
+    now = {column.name for column in facts.columns} if facts is not None else set()
+    marked = {one.column: one for one in definition.dropped}
+    marks = []
+    for name in evolution.definition.schema.names:
+        if name in evolution.dropped:
+            marks.append(marked.get(name) or DroppedColumn(name, _told(definition, table, name, now, added)))
+        elif name in marked and name not in now:
+            marks.append(marked[name])
+    return dataclasses.replace(evolution.definition, dropped=tuple(marks))
+
+
+def breaks_contract(
+    definition: TopicDefinition, evolution: Evolution, table: CapturedTable
+) -> SchemaError | None:
+    """Why a change is not followed by a topic with schema_changes = 'refuse'; None if there is nothing to refuse."""
+    if definition.schema_changes != "refuse":
+        return None
+    known = {one.column for one in definition.dropped}
+    kinds = {column.name: format_type(column.type.kind) for column in table.columns}
+    said = [f"added column {name} {kinds[name]}" for name in evolution.added]
+    said += [f"dropped column {name}" for name in evolution.dropped if name not in known]
+    said += [f"changed column {name} to {kinds[name]}" for name in evolution.widened]
+    if not said:
+        return None
+    topic = quote(definition.name)
+    return SchemaError(
+        f"its owner {' and '.join(said)}, and topic {definition.name!r} has schema_changes = 'refuse'",
+        detail="the topic is as it was; changes of this table are not taken any more, all other tables go on",
+        hint=f"ALTER TOPIC {topic} SET (schema_changes = 'follow') lets the topic have the columns too, or change the table back",
+        topic=definition.name,
+    )
+
+
+def _told(
+    definition: TopicDefinition, table: CapturedTable, column: str, now: set[str], added: Sequence[str]
+) -> str:
+    where = f"in source {definition.captured_by!r}"
+    if column in now:
+        return f"{table.relation.table}.{column} is no longer published {where}"
+    kinds = {c.name: c.type.kind for c in table.columns}
+    kind = definition.schema.field(column).type
+    alike = [name for name in added if kinds[name] == kind]
+    renamed = f" or renamed to {alike[0]}" if len(alike) == 1 else ""
+    return f"{table.relation.table}.{column} was dropped{renamed} {where}"

@@ -1,0 +1,200 @@
+"""What `CREATE SOURCE ... FROM POSTGRES WITH (...)` says, read and checked. Nothing is looked up in the database here."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+
+from headwater.catalog.connectors import SOURCE_OPTIONS
+from headwater.core.arguments import text
+from headwater.core.errors import UsageError
+from headwater.core.settings import parse_bytes
+from headwater.core.types import parse_type
+
+FirstSnapshot = Literal["initial", "incremental", "none"]
+OverBudget = Literal["warn", "stop", "drop_slot"]
+OnGap = Literal["stop", "snapshot"]
+SCHEMA = "public"
+"""The schema of a table that is named without one."""
+MESSAGES = "messages"
+"""The name of an outbox that has no table."""
+
+_SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}\Z")
+_PART = r'(?:"((?:[^"]|"")+)"|([A-Za-z_][A-Za-z0-9_$]*|\*))'
+_TABLE = re.compile(
+    rf"^\s*{_PART}(?:\s*\.\s*{_PART})?(?:\s+AS\s+([A-Za-z_][A-Za-z0-9_]*))?\s*$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class TableName:
+    """A table to be captured; `table` is `*` where all tables of the schema are."""
+
+    schema: str
+    table: str
+    topic: str
+    """The topic that it becomes: by default of the table's own name."""
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+@dataclass(frozen=True)
+class PostgresOptions:
+    """The options of a source."""
+
+    url: str
+    tables: tuple[TableName, ...]
+    slot: str
+    publication: str
+    slot_given: bool = False
+    """A slot that the user named is adopted as it is; one of ours may be made anew before anything was read from it."""
+    publication_given: bool = False
+    """So is a publication, but for tables that it lacks."""
+    snapshot: FirstSnapshot = "initial"
+    """initial: all tables as of one moment, in one append. incremental: in chunks beside the stream. none: changes alone."""
+    failover: bool = False
+    """Make the slot one that standbys keep (Postgres 17 and later)."""
+    max_wal_bytes: int | None = None
+    """How much of its log the server may keep for us."""
+    over_wal: OverBudget = "warn"
+    on_gap: OnGap = "stop"
+    """What happens where the server does not have any more, or is not any more, what the position says."""
+    outbox: str | None = None
+    """A table whose rows are events for other topics; 'messages' if events are written with pg_logical_emit_message alone."""
+    outbox_prefix: str = "outbox"
+    chunk_rows: int = 50_000
+    types: Mapping[str, Mapping[str, pa.DataType]] = field(default_factory=dict)
+    """By table and column: types that the user wants instead of the usual ones."""
+
+    @property
+    def outbox_table(self) -> TableName | None:
+        """The table of the outbox, if it has one."""
+        return None if self.outbox in (None, MESSAGES) else read_table(str(self.outbox))
+
+
+OPTION_NAMES = SOURCE_OPTIONS["postgres"]
+
+
+def read_options(source: str, options: Mapping[str, Any]) -> PostgresOptions:
+    """The checked options; UsageError names what is wrong."""
+    for name in options:
+        if name not in OPTION_NAMES:
+            near = difflib.get_close_matches(name, OPTION_NAMES, 1)
+            raise UsageError(
+                f"{name!r} is not an option of a Postgres source",
+                hint=f"is {near[0]} meant?" if near else f"the options are {', '.join(OPTION_NAMES)}",
+            )
+    url = text(options.get("url"), "url", hint="write url = env('SHOP_URL')")
+    own = re.sub(r"[^a-z0-9_]", "_", f"headwater_{source}".lower())[:63]
+    slot = text(options.get("slot") or own, "slot")
+    if not _SLOT_NAME.match(slot):
+        raise UsageError(
+            f"{slot!r} cannot be the name of a replication slot",
+            hint="use lower-case letters, digits and underscores",
+        )
+    outbox = options.get("outbox")
+    tables = read_tables_option(options.get("tables") or "")
+    if not tables and outbox is None:
+        raise UsageError(
+            f"source {source!r} does not say which tables it captures",
+            hint="write tables = 'public.orders, public.customers', or tables = 'public.*'",
+        )
+    budget = options.get("max_wal")
+    return PostgresOptions(
+        url=url,
+        tables=tables,
+        slot=slot,
+        publication=text(options.get("publication") or own, "publication"),
+        slot_given=options.get("slot") is not None,
+        publication_given=options.get("publication") is not None,
+        snapshot=_choice(options.get("snapshot"), "snapshot", FirstSnapshot, "initial"),
+        failover=_flag(options.get("failover"), "failover"),
+        max_wal_bytes=None if budget is None else parse_bytes(budget),
+        over_wal=_choice(options.get("over_wal"), "over_wal", OverBudget, "warn"),
+        on_gap=_choice(options.get("on_gap"), "on_gap", OnGap, "stop"),
+        outbox=None if outbox is None else text(outbox, "outbox"),
+        outbox_prefix=text(options.get("outbox_prefix") or "outbox", "outbox_prefix"),
+        chunk_rows=_rows(options.get("chunk_rows", 50_000)),
+        types=read_types_option(options.get("types") or ""),
+    )
+
+
+def read_tables_option(said: Any) -> tuple[TableName, ...]:
+    """The tables that a text such as `orders, crm."Order" AS crm_orders, sales.*` names."""
+    parts = re.split(r',(?=(?:[^"]*"[^"]*")*[^"]*$)', text(said, "tables")) if said else []
+    names = [read_table(part) for part in parts if part.strip()]
+    topics: dict[str, TableName] = {}
+    for name in names:
+        other = topics.setdefault(name.topic.lower(), name)
+        if other is not name and name.table != "*":
+            raise UsageError(
+                f"tables {other} and {name} would both be topic {name.topic!r}",
+                hint=f"give one another topic: tables = '{name} AS {name.schema}_{name.topic}'",
+            )
+    return tuple(names)
+
+
+def read_types_option(said: Any) -> dict[str, dict[str, pa.DataType]]:
+    """By table and column, the types of a text such as `orders.amount DECIMAL(20, 4), crm.notes.body STRING`."""
+    found: dict[str, dict[str, pa.DataType]] = {}
+    for part in re.split(r",(?![^(<]*[)>])", text(said, "types")) if said else []:
+        names, _, kind = part.strip().partition(" ")
+        table, _, column = names.rpartition(".")
+        if not table or not kind.strip():
+            raise UsageError(
+                f"{part.strip()!r} does not say what type a column is to have",
+                hint="write types = 'public.orders.amount DECIMAL(20, 4)'",
+            )
+        found.setdefault(str(read_table(table)), {})[column.strip('"')] = parse_type(kind)
+    return found
+
+
+def read_table(part: str) -> TableName:
+    """One table's name: parts without quotes are folded to lower case, as Postgres does."""
+    match = _TABLE.match(part)
+    if not match:
+        raise UsageError(
+            f"{part.strip()!r} is not the name of a table",
+            hint="write schema.table, with double quotes around what is not lower case; AS names the topic",
+        )
+    names = [
+        quoted.replace('""', '"') if quoted else plain.lower()
+        for quoted, plain in ((match[1], match[2]), (match[3], match[4]))
+        if quoted or plain
+    ]
+    schema, table = names if len(names) == 2 else (SCHEMA, names[0])
+    return TableName(schema, table, match[5] or table)
+
+
+def _choice(value: Any, what: str, kind: Any, usual: str) -> Any:
+    known = get_args(kind)
+    if value is None:
+        return usual
+    if value not in known:
+        raise UsageError(
+            f"{what} is {' or '.join(map(repr, known))}, not {value!r}", hint=f"write {what} = '{known[0]}'"
+        )
+    return value
+
+
+def _flag(value: Any, what: str) -> bool:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if str(value).lower() in ("true", "false"):
+        return str(value).lower() == "true"
+    raise UsageError(f"{what} is true or false, not {value!r}", hint=f"write {what} = true")
+
+
+def _rows(value: Any) -> int:
+    number = int(value) if str(value).strip().isdecimal() else 0
+    if number < 1:
+        raise UsageError(
+            f"chunk_rows is a whole number from 1 up, not {value!r}", hint="write chunk_rows = 50000"
+        )
+    return number

@@ -1,0 +1,504 @@
+"""What must be there on the server before it can be captured: tables with keys, publications, and a slot that fits.
+
+What is missing is made; what is there is adopted if it fits, else an error says what does not and the statement that mends it.
+A table without a key is published for inserts alone, in a publication of its own: in one that publishes updates Postgres would
+refuse the application's UPDATE and DELETE on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from headwater.catalog.rules import NAME
+from headwater.core.errors import (
+    HeadwaterError,
+    PublicationError,
+    SlotError,
+    SourceLockedError,
+    SourceRefusedError,
+    UsageError,
+)
+from headwater.sources.postgres.server.connection import Connection, identifier, lsn_of
+from headwater.sources.postgres.server.options import PostgresOptions, TableName
+
+OLDEST_VERSION = 14
+_PUBLISHED = "insert, update, delete, truncate"
+STORED_GENERATED_FROM = 18
+"""Which version sends stored generated columns."""
+
+_TABLES = """
+SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text, c.relreplident::text,
+       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
+       pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner)::text,
+       ARRAY(SELECT a.attname::text FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, place)
+             JOIN pg_attribute a ON a.attnum = k.attnum
+             WHERE i.indrelid = c.oid AND a.attrelid = c.oid AND i.indisprimary AND i.indimmediate AND k.place <= i.indnkeyatts
+             ORDER BY k.place),
+       ARRAY(SELECT a.attname::text FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, place)
+             JOIN pg_attribute a ON a.attnum = k.attnum
+             WHERE i.indrelid = c.oid AND a.attrelid = c.oid AND i.indisreplident AND k.place <= i.indnkeyatts
+             ORDER BY k.place),
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> '' ORDER BY a.attnum),
+       c.relispartition
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+"""
+_PARTITIONS = """
+SELECT n.nspname::text, c.relname::text, c.relpersistence = 'p', c.relreplident::text,
+       ARRAY(SELECT a.attname::text FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, place)
+             JOIN pg_attribute a ON a.attnum = k.attnum
+             WHERE i.indrelid = c.oid AND a.attrelid = c.oid AND k.place <= i.indnkeyatts
+             AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate END
+             ORDER BY k.place)
+FROM pg_partition_tree(%s::int8::oid) t JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE t.isleaf AND c.relkind = 'r' ORDER BY 1, 2
+"""
+"""Partitions of a table that have rows themselves, each with its replica identity and the columns of it."""
+_CAPTURED_KINDS = ("r", "p")
+_KINDS = {
+    "v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index",
+    "c": "a type",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A table as it is in the database now."""
+
+    oid: int
+    schema: str
+    table: str
+    kind: str
+    persistence: str
+    identity: str
+    """Replica identity: d(efault), n(othing), f(ull), i(ndex)."""
+    readable: bool
+    owned: bool
+    owner: str
+    primary_key: tuple[str, ...]
+    identity_key: tuple[str, ...]
+    generated: tuple[str, ...]
+    partition: bool
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What identifies a row in every change that the server sends: with USING INDEX a delete has just that index's columns."""
+        if self.identity == "i":
+            return self.identity_key
+        return () if self.identity == "n" else self.primary_key
+
+    @property
+    def name(self) -> str:
+        """As SQL needs it."""
+        return identifier(self.schema, self.table)
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A table that is captured, and the topic that it becomes."""
+
+    state: TableState
+    topic: str
+    is_outbox: bool = False
+    """Its rows are events for other topics."""
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether its updates and deletes are captured, too."""
+        return bool(self.state.key) and not self.is_outbox
+
+    def __str__(self) -> str:
+        return str(self.state)
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """A replication slot as it is now."""
+
+    name: str
+    plugin: str | None
+    database: str | None
+    active_pid: int | None
+    restart: int
+    confirmed: int
+    wal_status: str | None
+    invalid: str | None
+    """Why it can no longer be read from, if so."""
+    failover: bool
+
+
+def find_tables(
+    connection: Connection,
+    options: PostgresOptions,
+    unfit: Callable[[str, HeadwaterError], None] | None = None,
+) -> list[Captured]:
+    """The tables that are named, checked to be such as can be captured. For one that is not, `unfit` is called with its name, or
+    SourceRefusedError is raised."""
+    found: list[Captured] = []
+    for name in options.tables:
+        if name.table == "*":
+            states = tables_of(connection, name.schema)
+            found += [Captured(state, state.table) for state in states if _is_captured(state)]
+        else:
+            try:
+                found.append(Captured(_named(connection, name), name.topic))
+            except SourceRefusedError as error:
+                if unfit is None:
+                    raise
+                unfit(str(name), error)
+    if options.outbox_table is not None:
+        outbox = Captured(_named(connection, options.outbox_table), "", is_outbox=True)
+        found = [outbox, *(table for table in found if table.state.oid != outbox.state.oid)]
+    topics: dict[str, Captured] = {}
+    left_out = set()
+    for table in found:
+        if table.is_outbox:
+            continue
+        try:
+            _check_topic(table, topics)
+            check_partitions(connection, table.state, table.state.key)
+        except (UsageError, SourceRefusedError) as error:
+            if unfit is None:
+                raise
+            unfit(str(table), error)
+            left_out.add(table)
+    return list({table.state.oid: table for table in reversed(found) if table not in left_out}.values())[::-1]
+
+
+def check_partitions(connection: Connection, table: TableState, key: Sequence[str]) -> None:
+    """SourceRefusedError if a partition of a table is unlogged, or has a replica identity of its own that lacks columns of the key.
+
+    Its deletes come without them, and a change of the key comes without the key that the row had.
+    """
+    if table.kind != "p":
+        return
+    for schema, name, is_logged, identity, columns in connection.rows(_PARTITIONS, table.oid):
+        if not is_logged:
+            raise SourceRefusedError(
+                f"partition {schema}.{name} of table {table} is unlogged: its changes are not in the server's log",
+                hint=f"ALTER TABLE {identifier(schema, name)} SET LOGGED",
+            )
+        if not key or identity == "f" or set(key) <= set(columns):
+            continue
+        has = {"n": "NOTHING", "i": f"USING INDEX, of ({', '.join(columns)})"}.get(identity, "DEFAULT")
+        raise SourceRefusedError(
+            f"partition {schema}.{name} of table {table} has REPLICA IDENTITY {has}, without the key ({', '.join(key)}) of the table",
+            detail="the server does not say which rows of the partition are deleted, or have another key",
+            hint=f"ALTER TABLE {identifier(schema, name)} REPLICA IDENTITY {'DEFAULT' if identity != 'd' else 'FULL'}",
+        )
+
+
+def tables_of(
+    connection: Connection, schema: str | None = None, table: str | None = None
+) -> list[TableState]:
+    """The tables of a schema, or of all but the system's; or just one, of whatever kind it is."""
+    if table is not None:
+        rows = connection.rows(_TABLES + "WHERE n.nspname = %s AND c.relname = %s", schema, table)
+    else:
+        chosen = (
+            "n.nspname = %s"
+            if schema
+            else r"%s::text IS NULL AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'"
+        )
+        rows = connection.rows(f"{_TABLES} WHERE {chosen} AND c.relkind IN ('r', 'p') ORDER BY 2, 3", schema)
+    plain = ([tuple(value) if isinstance(value, list) else value for value in row] for row in rows)
+    return [TableState(*values) for values in cast("Iterable[Any]", plain)]
+
+
+def partitions_of(
+    connection: Connection, tables: Sequence[Captured]
+) -> dict[str, dict[int, tuple[str, str]]]:
+    """By table that is divided: its partitions that have rows themselves, by oid, each with its schema and name."""
+    divided = {table.state.oid: str(table) for table in tables if table.state.kind == "p"}
+    if not divided:
+        return {}
+    rows = connection.rows(
+        "SELECT r.oid::int8, c.oid::int8, n.nspname::text, c.relname::text FROM unnest(%s::oid[]) AS r (oid) "
+        "CROSS JOIN LATERAL pg_partition_tree(r.oid) t JOIN pg_class c ON c.oid = t.relid "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE t.isleaf AND c.relkind = 'r'",
+        list(divided),
+    )
+    found: dict[str, dict[int, tuple[str, str]]] = {name: {} for name in divided.values()}
+    for root, oid, schema, name in rows:
+        found[divided[root]][oid] = (schema, name)
+    return found
+
+
+def prepare_publications(
+    connection: Connection, options: PostgresOptions, tables: Sequence[Captured]
+) -> list[str]:
+    """The names of the publications that publish just what is to be captured of these tables, made where they are missing.
+
+    Both of ours are made before anything is read: to the stream, one that is made later was not there before.
+    """
+    published = _published(connection, options.publication)
+    keyed = [table for table in tables if table.is_keyed]
+    apart = [table for table in tables if not table.is_keyed and str(table) not in published]
+    names = []
+    if keyed or not apart or not options.publication_given:
+        names.append(options.publication)
+        _prepare(connection, options.publication, keyed, _PUBLISHED)
+    if apart or not options.publication_given:
+        names.append(publication_names(options)[1])
+        _prepare(connection, names[-1], apart, "insert")
+    return names
+
+
+def publication_names(options: PostgresOptions) -> tuple[str, str]:
+    """What publications are called: the one for all changes, and the one for inserts alone."""
+    return options.publication, f"{options.publication[:55]}_inserts"
+
+
+def check_published(
+    connection: Connection, names: Sequence[str], tables: Sequence[Captured]
+) -> list[Captured]:
+    """The tables that are no longer published; PublicationError if a whole publication is gone."""
+    there = {row[0] for row in connection.rows("SELECT pubname::text FROM pg_publication")}
+    for name in names:
+        if name not in there:
+            raise PublicationError(
+                f"publication {name!r} is gone",
+                detail="changes that were made while it was not there are not sent any more",
+                hint="create the source again, or ALTER SOURCE ... RESTART: it makes the publication and snapshots anew",
+                publication=name,
+            )
+    published = set().union(*(_published(connection, name) for name in names)) if names else set()
+    return [table for table in tables if str(table) not in published]
+
+
+def row_filters(connection: Connection, names: Sequence[str]) -> dict[str, str]:
+    """The conditions that publications put on rows, by table: a snapshot must keep to them too."""
+    if connection.version < 15:
+        return {}
+    rows = connection.rows(
+        "SELECT format('%%s.%%s', schemaname, tablename), rowfilter FROM pg_publication_tables "
+        "WHERE pubname = ANY(%s) AND rowfilter IS NOT NULL",
+        list(names),
+    )
+    return dict(rows)
+
+
+def published_columns(connection: Connection, names: Sequence[str], table: TableState) -> list[str]:
+    """The columns of a table that are sent, in their order."""
+    if connection.version >= 15:
+        rows = connection.rows(
+            "SELECT attnames::text[] FROM pg_publication_tables WHERE pubname = ANY(%s) AND schemaname = %s AND tablename = %s",
+            list(names), table.schema, table.table,
+        )  # fmt: skip
+        if rows:
+            return list(rows[0][0] or ())  # NULL for a table without columns
+    rows = connection.rows(
+        "SELECT attname::text FROM pg_attribute WHERE attrelid = %s::int8::oid AND attnum > 0 AND NOT attisdropped "
+        "AND attgenerated = '' ORDER BY attnum",
+        table.oid,
+    )
+    return [row[0] for row in rows]
+
+
+def find_slot(connection: Connection, name: str) -> SlotState | None:
+    """The slot of that name, if there is one."""
+    since_16 = (
+        "CASE WHEN conflicting THEN 'conflict with recovery' END" if connection.version >= 16 else "NULL"
+    )
+    invalid = "invalidation_reason" if connection.version >= 17 else since_16
+    failover = "failover" if connection.version >= 17 else "false"
+    rows = connection.rows(
+        f"SELECT plugin::text, database::text, active_pid, coalesce(restart_lsn, '0/0')::text, "
+        f"coalesce(confirmed_flush_lsn, '0/0')::text, wal_status, {invalid}, {failover} "
+        "FROM pg_replication_slots WHERE slot_name = %s",
+        name,
+    )
+    if not rows:
+        return None
+    plugin, database, pid, restart, confirmed, status, reason, kept = rows[0]
+    lost: str | None = reason or ("its WAL was removed" if status == "lost" else None)
+    return SlotState(name, plugin, database, pid, lsn_of(restart), lsn_of(confirmed), status, lost, kept)
+
+
+def check_slot(connection: Connection, slot: SlotState | None, name: str, source: str) -> SlotState:
+    """The slot, if changes can be read from it; SlotError says why not and what to do."""
+    again = f"ALTER SOURCE {source} RESTART makes a new slot and snapshots the tables anew"
+    if slot is None:
+        raise SlotError(
+            f"replication slot {name!r} of source {source!r} is gone",
+            detail="changes that were committed since it was read from last cannot be had from the server any more",
+            hint=again, slot=name, reason="gone", source=source,
+        )  # fmt: skip
+    database = connection.value("SELECT current_database()::text")
+    if slot.plugin != "pgoutput" or slot.database != database:
+        is_what = f"for plugin {slot.plugin} in database {slot.database}" if slot.plugin else "a physical one"
+        raise SlotError(
+            f"replication slot {name!r} is {is_what}, not for pgoutput in {database}",
+            hint="choose another name with slot = '...'", slot=name, reason="unfit", source=source,
+        )  # fmt: skip
+    if slot.invalid:
+        raise SlotError(
+            f"replication slot {name!r} of source {source!r} can no longer be read from: {slot.invalid}",
+            detail="the server kept its log for the slot only up to max_slot_wal_keep_size, or the slot was idle for too long",
+            hint=f"SELECT pg_drop_replication_slot('{name}'); then {again}", slot=name, reason="lost", source=source,
+        )  # fmt: skip
+    return slot
+
+
+def slot_in_use(connection: Connection, name: str, source: str) -> SlotError | SourceLockedError:
+    """The error for a slot that another process reads from, naming it. One that is being created is waited for: Postgres goes on
+    with that after its client has died, until all transactions have ended that were under way."""
+    rows = connection.rows(
+        "SELECT a.pid, a.application_name, coalesce(a.client_addr::text, 'the server itself'), a.usename::text, "
+        "coalesce(a.query, '') LIKE %s "
+        "FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s",
+        "CREATE_REPLICATION_SLOT%",
+        name,
+    )
+    who = "by process {} ({!r} from {}, role {})".format(*rows[0]) if rows else "by another process"
+    if rows and rows[0][4]:
+        return SourceLockedError(
+            f"replication slot {name!r} of source {source!r} is being created {who}, which waits for transactions that are under way",
+            hint="it goes on by itself once they have ended: pg_stat_activity shows them, pg_prepared_xacts those that are prepared",
+            source=source,
+        )
+    pid = rows[0][0] if rows else None
+    hint = "a slot has one reader: stop the other, or give this source another with slot = '...'"
+    if pid is not None:
+        hint += f"; SELECT pg_terminate_backend({pid}) ends a reader that hangs"
+    return SlotError(
+        f"replication slot {name!r} of source {source!r} is being read {who}",
+        hint=hint, slot=name, reason="in use", source=source, pid=pid,
+    )  # fmt: skip
+
+
+def create_slot_command(version: int, name: str, *, failover: bool) -> str:
+    """The command of the replication protocol that makes a slot and gives out the snapshot that it begins at."""
+    if version < 15:
+        return f"CREATE_REPLICATION_SLOT {identifier(name)} LOGICAL pgoutput EXPORT_SNAPSHOT"
+    more = ", FAILOVER true" if failover and version >= 17 else ""
+    return f"CREATE_REPLICATION_SLOT {identifier(name)} LOGICAL pgoutput (SNAPSHOT 'export'{more})"
+
+
+def check_server(connection: Connection, source: str) -> None:
+    """SourceRefusedError unless the server can be captured from at all."""
+    if connection.version < OLDEST_VERSION:
+        raise SourceRefusedError(
+            f"source {source!r} needs Postgres {OLDEST_VERSION} or later, and this is {connection.version}",
+            hint="upgrade the server", source=source,
+        )  # fmt: skip
+    level = connection.value("SHOW wal_level")
+    if level != "logical":
+        raise SourceRefusedError(
+            f"source {source!r} needs wal_level = logical, and the server has {level}",
+            hint="ALTER SYSTEM SET wal_level = logical; then restart the server", source=source,
+        )  # fmt: skip
+
+
+def _named(connection: Connection, name: TableName) -> TableState:
+    state = next(iter(tables_of(connection, name.schema, name.table)), None)
+    if state is None:
+        raise SourceRefusedError(
+            f"there is no table {name}",
+            hint="names are folded to lower case unless they are in double quotes",
+        )
+    _check_table(state)
+    return state
+
+
+def _check_table(state: TableState) -> None:
+    if state.kind not in _CAPTURED_KINDS:
+        raise SourceRefusedError(
+            f"{state} is {_KINDS.get(state.kind, 'no table')}: only tables can be captured",
+            hint="name the tables under it",
+        )
+    if state.persistence != "p":
+        what = "unlogged" if state.persistence == "u" else "temporary"
+        raise SourceRefusedError(
+            f"table {state} is {what}: its changes are not in the server's log",
+            hint=f"ALTER TABLE {state.name} SET LOGGED",
+        )
+    if not state.readable:
+        raise SourceRefusedError(
+            f"table {state} cannot be read with this role",
+            hint=f"GRANT USAGE ON SCHEMA {identifier(state.schema)}, and GRANT SELECT ON {state.name}, to the role",
+        )
+
+
+def _is_captured(state: TableState) -> bool:
+    """Of a whole schema: what can be captured, each partitioned table once."""
+    return (
+        state.kind in _CAPTURED_KINDS and state.persistence == "p" and not state.partition and state.readable
+    )
+
+
+def _check_topic(table: Captured, topics: dict[str, Captured]) -> None:
+    """UsageError if it cannot have its topic's name, or another among `topics` has it."""
+    if not NAME.match(table.topic):
+        plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in table.topic)
+        raise UsageError(
+            f"{table.topic!r} cannot be the name of a topic",
+            hint=f"give table {table} another: tables = '{table.state.name} AS {plain}'",
+        )
+    other = topics.setdefault(table.topic.lower(), table)
+    if other.state.oid != table.state.oid:
+        raise UsageError(
+            f"tables {other} and {table} would both be topic {table.topic!r}",
+            hint=f"name each, one with another topic: {table} AS {table.state.schema}_{table.topic}",
+        )
+
+
+def _prepare(connection: Connection, name: str, tables: Sequence[Captured], publish: str) -> None:
+    rows = connection.rows(
+        "SELECT puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot FROM pg_publication WHERE pubname = %s",
+        name,
+    )
+    if not rows:
+        _create(connection, name, tables, publish)
+        return
+    everything, *published, via_root = rows[0]
+    wanted = publish.split(", ")
+    lacking = [
+        what
+        for what, is_there in zip(_PUBLISHED.split(", "), published, strict=True)
+        if what in wanted and not is_there
+    ]
+    if lacking:
+        raise PublicationError(
+            f"publication {name!r} does not publish {', '.join(lacking)}",
+            hint=f"ALTER PUBLICATION {identifier(name)} SET (publish = '{publish}')", publication=name,
+        )  # fmt: skip
+    if not via_root and any(table.state.kind == "p" for table in tables):
+        raise PublicationError(
+            f"publication {name!r} publishes partitions, not the tables that they are of",
+            hint=f"ALTER PUBLICATION {identifier(name)} SET (publish_via_partition_root = true)", publication=name,
+        )  # fmt: skip
+    missing = [table for table in tables if str(table) not in _published(connection, name)]
+    if missing and not everything:
+        statement = f"ALTER PUBLICATION {identifier(name)} ADD TABLE {', '.join(table.state.name for table in missing)}"
+        _execute(connection, statement, name)
+
+
+def _create(connection: Connection, name: str, tables: Sequence[Captured], publish: str) -> None:
+    which = f" FOR TABLE {', '.join(table.state.name for table in tables)}" if tables else ""
+    generated = ", publish_generated_columns = stored" if connection.version >= STORED_GENERATED_FROM else ""
+    options = f"publish = '{publish}', publish_via_partition_root = true{generated}"
+    _execute(connection, f"CREATE PUBLICATION {identifier(name)}{which} WITH ({options})", name)
+
+
+def _execute(connection: Connection, statement: str, publication: str) -> None:
+    try:
+        connection.rows(statement)
+    except SourceRefusedError as error:
+        raise PublicationError(
+            f"publication {publication!r} cannot be made to publish the tables: {error.message}",
+            detail="that takes CREATE on the database and ownership of the tables",
+            hint=f"let their owner run: {statement}", publication=publication,
+        ) from None  # fmt: skip
+
+
+def _published(connection: Connection, name: str) -> set[str]:
+    rows: list[tuple[Any, ...]] = connection.rows(
+        "SELECT format('%%s.%%s', schemaname, tablename) FROM pg_publication_tables WHERE pubname = %s", name
+    )
+    return {row[0] for row in rows}

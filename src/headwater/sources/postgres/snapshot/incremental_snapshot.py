@@ -1,0 +1,289 @@
+"""Snapshots beside the stream: which chunk is under way, and what the stream brings meanwhile.
+
+How a chunk is selected and what is left out of it is in `snapshot_rows`, what is wanted in `wanted_snapshots`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from queue import Empty
+
+import pyarrow as pa
+
+from headwater.catalog.conform import adapt
+from headwater.core.errors import BadRowError, SourceRefusedError
+from headwater.sources.base import Evolve, Rows
+from headwater.sources.postgres.decode.relations import CapturedTable
+from headwater.sources.postgres.rows.toast_pending import Lack
+from headwater.sources.postgres.server.connection import Connection
+from headwater.sources.postgres.server.publications import Captured, find_tables, row_filters, tables_of
+from headwater.sources.postgres.session_state import SessionContext, SessionEndedError
+from headwater.sources.postgres.snapshot.empty_topic import emptied
+from headwater.sources.postgres.snapshot.snapshot_rows import (
+    Chunks,
+    SnapshotChunk,
+    SnapshotRequest,
+    is_early,
+    key_shape,
+    keys_in,
+    read_mark,
+    rows_of,
+)
+from headwater.sources.postgres.snapshot.table_locks import GONE
+from headwater.sources.postgres.snapshot.wanted_snapshots import WantedSnapshots
+from headwater.sources.postgres.stream.transactions import MARK_PREFIX, TransactionGroup
+
+RECENT_XIDS = 10_000
+"""Transactions that are remembered as having been in the stream: more than can be between the log and being visible."""
+
+AGAIN_S = 0.1
+"""How long to wait before a chunk is selected again because what the stream had was not visible yet."""
+
+
+class IncrementalSnapshots:
+    """The snapshots that a session makes beside its stream."""
+
+    def __init__(self, at: SessionContext) -> None:
+        self._at = at
+        self.wanted = WantedSnapshots(at)
+        self._chunks: Chunks | None = None
+        self._chunk: SnapshotChunk | None = None
+        self._held: dict[int, list[pa.RecordBatch]] = {}
+        self.taken_up: list[Captured] = []
+        """Tables that an order has taken up; whoever asks empties it."""
+        self._recent: deque[int] = deque(maxlen=RECENT_XIDS)
+        self._not_before = 0.0
+
+    # What the stream brings.
+
+    def saw(self, unit: TransactionGroup) -> None:
+        """Transactions were in the stream."""
+        self._recent.extend(unit.xids)
+
+    def truncated(self, oid: int) -> None:
+        """A table was emptied."""
+        for table in self._at.tables.all():
+            if table.state.oid == oid:
+                self.wanted.emptied(str(table))
+        if self._chunk is not None and self._chunk.table.relation.oid == oid:
+            self._chunk.emptied = True
+            self._chunk.held.clear()
+
+    def lacks(self, lack: Lack, table: CapturedTable) -> None:
+        """Rows that are left out because they lack values are to be had as a whole."""
+        self.wanted.note()
+        chunk = self._chunk
+        if chunk is not None and chunk.table.relation.oid == table.relation.oid:
+            chunk.held.add(lack, table, chunk.changed)
+        self.wanted.lacks(lack, table, None if chunk is None else chunk.request)
+
+    def keeps_back(self, batch: pa.RecordBatch, oid: int, table: CapturedTable) -> bool:
+        """Note rows of a table that is being snapshotted. True if they are kept back: rows without a key can only be told from
+        those of the snapshot by their transactions, which are known once it is there."""
+        if not table.key:
+            held = any(request.table == table.relation.table for request in self.wanted.requests)
+            if held:
+                self._held.setdefault(oid, []).append(batch)
+            return held
+        if self._chunk is not None and self._chunk.table.relation.oid == oid:
+            self._chunk.changed.add([batch.column(name) for name in table.key], batch.num_rows)
+        return False
+
+    def marked(self, unit: TransactionGroup) -> Iterator[Rows]:
+        """What marks in a unit set off: the rows of a chunk."""
+        for message, transaction in unit.messages:
+            mark = read_mark(message.content) if message.prefix == MARK_PREFIX else None
+            if mark is None:
+                continue
+            self.wanted.marked(mark)
+            if self._chunk is not None and mark == self._chunk.mark:
+                yield from self._hand_over(self._chunk, (unit.end, transaction.time_us, transaction.xid))
+
+    # What is to be done.
+
+    def copy_again(self, table: Captured) -> None:
+        """Copy a table whose rows were rewritten; the chunk of it that is under way is void."""
+        self.wanted.copy_again(table)
+        if self._chunk is not None and self._chunk.request.table == str(table):
+            self._chunk.emptied = True
+            self._chunk.held.clear()
+
+    def prune(self, table: Captured) -> None:
+        """Delete the rows that the topic has and the table has not; what is under way of that is void."""
+        self.wanted.prune(table)
+        if self._chunk is not None and self._chunk.request == SnapshotRequest(str(table), prune=True):
+            self._chunk.is_void = True
+
+    def go_on(self) -> Iterator[Evolve]:
+        """Take orders, and see to it that a chunk is under way where one is wanted."""
+        yield from self._take_orders()
+        self.wanted.trust()
+        if self._chunk is not None:
+            self._check(self._chunk)
+            return
+        self.wanted.have_noted()
+        if (request := self._next()) is not None and (table := self._at.tables.captured(request.table)):
+            at = self._at
+            with suppress(SourceRefusedError):  # it is gone, and stops once that is noticed
+                yield from at.tables.learn_now(at.connection, at.publications, [table], ahead=True)
+        self._begin()
+
+    def close(self) -> None:
+        """Leave the chunk that is under way."""
+        if self._chunks is not None:
+            self._chunks.close()
+        if self._chunk is not None:
+            self._chunk.discard()
+
+    def _take_orders(self) -> Iterator[Evolve]:
+        while True:
+            try:
+                order = self._at.standing.orders.get_nowait()
+            except Empty:
+                return
+            self.wanted.note()
+            if isinstance(order, bool):
+                self.wanted.is_paused = order
+            elif isinstance(order, SnapshotRequest):
+                self.wanted.requests.append(order)
+            elif (table := self._at.tables.captured(str(order))) is None:
+                self._look_for(str(order))
+            else:
+                had_stopped = self._at.tables.stopped.pop(str(table), None) is not None
+                if not had_stopped and self._at.standing.missing.pop(str(table), None) is not None:
+                    continue  # it is as it is, and that is known
+                # Until the next position is handed over this one says so: the session may end before.
+                self._at.standing.take_up_later(str(table))
+                if not self._is_there(table):
+                    raise SessionEndedError(f"table {table} is another one than it was")
+                self._at.filters = row_filters(self._at.connection, self._at.publications)
+                yield from self._at.tables.learn_now(self._at.connection, self._at.publications, [table])
+                if str(table) not in self._at.tables.stopped:
+                    self.wanted.take_up(table)
+                    self.taken_up.append(table)
+
+    def _look_for(self, name: str) -> None:
+        """SessionEndedError for a table that was not there, or not fit, when the session began: the next one takes it up, or says why it
+        still cannot. One of a whole schema that is gone is forgotten, for that is known."""
+        unfit: list[str] = []
+        found = find_tables(self._at.connection, self._at.options, lambda table, error: unfit.append(table))
+        self._at.tables.stopped.pop(name, None)
+        if name in unfit or name in map(str, found):
+            self._at.tables.absent.discard(name)
+            self._at.standing.take_up_later(name)
+            raise SessionEndedError(f"table {name} is to be taken up again")
+
+    def _check(self, chunk: SnapshotChunk) -> None:
+        """Raise what went wrong with a chunk, unless the table was changed just now: then it is selected again."""
+        found = chunk.found
+        if found is None or not found.done() or (error := found.exception()) is None:
+            return
+        self._chunk = None
+        self._not_before = time.monotonic() + AGAIN_S
+        if not isinstance(error, SourceRefusedError) or error.facts.get("sqlstate") not in GONE:
+            raise error
+        if chunk.request.part is not None:  # a partition that is none any more
+            self.wanted.forget(chunk.request)
+
+    def _next(self) -> SnapshotRequest | None:
+        """What is to be selected next, if it is time for it."""
+        return None if time.monotonic() < self._not_before else self.wanted.next()
+
+    def _begin(self) -> None:
+        """Have the next chunk selected, if one is wanted and can be read."""
+        while (request := self._next()) is not None:
+            shape = self._shape(request)
+            if shape is not None:
+                if self._chunks is None:
+                    own = Connection(self._at.options.url, self._at.source)
+                    self._chunks = Chunks(
+                        own, self._at.options.slot, self._at.options.chunk_rows, self._at.folder
+                    )
+                condition = self._at.filters.get(request.table)
+                self._chunk = self._chunks.begin(request, shape, condition, frozenset(self._recent))
+                if not request.keys:
+                    self._at.standing.stream(f"copying {request.table}: {request.rows:,} rows so far")
+                return
+            if self._is_possible(request):
+                return  # its shape is still to be learned
+            self.wanted.forget(request)
+        if not self.wanted.requests or self.wanted.is_paused:
+            self._at.standing.stream()
+
+    def _is_there(self, table: Captured) -> bool:
+        """Whether a table is still the one that has its name, with the key that it had."""
+        state = table.state
+        return tables_of(self._at.connection, state.schema, state.table) == [state]
+
+    def _is_possible(self, request: SnapshotRequest) -> bool:
+        table = self._at.tables.captured(request.table)
+        return table is not None and self._at.tables.topic(table.state.oid) is not None
+
+    def _shape(self, request: SnapshotRequest) -> CapturedTable | None:
+        """How the rows of a request are read; None if they cannot be, now or ever."""
+        table = self._at.tables.captured(request.table)
+        if table is None:
+            return None
+        try:
+            relation = self._at.tables.relation_now(self._at.connection, self._at.publications, table)
+        except SourceRefusedError:
+            return None
+        shape = self._at.tables.table(relation)
+        return shape if shape is None or not request.prune else key_shape(shape)
+
+    def _hand_over(self, chunk: SnapshotChunk, stamps: tuple[int, int, int]) -> Iterator[Rows]:
+        try:
+            yield from self._rows_of(chunk, stamps)
+        finally:
+            chunk.discard()
+
+    def _rows_of(self, chunk: SnapshotChunk, stamps: tuple[int, int, int]) -> Iterator[Rows]:
+        """The rows of a chunk whose mark has come, unless it is to be selected again or is wanted no more."""
+        table = self._at.tables.captured(chunk.request.table)
+        self._chunk = None
+        self.wanted.note()
+        if table is None or self._at.tables.topic(table.state.oid) is None:
+            self.wanted.forget(chunk.request)
+            return
+        if is_early(chunk) or chunk.held.is_full:
+            # Whatever was in the stream so far the next one sees.
+            self._held.pop(chunk.table.relation.oid, None)
+            self._at.standing.stream(f"waiting for transactions under way to end, to copy {table}")
+            self._not_before = time.monotonic() + AGAIN_S
+            return
+        if chunk.is_void or not self.wanted.is_wanted(chunk.request):
+            return
+        is_last_word = self.wanted.is_last_word(chunk.request)
+        if is_last_word:  # the next is selected while this one is handed over
+            self.wanted.settle(chunk)
+            self._begin()
+        definition = self._at.tables.definition(table.topic)
+        if chunk.request.prune:
+            yield from emptied(self._at.history, definition, stamps, spared=keys_in(chunk))
+            return
+        if not chunk.table.key:
+            yield from self._kept_back(chunk, table.topic)
+        elif chunk.request.replace:
+            yield from emptied(self._at.history, definition, stamps, spared=chunk.changed)
+        try:
+            for batch in rows_of(chunk, definition.row_schema, stamps):
+                self.wanted.are_had(batch, chunk.table, chunk.request.table)
+                yield Rows(table.topic, batch)
+        except BadRowError as error:
+            self._at.tables.stop(table.state.oid, error)
+        if not is_last_word:
+            self.wanted.settle(chunk)
+            self._begin()
+
+    def _kept_back(self, chunk: SnapshotChunk, topic: str) -> Iterator[Rows]:
+        """Rows without a key that came in meanwhile and are not in the snapshot."""
+        assert chunk.found is not None
+        visible = chunk.found.result().visible
+        schema = self._at.tables.definition(topic).row_schema
+        for batch in self._held.pop(chunk.table.relation.oid, []):
+            new = pa.array([not visible.sees(xid) for xid in batch.column("_transaction").to_pylist()])
+            if (rows := batch.filter(new)).num_rows:
+                yield Rows(topic, adapt(rows, schema))

@@ -1,0 +1,100 @@
+"""Takes in the stream while the reader is busy elsewhere, and tells the server in time that we are alive.
+
+A thread of its own reads ahead, as far as memory is given for it: while the log syncs one append, the rows of the next come in. The
+server hears from it what is durable here, whatever the reader does meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from headwater.core.errors import SourceError
+from headwater.sources.postgres.server.connection import Replication
+
+EVERY_S = 10.0
+"""The least often that the server hears from us."""
+AHEAD_BYTES_MAX = 16 << 20
+DRAIN_MESSAGES, DRAIN_BYTES = 2_000, 4 << 20
+"""What is read at a time: with what is ahead, and one message that is larger, it is less than an Arrow column can have."""
+_PAUSE_S = 0.1
+
+
+class Receiver:
+    """Messages of the stream, in order, as they come in."""
+
+    def __init__(self, replication: Replication, durable: Callable[[], int], timeout_ms: int) -> None:
+        self._replication = replication
+        self._durable = durable
+        self._every_s = min(EVERY_S, timeout_ms / 3_000) if timeout_ms else EVERY_S
+        self._told, self._told_at = -1, time.monotonic()
+        self._messages: deque[bytes] = deque()
+        self._bytes = 0
+        self._error: SourceError | None = None
+        self._changed = threading.Condition()
+        self._stop = False
+        self._thread = threading.Thread(target=self._loop, name="headwater-intake", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether messages are here that were not taken."""
+        return bool(self._messages)
+
+    def take(self, messages_max: int, wait_s: float) -> list[bytes]:
+        """The messages that are here, the oldest first; waits for some if there are none. Raises what has ended the stream."""
+        with self._changed:
+            if not self._messages and self._error is None and wait_s > 0:
+                self._changed.wait(wait_s)
+            if not self._messages and self._error is not None:
+                raise self._error
+            if len(self._messages) <= messages_max:
+                taken = list(self._messages)
+                self._messages.clear()
+                self._bytes = 0
+            else:
+                taken = [self._messages.popleft() for _ in range(messages_max)]
+                self._bytes -= sum(map(len, taken))
+            self._changed.notify()
+        return taken
+
+    def tell(self, *, always: bool = False) -> None:
+        """Tell the server what is durable, at once, if there is something new to tell."""
+        durable = max(self._durable(), 0)
+        if always or durable > self._told:
+            self._replication.confirm(durable, durable)
+            self._told, self._told_at = durable, time.monotonic()
+
+    def close(self) -> None:
+        """Take in no more."""
+        with self._changed:
+            self._stop = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        try:
+            while not self._stop:
+                if self._bytes < AHEAD_BYTES_MAX:
+                    self._read()
+                else:
+                    with self._changed:
+                        self._changed.wait(min(_PAUSE_S, self._every_s))
+                if time.monotonic() - self._told_at >= self._every_s:
+                    self.tell(always=True)
+        except SourceError as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify()
+
+    def _read(self) -> None:
+        messages = self._replication.drain(DRAIN_MESSAGES, DRAIN_BYTES)
+        if not messages:
+            self._replication.wait(min(_PAUSE_S, self._every_s))
+            return
+        with self._changed:
+            self._messages.extend(messages)
+            self._bytes += sum(map(len, messages))
+            self._changed.notify()

@@ -1,0 +1,102 @@
+"""Upkeep of a session: its slot, its publications and its tables compared with what they were."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from headwater.core.errors import PublicationError, SourceLockedError, SourceRefusedError
+from headwater.sources.base import Position
+from headwater.sources.postgres.gaps import Gaps
+from headwater.sources.postgres.server.connection import identifier
+from headwater.sources.postgres.server.publications import (
+    Captured,
+    check_partitions,
+    check_published,
+    find_tables,
+    prepare_publications,
+)
+from headwater.sources.postgres.server.slot_monitor import look_after, over_budget
+from headwater.sources.postgres.session_state import SessionContext, SessionEndedError
+from headwater.sources.postgres.snapshot.incremental_snapshot import IncrementalSnapshots
+from headwater.sources.postgres.stream.receiver import Receiver
+
+
+class Upkeep:
+    """What a session looks at now and then while it reads the stream."""
+
+    def __init__(self, at: SessionContext, gaps: Gaps, beside: IncrementalSnapshots) -> None:
+        self._at = at
+        self._options = at.options
+        self._standing = at.standing
+        self._gaps = gaps
+        self._beside = beside
+
+    def look(self, intake: Receiver, position: Position | None) -> None:
+        """Compare the slot, the publications and the tables with what they were; `position` is what the next one will say. Where
+        a lock is in the way, the stream goes on, and they are compared the next time."""
+        try:
+            self._look_after(intake)
+            if position is not None:
+                self._look_around(position)
+            self._gaps.look()
+            self._gaps.look_for_stopped()
+        except SourceLockedError:
+            self._standing.note(
+                "lock", "not comparing its tables, for one of the other transactions holds a lock on them"
+            )
+        else:
+            self._standing.note("lock", None)
+
+    def _look_after(self, intake: Receiver) -> None:
+        at = self._at
+        self._standing.health = health = look_after(at.connection, self._options, at.source)
+        if health.over_budget and self._options.over_wal == "drop_slot":
+            intake.close()
+            at.connection.rows(
+                "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots "
+                "WHERE slot_name = %s AND active_pid IS NOT NULL",
+                self._options.slot,
+            )
+            drop_slot(at)
+            raise over_budget(self._options, at.source, health.retained_bytes, dropped=True)
+        for table in self._unpublished():
+            if str(table) not in at.tables.stopped:
+                add = f"ALTER PUBLICATION {identifier(at.publications[0])} ADD TABLE {table.state.name}"
+                self._gaps.stop(table, "it is no longer part of the publication", add)
+        for table in at.tables.all():
+            if at.tables.topic(table.state.oid) is not None:
+                try:
+                    check_partitions(at.connection, table.state, table.state.key)
+                except SourceRefusedError as error:
+                    at.tables.stop(table.state.oid, error)
+
+    def _unpublished(self) -> list[Captured]:
+        """The tables that are not published any more; with on_gap = 'snapshot' the next session publishes them again, if it may."""
+        at = self._at
+        try:
+            gone = check_published(at.connection, at.publications, at.tables.all())
+            again = [table for table in gone if str(table) not in at.tables.stopped]
+        except PublicationError as error:
+            if not self._gaps.snapshots:
+                raise
+            raise SessionEndedError(error.message) from None
+        if again and self._gaps.snapshots:
+            for table in again:
+                with suppress(PublicationError, SourceRefusedError):
+                    prepare_publications(at.connection, self._options, [table])
+                    raise SessionEndedError(f"table {table} was not published")
+        return gone
+
+    def _look_around(self, position: Position) -> None:
+        """SessionEndedError if there is more to be captured than there was: the next session takes it in."""
+        at = self._at
+        known = {*position.get("tables", ()), *at.tables.stopped}
+        if any(name.table == "*" for name in self._options.tables):
+            found = find_tables(at.connection, self._options, lambda table, error: None)
+            if new := [str(table) for table in found if str(table) not in known]:
+                raise SessionEndedError(f"there is a new table {new[0]}")
+
+
+def drop_slot(at: SessionContext) -> None:
+    """Remove the slot of a session from the server."""
+    at.connection.rows("SELECT pg_drop_replication_slot(%s)", at.options.slot)

@@ -1,0 +1,158 @@
+"""A UDP socket that is emptied all the time, so that the kernel need not throw away what comes while rows are written.
+
+What is lost is counted where it is lost: by the kernel, whose queue was full (Linux says so in /proc/net/udp), and here, where more
+waits than may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+from pathlib import Path
+
+from headwater.core.clock import Clock
+from headwater.core.errors import SourceUnreachableError
+from headwater.sources.statsd.statsd_lines import Received
+
+DATAGRAM_BYTES_MAX = 1 << 16
+GATHERED_BYTES = 1 << 20
+ROUNDS_MAX = 64
+LOOK_MS = 100
+_LINE_END = ord("\n")
+_TABLES = ("/proc/net/udp", "/proc/net/udp6")
+
+
+class UdpListener:
+    """Receives from when it is made until it is closed. `take` is for one thread."""
+
+    def __init__(self, listening: socket.socket, clock: Clock, held_bytes_max: int) -> None:
+        self._socket = listening
+        self._socket.setblocking(False)
+        self._inode = str(os.fstat(listening.fileno()).st_ino)
+        self._clock = clock
+        self._held_bytes_max = held_bytes_max
+        self._room = bytearray(GATHERED_BYTES)
+        self._held: list[Received] = []
+        self._bytes = self._lines = 0
+        self.packets = self.overflowed = 0
+        self._error: Exception | None = None
+        self._news = threading.Condition()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._receive, name="headwater-statsd", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        host, port = self._socket.getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def wait(self, lines: int, timeout_s: float) -> None:
+        """Until so many lines are there, or that long."""
+        with self._news:
+            self._news.wait_for(lambda: self._lines >= lines or self._ended.is_set(), timeout_s)
+
+    def lines(self) -> int:
+        """How many lines are there, with those that the kernel has. Raises what has ended the receiving thread."""
+        with self._news:
+            if self._error is not None:
+                raise self._error
+            self._drain()
+            return self._lines
+
+    def take(self) -> list[Received]:
+        """All that has come by now. Raises what has ended the receiving thread, if something has."""
+        with self._news:
+            if self._error is not None:
+                raise self._error
+            self._drain()
+            found, self._held = self._held, []
+            self._bytes = self._lines = 0
+            return found
+
+    def dropped(self) -> int | None:
+        """Datagrams that the kernel threw away since the socket was made; None where it does not say."""
+        for table in _TABLES:
+            with contextlib.suppress(OSError):
+                for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+                    words = line.split()
+                    if len(words) > 12 and words[9] == self._inode:
+                        return int(words[12])
+        return None
+
+    def end(self) -> None:
+        """Receive no more; what has come by now can be taken."""
+        if not self._ended.is_set():
+            with self._news:
+                self._drain()
+                self._ended.set()
+                self._news.notify_all()
+
+    def close(self) -> None:
+        """Receive no more, and let go of the socket."""
+        self._ended.set()
+        self._thread.join()
+        self._socket.close()
+
+    def _receive(self) -> None:
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        while not self._ended.is_set():
+            if waiting.poll(LOOK_MS):
+                with self._news:
+                    try:
+                        self._drain()
+                    except Exception as error:  # noqa: BLE001 - `take` raises it, so that the source stops with the reason
+                        self._error = error
+                        return
+                    finally:
+                        self._news.notify_all()
+
+    def _drain(self) -> None:
+        """Take what the kernel has; no more than its queue may hold, so that a flood does not keep anybody here."""
+        for _ in range(0 if self._ended.is_set() else ROUNDS_MAX):
+            if not self._gather():
+                return
+
+    def _gather(self) -> bool:
+        """Datagrams into one piece of memory, as many as fit; whether there may be more."""
+        view, end, packets, more = memoryview(self._room), 0, 0, True
+        receive = self._socket.recv_into
+        try:
+            while end + DATAGRAM_BYTES_MAX < GATHERED_BYTES:
+                end += receive(view[end:])
+                self._room[end] = _LINE_END
+                end += 1
+                packets += 1
+        except OSError:  # nothing more now, or an ICMP error of somebody else's
+            more = False
+        if packets:
+            self.packets += packets
+            self._hold(bytes(view[: end - 1]), packets)
+        return more
+
+    def _hold(self, blob: bytes, packets: int) -> None:
+        if self._bytes + len(blob) > self._held_bytes_max:
+            self.overflowed += packets
+            return
+        self._held.append((self._clock.now_us(), blob))
+        self._bytes += len(blob)
+        self._lines += blob.count(b"\n") + 1
+
+
+def bound(host: str, port: int, receive_bytes: int) -> socket.socket:
+    """A socket that receives at an address; SourceUnreachableError if that cannot be had."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)  # the kernel may give less
+        made.bind((host, port))
+    except (OSError, OverflowError) as error:
+        made.close()
+        raise SourceUnreachableError(
+            f"port {port} of {host} cannot be listened at: {error}",
+            hint="does another process listen there? port = ... and host = ... take another",
+        ) from None
+    return made

@@ -1,0 +1,245 @@
+"""Deliveries of webhooks: the source that `CREATE SOURCE ... FROM WEBHOOK` makes. Nothing is read here: whoever serves HTTP hands
+over what was posted (`headwater.web.routes.hooks`), and writes the row that a delivery becomes.
+
+Guarantee: a delivery is answered once its row is durable, and one that comes again under its id is answered as the first time and
+writes nothing: the id is in the same commit as the row. Who has not signed it with the secret, or not now, writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+import orjson
+import pyarrow as pa
+
+from headwater.catalog.definitions import TopicDefinition, define_topic
+from headwater.core.arguments import span_us, text
+from headwater.core.clock import Clock, Microseconds, SystemClock, from_us
+from headwater.core.errors import UsageError
+from headwater.core.json_csv import Convert, decoded, has_decimal, json_decoder, read_json
+from headwater.core.settings import parse_bytes
+from headwater.core.webhook_signatures import SCHEMES, Scheme, Signed, check, secret_bytes
+from headwater.sources.base import Event, Position, Quiet
+from headwater.sources.clock_positions import owned
+from headwater.sources.source_setup import SourceSetup
+from headwater.sql.parser import parse_columns
+
+COLUMNS = "delivery STRING NOT NULL, received_at TIMESTAMP NOT NULL, body STRING NOT NULL"
+"""What every record has; `columns` come after them."""
+TOLERANCE = "5 minutes"
+BODY_MAX = "1 MB"
+ID_CHARACTERS_MAX = 255
+CONTAINERS_MAX = 1_000_000
+"""Objects and arrays of one delivery: one takes two bytes in its body, and 70 in memory."""
+_OWN = ("delivery", "received_at", "body")
+_LONG = re.compile(rb"\d{19}")
+"""A whole number that may have more than 64 bits: the fast reader would make a float of it."""
+_HEADER = "header:"
+"""Before the name of a header, where a path would stand."""
+
+
+@dataclass(frozen=True)
+class WebhookOptions:
+    """The checked options of a source."""
+
+    topic: str
+    scheme: Scheme
+    secrets: tuple[bytes, ...] = field(repr=False)
+    tolerance_us: Microseconds
+    body_bytes_max: int
+    columns: str | None = None
+    paths: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What was delivered, proven and read: the row that it becomes, and the id that it is known by when it comes again."""
+
+    id: str
+    row: Mapping[str, Any]
+    sent_us: Microseconds
+    """When it was sent, as far as that was signed; else when it came."""
+
+
+def read_options(source: str, options: Mapping[str, Any]) -> WebhookOptions:
+    """The checked options; UsageError names what is wrong."""
+    scheme = text(options.get("scheme", "standard"), "scheme")
+    if scheme not in SCHEMES:
+        known = ", ".join(map(repr, SCHEMES))
+        raise UsageError(f"scheme of source {source!r} is one of {known}, not {scheme!r}")
+    given = [options[name] for name in ("secret", "previous_secret") if options.get(name) is not None]
+    return WebhookOptions(
+        topic=text(options.get("topic") or source, "topic"),
+        scheme=scheme,
+        secrets=tuple(secret_bytes(text(secret, "secret")) for secret in given),
+        tolerance_us=span_us(options.get("tolerance", TOLERANCE), "tolerance"),
+        body_bytes_max=parse_bytes(options.get("max_body", BODY_MAX)),
+        columns=None if options.get("columns") is None else text(options["columns"], "columns"),
+        paths=_read_paths(options.get("paths")),
+    )
+
+
+class WebhookSource:
+    """A `DeclaredSource` whose rows are handed to it."""
+
+    def __init__(self, name: str, options: Mapping[str, Any], *, clock: Clock | None = None) -> None:
+        self.name = name
+        self.options = read_options(name, options)
+        self._clock = clock or SystemClock()
+        self.topic = self._made()
+        self._fields = [field for field in self.topic.schema if field.name not in _OWN]
+        self._exact = {field.name for field in self._fields if has_decimal(field.type)}
+        for column in self.options.paths:
+            if column not in {field.name for field in self._fields}:
+                raise UsageError(
+                    f"paths of source {name!r} name the column {column!r}, which is not among its columns",
+                    hint=f"columns = '{column} STRING'",
+                )
+
+    @classmethod
+    def declared(cls, setup: SourceSetup) -> Self:
+        """The source that a declaration asks for."""
+        return cls(setup.name, setup.options)
+
+    # --- declaring -------------------------------------------------------------------------------------------------
+
+    def check(self) -> list[TopicDefinition]:
+        """The topic that it fills."""
+        return [self.topic]
+
+    def drop(self) -> None:
+        """Nothing was made outside."""
+
+    def _made(self) -> TopicDefinition:
+        said = f"{COLUMNS}, {self.options.columns}" if self.options.columns else COLUMNS
+        made = parse_columns(said)
+        private, schema = dict(made.private), made.schema
+        if subjects := sorted(set(private.values())):
+            if len(subjects) > 1:
+                raise UsageError(
+                    f"the columns of source {self.name!r} are private by {' and by '.join(subjects)}, and each delivery's body has them all",
+                    hint="make them private by one and the same column, which the body is private by then too",
+                )
+            private["body"] = subjects[0]
+            schema = pa.schema([f.with_nullable(f.nullable or f.name == "body") for f in schema])
+        topic = define_topic(
+            self.options.topic,
+            schema,
+            key=made.key,
+            time=made.time,
+            lateness=made.lateness_us,
+            private=private,
+        )
+        return owned(self.name, topic)
+
+    # --- what is delivered -----------------------------------------------------------------------------------------
+
+    def delivered(self, headers: Mapping[str, str], body: bytes) -> Delivery:
+        """A delivery, proven and read. SignatureError, or UsageError and BadRowError for what is signed and cannot be read."""
+        now_us = self._clock.now_us()
+        options = self.options
+        signed = check(options.scheme, headers, body, options.secrets, now_us, options.tolerance_us)
+        if len(body) > CONTAINERS_MAX and body.count(b"{") + body.count(b"[") > CONTAINERS_MAX:
+            raise UsageError(
+                f"the body has more than {CONTAINERS_MAX:,} objects and arrays", source=self.name
+            )
+        try:
+            written = body.decode()
+            said = read_json(body, exact=False)
+            if _LONG.search(body):
+                said = json.loads(body)
+            exact = read_json(body, exact=True) if self._exact else None
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"the body is not JSON: {error}", source=self.name) from None
+        known_by = self._id(signed, said)
+        row: dict[str, Any] = {"delivery": known_by, "received_at": from_us(now_us), "body": written}
+        try:
+            for column in self._fields:
+                row[column.name] = self._value(column, exact if column.name in self._exact else said, headers)
+        except RecursionError:
+            raise UsageError("the body is nested too deeply", source=self.name) from None
+        return Delivery(known_by, row, now_us if signed.at_us is None else signed.at_us)
+
+    def _id(self, signed: Signed, said: Any) -> str:
+        found = signed.id
+        if self.options.scheme == "stripe":
+            found = said.get("id") if isinstance(said, dict) else None
+        if not isinstance(found, str) or not 0 < len(found) <= ID_CHARACTERS_MAX or not found.isprintable():
+            where = {"github": "in the header X-GitHub-Delivery", "stripe": "in the field id of its body"}
+            raise UsageError(
+                "the delivery says no id that it could be known by when it comes again",
+                detail=f"one of 1 to {ID_CHARACTERS_MAX} characters stands "
+                + where.get(self.options.scheme, "in the header webhook-id"),
+                source=self.name,
+            )
+        return found
+
+    def _value(self, column: pa.Field, said: Any, headers: Mapping[str, str]) -> Any:
+        """What stands where a column is taken from; None where nothing does."""
+        path = self.options.paths.get(column.name, column.name)
+        if path.startswith(_HEADER):
+            value: Any = headers.get(path.removeprefix(_HEADER).strip().lower())
+        else:
+            value = said
+            for step in path.split(".") if column.name in self.options.paths else [path]:
+                value = _below(value, step)
+        if value is None:
+            return None
+        kind = column.type
+        if pa.types.is_string(kind):
+            return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+        if pa.types.is_timestamp(kind) and isinstance(value, int | float) and not isinstance(value, bool):
+            decode: Convert | None = _moment  # as many senders write times: seconds since 1970
+        else:
+            decode = json_decoder(kind)
+        if decode is None:
+            return value
+        return decoded(decode, value, self.options.topic, "the delivery", 0, column, "nothing was written")
+
+    # --- what a source is asked for beside that --------------------------------------------------------------------
+
+    def read(self, position: Position | None, sequence: int) -> Iterator[Event]:
+        """Nothing: rows are handed over by who serves HTTP."""
+        while True:
+            yield Quiet(self._clock.now_us())
+
+    def durable(self, sequence: int, position: Position | None) -> None:
+        """Nobody waits for it: who delivers is answered by who writes."""
+
+    def end(self) -> int:
+        """The present: what was answered by now is in the log."""
+        return self._clock.now_us()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _below(value: Any, step: str) -> Any:
+    """What stands at a step of a path: in an object by name, in an array by number."""
+    if isinstance(value, dict):
+        return value.get(step)
+    if isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+        return value[int(step)]
+    return None
+
+
+def _moment(value: Any) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=value)
+
+
+def _read_paths(said: Any) -> dict[str, str]:
+    if said is None:
+        return {}
+    hint = """paths = '{"amount": "data.object.amount", "event": "header:X-GitHub-Event"}'"""
+    try:
+        found = orjson.loads(text(said, "paths"))
+    except ValueError as error:
+        raise UsageError(f"paths are a JSON object: {error}", hint=hint) from None
+    if not isinstance(found, dict) or not all(isinstance(path, str) and path for path in found.values()):
+        raise UsageError("paths are a JSON object of columns, and where each is taken from", hint=hint)
+    return found

@@ -1,0 +1,131 @@
+"""The boundary to the code of others: what Spark, the JVM, Arrow, DuckDB and sqlglot raise becomes an error of Headwater.
+
+Every call into them that a user's statement or rows can reach stands within `own_errors`. Which error it becomes is said there:
+`unplanned` for a query that is being read or planned, `evaluation_error` for one that runs over rows. Errors of Headwater's own
+code, such as a KeyError, are faults and pass as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from headwater.core.errors import EvaluationError, HeadwaterError, SparkJobError, StatementError
+
+_PACKAGES = {"py4j", "pyspark", "pyarrow", "duckdb", "sqlglot", "sqlglotc", "sqlglotrs"}
+_CAUSES_MAX = 20
+_CLASS = re.compile(r"^(?:[\w$]+\.)+([\w$]+)(?:: |$)")
+"""The class of a Java exception with its package, before the message."""
+_DEEP = ("StackOverflowError", "RecursionError", "FAILED_TO_PARSE_TOO_COMPLEX")
+_LOST = ("Py4JNetworkError", "ConnectionRefusedError", "SparkContext was shut down", "stopped SparkContext")
+
+
+@contextmanager
+def own_errors(of: Callable[[Exception], HeadwaterError]) -> Iterator[None]:
+    """Within the block, or the function that it decorates, an exception of a foreign package is raised as `of` it."""
+    try:
+        yield
+    except HeadwaterError:
+        raise
+    except Exception as error:
+        if not is_foreign(error):
+            raise
+        raise of(error) from error
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Whether an exception comes from a foreign package, or from a text or a tree that one of them cannot take."""
+    if isinstance(error, (RecursionError, UnicodeError)):
+        return True
+    if isinstance(error, (ValueError, TypeError)) and _raised_in(error).partition(".")[0] in _PACKAGES:
+        return True
+    if isinstance(error, ConnectionError) and _raised_in(error).partition(".")[0] == "py4j":
+        return True  # no JVM listens any more
+    return any(kind.__module__.partition(".")[0] in _PACKAGES for kind in type(error).__mro__)
+
+
+def _raised_in(error: BaseException) -> str:
+    """The module whose code has raised an exception."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return "" if place is None else str(place.tb_frame.f_globals.get("__name__", ""))
+
+
+def unplanned(error: Exception) -> HeadwaterError:
+    """The error for a query that Spark fails to plan, for a reason that is not the user's mistake."""
+    cause = first_line(error)
+    if _is_lost(error, cause):
+        return _lost(cause)
+    if _is_among(error, cause, _DEEP):
+        return StatementError(
+            "the query is nested too deeply to be planned",
+            detail=cause,
+            hint="write a long chain of OR as IN (...), or divide the query into views that read each other",
+        )
+    return StatementError(
+        "Spark fails to plan this query",
+        detail=cause,
+        hint="leave out or rewrite one part after the other to find the one that fails: EXPLAIN SELECT ... plans a query "
+        "without making a view; parts that fail together may work as two views that are joined",
+    )
+
+
+def evaluation_error(error: Exception) -> HeadwaterError:
+    """What Spark says of a row that an expression fails on, in one sentence."""
+    first = first_line(error)
+    if _is_lost(error, first):
+        return _lost(first)
+    return EvaluationError(f"an expression failed: {first}", reason=first)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, without the class, condition and state around it; of a Java exception that
+    was caused by others, of the one that began it."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    get = getattr(error, "getMessage", None)
+    message = (get() if get is not None else None) or ("" if java is not None else str(error))
+    told = _first(message)
+    if java is not None and (not told or told.endswith("awaitResult:") or "Job aborted" in told):
+        told = _root(java) or told
+    return told or type(error).__name__
+
+
+def _root(java: Any) -> str:
+    """What the exception says that a chain of causes began with."""
+    for _ in range(_CAUSES_MAX):
+        cause = java.getCause()
+        if cause is None:
+            break
+        java = cause
+    message = java.getMessage()
+    told = _first(str(message)) if message is not None else ""
+    return told or _first(str(java.toString()))
+
+
+def _first(message: str) -> str:
+    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
+    first = lines[0] if lines else ""
+    if first.startswith("[") and "] " in first:
+        first = first.split("] ", 1)[1]
+    first = _CLASS.sub(lambda m: f"{m[1]}: " if m[0].endswith(": ") else m[1], first)
+    return first.split(" SQLSTATE:")[0].split(" If necessary set")[0].strip()
+
+
+def _is_among(error: Exception, told: str, signs: tuple[str, ...]) -> bool:
+    said = f"{type(error).__name__} {str(error)[:2_000]} {told}"
+    return any(sign in said for sign in signs)
+
+
+def _is_lost(error: Exception, told: str) -> bool:
+    """Whether Spark is no longer there: of a call that the end of the JVM breaks off, Py4J says only that it failed."""
+    is_broken_off = type(error).__name__ == "Py4JError" and "Trace:" not in str(error)
+    return is_broken_off or _is_among(error, told, _LOST)
+
+
+def _lost(cause: str) -> SparkJobError:
+    return SparkJobError(
+        "Spark is gone", detail=cause, hint="it was stopped or ran out of memory: open the workspace again"
+    )

@@ -1,0 +1,158 @@
+"""The columns of a topic or a view as Spark's, both ways: which there are, their types, and batches made to fit them exactly."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from headwater.catalog.definitions import HIDDEN, VIEW_HIDDEN, TopicDefinition
+from headwater.catalog.rules import FORGOTTEN
+from headwater.core.errors import HeadwaterError, SchemaError, UsageError
+from headwater.core.types import TIMESTAMP, format_type
+from headwater.spark_datasource.options import ReadSettings, ViewSettings
+from headwater.state.view_reader import changes_schema
+
+METADATA = ("_partition", "_offset", "_appended_at")
+"""What `metadata` adds to a read, beside the `_op` that a keyed topic always shows."""
+
+_HIDDEN_TYPES = {
+    "_partition": pa.int32(),
+    "_offset": pa.int64(),
+    "_appended_at": TIMESTAMP,
+    "_op": pa.string(),
+    "_watermark": TIMESTAMP,
+    "_sequence": pa.int64(),
+    "_version": pa.int64(),
+    FORGOTTEN: pa.bool_(),
+}
+
+
+def spark_schema(topic: TopicDefinition, settings: ReadSettings) -> StructType:
+    """The columns that a read shows. All may be NULL: a tombstone has only its key, and NOT NULL may be dropped later."""
+    own = (*topic.schema.names, *(("_op",) if topic.keyed else ()))
+    names = tuple(_find(topic, name) for name in settings.columns) if settings.columns else own
+    if settings.metadata:
+        names = (*names, *(name for name in METADATA if name not in names))
+    return StructType([StructField(name, from_arrow_type(column_type(topic, name))) for name in names])
+
+
+def column_type(topic: TopicDefinition, name: str) -> pa.DataType:
+    """The type of a column of the topic, or of one that every topic has."""
+    if name in HIDDEN or (name == FORGOTTEN and topic.private):
+        return _HIDDEN_TYPES[name]
+    declared = topic.schema if name in topic.schema.names else topic.source_columns
+    return declared.field(name).type
+
+
+def arrow_schema(schema: StructType, topic: TopicDefinition) -> pa.Schema:
+    """What batches for Spark must look like; UsageError if the schema is not one that the topic can be read by."""
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    for field in wanted:
+        name = _find(topic, field.name)
+        held = _plain(column_type(topic, name))
+        if name != field.name or _asked(field) != held or not field.nullable:
+            raise UsageError(
+                f"column {field.name!r} of topic {topic.name!r} is read as {name} {held}, not as "
+                f"{field.name} {_asked(field)}{'' if field.nullable else ' NOT NULL'}",
+                hint="leave the schema out, or cast after reading",
+            )
+    return wanted
+
+
+def view_schema(settings: ViewSettings) -> StructType:
+    """The columns that a read of a view shows; with changes, `_weight` and `_tick` after them."""
+    held = _held(settings)
+    chosen = held.names
+    if settings.columns:
+        extra = [name for name in VIEW_HIDDEN if settings.changes and name not in settings.columns]
+        chosen = [_column(held, name, settings.place.view).name for name in (*settings.columns, *extra)]
+    return StructType([StructField(name, from_arrow_type(held.field(name).type)) for name in chosen])
+
+
+def view_arrow_schema(schema: StructType, settings: ViewSettings) -> pa.Schema:
+    """What batches for Spark must look like; UsageError if the schema is not one that the view can be read by."""
+    held, view = _held(settings), settings.place.view
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    for field in wanted:
+        own = _column(held, field.name, view)
+        known = to_arrow_schema(
+            StructType([StructField(own.name, from_arrow_type(own.type))]), timezone="UTC"
+        )
+        if not known.field(0).equals(field):
+            raise UsageError(
+                f"column {field.name!r} of view {view!r} is read as {own.name} {own.type}, not as {field}",
+                hint="leave the schema out, or cast after reading",
+            )
+    return wanted
+
+
+def _held(settings: ViewSettings) -> pa.Schema:
+    """What the view has, and its changes, if they are to be read."""
+    columns = settings.place.definition().columns
+    return changes_schema(columns) if settings.changes else columns
+
+
+def _column(held: pa.Schema, name: str, view: str) -> pa.Field:
+    for field in held:
+        if field.name.lower() == name.lower():
+            return field
+    raise UsageError(f"view {view!r} has no column {name!r}", hint=f"it has {', '.join(held.names)}")
+
+
+def to_spark(batch: pa.RecordBatch, wanted: pa.Schema, topic: str) -> pa.RecordBatch:
+    """A batch with exactly these types, which Spark takes as they are."""
+    if batch.schema.equals(wanted):
+        return batch
+    columns = []
+    for field, column in zip(wanted, batch.columns, strict=True):
+        try:
+            columns.append(column if column.type.equals(field.type) else column.cast(field.type))
+        except pa.ArrowException as error:
+            raise SchemaError(
+                f"column {field.name!r} of topic {topic!r} no longer fits {format_type(field.type)}",
+                detail=f"the topic was altered since the query began: {error}",
+                hint="start the query again, from the same checkpoint",
+                topic=topic,
+            ) from None
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def written_names(schema: StructType, topic: TopicDefinition) -> list[str]:
+    """The topic's names of the columns that are to be written; like Spark's, they are found whatever their case."""
+    known = {name.lower(): name for name in (*topic.schema.names, *(("_op",) if topic.keyed else ()))}
+    for name in schema.names:
+        if name.lower() not in known:
+            drop = [n for n in schema.names if n in HIDDEN and n.lower() not in known]
+            raise UsageError(
+                f"topic {topic.name!r} has no column {name!r} to write to",
+                hint=f"leave them out: df.drop({', '.join(map(repr, drop))})"
+                if name in drop
+                else f"it has {', '.join(known.values())}; ALTER TOPIC {topic.name} ADD COLUMN adds one",
+                topic=topic.name,
+            )
+    return [known[name.lower()] for name in schema.names]
+
+
+def _find(topic: TopicDefinition, name: str) -> str:
+    lacks = {"_op"} if not topic.keyed else set()
+    if topic.versioned_by is None:
+        lacks.add("_version")
+    hidden = [name for name in HIDDEN if name not in lacks] + ([FORGOTTEN] if topic.private else [])
+    known = [*topic.schema.names, *hidden, *topic.source_columns.names]
+    for each in known:
+        if each.lower() == name.lower():
+            return str(each)
+    raise UsageError(f"topic {topic.name!r} has no column {name!r}", hint=f"it has {', '.join(known)}")
+
+
+def _asked(field: pa.Field) -> str:
+    try:
+        return _plain(field.type)
+    except HeadwaterError:
+        return str(field.type)
+
+
+def _plain(kind: pa.DataType) -> str:
+    """A type as text, whatever its parts say of NULL."""
+    return format_type(kind).replace(" NOT NULL", "")

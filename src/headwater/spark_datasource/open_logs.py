@@ -1,0 +1,49 @@
+"""Logs that a process of Spark keeps open from one task to the next: opening one costs more than a small task does."""
+
+from __future__ import annotations
+
+import os
+
+from headwater.core.errors import HeadwaterError
+from headwater.log.embedded.creation import WORKSPACE_FILE
+from headwater.log.embedded.embedded_log import EmbeddedLog
+
+OPEN_MAX = 8
+"""A process that works on more workspaces than this in turn opens them anew; no program is known that does."""
+
+_Identity = tuple[int, int, int]
+_open: dict[str, tuple[_Identity, EmbeddedLog]] = {}
+
+
+def open_log(workspace: str) -> EmbeddedLog:
+    """The log in a folder, opened when it is first asked for; NotAWorkspaceError if there is none.
+
+    The path alone does not say which workspace it is: a folder may be removed and another made in its place.
+    """
+    kept = _open.pop(workspace, None)
+    identity = _identity(workspace)
+    if kept is not None and kept[0] != identity:
+        kept[1].close()
+        kept = None
+    if kept is None or identity is None:
+        log = EmbeddedLog.open(workspace, create=False)
+        identity = _identity(workspace)
+        if identity is None:
+            log.close()
+            raise HeadwaterError(
+                f"the workspace {workspace} is gone", hint="was its folder moved or deleted?"
+            )
+        kept = (identity, log)
+    while len(_open) >= OPEN_MAX:
+        _open.pop(next(iter(_open)))[1].close()
+    _open[workspace] = kept
+    return kept[1]
+
+
+def _identity(workspace: str) -> _Identity | None:
+    """What no later workspace at the same path has; None where there is none."""
+    try:
+        found = os.stat(os.path.join(workspace, WORKSPACE_FILE))
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns

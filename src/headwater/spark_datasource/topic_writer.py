@@ -1,0 +1,209 @@
+"""Writing to a topic from Spark: each task stages its rows in a file, the driver appends all of them in one commit.
+
+So a write is there as a whole or not at all, whichever tasks failed, ran twice or were given up. What a streaming query
+writes carries the query's id as its producer and the batch's number as its sequence: a batch that Spark repeats, because
+it crashed between our commit and its own, is known and writes nothing.
+
+Staged files lie in a folder that is named after a process of the driver, as those of the log's own transactions are; what
+a crash leaves of them is removed by the log's maintenance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from headwater.catalog.conform import conform
+from headwater.core.errors import BadRowError, HeadwaterError, TopicNotFoundError, UsageError
+from headwater.core.storage import File, SequentialWriter, Storage
+from headwater.log.embedded.embedded_log import EmbeddedLog
+from headwater.log.embedded.journal.file_names import STAGED_FILES
+from headwater.log.embedded.staging import FOLDER
+from headwater.log.protocol import Producer
+from headwater.spark_datasource.conversion import written_names
+from headwater.spark_datasource.options import WriteSettings
+
+QUERY_ID = "sql.streaming.queryId"
+"""The local property in which Spark tells a task of which query it is; the id is kept in the query's checkpoint."""
+BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class StagedRows(WriterCommitMessage):
+    """What a task leaves for the driver: where its rows are, and what they were made to fit."""
+
+    file: str
+    rows: int
+    topic: str
+    incarnation: int
+    query: str | None
+    batch: str | None
+
+
+class _StagingWriter:
+    """What a batch and a stream have in common."""
+
+    def __init__(self, settings: WriteSettings, schema: StructType) -> None:
+        self._settings = settings
+        self._names = written_names(schema, settings.place.log().topic(settings.place.topic))
+        # The parent of this process lives as long as Spark does, and the files of the dead are removed.
+        self._folder = f"{FOLDER}/{os.getppid()}-spark-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+        """In a task: rows that fit the topic, in a file of this attempt alone; BadRowError if one does not fit."""
+        task = TaskContext.get()
+        log = self._settings.place.log()
+        topic = log.topic(self._settings.place.topic)
+        number = 0 if task is None else task.partitionId()
+        file = f"{self._folder}/{number}-{uuid.uuid4().hex}.arrow"
+        with _StageFile(log.storage, file) as stage:
+            for batch in iterator:
+                try:
+                    stage.add(conform(batch.rename_columns(self._names), topic))
+                except BadRowError as error:
+                    raise _located(error, stage.rows, number) from None
+        return StagedRows(
+            file,
+            stage.rows,
+            topic.name,
+            topic.incarnation,
+            None if task is None else task.getLocalProperty(QUERY_ID),
+            None if task is None else task.getLocalProperty(BATCH_ID),
+        )
+
+    def _append(self, messages: Sequence[StagedRows], producer: Producer | None) -> None:
+        """On the driver: all rows in one commit, then the files are gone."""
+        log = self._settings.place.log()
+        if any(message.rows for message in messages):
+            _append(log, [message for message in messages if message.rows], producer)
+        self._discard(messages)
+
+    def _discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove staged files, and what attempts that did not count left beside them, as far as that goes now."""
+        staged = {os.path.dirname(message.file) for message in messages if isinstance(message, StagedRows)}
+        storage = self._settings.place.log().storage
+        for folder in {self._folder, *staged}:
+            # An attempt that is still running may add to it; then maintenance removes it later.
+            with contextlib.suppress(HeadwaterError, OSError):
+                storage.remove_dir(folder, STAGED_FILES)
+
+
+class TopicBatchWriter(_StagingWriter, DataSourceArrowWriter):
+    """`df.write`: one atomic append; with the options producer and sequence, once however often it is repeated."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Append everything."""
+        self._append(_all_staged(messages), self._settings.producer)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Forget everything."""
+        self._discard(messages)
+
+
+class TopicStreamWriter(_StagingWriter, DataSourceStreamArrowWriter):
+    """`df.writeStream`: one atomic append for each micro-batch, once however often Spark repeats it."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Append everything, unless this batch of this query has been appended before."""
+        staged = _all_staged(messages)
+        self._append(staged, _producer(staged, batchId) if staged else None)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Forget everything."""
+        self._discard(messages)
+
+
+class _StageFile:
+    """Conformed rows on their way into a file, which is made with the first of them. Not synced: a crash repeats all."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self.rows = 0
+        self._storage = storage
+        self._name = name
+        self._file: File | None = None
+        self._writer: pa.RecordBatchWriter | None = None
+
+    def __enter__(self) -> _StageFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if self._writer is not None and kind is None:
+            self._writer.close()
+        if self._file is not None:
+            self._file.close()
+            if kind is not None:
+                with contextlib.suppress(HeadwaterError):
+                    self._storage.remove(self._name)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Write rows."""
+        if not batch.num_rows:
+            return
+        if self._writer is None:
+            self._storage.make_dirs(os.path.dirname(self._name))
+            self._file = self._storage.open(self._name, exclusive=True)
+            self._writer = pa.ipc.new_stream(SequentialWriter(self._file), batch.schema)
+        self._writer.write_batch(batch)
+        self.rows += batch.num_rows
+
+
+def _all_staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
+    """The message of every task. Spark commits only when all have succeeded; a gap here would lose rows."""
+    staged = [message for message in messages if isinstance(message, StagedRows)]
+    if len(staged) < len(messages):
+        raise UsageError(
+            f"{len(messages) - len(staged)} of {len(messages)} tasks did not say what they wrote",
+            hint="run the write again; nothing of it was written",
+        )
+    return staged
+
+
+def _producer(staged: Sequence[StagedRows], batch: int) -> Producer:
+    queries = {(message.query, message.batch) for message in staged}
+    query, number = queries.pop()
+    if queries or not query or number not in (None, str(batch)):
+        raise UsageError(
+            "Spark did not tell the tasks which query and batch they write",
+            detail=f"found query {query!r}, batch {number!r}, in batch {batch}",
+            hint="without them a repeated batch would be written twice; use foreachBatch with the options producer and "
+            "sequence instead",
+        )
+    return Producer(f"spark:{query}", batch, exact=False)
+
+
+def _append(log: EmbeddedLog, messages: Sequence[StagedRows], producer: Producer | None) -> None:
+    if len({message.incarnation for message in messages}) > 1:
+        raise TopicNotFoundError(
+            f"topic {messages[0].topic!r} was dropped and made again while it was being written to",
+            hint="run the write again; nothing of it was written",
+            topic=messages[0].topic,
+        )
+    stage = log.stage()
+    try:
+        for message in messages:
+            with pa.memory_map(log.storage.path(message.file)) as file, pa.ipc.open_stream(file) as rows:
+                for batch in rows:
+                    stage.add(message.topic, batch, message.incarnation)
+        stage.commit(producer=producer)
+    except BaseException:
+        stage.abort()
+        raise
+
+
+def _located(error: BadRowError, before: int, task: int) -> BadRowError:
+    """The same error with the row counted from the beginning of the task's rows."""
+    row = before + error.row
+    return BadRowError(
+        error.message.replace(f"row {error.row} ", f"row {row} ", 1),
+        detail=f"rows are counted in partition {task} of the DataFrame; nothing of this write was written",
+        hint=error.hint,
+        **{**error.facts, "row": row},
+    )

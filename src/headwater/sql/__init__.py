@@ -1,0 +1,22 @@
+"""SQL: Headwater's dialect read into statements, and SELECTs answered by DuckDB.
+
+The dialect is Spark SQL with statements of our own. Nothing here executes a statement: `execution` does.
+
+Called by most packages above it; imports catalog, core, operators.
+
+In import order, bottom to top:
+
+    duckdb/                  SELECTs on DuckDB, where the answer is Spark's
+    lexer                    tokens by Spark's lexical rules (sqlglot), and errors that point at one
+    match_recognize_pattern  the parser of PATTERN
+    clauses                  clauses that several statements share: names, types, options
+    match_recognize_places   where a query contains MATCH_RECOGNIZE
+    system_time              FOR SYSTEM_TIME AS OF with a column
+    foreign/                 hints for syntax of other engines
+    ordered_aggregates       `array_agg(x ORDER BY y)`
+    standing_statements      statements about standing (stored) queries
+    statements               parsed statements as plain values
+    alert_statements         statements about alerts, and the built-in alerts
+    match_recognize_clause   the parser of MATCH_RECOGNIZE
+    parser                   statement text to `statements`, by recursive descent
+"""

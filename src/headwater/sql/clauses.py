@@ -1,0 +1,132 @@
+"""Parts that several statements have: names, kinds, options in parentheses, strings; each read in one way."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from headwater.catalog.connectors import EnvValue
+from headwater.catalog.definitions import OPTION_NAMES
+from headwater.core.errors import HeadwaterError, StatementError
+from headwater.sql.lexer import Span, Word, Words, shown
+
+T = TypeVar("T")
+
+
+def read_new_name(words: Words, replace: bool, what: str) -> tuple[bool, Word]:
+    """Whether IF NOT EXISTS stands there, and the name after it."""
+    start = words.next
+    lenient = words.accept("IF", "NOT", "EXISTS")
+    if lenient and replace:
+        words.fail("OR REPLACE and IF NOT EXISTS exclude each other", at=start, hint="leave one of them out")
+    return lenient, words.name(f"the name of the {what}")
+
+
+def check_unquoted(words: Words, name: Word, keywords: Collection[str], what: str) -> None:
+    """Refuse a new name without backticks that queries would read as a keyword."""
+    if name.kind == "word" and name.text.lower() in keywords:
+        words.fail(
+            f"{name.text} is a keyword, and queries would not read it as the name of a {what}",
+            at=name,
+            hint=f"choose another name, or write `{name.text}` in backticks, here and wherever it is used",
+        )
+
+
+def read_kind(words: Words, known: Mapping[str, object], what: str) -> str:
+    """The kind of a source, a sink or a notice, as one of those that are known."""
+    word = words.next
+    if word.kind != "word" or word.text.lower() not in known:
+        near = next(iter(difflib.get_close_matches(word.text.lower(), known, 1)), None)
+        every = ", ".join(kind.upper() for kind in known)
+        hint = f"did you mean {near.upper()}?" if near else f"there are {every}"
+        words.fail(f"{shown(word)} is not a kind of {what}", hint=hint)
+    return words.take().text.lower()
+
+
+def read_options(words: Words, known: Sequence[str] = OPTION_NAMES, what: str = "topic") -> dict[str, Any]:
+    """Options in parentheses, each once and one that is known."""
+    words.expect("(", hint="options stand in parentheses: (retention = '7 days')")
+    options: dict[str, Any] = {}
+    while not words.accept(")"):
+        if options:
+            words.expect(",")
+        name = words.next
+        option = (words.take().text if name.kind == "string" else words.name("an option").text).lower()
+        if option not in known:
+            near = next(iter(difflib.get_close_matches(option, known, 1)), None)
+            words.fail(
+                f"{option!r} is not an option of a {what}",
+                at=name,
+                hint=f"did you mean {near}?" if near else f"the options are {', '.join(known)}",
+            )
+        if option in options:
+            words.fail(f"{option} is given twice", at=name)
+        words.expect("=", hint=f"write {option} = value")
+        options[option] = _value(words, option)
+    return options
+
+
+def _value(words: Words, option: str) -> Any:
+    word = words.next
+    if word.is_("ENV") and words.ahead(1).is_("("):
+        words.expect("ENV", "(")
+        if words.next.kind != "string":
+            words.fail("env takes the name of a variable", hint=f"write {option} = env('NAME')")
+        name = words.take().text
+        words.expect(")")
+        return EnvValue(name)
+    sign = "-" if words.accept("-") else ""
+    word = words.take()
+    if word.kind == "number":
+        text = sign + word.text
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    if sign or word.kind != "string":
+        literals = {"TRUE": True, "FALSE": False, "NULL": None}
+        if not sign and word.kind == "word" and word.text.upper() in literals:
+            return literals[word.text.upper()]
+        words.fail(
+            f"the value of {option} is a string or a number, found {shown(word)}",
+            at=word,
+            hint=f"write {option} = '{word.text}'" if word.is_name else None,
+        )
+    return read_string(words, word)
+
+
+def read_string(words: Words, first: Word) -> str:
+    """A string with those that follow it: joined as they are, and with a quote between them in 'it''s'."""
+    text, last = first.text, first
+    while words.next.kind == "string":
+        quote_mark = words.text[last.end - 1]
+        if words.next.start == last.end and words.text[words.next.start] == quote_mark:
+            text += quote_mark
+        last = words.take()
+        text += last.text
+    return text
+
+
+def read_set(words: Words, known: Sequence[str], what: str, example: str) -> dict[str, Any]:
+    """The options after SET, of which there is at least one."""
+    first = words.next
+    options = read_options(words, known, what)
+    if not options:
+        words.fail("SET needs at least one option", at=first, hint=f"SET ({example})")
+    return options
+
+
+def checked(
+    words: Words,
+    first: Word,
+    last: Word,
+    build: Callable[[], T],
+    hint: str | None = None,
+    private: Mapping[str, Span] | None = None,
+) -> T:
+    """What `build` gives; its error with the place in the statement added: that of PRIVATE BY, if it is about such a column."""
+    try:
+        return build()
+    except StatementError:
+        raise
+    except HeadwaterError as error:
+        span = (private or {}).get(error.facts.get("private", ""), Span(words.text, first.start, last.end))
+        raise span.pointed(error, hint) from None

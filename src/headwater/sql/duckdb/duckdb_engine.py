@@ -1,0 +1,223 @@
+"""DuckDB, kept small and closed: in memory, no files, no network, no extensions, no settings to change.
+
+One database per process. It is given Arrow tables and SQL that `headwater.sql.duckdb.selects` wrote, never a
+user's text.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "python_enable_replacements": "false",
+    "temp_directory": "",
+    "memory_limit": "2GB",  # what does not fit is Spark's
+    # It would turn i + 1 > 5 into i > 4, which never overflows.
+    "disabled_optimizers": "expression_rewriter",
+    "threads": "2",
+    "lock_configuration": "true",
+}
+
+Failed = duckdb.Error
+"""What `run` raises when a query fails, for whatever reason."""
+
+_lock = threading.Lock()
+_database: duckdb.DuckDBPyConnection | None = None
+_local = threading.local()
+_cursors: weakref.WeakValueDictionary[int, duckdb.DuckDBPyConnection] = weakref.WeakValueDictionary()
+"""The connections of all threads, for as long as these have them."""
+
+
+AGAIN_S, IDLE_S = 0.05, 60.0
+BATCH_ROWS = 8_192
+"""Rows that are taken at once of a result that may be cut off."""
+
+
+class TooLongError(Exception):
+    """A query took longer than it may, and was broken off."""
+
+
+class ResultTooLargeError(Exception):
+    """The result of a query has more bytes than it may have."""
+
+
+@dataclass(frozen=True)
+class QueryBounds:
+    """What a query may cost: rows of its result, the rest of which is never computed; seconds, by the monotonic clock; and bytes
+    of its rows."""
+
+    rows_max: int | None = None
+    until_s: float | None = None
+    bytes_max: int | None = None
+
+    @staticmethod
+    def of(rows_max: int | None, seconds: float | None, bytes_max: int | None = None) -> QueryBounds:
+        """From now on."""
+        return QueryBounds(rows_max, None if seconds is None else time.monotonic() + seconds, bytes_max)
+
+
+def run(sql: str, tables: Mapping[str, pa.Table], bounds: QueryBounds | None = None) -> pa.Table:
+    """The result of a query over tables that it knows by these names; each may be scanned once. Thread-safe."""
+    cursor = _cursor()
+    bounds = bounds or QueryBounds()
+    try:
+        for name, table in tables.items():
+            # A bare stream is scanned as it is. Of a pyarrow table DuckDB lets pyarrow filter, to whom NaN > 1 is false.
+            cursor.register(name, table.__arrow_c_stream__())
+        with _limited(cursor, bounds.until_s):
+            result = cursor.sql(sql)
+            if bounds.rows_max is None:
+                answer = result.to_arrow_table()
+            else:
+                answer = _first(result.to_arrow_reader(BATCH_ROWS), bounds.rows_max, bounds.bytes_max)
+    except duckdb.InterruptException:
+        raise TooLongError from None
+    except (duckdb.FatalException, duckdb.InternalException):
+        _forget()  # the database answers nothing any more
+        raise
+    finally:
+        with contextlib.suppress(duckdb.Error):
+            for name in tables:
+                cursor.unregister(name)
+    return answer
+
+
+def _first(reader: pa.RecordBatchReader, rows_max: int, bytes_max: int | None) -> pa.Table:
+    batches: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch in reader:
+        batches.append(batch)
+        count += batch.num_rows
+        size += batch.nbytes
+        if bytes_max is not None and size > bytes_max:
+            raise ResultTooLargeError
+        if count >= rows_max:
+            break
+    return pa.Table.from_batches(batches, reader.schema).slice(0, rows_max)
+
+
+def _limited(cursor: duckdb.DuckDBPyConnection, until_s: float | None) -> AbstractContextManager[None]:
+    if until_s is None:
+        return contextlib.nullcontext()
+    if until_s <= time.monotonic():
+        raise TooLongError
+    return _watchdog.over(cursor, until_s)
+
+
+class _Watchdog:
+    """Breaks off queries whose time is over: one thread for all, which is woken by none of them that ends in time."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._running: dict[object, tuple[float, duckdb.DuckDBPyConnection]] = {}
+        self._wakes_s: float | None = None
+        """When it looks next; None before there is a thread."""
+
+    @contextlib.contextmanager
+    def over(self, cursor: duckdb.DuckDBPyConnection, until_s: float) -> Iterator[None]:
+        """Within the block a query of the cursor is broken off at that time; never one that comes after it."""
+        mark = object()
+        with self._news:
+            self._running[mark] = (until_s, cursor)
+            if self._wakes_s is None:
+                threading.Thread(target=self._watch, name="headwater-query-limit", daemon=True).start()
+            elif until_s < self._wakes_s:
+                self._news.notify()
+            self._wakes_s = min(until_s, self._wakes_s or until_s)
+        try:
+            yield
+        finally:
+            with self._news:
+                del self._running[mark]
+
+    def _watch(self) -> None:
+        with self._news:
+            while True:
+                now = time.monotonic()
+                self._break_off(now)
+                later = [until_s for until_s, _ in self._running.values() if until_s > now]
+                # One that is not broken off at once, or is over just now, is looked at again in a moment.
+                overdue = [now + AGAIN_S] if len(later) < len(self._running) else []
+                self._wakes_s = min(later + overdue, default=now + IDLE_S)
+                self._news.wait(self._wakes_s - now)
+
+    def _break_off(self, now: float) -> None:
+        """What is overdue. Apart from the loop, whose frame lives until the process ends: it must hold no connection then."""
+        for until_s, cursor in self._running.values():
+            if until_s <= now:
+                cursor.interrupt()
+
+
+def _cursor() -> duckdb.DuckDBPyConnection:
+    """This thread's own connection to the database of the process."""
+    local = _local
+    cursor: duckdb.DuckDBPyConnection | None = getattr(local, "cursor", None)
+    if cursor is None:
+        cursor = local.cursor = _opened().cursor()
+        _cursors[id(cursor)] = cursor
+    return cursor
+
+
+def _opened() -> duckdb.DuckDBPyConnection:
+    global _database
+    with _lock:
+        if _database is None:
+            _database = duckdb.connect(":memory:", config=_SETTINGS)
+        return _database
+
+
+_watchdog = _Watchdog()
+
+
+def _forget() -> None:
+    """Start anew with the next query."""
+    global _database, _local, _lock
+    _database, _local, _lock = None, threading.local(), threading.Lock()
+
+
+# A forked child has the memory of DuckDB's threads and not the threads: to close the database there ends the process, and
+# Python runs these handlers in each child that a `preexec_fn` is called in, as Spark's JVM is started with one.
+
+_held: list[list[duckdb.DuckDBPyConnection]] = []
+"""Connections that a fork under way must not close, by fork."""
+
+
+def _hold_all() -> None:
+    """Before a fork: a child drops what the other threads of its parent held."""
+    known = [_database, *(cursor() for cursor in _cursors.valuerefs())]
+    _held.append([connection for connection in known if connection is not None])
+
+
+def _release_all() -> None:
+    _held.pop()
+
+
+def _leave_all() -> None:
+    """In a child: begin with a database of its own, and never close the parent's, not even at the end of the process."""
+    global _watchdog
+    for connection in (each for held in _held for each in held):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+    _held.clear()
+    _forget()
+    _watchdog = _Watchdog()
+
+
+# A connection that is left when the interpreter ends is told of on stderr, from DuckDB 2.0 on.
+atexit.register(_forget)
+os.register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_leave_all)

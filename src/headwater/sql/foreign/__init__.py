@@ -1,0 +1,13 @@
+"""Foreign SQL: syntax of Flink, RisingWave, Materialize and others, answered with what works here.
+
+Called by plan, sql.parser; imports core, sql.lexer, sql.system_time.
+
+In import order, bottom to top:
+
+    foreign_forms       tools of the finders: tokens, call arguments, intervals, edits
+    foreign_statements  statements
+    foreign_joins       ASOF and temporal joins
+    foreign_rows        other clauses and functions: DISTINCT ON, UNNEST, percentiles, ...
+    foreign_windows     windowing table functions and group windows
+    foreign_spellings   the list of all finders, run on a refused statement
+"""

@@ -1,0 +1,181 @@
+"""Statements about standing queries, read out of words; and how a view says that it shows their matches.
+
+CREATE STANDING QUERY makes a view, whose query is no SELECT: `STANDING QUERIES OF news_queries ON articles (title, body)
+WITH (language = 'english')`. Where queries are stored, what they are asked of and how stands in it, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.catalog.definitions import STANDING, check_view
+from headwater.core.errors import UsageError
+from headwater.core.types import RELATION_KEYWORDS, quote
+from headwater.sql.clauses import check_unquoted, checked, read_new_name, read_options
+from headwater.sql.lexer import Words, shown
+
+OPTIONS = ("queries", "text", "language", "accents", "operator", "show", "backfill", "allow_scans")
+QUERIES = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("query", pa.string(), nullable=False),
+        pa.field("kind", pa.string()),
+        pa.field("owner", pa.string()),
+        pa.field("backfill", pa.string()),
+        pa.field("allow_scans", pa.bool_()),
+    ]
+)
+"""The columns of a topic of stored queries, whose key is `id`."""
+
+
+@dataclass(frozen=True)
+class StandingDefinition:
+    """Standing queries: where they are stored, which documents they are asked of, and how."""
+
+    topic: str
+    """The topic whose records are the documents."""
+    queries: str
+    """The keyed topic whose records are the queries."""
+    fields: tuple[str, ...] = ()
+    """The columns that queries can name; all of them if none is said."""
+    text: tuple[str, ...] | None = None
+    """The columns that are taken apart into words; every STRING that is no part of the key if None."""
+    language: str | None = None
+    accents: bool = True
+    operator: str = "or"
+    """What stands between two words where nothing does."""
+    show: tuple[str, ...] = ()
+    """Columns of the document that matches show beside its id."""
+    backfill: bool = True
+    """Whether queries may be asked of documents before them, for which documents are kept."""
+    allow_scans: bool = False
+    """Whether queries are taken that every document would have to be held against."""
+
+    @property
+    def sql(self) -> str:
+        """The query of the view that shows the matches; `parse_standing` reads it back."""
+        columns = f" ({', '.join(map(quote, self.fields))})" if self.fields else ""
+        return f"{STANDING}{quote(self.queries)} ON {quote(self.topic)}{columns}{self._with()}"
+
+    def _with(self) -> str:
+        options: dict[str, str] = {}
+        if self.text is not None:
+            options["text"] = _literal(", ".join(self.text))
+        if self.language is not None:
+            options["language"] = _literal(self.language)
+        if not self.accents:
+            options["accents"] = "FALSE"
+        if self.operator != "or":
+            options["operator"] = _literal(self.operator)
+        if self.show:
+            options["show"] = _literal(", ".join(self.show))
+        if not self.backfill:
+            options["backfill"] = "FALSE"
+        if self.allow_scans:
+            options["allow_scans"] = "TRUE"
+        told = ", ".join(f"{name} = {value}" for name, value in options.items())
+        return f" WITH ({told})" if told else ""
+
+
+@dataclass(frozen=True)
+class CreateStanding:
+    """CREATE [OR REPLACE] STANDING QUERY [IF NOT EXISTS] name ON topic [(column, ...)] [WITH (...)]."""
+
+    name: str
+    standing: StandingDefinition
+    if_not_exists: bool = False
+    or_replace: bool = False
+    source: str = field(default="", compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class DropStanding:
+    """DROP STANDING QUERY [IF EXISTS] name [CASCADE]: its stored queries go with it."""
+
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class ShowStanding:
+    """SHOW STANDING QUERIES."""
+
+
+def create_standing(words: Words, replace: bool) -> CreateStanding:
+    """After CREATE [OR REPLACE] STANDING."""
+    if not words.accept("QUERY"):
+        words.expect("QUERIES", hint="write CREATE STANDING QUERY name ON topic (column, ...)")
+    lenient, name = read_new_name(words, replace, "standing query")
+    check_unquoted(words, name, RELATION_KEYWORDS, "view")
+    checked(words, name, name, lambda: check_view(name.text))
+    words.expect("ON", hint=f"write CREATE STANDING QUERY {quote(name.text)} ON topic (column, ...)")
+    standing = _standing(words, f"{name.text}_queries")
+    return CreateStanding(name.text, standing, lenient, replace, words.text)
+
+
+def drop_standing(words: Words) -> DropStanding:
+    """After DROP STANDING."""
+    if not words.accept("QUERY"):
+        words.expect("QUERIES", hint="write DROP STANDING QUERY name")
+    lenient = words.accept("IF", "EXISTS")
+    name = words.name("the name of the standing query").text
+    return DropStanding(name, lenient, words.accept("CASCADE"))
+
+
+@lru_cache(maxsize=256)
+def parse_standing(query: str) -> StandingDefinition | None:
+    """The standing queries that a view shows the matches of, if that is what its query says."""
+    if not query.startswith(STANDING):
+        return None
+    words = Words(query)
+    words.expect("STANDING", "QUERIES", "OF")
+    queries = words.name("a topic").text
+    words.expect("ON")
+    return _standing(words, queries)
+
+
+def _standing(words: Words, queries: str) -> StandingDefinition:
+    """What stands after ON, to the end of the statement."""
+    topic = words.name("the name of a topic").text
+    fields: list[str] = []
+    if words.accept("("):
+        while not fields or words.accept(","):
+            fields.append(words.name("a column").text)
+        words.expect(")", hint="columns stand in parentheses: ON articles (title, body)")
+    first = words.next
+    given = read_options(words, OPTIONS, "standing query") if words.accept("WITH") else {}
+    if not words.at_end() and not words.next.is_(";"):
+        words.fail(
+            f"the statement is complete before {shown(words.next)}",
+            hint="options follow WITH, in parentheses",
+        )
+    return checked(words, first, words.before(1), lambda: _made(topic, queries, tuple(fields), given))
+
+
+def _made(topic: str, queries: str, fields: tuple[str, ...], given: Mapping[str, Any]) -> StandingDefinition:
+    options = {name: value for name, value in given.items() if value is not None}
+    known: dict[str, Any] = {}
+    for name in ("accents", "backfill", "allow_scans"):
+        if name in options:
+            known[name] = options.pop(name)
+            if not isinstance(known[name], bool):
+                raise UsageError(f"{name} is true or false, not {known[name]!r}", hint=f"write {name} = TRUE")
+    for name, value in options.items():
+        if not isinstance(value, str):
+            raise UsageError(f"{name} is a text, not {value!r}", hint=f"write {name} = '{value}'")
+        known[name] = tuple(part.strip() for part in value.split(",")) if name in ("text", "show") else value
+    if known.get("operator", "or") not in ("or", "and"):
+        raise UsageError(
+            f"operator is 'or' or 'and', not {known['operator']!r}", hint="write operator = 'and'"
+        )
+    return StandingDefinition(**{"topic": topic, "queries": queries, "fields": fields} | known)
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,287 @@
+"""Every tick's cut, for ever: when it was committed and up to which positions, long after its manifest is collected.
+
+Lines of text in files that are only appended to. It is derived from the manifests and may lag behind them: a line that
+is missing or torn is written anew by `Cuts.extend`, as long as the manifest is there; so extend and sync, then collect.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import xxhash
+
+from headwater.core.clock import Microseconds
+from headwater.core.errors import CorruptionError
+from headwater.core.positions import Ends
+from headwater.core.storage import Storage
+from headwater.state.state_files import CUTS
+
+LINES_MAX = 4_096
+"""Lines of a file: what a reader goes through to find one tick."""
+
+_PAGES_KEPT = 8
+
+
+@dataclass(frozen=True)
+class TickCut:
+    """What a tick covers: the log up to `positions`, whose last commit is number `sequence`."""
+
+    tick: int
+    committed_at: Microseconds
+    sequence: int
+    positions: Ends
+    views: Mapping[str, ViewCut] = field(default_factory=dict)
+    """The views that are part of the tick."""
+    id: str = ""
+    """The tick's id; '' if it has none."""
+
+
+@dataclass(frozen=True)
+class ViewCut:
+    """A view in a tick: which one of its name, and where the topics that it reads began when it was built."""
+
+    incarnation: int
+    begins: Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class _Line:
+    tick: int
+    committed_at: Microseconds
+    sequence: int
+    moved: Mapping[str, Any]
+    views: Mapping[str, Any]
+    """What changes: an incarnation and its begins, None for a view that is no part any more."""
+    id: str = ""
+
+
+@dataclass
+class _Page:
+    """The good lines at the beginning of a file: those that fill its first `end` bytes."""
+
+    name: str
+    end: int
+    checksum: int
+    lines: list[_Line]
+
+    def cut(self, tick: int) -> TickCut | None:
+        """The cut of that tick; None if there is no line for it."""
+        place = bisect.bisect_left(self.lines, tick, key=lambda line: line.tick)
+        if place == len(self.lines) or self.lines[place].tick != tick:
+            return None
+        positions: dict[str, dict[int, int]] = {}
+        views: dict[str, Any] = {}
+        for line in self.lines[: place + 1]:
+            _move(positions, line.moved)
+            views |= line.views
+        line = self.lines[place]
+        parts = {name: ViewCut(*part) for name, part in views.items() if part is not None}
+        return TickCut(tick, line.committed_at, line.sequence, positions, parts, line.id)
+
+    def take(self, data: bytes) -> None:
+        """Go on with the bytes that follow, up to the first that are not a good line."""
+        *whole, _ = data.split(b"\n")
+        before = self.lines[-1] if self.lines else _Line(-1, 0, 0, {}, {})
+        for text in whole:
+            body = text[17:]
+            checksum = xxhash.xxh3_64_intdigest(body, seed=self.checksum)
+            if text[:17] != b"%016x " % checksum:
+                return
+            tick, at, sequence, moved, *more = orjson.loads(body)
+            views, identity = (more + [{}, ""][len(more) :])[:2]
+            before = _Line(tick, before.committed_at + at, before.sequence + sequence, moved, views, identity)
+            self.lines.append(before)
+            self.end += len(text) + 1
+            self.checksum = checksum
+
+    def text(self, cut: TickCut, before: TickCut | None) -> bytes:
+        """The line for a cut that follows `before`, or begins the file."""
+        since = before or TickCut(-1, 0, 0, {})
+        moved = _moves(since.positions, cut.positions)
+        line: list[Any] = [
+            cut.tick,
+            cut.committed_at - since.committed_at,
+            cut.sequence - since.sequence,
+            moved,
+        ]
+        views = {name: None for name in since.views if name not in cut.views} | {
+            name: [part.incarnation, part.begins]
+            for name, part in cut.views.items()
+            if part != since.views.get(name)
+        }
+        if views or cut.id:
+            line.append(views)
+        if cut.id:
+            line.append(cut.id)
+        body = orjson.dumps(line, option=orjson.OPT_NON_STR_KEYS)
+        return b"%016x %b\n" % (xxhash.xxh3_64_intdigest(body, seed=self.checksum), body)
+
+
+class Cuts:
+    """The cuts of a workspace. Many may read; `extend` and `sync` are for the engine alone."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._guard = threading.RLock()
+        self._pages: OrderedDict[str, _Page] = OrderedDict()
+        self._starts: dict[str, Microseconds] = {}
+        self._last: TickCut | None = None
+
+    def last_tick(self) -> int | None:
+        """The newest tick that is recorded."""
+        with self._guard:
+            page = self._newest()
+            return page.lines[-1].tick if page else None
+
+    def of(self, tick: int) -> TickCut | None:
+        """The cut of a tick; None if it is not recorded."""
+        with self._guard:
+            names = self._names()
+            for place in reversed(range(bisect.bisect_right(names, _name(tick)))):
+                page = self._page(names[place])
+                if (cut := page.cut(tick)) is not None:
+                    return cut
+                if page.lines:
+                    break
+            else:
+                return None
+            # A crash tears the end of a file, and then the next goes on from its last tick. Damage leaves a hole.
+            if place + 1 < len(names) and page.end < self._storage.size(f"{CUTS}/{page.name}"):
+                raise _damaged(page, tick)
+            return None
+
+    def at(self, moment: Microseconds) -> int | None:
+        """The last recorded tick that was committed at or before `moment`; None if there is none."""
+        with self._guard:
+            names = self._names()
+            places = range(len(names))
+            found = bisect.bisect_right(places, moment, key=lambda place: self._start(names, place))
+            for place in reversed(places[:found]):
+                for line in reversed(self._page(names[place]).lines):
+                    if line.committed_at <= moment:
+                        return line.tick
+            return None
+
+    def extend(self, cuts: Iterable[TickCut]) -> None:
+        """Record cuts, ascending, of ticks that are not recorded yet. Durable after `sync`."""
+        with self._guard:
+            for cut in cuts:
+                self._append(cut)
+
+    def sync(self) -> None:
+        """Make all that is recorded durable."""
+        with self._guard:
+            page = self._newest()
+            if page:
+                with contextlib.closing(self._storage.open(f"{CUTS}/{page.name}")) as file:
+                    file.sync()
+                self._storage.sync_dir(CUTS)
+
+    def _append(self, cut: TickCut) -> None:
+        page, last = self._newest(), None
+        if page:
+            last = self._last
+            if last is None or last.tick != page.lines[-1].tick:
+                last = page.cut(page.lines[-1].tick)
+            size = self._storage.size(f"{CUTS}/{page.name}")
+            # What follows the good lines was torn by a crash: leave it alone, and go on in another file.
+            if len(page.lines) >= LINES_MAX or size != page.end:
+                self.sync()  # else these lines could be lost, and the newer file's be kept
+                page, last = None, None
+        if page is None:
+            self._storage.make_dirs(CUTS)
+            page = _Page(_name(cut.tick), 0, 0, [])
+            self._pages[page.name] = page
+        text = page.text(cut, last)
+        with contextlib.closing(self._storage.open(f"{CUTS}/{page.name}", create=True)) as file:
+            if page.end == 0:
+                file.truncate(0)
+            file.write_at(page.end, text)
+        page.take(text)
+        self._last = cut
+
+    def _names(self) -> list[str]:
+        return [name for name in self._storage.files(CUTS) if _NAME.fullmatch(name)]
+
+    def _newest(self) -> _Page | None:
+        """The newest file that has a good line."""
+        for name in reversed(self._names()):
+            if (page := self._page(name)).lines:
+                return page
+        return None
+
+    def _start(self, names: list[str], place: int) -> Microseconds:
+        """When the first tick of a file was committed; of one without a good line, what the file before says."""
+        while place >= 0 and names[place] not in self._starts:
+            if lines := self._page(names[place]).lines:
+                self._starts[names[place]] = lines[0].committed_at
+            else:
+                place -= 1
+        return self._starts[names[place]] if place >= 0 else -(2**63)
+
+    def _page(self, name: str) -> _Page:
+        page = self._pages.pop(name, None) or _Page(name, 0, 0, [])
+        with contextlib.closing(self._storage.open(f"{CUTS}/{name}", read_only=True)) as file:
+            size = file.size()
+            if size > page.end:
+                page.take(file.read_at(page.end, size - page.end))
+        self._pages[name] = page
+        while len(self._pages) > _PAGES_KEPT:
+            self._pages.popitem(last=False)
+        return page
+
+
+def _damaged(page: _Page, tick: int) -> CorruptionError:
+    name = f"{CUTS}/{page.name}"
+    return CorruptionError(
+        f"{name} is damaged at byte {page.end}: the cut of tick {tick} cannot be read",
+        detail="it says when old ticks were made and what they covered; views and the log are not touched by this",
+        hint="restore the file from a backup if you need the times of old ticks",
+        file=name,
+        offset=page.end,
+    )
+
+
+_NAME = re.compile(r"\d{12}\.cuts")
+
+
+def _name(tick: int) -> str:
+    return f"{tick:012d}.cuts"
+
+
+def _moves(before: Ends, after: Ends) -> dict[str, Any]:
+    """What changes: by how much each end moves; None for what is there no more."""
+    moved: dict[str, Any] = {topic: None for topic in before if topic not in after}
+    for topic, ends in after.items():
+        old = before.get(topic, {})
+        if ends != old or topic not in before:
+            steps: dict[int, int | None] = {
+                partition: end - old.get(partition, 0)
+                for partition, end in ends.items()
+                if partition not in old or end != old[partition]
+            }
+            moved[topic] = steps | {partition: None for partition in old if partition not in ends}
+    return moved
+
+
+def _move(positions: dict[str, dict[int, int]], moved: Mapping[str, Any]) -> None:
+    """Carry out what `_moves` says."""
+    for topic, steps in moved.items():
+        if steps is None:
+            positions.pop(topic, None)
+            continue
+        ends = positions.setdefault(topic, {})
+        for key, step in steps.items():
+            partition = int(key)
+            if step is None:
+                ends.pop(partition, None)
+            else:
+                ends[partition] = ends.get(partition, 0) + step

@@ -1,0 +1,52 @@
+"""The error for a tick that cannot be read, worded by what is there instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headwater.core.errors import OtherHistoryError, TickNotKeptError
+from headwater.core.positions import Token
+
+
+def tick_not_kept(tick: int, ticks: list[int]) -> TickNotKeptError:
+    """The error for `tick` where `ticks` are those that are there."""
+    facts: dict[str, Any] = {
+        "tick": tick,
+        "first_available": ticks[0] if ticks else None,
+        "last_available": ticks[-1] if ticks else None,
+    }
+    if not ticks:
+        return TickNotKeptError(
+            f"tick {tick} is not there: no tick was made yet",
+            hint="`headwater run --once` makes the first",
+            **facts,
+        )
+    if tick > ticks[-1]:
+        return TickNotKeptError(
+            f"tick {tick} was not made yet: the newest is {ticks[-1]}",
+            hint="`headwater run --once` brings the views up to the log",
+            **facts,
+        )
+    first = next((kept for kept in ticks if kept > tick), ticks[-1])
+    facts["first_available"] = first
+    return TickNotKeptError(
+        f"tick {tick} is no longer kept: the first available is {first}",
+        hint=f"ask for tick {first} or a later one",
+        **facts,
+    )
+
+
+def other_history(token: Token, found: str | None, ticks: list[int], what: str = "") -> OtherHistoryError:
+    """The error for a tick that this workspace has as another one, with id `found`; `what` is what was followed up to there."""
+    return OtherHistoryError(
+        f"tick {token.number} of this workspace is not the tick {token.number} that {what or 'the token'} is of",
+        detail=f"the token says {token}, and the tick has the id {found or 'of another history'}: an older copy of the "
+        "workspace was put back, and has gone on in another way",
+        hint="what was read up to that tick may be gone: read the contents as they are now, and follow the changes from there",
+        token=str(token),
+        found=found,
+        tick=token.number,
+        first_available=ticks[-1] if ticks else None,
+        last_available=ticks[-1] if ticks else None,
+        rebuilt_at=ticks[-1] if ticks else None,
+    )

@@ -1,0 +1,113 @@
+"""Runs as files: opened as views into them, verified, and told from those that are damaged or were replaced."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+
+from headwater.core.errors import CorruptionError, TickNotKeptError, WorkspaceMissingError
+from headwater.core.storage import Storage
+from headwater.operators.zset.runs import Run
+from headwater.state import state_files
+from headwater.state.cache import RunCache
+from headwater.state.manifest import Manifest
+from headwater.state.manifests import TickManifests
+from headwater.state.missing_ticks import tick_not_kept
+from headwater.state.run_files import check
+from headwater.state.run_refs import RunRef
+
+_FORGET_EVERY_TICKS = 32
+
+
+class StoredRuns:
+    """The runs of a workspace, for any thread and process."""
+
+    def __init__(self, storage: Storage, manifests: TickManifests) -> None:
+        self._storage = storage
+        self._manifests = manifests
+        self._cache = RunCache(storage)
+        self._swept_at = 0
+
+    def open(self, ref: RunRef) -> Run:
+        """A run, as views into its file. TickNotKeptError if no kept tick names it any more and its file is gone."""
+        try:
+            return self._cache.open(ref)
+        except WorkspaceMissingError:
+            raise self._missing(ref) from None
+
+    def open_all(self, refs: Sequence[RunRef]) -> list[Run]:
+        """The same for several, oldest first."""
+        try:
+            return self._cache.open_all(refs)
+        except WorkspaceMissingError:
+            return [self.open(ref) for ref in refs]
+
+    def touch(self, ref: RunRef) -> None:
+        """Have a run that was just written at hand for probes."""
+        self._cache.touch(ref)
+
+    def open_named(self, manifest: Manifest, refs: Sequence[RunRef]) -> list[Run]:
+        """Runs that a tick names; TickNotKeptError if it was collected meanwhile."""
+        try:
+            return self.open_all(refs)
+        except TickNotKeptError:
+            raise tick_not_kept(manifest.tick, self._manifests.ticks()) from None
+
+    def remember(self, ref: RunRef, run: Run) -> None:
+        """Spare the reading of a run that is in memory already."""
+        self._cache.remember(ref, run)
+
+    def verify(self, ref: RunRef) -> None:
+        """Read a run's bytes from its file and hold them against the checksum; CorruptionError names the byte."""
+        try:
+            check(self._cache.map(ref.file), ref)
+        except WorkspaceMissingError:
+            raise self._missing(ref) from None
+
+    def suspect(self, file: str) -> None:
+        """Have a file looked into again, of which something was found damaged."""
+        self._cache.suspect(file)
+
+    def changed(self, files: Iterable[str]) -> set[str]:
+        """Files of runs that were written or replaced since this process wrote or first read them, or that were found damaged.
+        What was kept of them in memory is let go of, so that they are read anew; they are as they should be if they verify."""
+        found = {file for file in files if self._cache.changed(file)}
+        if found:
+            self._cache.forget(found.__contains__)
+        return found
+
+    def size_of(self, file: str) -> int | None:
+        """Bytes of a file of runs; None if it is not there."""
+        try:
+            return self._storage.size(f"{state_files.RUNS}/{file}")
+        except WorkspaceMissingError:
+            return None
+
+    def _missing(self, ref: RunRef) -> CorruptionError | TickNotKeptError:
+        """TickManifests are removed before files are, so a missing file that a tick still names is damage."""
+        ticks = self._manifests.ticks()
+        for tick in ticks:
+            with contextlib.suppress(TickNotKeptError):
+                if ref.file in self._manifests.get(tick).files:
+                    name = f"{state_files.RUNS}/{ref.file}"
+                    return CorruptionError(
+                        f"{name} is missing, and tick {tick} names it",
+                        hint="`headwater rebuild` makes the views anew from the log",
+                        file=name,
+                        offset=0,
+                    )
+        return tick_not_kept(ref.ticks[1], ticks)
+
+    def known(self, file: str) -> None:
+        """Note that a file has what this process wrote."""
+        self._cache.known(file)
+
+    def forget(self, chosen: Callable[[str], bool]) -> None:
+        """Let go of files that are removed."""
+        self._cache.forget(chosen)
+
+    def let_go_of_removed(self, tick: int) -> None:
+        """Another process collects: files that it removed take space as long as they are mapped here."""
+        if tick - self._swept_at >= _FORGET_EVERY_TICKS:
+            self._swept_at = tick
+            self._cache.forget(lambda file: not self._storage.exists(f"{state_files.RUNS}/{file}"))

@@ -1,0 +1,190 @@
+"""What a view holds and how it changed, read from committed ticks alone: no engine, no JVM. SQL over it is elsewhere."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.core.errors import CorruptionError, TickNotKeptError, ViewUnavailableError
+from headwater.core.positions import Token
+from headwater.operators.zset.delta import Delta, concat_rows, consolidate, take_rows
+from headwater.operators.zset.runs import Key, contents, first_contents, key_hashes, probe
+from headwater.state.manifest import Manifest, ViewState
+from headwater.state.missing_ticks import other_history, tick_not_kept
+from headwater.state.run_refs import RunRef
+from headwater.state.store import StateStore
+
+
+def view_contents(store: StateStore, manifest: Manifest, view: str, first: int | None = None) -> pa.Table:
+    """The rows of a view at a tick, each as often as it is there, in no promised order; or the `first` so many, and
+    perhaps some more.
+
+    ViewUnavailableError if the view is no part of the tick, TickNotKeptError if the tick was collected.
+    """
+    state = view_state(manifest, view)
+    runs, schema = store.runs(manifest, state.contents), state.arrow_schema
+    return expanded(first_contents(runs, partial(contents, schema=schema), first), schema, view)
+
+
+def view_lookup(store: StateStore, manifest: Manifest, view: str, key: Key, keys: pa.RecordBatch) -> pa.Table:
+    """The rows of a view whose columns `key` (places) have one of the values that `keys` has.
+
+    `key` must be the columns that the view's contents are arranged by, in that order, and `keys` has no row twice. The
+    cost follows the rows that are found.
+    """
+    state = view_state(manifest, view)
+    hashes = key_hashes(keys, range(keys.num_columns))
+    refs = [ref for ref in manifest.arrangements[state.contents] if _may_have(ref, hashes)]
+    schema = state.arrow_schema
+    found = probe(store.open_runs(manifest, refs), key, keys, hashes, schema=schema)
+    rows = concat_rows([found.rows], schema)
+    return expanded(consolidate(Delta(rows, found.weights)), schema, view)
+
+
+def view_changes(store: StateStore, view: str, after: int | Token) -> pa.Table:
+    """What changed in a view after a tick, up to the newest: its columns, `_weight` and `_tick`, oldest first.
+
+    OtherHistoryError if the tick of a token is another one now. TickNotKeptError names the first tick that is available if one
+    of those is not kept, or if the view was built anew after it: then what a follower has is not what these changes are
+    changes of, and it starts from the contents.
+    """
+    token = after if isinstance(after, Token) else Token(after)
+    latest, since = store.latest(), token.number
+    if latest is None:
+        raise tick_not_kept(since, [])
+    state = view_state(latest, view)
+    schema = state.arrow_schema
+    kept = kept_after(store, since, latest.tick)
+    check_follows(store, token, latest)
+    batches = []
+    for tick in (since, *kept):
+        try:
+            manifest = store.manifest(tick)
+        except TickNotKeptError:
+            if tick != since:
+                raise
+            if 0 < since < state.built:  # nobody knows whether there was another history then
+                raise _rebuilt(store, state, since, latest) from None
+            continue
+        then = manifest.views.get(view)
+        if then is None:
+            continue
+        if then.history != state.history and (then.status == "live" or then.last_tick is not None):
+            raise _rebuilt(store, state, since, latest)
+        if tick > since and then.change is not None:
+            batches.append(as_changes(change_run(store, manifest, then.change), schema, tick))
+    return pa.Table.from_batches(batches, schema=changes_schema(schema))
+
+
+def view_state(manifest: Manifest, view: str) -> ViewState:
+    """A view that is part of a tick; ViewUnavailableError if it is not."""
+    state = manifest.views.get(view)
+    if state is None:
+        raise ViewUnavailableError(
+            f"there is no view {view!r} at tick {manifest.tick}",
+            hint="`headwater views` lists those that are there",
+            view=view,
+            status="missing",
+            tick=manifest.tick,
+            last_tick=None,
+        )
+    if state.status == "live":
+        return state
+    was = "it has not been part of any yet" if state.last_tick is None else f"the last was {state.last_tick}"
+    hint = "`headwater status` says how far it is"
+    if state.status == "stopped":
+        hint = "CREATE OR REPLACE it so that it can go on; on_error = 'divert' takes out rows that fail"
+    if state.last_tick is not None:
+        hint += f"; as_of={state.last_tick} reads its last contents"
+    raise ViewUnavailableError(
+        f"view {view!r} is {state.status} and no part of tick {manifest.tick}: {was}",
+        detail=state.reason,
+        hint=hint,
+        view=view,
+        status=state.status,
+        tick=manifest.tick,
+        last_tick=state.last_tick,
+    )
+
+
+def _may_have(ref: RunRef, hashes: npt.NDArray[np.uint64]) -> bool:
+    if ref.rows == 0:
+        return False
+    return bool(((hashes >= np.uint64(ref.low)) & (hashes <= np.uint64(ref.high - 1))).any())
+
+
+def expanded(found: Delta, schema: pa.Schema, view: str) -> pa.Table:
+    """A row of weight n as n rows."""
+    if (found.weights < 0).any():
+        raise CorruptionError(
+            f"view {view!r} holds a row fewer than zero times",
+            hint=f"`headwater verify` shows where it differs from its SELECT, `headwater rebuild {view}` mends it",
+            view=view,
+        )
+    rows = found.rows
+    if (found.weights != 1).any():
+        rows = take_rows(rows, np.repeat(np.arange(len(found.weights)), found.weights))
+    return pa.Table.from_batches([rows], schema=schema)
+
+
+def changes_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of a view's changes."""
+    return schema.append(pa.field("_weight", pa.int64())).append(pa.field("_tick", pa.int64()))
+
+
+def as_changes(change: Delta, schema: pa.Schema, tick: int) -> pa.RecordBatch:
+    """A change at a tick as users see it: its rows with `_weight` and `_tick`."""
+    columns = [*change.rows.columns, pa.array(change.weights), pa.repeat(pa.scalar(tick), len(change))]
+    return pa.RecordBatch.from_arrays(columns, schema=changes_schema(schema))
+
+
+def change_run(store: StateStore, manifest: Manifest, ref: RunRef) -> Delta:
+    """What a tick changed in a view, from the run that it names."""
+    (run,) = store.open_runs(manifest, [ref])
+    return Delta(run.rows, run.weights, distinct=True)
+
+
+def kept_after(store: StateStore, since: int, latest: int) -> range:
+    """The ticks after `since`, if all are kept."""
+    ticks = store.ticks()
+    kept = set(ticks)
+    first = latest + 1
+    while first - 1 in kept:
+        first -= 1
+    if since + 1 < first:
+        raise tick_not_kept(since + 1, [tick for tick in ticks if tick >= first])
+    return range(since + 1, latest + 1)
+
+
+def check_follows(store: StateStore, token: Token, latest: Manifest, what: str = "") -> None:
+    """OtherHistoryError unless the newest tick is that of the token, or follows it; what lies between is kept."""
+    if not token.id:
+        return
+    found: str | None = None
+    if token.number < latest.tick:
+        found = store.manifest(token.number + 1).previous
+    elif token.number == latest.tick:
+        found = latest.id
+    if found != token.id:
+        raise other_history(token, found, store.ticks(), what)
+
+
+def _rebuilt(store: StateStore, state: ViewState, since: int, latest: Manifest) -> TickNotKeptError:
+    """The view was another one at `since`: from where on can it be read as this one?"""
+    first = latest.tick
+    while first - 1 > since:
+        before = store.manifest(first - 1).views.get(state.name)
+        if before is None or before.history != state.history or before.status != "live":
+            break
+        first -= 1
+    return TickNotKeptError(
+        f"view {state.name!r} was built anew at tick {first}: changes before it are of another history",
+        hint=f"read the contents at tick {first} or later, and follow the changes from there",
+        tick=since,
+        first_available=first,
+        last_available=latest.tick,
+        rebuilt_at=first,
+    )

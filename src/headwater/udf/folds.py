@@ -1,0 +1,246 @@
+"""Folds: views of every key's current state, made by a user's step over a topic's records in their order.
+
+A fold is a view whose query reads `FOLD topic BY key, ... WITH name`, where `name` is the function that the step is
+declared under. `advance` moves states on by the records of a tick; `recomputed` does the same in batch, another way.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.catalog.definitions import TopicDefinition
+from headwater.core.errors import SchemaError, UsageError
+from headwater.core.types import format_type, quote
+from headwater.core.values import UNFIT, array_of
+from headwater.operators import graph as g
+from headwater.operators.zset.exact_sums import Ints
+from headwater.operators.zset.grouping import KeyGroups
+from headwater.udf.udf_calls import Code, Misfit, complete, failure, plain
+from headwater.udf.udf_definitions import FunctionDefinition
+from headwater.udf.udf_registry import Functions
+
+_FOLD = re.compile(r"^FOLD (?P<topic>\S+) BY (?P<key>.+) WITH (?P<name>\w+)\Z")
+_EXACT: dict[pa.DataType, type] = {
+    pa.int64(): int,
+    pa.float64(): float,
+    pa.string(): str,
+    pa.bool_(): bool,
+    pa.date32(): datetime.date,
+}
+"""Types whose Python values are kept as they are; any other value goes through Arrow after every step."""
+
+
+@dataclass(frozen=True)
+class FoldDefinition:
+    """Which topic is folded by which key, with which function."""
+
+    topic: str
+    key: tuple[str, ...]
+    name: str
+
+    @property
+    def text(self) -> str:
+        """The fold as the query of its view."""
+        return f"FOLD {quote(self.topic)} BY {', '.join(map(quote, self.key))} WITH {self.name}"
+
+
+def parse_fold(query: str) -> FoldDefinition | None:
+    """The fold that a view's query is, if it is one."""
+    found = _FOLD.match(query)
+    if found is None:
+        return None
+    key = tuple(part.strip().strip("`") for part in found["key"].split(","))
+    return FoldDefinition(found["topic"].strip("`"), key, found["name"])
+
+
+Events = Any
+"""A key's records as a step takes them: a list of dictionaries, or a batch."""
+
+
+@dataclass(frozen=True)
+class FoldCode:
+    """The step of a fold: `step(state, event)`, or `step(state, events)` with a batch where it is not `per_row`."""
+
+    name: str
+    state: pa.DataType
+    zero: pa.Array
+    step: Code
+    per_row: bool
+
+    def begin(self) -> dict[str, Any]:
+        """The state of a key without records."""
+        (state,) = plain(self.zero)
+        return dict(state)
+
+    def advanced(self, state: Any, events: Events, where: Mapping[str, Any]) -> dict[str, Any]:
+        """The state after some records of a key."""
+        if isinstance(events, pa.RecordBatch):
+            return dict(self._stepped(state, events, where, {}))
+        for event in events:
+            state = self._stepped(state, event, where, event)
+        return dict(state)
+
+    def events(self, rows: pa.RecordBatch) -> Events:
+        """Records as the step takes them; they can be sliced."""
+        return rows.to_pylist(maps_as_pydicts="strict") if self.per_row else rows
+
+    def _stepped(self, state: Any, event: Any, where: Mapping[str, Any], row: Mapping[str, Any]) -> Any:
+        """One call of the user's step."""
+        try:
+            return self._settled(self.step(state, event))
+        except Exception as error:
+            key = ", ".join(f"{name} = {value!r}" for name, value in where.items())
+            what = f"the step of fold {self.name!r}"
+            more = {"key": dict(where)}
+            raise failure(
+                what, f"the key {key}" + (", the record" if row else ""), row, error, more=more
+            ) from error
+
+    def _settled(self, state: Any) -> dict[str, Any]:
+        """A state as it will be read back, so that it does not matter where a tick ends."""
+        given = state if type(state) is dict and state.keys() == self._names else complete(state, self.state)
+        inexact = [
+            f
+            for f, exact in self._fields
+            if (value := given[f.name]) is not None and type(value) is not exact
+        ]
+        return {**given, **{f.name: _read_back(given[f.name], f) for f in inexact}} if inexact else given
+
+    @functools.cached_property
+    def _fields(self) -> list[tuple[pa.Field, type | None]]:
+        """The columns of a state, with the Python type whose values are kept as they are."""
+        fields = (self.state.field(i) for i in range(self.state.num_fields))
+        return [(f, _EXACT.get(f.type)) for f in fields]
+
+    @functools.cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(f.name for f, _ in self._fields)
+
+
+def _read_back(value: Any, field: pa.Field) -> Any:
+    try:
+        return plain(array_of([value], field.type))[0]
+    except UNFIT as error:
+        raise Misfit(f"{field.name} = {value!r} is not {format_type(field.type)}") from error
+
+
+@dataclass(frozen=True)
+class FoldStep:
+    """A fold at its place in a graph: what the kernel calls (`operators.fold.Advance`)."""
+
+    functions: Functions
+    definition: FunctionDefinition
+    key: tuple[str, ...]
+
+    def __call__(
+        self, rows: pa.RecordBatch, groups: KeyGroups, found: Ints, stored: pa.RecordBatch
+    ) -> list[pa.Array]:
+        """The columns of each key's new state."""
+        code: FoldCode = self.functions.code(self.definition)
+        width = len(self.key)
+        names = [self.definition.returns.field(i).name for i in range(self.definition.returns.num_fields)]
+        olds = [dict(zip(names, values, strict=True)) for values in _tuples(stored.columns[width:])]
+        keys = _tuples(groups.keys.columns)
+        states = []
+        events = code.events(rows)
+        for number, (start, size) in enumerate(zip(groups.starts, groups.sizes, strict=True)):
+            state = olds[found[number]] if found[number] >= 0 else code.begin()
+            where = dict(zip(self.key, keys[number], strict=True))
+            states.append(code.advanced(state, events[start : start + size], where))
+        return columns(states, self.definition)
+
+
+def _tuples(parts: Sequence[pa.Array]) -> list[tuple[Any, ...]]:
+    return list(zip(*(plain(part) for part in parts), strict=True))
+
+
+def columns(states: list[dict[str, Any]], definition: FunctionDefinition) -> list[pa.Array]:
+    """States as columns; EvaluationError if one does not fit."""
+    kind = definition.returns
+    made = []
+    for field in (kind.field(i) for i in range(kind.num_fields)):
+        values = [state[field.name] for state in states]
+        try:
+            made.append(array_of(values, field.type))
+        except UNFIT as error:
+            misfit = Misfit(f"a state's {field.name} is not {format_type(field.type)}")
+            raise failure(f"the step of fold {definition.name!r}", "a key", {}, misfit) from error
+    return made
+
+
+def graph(
+    fold: FoldDefinition, schema: pa.Schema, definition: FunctionDefinition, functions: Functions
+) -> tuple[g.FoldNode, pa.Schema]:
+    """The operator graph of a fold over a topic of this schema, and the columns of its view."""
+    key = tuple(schema.get_field_index(name) for name in fold.key)
+    kind = definition.returns
+    shown = pa.schema(
+        [
+            *(pa.field(schema.field(i).name, schema.field(i).type) for i in key),
+            *(kind.field(i) for i in range(kind.num_fields)),
+        ]
+    )
+    source = g.SourceNode(fold.topic, tuple(range(len(schema))), schema, append_only=True)
+    handle = FoldStep(functions, definition, fold.key)
+    return g.FoldNode(source, key, fold.name, definition.signature, shown, handle), shown
+
+
+def recomputed(
+    rows: pa.Table, fold: FoldDefinition, code: FoldCode, definition: FunctionDefinition
+) -> pa.Table:
+    """The view from nothing: `rows` are all records of the topic, each key's in their order."""
+    states: dict[tuple[Any, ...], dict[str, Any]] = {}
+    shown: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    events: dict[tuple[Any, ...], list[int]] = {}
+    keys = _tuples([rows.column(name).combine_chunks() for name in fold.key])
+    for number, key in enumerate(keys):
+        same = tuple("NaN" if value != value else value for value in key)
+        shown.setdefault(same, tuple(v + 0.0 if isinstance(v, float) else v for v in key))
+        events.setdefault(same, []).append(number)
+    for same, numbers in events.items():
+        where = dict(zip(fold.key, shown[same], strict=True))
+        states[same] = code.begin()
+        for batch in rows.take(pa.array(numbers)).combine_chunks().to_batches():  # several beyond 2 GiB
+            states[same] = code.advanced(states[same], code.events(batch), where)
+    first = [
+        pa.array([k[i] for k in shown.values()], rows.schema.field(n).type) for i, n in enumerate(fold.key)
+    ]
+    kind = definition.returns
+    names = [*fold.key, *(kind.field(i).name for i in range(kind.num_fields))]
+    return pa.Table.from_arrays([*first, *columns(list(states.values()), definition)], names=names)
+
+
+def check_topic(topic: TopicDefinition, key: Sequence[str]) -> None:
+    """Refuse a topic whose records of a key have no order, or are not all kept."""
+    for name in key:
+        if name not in topic.schema.names:
+            raise SchemaError(f"topic {topic.name!r} has no column {name!r}", topic=topic.name)
+    if topic.key:
+        raise UsageError(
+            f"topic {topic.name!r} has a primary key: a newer record replaces an older one, so there is nothing to fold",
+            hint="fold a topic without PRIMARY KEY, or aggregate this one in a view",
+        )
+    if topic.partitions > 1 and not (topic.routing and set(topic.routing) <= set(key)):
+        raise UsageError(
+            f"records of one {', '.join(key)} may lie in several partitions of topic {topic.name!r}, "
+            "and then have no order",
+            hint=f"a topic WITH (partition_by = {key[0]!r}), or of one partition, keeps them in order",
+        )
+
+
+def check_columns(name: str, key: Sequence[str], returns: pa.DataType) -> None:
+    """Refuse a state that has a column of the key's name."""
+    taken = {k.lower() for k in key}
+    for field in (returns.field(i) for i in range(returns.num_fields)):
+        if field.name.lower() in taken:
+            raise UsageError(
+                f"fold {name!r} returns {field.name!r}, which is its key",
+                hint="the key's columns come first in the view by themselves",
+            )

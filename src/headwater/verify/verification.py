@@ -1,0 +1,110 @@
+"""Holding views against what they should be: their SELECTs, run in batch over the log at the newest tick's cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+
+from headwater.core.errors import HeadwaterError
+from headwater.engine.collections.collections import view_of
+from headwater.engine.collections.engine_context import EngineContext
+from headwater.engine.collections.workload import definitions, state_of
+from headwater.engine.tick.listener import Listener
+from headwater.log.protocol import Finding, Log
+from headwater.state.damage import damaged
+from headwater.state.manifest import Manifest
+from headwater.state.store import StateStore
+from headwater.state.view_reader import view_contents
+from headwater.verify.recompute_at import PastRelations, moment_of
+from headwater.verify.sketch_bounds import held_against
+
+
+@dataclass(frozen=True)
+class ViewCheck:
+    """What `ws.verify()` found of one view, or of what one gives beside its rows."""
+
+    view: str
+    ok: bool | None
+    """Whether it holds what its SELECT gives in batch. A view that is stopped does not; None of one that is still being
+    built."""
+    status: str
+    """'live', 'stopped' or 'backfilling'."""
+    detail: str | None
+    """The first differences; or why it is stopped, or being built."""
+    on_base: bool
+    """Whether records that it was made from were removed, so that it was computed from its base and the log after it."""
+    tick: int | None
+    """The tick at which it was looked at; None if none was made yet."""
+
+    @property
+    def finding(self) -> Finding | None:
+        """What is wrong with it, if something is."""
+        if self.ok is not False:
+            return None
+        told = (
+            f"is stopped: {self.detail}"
+            if self.status == "stopped"
+            else f"at tick {self.tick}: {self.detail}"
+        )
+        return Finding(f"view {self.view}", None, None, None, f"view {self.view!r} {told}")
+
+
+def verify_views(
+    log: Log,
+    store: StateStore,
+    manifest: Manifest | None,
+    tools: Callable[[], EngineContext],
+    listener: Listener,
+) -> list[ViewCheck]:
+    """Every view that is declared, compared if it is part of the tick; with what it gives beside its rows. A view that is
+    damaged is one that differs, and so is one whose rows are right while what its operators keep is not what was written."""
+    if manifest is None:
+        return [
+            ViewCheck(name, None, "backfilling", _NO_TICK, False, None) for name in sorted(definitions(log))
+        ]
+    found, live = [], []
+    for name, view in sorted(definitions(log).items()):
+        if name in manifest.views and manifest.views[name].status == "live":
+            live += [name, *_beside(manifest, name)]
+            continue
+        state = state_of(log, view, manifest)
+        status = "backfilling" if state is None else state.status
+        ok = False if status == "stopped" else None
+        found.append(ViewCheck(name, ok, status, state.reason if state else None, False, manifest.tick))
+    listener.verifying(live)
+    if live:
+        wrong = damaged(store, manifest)
+        held = partial(view_contents, store, manifest)
+        with closing(PastRelations(log, store, tools(), moment_of(manifest), held)) as past:
+            for name in live:
+                kept = manifest.kept_for(manifest.views[name])
+                told = _difference(store, manifest, past, name) or next(
+                    (wrong[arrangement] for arrangement in kept if arrangement in wrong), None
+                )
+                on_base = name in past.on_base
+                listener.verified(name, told, on_base=on_base)
+                found.append(ViewCheck(name, told is None, "live", told, on_base, manifest.tick))
+    return sorted(found, key=lambda check: check.view)
+
+
+_NO_TICK = "no tick was made yet"
+
+
+def _beside(manifest: Manifest, view: str) -> list[str]:
+    """What a view gives beside its rows."""
+    return [
+        name
+        for name in manifest.views
+        if view_of(name) == view != name and manifest.views[name].record.derived
+    ]
+
+
+def _difference(store: StateStore, manifest: Manifest, past: PastRelations, name: str) -> str | None:
+    try:
+        return held_against(view_contents(store, manifest, name), past, name)
+    except (
+        HeadwaterError
+    ) as error:  # damaged state, a row that fails: found, and the other views are looked at too
+        return str(error.message)

@@ -1,0 +1,83 @@
+"""Late rows that are given back to a view: which those are, and the definition under which they count as in time.
+
+A view says by topic and partition up to which offset late rows were given back. That is a part of what it means, like its
+query: with another such place it is another definition, which is built from the log beside the one that is served.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.catalog.definitions import ViewDefinition
+from headwater.core.errors import UsageError
+from headwater.core.positions import Ends
+from headwater.engine.collections.workload import replaced
+from headwater.log.protocol import Log
+from headwater.state.manifest import ViewState
+
+_PLACE = ["_topic", "_partition", "_offset"]
+
+
+def refuse_untold(view: ViewDefinition) -> None:
+    """UsageError if a view does not tell of late rows: there are none to be seen, and none to be given back."""
+    if view.late is not None:
+        return
+    if view.options.late == "drop":
+        raise UsageError(
+            f"view {view.name!r} drops late rows: they are counted, and neither told of nor given back",
+            hint=f"CREATE OR REPLACE MATERIALIZED VIEW {view.name} WITH (late = 'divert') AS ... tells of all of them",
+            view=view.name,
+        )
+    raise UsageError(
+        f"view {view.name!r} leaves out no late rows: each has changed the result when it came",
+        hint="late = 'divert', or correct_for, leaves out those that come too late",
+        view=view.name,
+    )
+
+
+def refuse_other_definition(log: Log, view: ViewDefinition, state: ViewState | None) -> None:
+    """UsageError if what is served of a view was not made by its present definition, apart from what was given back."""
+    if state is None or state.incarnation == view.incarnation:
+        return
+    served = replaced(log, view, state.incarnation)
+    if served is None or _without(served.definition) != _without(view):
+        raise UsageError(
+            f"view {view.name!r} is to be built anew, and which rows are late then is not known yet",
+            hint="`headwater run --once`, or ws.run(), builds it",
+            view=view.name,
+        )
+
+
+def given_back(log: Log, view: ViewDefinition, late: pa.Table, positions: Ends) -> tuple[ViewDefinition, int]:
+    """The view with its late rows given back, and how many rows of topics that are.
+
+    `late` is `<view>.late` at a tick, and `positions` are those of the view there. What was given back before, and is
+    not in a tick yet, counts no more.
+    """
+    late, rows = with_topic(log, view, late), 0
+    ends = {topic: dict(some) for topic, some in view.replayed.items()}
+    places = late.select(_PLACE).group_by(["_topic", "_partition"]).aggregate([])
+    for place in places.to_pylist():
+        topic, partition = place["_topic"], place["_partition"]
+        of_place = pc.and_(pc.equal(late["_topic"], topic), pc.equal(late["_partition"], partition))
+        offsets = late.filter(of_place)["_offset"]
+        before = ends.get(topic, {}).get(partition, 0)
+        rows += pc.count_distinct(offsets.filter(pc.greater_equal(offsets, before))).as_py()
+        ends.setdefault(topic, {})[partition] = max(before, positions[topic][partition])
+    return (replace(view, replayed=ends) if rows else view), rows
+
+
+def with_topic(log: Log, view: ViewDefinition, late: pa.Table) -> pa.Table:
+    """Late rows with the topic of each: it is told where rows of several can be late, else there is one."""
+    if "_topic" in late.column_names:
+        return late
+    known = log.topics()
+    (topic,) = (t for t in view.reads if t in known and not known[t].key and known[t].time is not None)
+    return late.append_column("_topic", pa.repeat(pa.scalar(topic), late.num_rows))
+
+
+def _without(view: ViewDefinition) -> dict[str, object]:
+    return replace(view, replayed={}).to_document()

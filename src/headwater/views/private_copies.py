@@ -1,0 +1,142 @@
+"""Whose private values the columns of a query are, through every view that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from headwater.catalog.definitions import TopicDefinition, ViewDefinition
+from headwater.engine.collections.dependencies import private_below
+from headwater.engine.collections.workload import Catalog, definitions
+from headwater.engine.dataflow.facets.column_origins import PLAIN, ColumnOrigin, Origins, Subject
+from headwater.engine.dataflow.operators.registry import kind_of
+from headwater.log.protocol import Log
+from headwater.operators import graph as g
+from headwater.plan.relations.metadata_columns import table_topic
+from headwater.plan.time.late_policy import Policy
+from headwater.sql.statements import QueryText
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A column of a query that is made of private values: the column that says whose, None if none provably does."""
+
+    column: str
+    by: str | None
+    subject: str | None
+    """Whose values it has, as a column of a topic; None if they may be of several."""
+
+    @property
+    def why(self) -> str:
+        """Why no column says whose it is."""
+        if self.subject is None:
+            return f"column {self.column!r} may be made of private values of several subjects"
+        return f"column {self.column!r} is made of values that are private by {self.subject}, which is not among the columns"
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        if self.subject is None:
+            return f"leave {self.column} out, or group by the column that says whose values they are"
+        return f"add {self.subject} to the SELECT as it is (and to its GROUP BY), or leave {self.column} out"
+
+
+def copied_by_view(
+    log: Log,
+    catalog: Catalog,
+    view: ViewDefinition,
+    key: Sequence[str] = (),
+    *,
+    instead: ViewDefinition | None = None,
+) -> list[Copied]:
+    """The columns of a view that are made of private values. `key` are those that rather say whose, of several that do; `instead` is
+    a view that is about to take the place of the one of its name."""
+    return _copied(_of_view(log, catalog, view, instead), view.columns.names, key)
+
+
+def copied_by_query(log: Log, catalog: Catalog, query: QueryText, key: Sequence[str] = ()) -> list[Copied]:
+    """The columns of a query that are made of private values; StatementError if it cannot be planned."""
+    plan = catalog.plan(query)
+    return _copied(column_origins(plan.root, _of_sources(log, catalog)), plan.schema.names, key)
+
+
+def _copied(origins: Origins, names: Sequence[str], key: Sequence[str]) -> list[Copied]:
+    folded = {name.lower() for name in key}
+    prefer = [place for place, name in enumerate(names) if name.lower() in folded]
+    found = []
+    for one in private_columns(origins, prefer):
+        known = [f"{s.topic}.{s.column}" for s in one.subjects if s.topic is not None]
+        subject = known[0] if len(known) == len(one.subjects) == 1 else None
+        found.append(Copied(names[one.column], None if one.by is None else names[one.by], subject))
+    return found
+
+
+def _of_view(
+    log: Log, catalog: Catalog, view: ViewDefinition, instead: ViewDefinition | None = None
+) -> Origins:
+    plan = catalog.plan(QueryText(view.query), view.inputs, Policy.of(view))
+    return column_origins(plan.root, _of_sources(log, catalog, instead))
+
+
+def _of_sources(
+    log: Log, catalog: Catalog, instead: ViewDefinition | None = None
+) -> Callable[[g.SourceNode], Origins]:
+    """What is known of the columns of a topic or view, anew for each mention of it."""
+    topics, views = log.topics(), dict(definitions(log))
+    if instead is not None:
+        views[instead.name] = instead
+
+    def of_source(source: g.SourceNode) -> Origins:
+        known: Origins | None = None
+        names: list[str] = []
+        if (topic := topics.get(table_topic(source.name))) is not None:
+            known, names = _of_topic(topic), topic.schema.names
+        elif (view := views.get(source.name)) is not None:
+            known, names = _of_view(log, catalog, view, instead), view.columns.names
+        shown = source.schema.names[: len(source.columns)]
+        if known is not None and shown == [names[c] for c in source.columns if c < len(names)]:
+            return (*(known[c] for c in source.columns), *(PLAIN,) * len(source.hidden))
+        hides = instead is not None or private_below(log, table_topic(source.name)) is not None
+        return (ColumnOrigin(frozenset({Subject()})) if hides else PLAIN,) * len(source.schema)
+
+    return of_source
+
+
+def _of_topic(topic: TopicDefinition) -> Origins:
+    private = dict(topic.private)
+    subjects = {by: Subject(topic.name, by) for by in private.values()}
+    return tuple(
+        ColumnOrigin(frozenset({subjects[private[name]]}))
+        if name in private
+        else ColumnOrigin(tells=frozenset({subjects[name]}))
+        if name in subjects
+        else PLAIN
+        for name in topic.schema.names
+    )
+
+
+def column_origins(node: g.Node, of_source: Callable[[g.SourceNode], Origins]) -> Origins:
+    """What is known of each column that a node gives; `of_source` knows those of a topic or view."""
+    if isinstance(node, g.SourceNode):
+        return of_source(node)
+    return kind_of(node).column_origins(node, [column_origins(child, of_source) for child in node.inputs])
+
+
+@dataclass(frozen=True)
+class Private:
+    """A column that is made of private values: the column that says whose, None if none provably does."""
+
+    column: int
+    by: int | None
+    subjects: tuple[Subject, ...]
+
+
+def private_columns(origins: Origins, prefer: Iterable[int] = ()) -> list[Private]:
+    """The columns that are made of private values, each with its subject's: of several, one of `prefer`."""
+    order = list(dict.fromkeys((*prefer, *range(len(origins)))))
+    found = []
+    for column, origin in enumerate(origins):
+        if origin.of:
+            by = next((c for c in order if not origins[c].of and origin.of <= origins[c].tells), None)
+            found.append(Private(column, by, tuple(origin.of)))
+    return found

@@ -1,0 +1,43 @@
+"""Having views built anew as they are: each is declared once more, and the next tick begins to build it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from headwater.engine.collections import shadow_builds
+from headwater.engine.collections.dependencies import above
+from headwater.engine.collections.retention_holds import hold_from_start
+from headwater.engine.collections.workload import VIEW, definitions, keep_past
+from headwater.log.protocol import Log
+from headwater.state.store import StateStore
+
+
+def renew(log: Log, view: str, *, beside: bool, verify: bool = False) -> list[str]:
+    """Have a view, and those that read it, built anew from the log by the next run; their names, sources first.
+
+    `beside`: what is served goes on until the new version is there and, with `verify`, was compared with its SELECT. Otherwise
+    what is served is not right any more, and goes at once.
+    """
+    views, again = definitions(log), above(log, view)
+    for each in again:
+        entry = log.entries(VIEW)[each]
+        keep_past(log, each, served=beside)
+        hold_from_start(log, views[each].reads)
+        again_as = partial(log.put_entry, VIEW, each, entry.document, expect=entry.sequence)
+        if beside:
+            shadow_builds.declare(log, each, again_as, after=entry.sequence, verify=verify)
+        else:
+            again_as()
+    return again
+
+
+def old(log: Log, store: StateStore, view: str) -> int | None:
+    """The last tick of the version from before a view was built anew, as long as that is kept."""
+    return shadow_builds.old_ticks(log, store.latest()).get(view)
+
+
+def drop_old(log: Log, store: StateStore, view: str) -> int | None:
+    """Keep that version no longer; the last tick that has it."""
+    tick = old(log, store, view)
+    shadow_builds.forget(log, view)
+    return tick

@@ -1,0 +1,408 @@
+"""Running the engine: once until the views have what the log holds, or in the background until told to stop."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Protocol
+
+from headwater.core.clock import Clock
+from headwater.core.errors import (
+    ClosedError,
+    EngineRunningError,
+    FencedError,
+    HeadwaterError,
+    LogTimeoutError,
+)
+from headwater.core.faults import Component
+from headwater.core.parallel import WaitedThread
+from headwater.core.storage import Storage
+from headwater.engine.collections.collections import view_of
+from headwater.engine.collections.engine_context import EngineContext
+from headwater.engine.collections.shadow_builds import BESIDE, due
+from headwater.engine.collections.workload import definitions
+from headwater.engine.metrics.rows_taken import TakenIn
+from headwater.engine.row_errors.rejected_row_counts import RejectedRows, since
+from headwater.engine.tick.listener import Listener
+from headwater.engine.tick.tick_engine import Engine, TickReport
+from headwater.engine.tick.tracing import Tracing, tracing
+from headwater.log.protocol import Log
+from headwater.state.manifest import Manifest
+from headwater.state.ownership import STALE_AFTER_MS, Ownership, alive, claim
+from headwater.state.store import StateStore
+from headwater.verify.shadow_comparison import Comparing, Tries, hold_trials
+from headwater.views.idle_partitions import IdlePartitions
+from headwater.views.pacing import Pace
+
+IDLE_WAIT_MS = 500.0
+"""How long a running engine waits for a commit before it gives its next sign of life."""
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a run did: the last tick, the rows taken in, how long it took, and what was left out."""
+
+    tick: int
+    rows: int
+    """Records of the log that its ticks took in, each once, however many views read it and in however many ticks. A view that
+    is backfilled takes in the records of its topics: those count, unless the same run took them in for another view. Rows that
+    a source rejected are no rows of its topic: they are in `rejected`."""
+    seconds: float
+    ticks: int = 0
+    stopped: Mapping[str, str] = field(default_factory=dict)
+    """Views that have stopped, in this run or before it, with the reason."""
+    errors: Mapping[str, HeadwaterError] = field(default_factory=dict)
+    """What stopped them, where it was an error: the cause of a user's function's is the user's own exception."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """The seconds that each phase of its ticks took; see `headwater.engine.metrics.phases`."""
+    rejected: Sequence[RejectedRows] = ()
+    """The rows that sources, views, sinks and queues left out during this run."""
+    captured: int = 0
+    """The records that sources added to their topics during this run, whether or not a view reads these topics."""
+
+    def and_then(self, more: RunReport) -> RunReport:
+        """The report of two runs, this one and the one that followed."""
+        phases = {
+            name: round(self.phases.get(name, 0.0) + more.phases.get(name, 0.0), 6)
+            for name in dict.fromkeys((*self.phases, *more.phases))
+        }
+        return replace(
+            more,
+            rows=self.rows + more.rows,
+            seconds=self.seconds + more.seconds,
+            ticks=self.ticks + more.ticks,
+            stopped={**self.stopped, **more.stopped},
+            errors={**self.errors, **more.errors},
+            phases=phases,
+        )
+
+
+@dataclass(frozen=True)
+class EngineHost:
+    """What an engine needs of its workspace."""
+
+    log: Log
+    storage: Storage
+    store: StateStore
+    clock: Clock
+    tools: Callable[[], EngineContext]
+    listener: Callable[[], Listener] = Listener
+    stale_after_ms: float = STALE_AFTER_MS
+    keep_ticks: int | None = None
+
+    def claim(self) -> Ownership:
+        """Become the engine of the workspace; EngineRunningError if another is alive."""
+        ownership = claim(self.storage, self.clock, stale_after_ms=self.stale_after_ms)
+        ownership.beat_by_itself()
+        self.component.begin()
+        return ownership
+
+    @cached_property
+    def component(self) -> Component:
+        """The engine as a component that fails or works."""
+        return Component(self.log.faults, "engine", "engine")
+
+    def ended_by(self, error: Exception) -> None:
+        """Report the error that ends an engine. That another engine has taken over, or that the workspace is closed, is no fault."""
+        if not isinstance(error, FencedError | EngineRunningError | ClosedError):
+            self.component.failed(error)
+
+    @cached_property
+    def tracing(self) -> Tracing:
+        """Who is told of ticks, by the variables of the environment."""
+        return tracing(str(self.storage.root), os.environ)
+
+    def close(self) -> None:
+        """Nothing runs any more."""
+        if "tracing" in self.__dict__:
+            self.tracing.close()
+
+    def tick(self, engine: Engine, rows_max: int | None) -> TickReport | None:
+        """A tick of an engine, traced."""
+        began = self.clock.now_us()
+        try:
+            report = engine.tick(rows_max)
+        except Exception as error:
+            self.tracing.failed(began, error, engine.watch)
+            raise
+        self.component.works()
+        if report is not None:
+            self.tracing.ticked(began, report, engine.watch)
+        return report
+
+
+def run(room: EngineHost, tick_rows: int | None = None) -> RunReport:
+    """Bring every view up to what the log holds now. Beside a running engine: wait until that one has got there."""
+    started = room.clock.steady_ms()
+    target, caught_up = room.log.sequence(), _caught_up(room)
+    while True:
+        try:
+            ownership = room.claim()
+            break
+        except EngineRunningError:
+            if (reached := wait_for(room, caught_up, None)) is not None:
+                return RunReport(reached.tick, 0, (room.clock.steady_ms() - started) / 1000)
+    with ownership:
+        try:
+            engine, done = _run_to(room, ownership, target, tick_rows)
+        except Exception as error:
+            room.ended_by(error)
+            raise
+    return done.report(engine.manifest, (room.clock.steady_ms() - started) / 1000)
+
+
+def _run_to(
+    room: EngineHost, ownership: Ownership, target: int, tick_rows: int | None
+) -> tuple[Engine, _Done]:
+    """Make ticks until every view has the commit `target` of the log."""
+    engine = Engine(room.log, room.store, ownership, room.tools().catalog, room.clock, room.keep_ticks)
+    done, tries = _Done(room.log), Tries()
+    while True:
+        while (report := room.tick(engine, tick_rows)) is not None:
+            done.add(report)
+            assert engine.manifest is not None
+            listener = room.listener()
+            listener.ticked(report, engine.manifest)
+            if listener.enough or (engine.manifest.sequence >= target and engine.settled()):
+                break
+        if room.listener().enough or not _compare(room, engine.manifest, tries):
+            break
+    engine.finish()
+    return engine, done
+
+
+def _compare(room: EngineHost, manifest: Manifest | None, tries: Tries) -> bool:
+    """Compare the views that were built anew and have caught up; whether there were some, so that a tick has more to do."""
+    listener = room.listener()
+    listener.verifying(list(due(room.log, manifest)))
+
+    def told(view: str, difference: str | None, on_base: bool) -> None:
+        listener.verified(view, difference, on_base=on_base)
+
+    return hold_trials(room.log, room.store, manifest, room.tools, told, tries)
+
+
+class _Done:
+    """What the ticks of a run have done so far."""
+
+    def __init__(self, log: Log) -> None:
+        self._ticks = 0
+        self._taken = TakenIn(log)
+        self._stopped: dict[str, str] = {}
+        self._errors: dict[str, HeadwaterError] = {}
+        self._phases: dict[str, float] = {}
+
+    def add(self, tick: TickReport) -> None:
+        """One more."""
+        self._taken.add(tick.reads)
+        self._ticks += 1
+        self._stopped |= tick.stopped
+        self._errors |= tick.errors
+        for name, seconds in tick.phases.items():
+            self._phases[name] = self._phases.get(name, 0.0) + seconds
+
+    def report(self, manifest: Manifest | None, seconds: float) -> RunReport:
+        """All of them, the last of which is in the manifest."""
+        tick = manifest.tick if manifest else 0
+        stopped = {**still_stopped(manifest), **self._stopped}
+        phases = {name: round(spent, 6) for name, spent in self._phases.items()}
+        return RunReport(tick, self._taken.rows, seconds, self._ticks, stopped, self._errors, phases)
+
+
+def still_stopped(manifest: Manifest | None) -> dict[str, str]:
+    """The views that are stopped at a tick, with the reason."""
+    states = manifest.views.values() if manifest is not None else ()
+    return {s.name: s.reason or "" for s in states if s.status == "stopped" and view_of(s.name) == s.name}
+
+
+def _caught_up(room: EngineHost) -> Callable[[Manifest], bool]:
+    """Whether a tick has every view that is there now, at what the log holds now.
+
+    Asked by positions: the log's last commit may be of a kind that no tick takes in.
+    """
+    views = definitions(room.log)
+    read = {name for view in views.values() for name in view.reads}
+    _, ends = room.log.cut(sorted(read & set(room.log.topics())))
+
+    def reached(manifest: Manifest) -> bool:
+        for name in views.keys() & definitions(room.log).keys():
+            state, wanted = manifest.views.get(name), views[name].incarnation
+            beside = manifest.views.get(f"{name}{BESIDE}")
+            if beside is not None and beside.status == "stopped" and beside.incarnation >= wanted:
+                continue  # it is not going to take the place of the other
+            if state is None or state.incarnation < wanted or state.status == "backfilling":
+                return False
+        live = (v.positions for v in manifest.views.values() if v.status == "live")
+        return all(
+            parts.get(p, 0) >= end
+            for positions in live
+            for topic, parts in positions.items()
+            for p, end in ends.get(topic, {}).items()
+        )
+
+    return reached
+
+
+def wait_for(
+    room: EngineHost, reached: Callable[[Manifest], bool], timeout_ms: float | None
+) -> Manifest | None:
+    """Wait for another engine to commit a tick of which `reached` is true; None if it ends, or freezes, before that."""
+    deadline = None if timeout_ms is None else room.clock.steady_ms() + timeout_ms
+    while True:
+        latest = room.store.latest()
+        if latest is not None and reached(latest):
+            return latest
+        if alive(room.storage, room.clock, stale_after_ms=room.stale_after_ms) is None:
+            return None
+        if deadline is not None and room.clock.steady_ms() > deadline:
+            raise LogTimeoutError(
+                f"the running engine did not get there within {timeout_ms:.0f} ms",
+                hint="`headwater status` says how far it is behind",
+            )
+        threading.Event().wait(0.01)
+
+
+class EngineCompanions(Protocol):
+    """What an engine keeps going beside itself: what fills topics, and what follows views."""
+
+    def look(self) -> None:
+        """Start what is declared and not at work. Called again and again."""
+        ...
+
+    def stop_sources(self) -> None:
+        """Nothing more comes in."""
+        ...
+
+    def stop_sinks(self) -> None:
+        """Nothing more goes out."""
+        ...
+
+    def rejected(self) -> Sequence[RejectedRows]:
+        """The rows that were left out so far."""
+        ...
+
+
+class Runner:
+    """An engine that keeps going in a thread of its own. Made by `ws.start()`; a context manager that stops it."""
+
+    def __init__(
+        self,
+        room: EngineHost,
+        pace: Pace,
+        tick_rows: int | None,
+        ownership: Ownership | None = None,
+        beside: EngineCompanions | None = None,
+    ) -> None:
+        self._room = room
+        self._pace = pace
+        self._tick_rows = tick_rows
+        self._beside = beside
+        self._beside_turn = threading.Lock()
+        self._stop = threading.Event()
+        self._started_ms = room.clock.steady_ms()
+        self._done = _Done(room.log)
+        self._rejected = () if beside is None else beside.rejected()
+        self._silence = IdlePartitions(room.log, room.clock)
+        self._error: BaseException | None = None
+        self._listening = Component(room.log.faults, "background", "listener of ticks")
+        self._comparing = Comparing(room.log, partial(_compare, room))
+        self._ownership = room.claim() if ownership is None else ownership
+        try:
+            catalog = room.tools().catalog
+            self._engine = Engine(
+                room.log,
+                room.store,
+                self._ownership,
+                catalog,
+                room.clock,
+                room.keep_ticks,
+                in_background=True,
+            )
+        except BaseException as error:
+            self._ownership.release()
+            if isinstance(error, Exception):
+                room.ended_by(error)
+            raise
+        self._thread = WaitedThread(self._loop, "headwater-engine")
+        self._thread.start()
+
+    def stop(self) -> RunReport:
+        """Stop after the tick under way, and say what was done. Raises what ended the engine, if something did."""
+        with self._beside_turn:  # whoever looks later sees that it is over, and starts nothing again
+            self._stop.set()
+        if self._beside is not None:
+            self._beside.stop_sources()
+        self._thread.join()
+        if self._beside is not None:
+            self._beside.stop_sinks()
+        self._room.tracing.flush()
+        if self._error is not None:
+            raise self._error
+        seconds = (self._room.clock.steady_ms() - self._started_ms) / 1000
+        report = self._done.report(self._engine.manifest, seconds)
+        rejected = () if self._beside is None else since(self._rejected, self._beside.rejected())
+        return replace(report, rejected=rejected)
+
+    @property
+    def running(self) -> bool:
+        """Whether it still goes on."""
+        return self._thread.is_alive()
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error has ended it, which `stop` raises."""
+        return self._error is not None
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _loop(self) -> None:
+        try:
+            with self._ownership:
+                while not self._stop.is_set():
+                    self._turn()
+                self._engine.finish()
+        except Exception as error:  # noqa: BLE001 - whatever it is, `stop` raises it where it is seen
+            self._room.ended_by(error)
+            self._error = error
+        finally:
+            self._comparing.close()
+            self._engine.close()
+
+    def _tell(self, report: TickReport, manifest: Manifest) -> None:
+        """Tell the listener of a tick. A listener that fails is reported and does not end the engine."""
+        try:
+            self._room.listener().ticked(report, manifest)
+        except Exception as error:  # noqa: BLE001 - the listener is the user's
+            self._listening.failed(error, "the engine goes on; mend `ticked` of the listener")
+        else:
+            self._listening.works()
+
+    def _turn(self) -> None:
+        began = self._room.clock.steady_ms()
+        self._silence.look()
+        if self._beside is not None:
+            with self._beside_turn:
+                if not self._stop.is_set():
+                    self._beside.look()
+        seen = self._room.log.sequence()
+        report = self._room.tick(self._engine, self._tick_rows)
+        self._comparing.look(self._engine.manifest)
+        if report is None:
+            self._ownership.beat()
+            self._room.log.wait_commit(seen, IDLE_WAIT_MS)
+            return
+        self._done.add(report)
+        assert self._engine.manifest is not None
+        self._tell(report, self._engine.manifest)
+        behind = self._engine.manifest.sequence < seen or not self._engine.settled()
+        cost_ms = self._room.clock.steady_ms() - began
+        rest_ms = self._pace.rest_ms(cost_ms, report.rows, behind=behind)
+        if rest_ms > 0:
+            self._stop.wait(rest_ms / 1_000)

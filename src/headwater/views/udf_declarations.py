@@ -1,0 +1,210 @@
+"""Users' functions and folds declared on a workspace, and what that does to the views that use them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.catalog.definitions import ViewDefinition, define_view
+from headwater.core.errors import HeadwaterError, UsageError, ViewExistsError
+from headwater.core.types import format_type
+from headwater.engine.collections.engine_context import EngineContext
+from headwater.engine.collections.retention_holds import hold_from_start
+from headwater.engine.collections.workload import VIEW, definitions, in_order, keep_past, unread
+from headwater.log.protocol import Log
+from headwater.plan.time.late_policy import Policy
+from headwater.sql.statements import QueryText
+from headwater.state.manifest import Manifest
+from headwater.udf.folds import FoldCode, FoldDefinition, check_columns, check_topic, graph, parse_fold
+from headwater.udf.udf_calls import BoundFunction, Misfit, complete, fitted
+from headwater.udf.udf_definitions import FunctionDefinition, define, names_in
+from headwater.udf.udf_registry import Functions
+from headwater.udf.udf_states import AggregateCode
+
+
+class Declarations:
+    """Declares functions, for one workspace. A declaration that the log has already writes nothing."""
+
+    def __init__(self, log: Log, functions: Functions, tools: Callable[[], EngineContext]) -> None:
+        self._log = log
+        self._functions = functions
+        self._tools = tools
+
+    def function(self, name: str, code: Any, returns: Any, per_row: bool, version: Any) -> list[str]:
+        """Declare a scalar function; gives the views to be built anew, as every method here does."""
+        definition = define("scalar", name, returns, version)
+        _callable(definition.name, "fn", code)
+        return self._declared(definition, BoundFunction(definition.name, code, definition.returns, per_row))
+
+    def table_function(self, name: str, code: Any, returns: Any, per_row: bool, version: Any) -> list[str]:
+        """Declare a table function."""
+        definition = define("table", name, returns, version)
+        _callable(definition.name, "fn", code)
+        return self._declared(definition, BoundFunction(definition.name, code, definition.returns, per_row))
+
+    def aggregate(
+        self, name: str, parts: dict[str, Any], state: Any, returns: Any, version: Any
+    ) -> list[str]:
+        """Declare an aggregate; `parts` are zero, add, merge, remove and result."""
+        kept = returns if state is None else state
+        definition = define(
+            "aggregate", name, returns, version, state=kept, removes=parts["remove"] is not None
+        )
+        for part in ("add", "merge", "remove", "result"):
+            if parts[part] is not None or part in ("add", "merge"):
+                _callable(definition.name, part, parts[part])
+        if parts["result"] is None and definition.state != definition.returns:
+            raise UsageError(
+                f"function {definition.name!r} returns another type than its state, and has no result=",
+                hint="result=lambda state: ... makes the value of a state",
+            )
+        assert definition.state is not None
+        zero = _zero(definition.name, parts["zero"], definition.state)
+        code = AggregateCode(
+            definition.name,
+            definition.state,
+            definition.returns,
+            zero,
+            parts["add"],
+            parts["merge"],
+            parts["remove"],
+            parts["result"],
+        )
+        return self._declared(definition, code)
+
+    def fold(
+        self,
+        name: str,
+        topic: str,
+        key: Sequence[str],
+        zero: Any,
+        step: Any,
+        returns: Any,
+        per_row: bool,
+        version: Any,
+    ) -> list[str]:
+        """Declare a fold, and create its view, or replace one that differs."""
+        definition = define("fold", name, returns, version)
+        _callable(definition.name, "step", step)
+        source = self._log.topic(topic)
+        for lost in unread(source):  # it would get whole records
+            raise lost.error(source.name)
+        check_topic(source, key)
+        check_columns(definition.name, key, definition.returns)
+        begin = _zero(definition.name, zero, definition.returns)
+        fold = FoldDefinition(source.name, tuple(key), definition.name)
+        _, shown = graph(fold, source.schema, definition, self._functions)
+        inputs = {source.name: tuple(source.schema.names)}
+        made = define_view(definition.name, fold.text, shown, inputs=inputs)
+        code = FoldCode(definition.name, definition.returns, begin, step, per_row)
+        return self._fold_view(made, definition, code)
+
+    def _fold_view(self, made: ViewDefinition, definition: FunctionDefinition, code: FoldCode) -> list[str]:
+        existing = self._log.entries(VIEW).get(made.name)
+        if existing is not None:
+            then = ViewDefinition.from_document(existing.document)
+            if parse_fold(then.query) is None:
+                raise ViewExistsError(
+                    f"view {then.name!r} is there already and is no fold",
+                    hint="give the fold another name, or DROP VIEW first",
+                    view=then.name,
+                    same=False,
+                )
+            if then.query == made.query:
+                made = dataclasses.replace(made, inputs=then.inputs)
+            if existing.document == made.to_document():
+                return self._declared(definition, code)
+            keep_past(self._log, existing.name, served=False)
+        hold_from_start(self._log, made.reads)
+        replaced = self._functions.declare(definition, code)
+        entry = self._log.put_entry(
+            VIEW, made.name, made.to_document(), expect=None if existing is None else existing.sequence
+        )
+        try:
+            self._retype({made.name})
+        except HeadwaterError as error:
+            assert existing is not None  # nothing reads a view that was not there
+            if replaced is not None:
+                self._functions.restore(replaced)
+            self._log.put_entry(VIEW, made.name, existing.document, expect=entry.sequence)
+            raise _not_standing(definition, error) from error
+        return [] if existing is None else [made.name]
+
+    def _declared(self, definition: FunctionDefinition, code: Any) -> list[str]:
+        replaced = self._functions.declare(definition, code)
+        if replaced is None:
+            return []
+        users = {v.name for v in definitions(self._log).values() if _uses(v, definition)}
+        if replaced.returns != definition.returns:
+            try:
+                self._retype(users)
+            except HeadwaterError as error:
+                self._functions.restore(replaced)
+                raise _not_standing(definition, error) from error
+        return sorted(users)
+
+    def _retype(self, changed: set[str]) -> None:
+        """Give some views, and those above them, the columns that they have from now on. StatementError if one of them
+        cannot be kept then, and all are left as they were."""
+        done: list[ViewDefinition] = []
+        for view in in_order(definitions(self._log)):
+            if not changed & {view.name, *view.reads} or parse_fold(view.query) is not None:
+                continue
+            changed.add(view.name)
+            try:
+                planned = (
+                    self._tools().catalog.plan(QueryText(view.query), view.inputs, Policy.of(view)).schema
+                )
+            except HeadwaterError:
+                for each in done:
+                    self._put(each)
+                raise
+            columns = pa.schema([f.with_name(n) for f, n in zip(planned, view.columns.names, strict=True)])
+            if columns != view.columns:
+                keep_past(self._log, view.name, served=False)
+                self._put(dataclasses.replace(view, columns=columns))
+                done.append(view)
+
+    def _put(self, view: ViewDefinition) -> None:
+        entry = self._log.entries(VIEW)[view.name]
+        self._log.put_entry(VIEW, view.name, view.to_document(), expect=entry.sequence)
+
+
+def _uses(view: ViewDefinition, definition: FunctionDefinition) -> bool:
+    return definition.name.lower() in names_in(view.query)
+
+
+def _not_standing(definition: FunctionDefinition, error: HeadwaterError) -> UsageError:
+    return UsageError(
+        f"function {definition.name!r} cannot return {format_type(definition.returns)}: a view would not stand",
+        detail=error.message,
+        hint="drop or replace the view first, or give the function another name",
+    )
+
+
+def stopped_for(manifest: Manifest | None, functions: Iterable[str]) -> list[str]:
+    """The views that are stopped because a process had no code for one of these functions."""
+    if manifest is None:
+        return []
+    reasons = tuple(f"function {name!r} is ".lower() for name in functions)
+    stopped = (v for v in manifest.views.values() if v.status == "stopped" and v.reason is not None)
+    return [v.name for v in stopped if str(v.reason).lower().startswith(reasons)]
+
+
+def _callable(name: str, what: str, code: Any) -> None:
+    if not callable(code):
+        raise UsageError(f"{what} of {name!r} is a function to call, not {code!r}")
+
+
+def _zero(name: str, value: Any, kind: pa.DataType) -> pa.Array:
+    """The zero of a state; what it is called for is settled once."""
+    given = value() if callable(value) else value
+    try:
+        if pa.types.is_struct(kind) and given is not None:
+            given = complete(given, kind)
+        return fitted([given], kind, 1)
+    except Misfit:
+        raise UsageError(f"zero of {name!r} is {given!r}, which is not {format_type(kind)}") from None

@@ -1,0 +1,270 @@
+"""Declaration of views: created, replaced, dropped, and built anew because of something else that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from headwater.catalog.definitions import TopicDefinition, ViewDefinition, view_options
+from headwater.core.errors import HeadwaterError, UsageError, ViewExistsError
+from headwater.engine.collections.collections import view_of
+from headwater.engine.collections.retention_holds import HOLD, beginning, hold_from_start, removed
+from headwater.engine.collections.version_table import readable_versions
+from headwater.engine.collections.workload import VIEW, definitions, derived_of, keep_past
+from headwater.engine.row_errors.late_rows import LATE_NAME, late_schema, tells
+from headwater.plan.relations.metadata_columns import versions_of
+from headwater.plan.time.late_policy import Policy
+from headwater.serving.name_hints import names_hinted
+from headwater.serving.query import not_run_yet
+from headwater.sql import statements as s
+from headwater.sql.system_time import may_read_versions
+from headwater.state.view_reader import view_contents
+from headwater.udf.udf_registry import Functions
+from headwater.views.explain_view import begins_late
+from headwater.views.late_replay import given_back, refuse_other_definition, refuse_untold
+from headwater.views.rebuild import drop_old, old, renew
+from headwater.views.runner import EngineHost
+from headwater.views.state_growth import BOUNDED, extents, refuse_growth, refuse_growth_above
+from headwater.views.udf_declarations import Declarations, stopped_for
+from headwater.views.view_names import ViewNames, view_not_found
+
+
+class ViewDeclarations:
+    """Declares views. What is declared here is built by the next run."""
+
+    def __init__(self, room: EngineHost, functions: Functions, names: ViewNames) -> None:
+        self._log = room.log
+        self._store = room.store
+        self._tools = room.tools
+        self._listener = room.listener
+        self._functions = functions
+        self._names = names
+        self._udf_declarations = Declarations(room.log, functions, room.tools)
+
+    def create(self, statement: s.CreateView) -> None:
+        """CREATE MATERIALIZED VIEW: planned and refused here, built by the next run."""
+        existing = self._log.entries(VIEW).get(statement.name)
+        if existing is not None and statement.if_not_exists:
+            return
+        made = self.define(statement)
+        if existing is not None:
+            then = ViewDefinition.from_document(existing.document)
+            same = replace(then, replayed={}).to_document() == made.to_document()
+            if statement.or_replace:
+                if same:
+                    return
+                self._refuse_breaking(made)
+                self._refuse_losing([made.name], f"view {made.name!r} cannot be replaced")
+            else:
+                raise _exists(then, made, same)
+        hold_from_start(self._log, made.reads)
+        if existing is not None:
+            keep_past(self._log, existing.name, served=True)
+        expect = existing.sequence if existing is not None else None
+        self._log.put_entry(VIEW, made.name, made.to_document(), expect=expect)
+        where = begins_late({t: beginning(self._log, t) for t in made.reads if t in self._log.topics()})
+        if where is not None:
+            self._listener().began_late(made.name, where)
+
+    def define(self, statement: s.CreateView) -> ViewDefinition:
+        """The definition that a statement makes; StatementError if its query cannot be kept."""
+        self._functions.require(statement.query.text)
+        catalog = self._tools().catalog
+        options = view_options(s.resolve(statement.options))
+        with names_hinted(self._log):
+            plan = catalog.plan(statement.query, policy=Policy(options, statement.emit_on_close))
+        late = late_schema(plan.late) if tells(options.late, options.correct_for_us) else None
+        made = statement.definition(plan.schema, plan.inputs, late=late)
+        if made.options.state == BOUNDED:
+            refuse_growth(plan, extents(catalog.units(), self._log.topics()))
+        if made.name in definitions(self._log):
+            self._refuse_cycle(made)
+            refuse_growth_above(made.name, plan, catalog.units(), self._log.topics())
+        self._listener().warned(made.name, plan.warnings)
+        return made
+
+    def drop(self, statement: s.DropView) -> None:
+        """DROP VIEW: refused while another view reads it, unless CASCADE."""
+        views = definitions(self._log)
+        name = next((n for n in views if n.lower() == statement.name.lower()), None)
+        if name is None:
+            if statement.if_exists:
+                return
+            raise view_not_found(statement.name, views, self._log.topics(), topic_hint="DROP TOPIC {}")
+        self.drop_readers(name, statement.cascade, "view")
+        keep_past(self._log, name, served=False)
+        self._log.drop_entry(VIEW, name)
+        self._release()
+
+    def drop_readers(self, name: str, cascade: bool, what: str) -> None:
+        """Drop the views that read a topic or view, or refuse to."""
+        readers = [v.name for v in definitions(self._log).values() if name in map(view_of, v.reads)]
+        if readers and not cascade:
+            raise UsageError(
+                f"{what} {name!r} cannot be dropped: it is read by {', '.join(readers)}",
+                hint=f"drop what reads it first, or DROP {what.upper()} {name} CASCADE",
+            )
+        for reader in readers:
+            if reader in definitions(self._log):
+                self.drop(s.DropView(reader, if_exists=True, cascade=True))
+
+    def declare(self, name: str, declare: Callable[[Declarations], list[str]]) -> None:
+        """Declare a user's function; views that it changes, or that stopped for want of it, are built anew by the next
+        run."""
+        for view in declare(self._udf_declarations):
+            renew(self._log, view, beside=False)
+        self.resume([name])
+
+    def resume(self, functions: Sequence[str]) -> None:
+        """Have the views that stopped for want of a function built anew."""
+        if not functions:
+            return
+        views = definitions(self._log)
+        for view in stopped_for(self._store.latest_whole(), functions):
+            if view in views:
+                renew(self._log, view, beside=False)
+
+    def hold(self, topic: str) -> None:
+        """Keep every record of a topic that views read until the next tick lets go of it: what is removed from then on
+        may be another matter than it was."""
+        name = self._log.topic(topic).name
+        if any(name in view.reads for view in definitions(self._log).values()):
+            hold_from_start(self._log, [name])
+
+    def refuse_losing_versions(self, changed: TopicDefinition) -> None:
+        """Refuse other options of a topic with which versions could be lost that views read."""
+        if (refusal := readable_versions(changed).refusal) is None:
+            return
+        for view in definitions(self._log).values():
+            if changed.name not in view.reads or not may_read_versions(view.query):
+                continue
+            if (
+                versions_of(changed.name)
+                in self._tools().catalog.plan(s.QueryText(view.query), view.inputs).reads
+            ):
+                raise UsageError(
+                    f"topic {changed.name!r} cannot be altered so: view {view.name!r} reads versions of its rows",
+                    detail=refusal[0],
+                    hint="set versions_for = '...' to how long they are to be kept, together with cleanup",
+                    topic=changed.name,
+                    view=view.name,
+                )
+
+    def widen(self, now: TopicDefinition, wider: TopicDefinition, alter: Callable[[], None]) -> None:
+        """Have a topic altered so that columns are wider, and the views that use them built anew, beside."""
+        changed = self._tools().catalog.widened(wider)
+        self._refuse_losing(changed, f"topic {now.name!r} cannot be altered so")
+        for name, view in changed.items():
+            columns = view.inputs.get(now.name)
+            types = {now.name: pa.schema([now.schema.field(c) for c in columns])} if columns else {}
+            keep_past(self._log, name, served=True, types=types)
+        alter()
+        for name, view in changed.items():
+            hold_from_start(self._log, view.reads)
+            entry = self._log.entries(VIEW)[name]
+            self._log.put_entry(VIEW, name, view.to_document(), expect=entry.sequence)
+
+    def rebuild(self, name: str, *, verify: bool = True) -> list[str]:
+        """Have a view, and those that read it, built anew by the next run, beside what is served; their names."""
+        return renew(self._log, self._names.spelled(name), beside=True, verify=verify)
+
+    def old(self, name: str, *, drop: bool = False) -> int | None:
+        """The last tick of the version from before a view was built anew, as long as that is kept: not after `drop`."""
+        return (drop_old if drop else old)(self._log, self._store, self._names.spelled(name))
+
+    def replay_late(self, name: str) -> int:
+        """Give the late rows of a view back to it; how many. The next run builds it from the log, beside what is served."""
+        view, manifest = self._names.describe(name), self._store.latest()
+        refuse_untold(view)
+        if manifest is None:
+            raise not_run_yet(view.name)
+        refuse_other_definition(self._log, view, manifest.views.get(view.name))
+        late = view_contents(self._store, manifest, f"{view.name}.{LATE_NAME}")
+        again, rows = given_back(self._log, view, late, manifest.views[view.name].positions)
+        if rows:
+            self._refuse_losing([view.name], f"late rows of view {view.name!r} cannot be given back")
+            hold_from_start(self._log, view.reads)
+            keep_past(self._log, view.name, served=True)
+            self._log.put_entry(VIEW, view.name, again.to_document(), expect=view.incarnation)
+        return rows
+
+    def _refuse_cycle(self, made: ViewDefinition) -> None:
+        views = definitions(self._log)
+        left, seen = list(made.reads), set()
+        while left:
+            name = view_of(left.pop())
+            if name == made.name:
+                raise UsageError(f"view {made.name!r} would read itself")
+            if name in views and name not in seen:
+                seen.add(name)
+                left += views[name].reads
+
+    def _refuse_breaking(self, made: ViewDefinition) -> None:
+        """Views that read this one must go on meaning what they mean."""
+        for reader in definitions(self._log).values():
+            gone = [
+                n for n in reader.reads if view_of(n) == made.name and n not in (made.name, *derived_of(made))
+            ]
+            if gone:
+                raise UsageError(
+                    f"view {made.name!r} cannot be replaced so: {reader.name} reads {gone[0]}, which it would not have",
+                    hint=f"DROP VIEW {reader.name} first, or keep the option that diverts rows to it",
+                    view=made.name,
+                    reader=reader.name,
+                )
+            if made.name not in reader.reads:
+                continue
+            try:
+                plan = self._tools().catalog.plan_with(reader, made)
+                told = (
+                    None if plan.schema.types == reader.columns.types else "would have columns of other types"
+                )
+            except HeadwaterError as error:
+                told = f"would not work any more: {error.message}"
+            if told is not None:
+                raise UsageError(
+                    f"view {made.name!r} cannot be replaced so: {reader.name}, which reads it, {told}",
+                    hint=f"DROP VIEW {reader.name} first, or make the new one under another name",
+                    view=made.name,
+                    reader=reader.name,
+                )
+
+    def _refuse_losing(self, views: Iterable[str], what: str) -> None:
+        """Refuse to build views anew that would not be the same: records are gone, and they would mean another thing
+        than their base."""
+        latest = self._store.latest_whole()
+        for name in views:
+            state = latest.views.get(name) if latest is not None else None
+            if state is not None and state.status == "live" and removed(self._log, state.record.begins):
+                raise UsageError(
+                    f"{what}: records that view {name!r} was made from were removed, and it cannot be made anew",
+                    hint=f"DROP VIEW {name} first; it can be created again, from the records that are left",
+                    view=name,
+                )
+
+    def _release(self) -> None:
+        read = {name for v in definitions(self._log).values() for name in v.reads}
+        for cursor in self._log.cursors():
+            if cursor.name == HOLD and cursor.topic not in read:
+                self._log.drop_cursor(cursor.topic, HOLD)
+                # someone may have declared a view over it meanwhile
+                again = [v.reads for v in definitions(self._log).values() if cursor.topic in v.reads]
+                if again:
+                    hold_from_start(self._log, [cursor.topic])
+
+
+def _exists(then: ViewDefinition, made: ViewDefinition, same: bool) -> ViewExistsError:
+    import difflib
+
+    lines = list(
+        difflib.unified_diff(then.to_sql().splitlines(), made.to_sql().splitlines(), lineterm="", n=1)
+    )[2:]
+    return ViewExistsError(
+        f"view {then.name!r} is there already and " + ("is the same" if same else "differs"),
+        detail=None if same else "- is there, + is asked for\n    " + "\n    ".join(lines),
+        hint=f"CREATE OR REPLACE {made.to_sql().split()[1]} {made.to_sql().split()[2]} {then.name} builds it anew",
+        view=then.name,
+        same=same,
+    )

@@ -1,0 +1,161 @@
+"""The views of a workspace: what they are declared, run, read and reported by."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from headwater.core.clock import Clock
+from headwater.core.errors import EngineRunningError
+from headwater.core.positions import Receipt
+from headwater.core.storage import Storage
+from headwater.engine.collections.engine_context import EngineContext
+from headwater.engine.collections.retention_holds import let_go
+from headwater.engine.collections.workload import definitions
+from headwater.engine.tick.listener import Listener
+from headwater.log.commit_history import check_commit
+from headwater.log.protocol import Log
+from headwater.serving.follow import Arrivals
+from headwater.spark.spark_session import ui_address
+from headwater.state.base_ticks import Bases
+from headwater.state.manifest import Manifest
+from headwater.state.ownership import Owner, Ownership, owner
+from headwater.state.store import StateStore
+from headwater.udf.udf_registry import Functions
+from headwater.views.pacing import Pace
+from headwater.views.runner import EngineCompanions, EngineHost, Runner, RunReport, run, wait_for
+from headwater.views.view_declarations import ViewDeclarations
+from headwater.views.view_names import ViewNames
+from headwater.views.view_reads import ViewReads
+from headwater.views.view_reports import ViewReports
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Views:
+    """Everything about views. Spark starts when something first needs it: a CREATE, a run, a query it must answer."""
+
+    def __init__(
+        self,
+        log: Log,
+        storage: Storage,
+        clock: Clock,
+        spark: SparkSession | None = None,
+        keep_ticks: int | None = None,
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._given = spark
+        self._made: EngineContext | None = None
+        self.functions = Functions(log)
+        self._guard = threading.RLock()
+        self.store = StateStore(storage, clock)
+        self.listener = Listener()
+        self.arrivals = Arrivals(storage)
+        self._room = EngineHost(
+            log, storage, self.store, clock, self.tools, lambda: self.listener, keep_ticks=keep_ticks
+        )
+        self._runners: list[Runner] = []
+        self.names = ViewNames(log)
+        self.declarations = ViewDeclarations(self._room, self.functions, self.names)
+        self.reads = ViewReads(self._room, self.names, self.arrivals, self.reach, spark)
+        self.reports = ViewReports(self._room, self.names, self.reads)
+
+    def tools(self) -> EngineContext:
+        """Spark and what works in it, started if it is not up."""
+        with self._guard:
+            if self._made is None:
+                with self.listener.starting_spark():
+                    self._made = EngineContext(self._log, self._given, self.functions)
+            return self._made
+
+    def close(self) -> None:
+        """Stop what still runs."""
+        for runner in self._runners:
+            if runner.running:
+                runner.stop()
+        self._runners.clear()
+        self._room.close()
+        self.arrivals.close()
+
+    def run(self, tick_rows: int | None = None) -> RunReport:
+        """Bring every view up to what the log holds now."""
+        if self.engine() is None:
+            self.declarations.resume(self.functions.here())
+        return run(self._room, tick_rows)
+
+    def claim(self) -> Ownership:
+        """Become the engine of the workspace before there is anything to run, such as Spark; EngineRunningError if another
+        is. For `start`, or to be released."""
+        return self._room.claim()
+
+    def start(
+        self,
+        pace: Pace,
+        tick_rows: int | None,
+        ownership: Ownership | None = None,
+        beside: EngineCompanions | None = None,
+    ) -> Runner:
+        """Keep every view up to date in the background; `ownership` is the workspace's, if it was claimed already."""
+        if ownership is not None or self.engine() is None:
+            self.declarations.resume(self.functions.here())
+        runner = Runner(self._room, pace, tick_rows, ownership, beside)
+        self._runners.append(runner)
+        return runner
+
+    def let_go(self) -> None:
+        """Let the log remove what every view has read. Beside a running engine nothing is done: it sees to it itself."""
+        with suppress(EngineRunningError), self._room.claim():
+            latest = self.store.latest_whole()
+            if latest is not None:
+                let_go(self._log, Bases(self.store.storage), latest, self._clock)
+
+    def drop_state(self) -> None:
+        """Remove what views keep, at once, because something was forgotten that it may hold: the next run makes them anew.
+        EngineRunningError beside a running engine."""
+        from headwater.engine.deletion.rebuild_after_delete import drop_state
+
+        with self._room.claim():
+            drop_state(self.store, Bases(self.store.storage))
+
+    def engine(self) -> Owner | None:
+        """Who runs an engine on this workspace; None if nobody does."""
+        return owner(self._room.storage)
+
+    def has_failed(self) -> bool:
+        """Whether an error has ended the engine that was started here last."""
+        return bool(self._runners) and self._runners[-1].failed
+
+    def start_spark(self) -> str | None:
+        """Start Spark now, if it is not up, rather than at first need; the address of its own pages, if it has some."""
+        return ui_address(self.tools().spark)
+
+    def reach(self, receipt: Receipt, timeout_ms: float) -> None:
+        """Wait until the views have seen an append; without an engine that is brought about."""
+        reached = self.reached(receipt)
+        latest = self.store.latest()
+        if latest is not None and reached(latest):
+            return
+        if owner(self._room.storage) is not None and wait_for(self._room, reached, timeout_ms) is not None:
+            return
+        self.run()
+
+    def reached(self, receipt: Receipt) -> Callable[[Manifest], bool]:
+        """Whether a tick has seen an append, as a question to its manifest. OtherHistoryError if the append is none of this log."""
+        check_commit(self._log, receipt.commit)
+        views = definitions(self._log).values()
+        readers = {t: {v.name for v in views if t in v.reads} for t in receipt.positions}
+
+        def reached(manifest: Manifest) -> bool:
+            stopped = {name for name, view in manifest.views.items() if view.status == "stopped"}
+            return all(
+                manifest.positions.get(t, {}).get(p, -1) >= end
+                for t, parts in receipt.positions.items()
+                if readers[t] - stopped  # those that stand still will never get there
+                for p, (_, end) in parts.items()
+            )
+
+        return reached

@@ -1,0 +1,194 @@
+"""The door of the server: who may come in, by which name, from which page; and what leaves when something fails.
+
+Pure ASGI, around all routes. A request that calls the server by a foreign name is refused, so that a web page cannot have its
+own name resolve to us; one that a page of another origin sends is refused unless that origin is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headwater.web.console.console_files import open_paths
+from headwater.web.problems import Problem, problem_of
+from headwater.web.tokens import OPENING
+
+if TYPE_CHECKING:
+    from headwater.web.server_context import ServedWorkspace
+    from headwater.web.tokens import Guests
+    from headwater.web.tokens import Scope as TokenScope
+
+OPEN_PATHS = frozenset({"/health", "/health/ready"})
+HOOKS = "/hooks/"
+METHODS = "GET, POST, OPTIONS"
+REQUEST_HEADERS = "authorization, content-type, idempotency-key, last-event-id, accept"
+ANSWER_HEADERS = "headwater-receipt, headwater-tick, headwater-next, idempotency-replayed, retry-after"
+PREFLIGHT_S = "600"
+
+_SAFE = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+)
+_OWN = (b"cross-origin-resource-policy", b"same-origin")
+_OTHERS = (b"cross-origin-resource-policy", b"cross-origin")
+
+
+class Gate:
+    """Lets requests in, or says why not."""
+
+    def __init__(self, app: ASGIApp, served: Callable[[], ServedWorkspace]) -> None:
+        self._app = app
+        self._served = served
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        begun = False
+        allowed: str | None = None
+
+        async def guarded(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    *_SAFE,
+                    _OWN if allowed is None else _OTHERS,
+                ]
+                if allowed is not None:
+                    headers = MutableHeaders(scope=message)
+                    headers["Access-Control-Allow-Origin"] = allowed
+                    headers["Access-Control-Expose-Headers"] = ANSWER_HEADERS
+                    headers.add_vary_header("Origin")
+            await send(message)
+
+        answer: Callable[[Scope, Receive, Send], Awaitable[None]]
+        try:
+            headers = Headers(scope=scope)
+            self._check_host(headers, scope)
+            allowed = self._check_origin(headers, scope)
+            if allowed is not None and _is_preflight(scope, headers):
+                answer = _preflight()
+            else:
+                self._check_token(headers, scope)
+                answer = self._app
+            await answer(scope, receive, guarded)
+        except ClientDisconnect:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, a client is told no more than it may know
+            problem = problem_of(error)
+            if begun:  # too late for another answer: what was begun breaks off
+                raise problem from None
+            await problem.response()(scope, receive, guarded)
+
+    def _check_host(self, headers: Headers, scope: Scope) -> None:
+        """By its names, or by the address that the client has connected to: no page elsewhere can have one of those."""
+        name = _name(headers.get("host", ""))
+        if name not in self._served().settings.names and name != (scope.get("server") or ("",))[0]:
+            raise Problem(
+                421 if name else 400,
+                "foreign-host",
+                f"this server is not called {name!r}" if name else "the request names no host",
+                hint="headwater serve --allow-host NAME lets it be called so",
+            )
+
+    def _check_origin(self, headers: Headers, scope: Scope) -> str | None:
+        """The origin of another page that may read the answer; None if the request comes from no other page."""
+        origin = headers.get("origin")
+        if origin is None:
+            return None
+        if origin in self._served().settings.allow_origins:
+            return origin
+        own = f"{scope.get('scheme', 'http')}://{headers.get('host', '')}"
+        if origin.lower() == own.lower():
+            return None
+        raise Problem(
+            403,
+            "foreign-origin",
+            f"pages of {origin} may not call this server",
+            hint="headwater serve --allow-origin ORIGIN lets them",
+        )
+
+    def _check_token(self, headers: Headers, scope: Scope) -> None:
+        guests = self._served().guests
+        scope["headwater.guest"] = ""
+        if not guests.expected or _needs_no_token(scope, guests):
+            return
+        kind, _, secret = headers.get("authorization", "").partition(" ")
+        token = guests.admit(secret.strip()) if kind.lower() == "bearer" else None
+        if not guests.has_tokens:
+            raise Problem(
+                401,
+                "no-token-left",
+                "this workspace had tokens and has none left, so that nobody may come in",
+                hint=OPENING,
+                headers={"WWW-Authenticate": 'Bearer realm="headwater"'},
+            )
+        if token is None:
+            raise Problem(
+                401,
+                "no-token",
+                "this server needs a token" if not secret else "this token is not known",
+                hint="Authorization: Bearer hw_...; `headwater token create` makes one",
+                headers={"WWW-Authenticate": 'Bearer realm="headwater"'},
+            )
+        needed = needed_scope(scope)
+        if needed not in token.scopes:
+            raise Problem(
+                403,
+                "wrong-scope",
+                f"this token is not for {'writing' if needed == 'write' else 'reading'}",
+                hint=f"headwater token create NAME --{needed}",
+                headers={
+                    "WWW-Authenticate": f'Bearer realm="headwater", error="insufficient_scope", scope="{needed}"'
+                },
+            )
+        scope["headwater.guest"] = token.digest
+
+
+def _needs_no_token(scope: Scope, guests: Guests) -> bool:
+    """Whether a request needs no token: deliveries of webhooks are signed instead, and the page that asks for a token is given to
+    everybody while there is one that could be entered."""
+    path = scope["path"]
+    if path in OPEN_PATHS or (scope["method"] == "POST" and path.startswith(HOOKS)):
+        return True
+    return guests.has_tokens and path in open_paths()
+
+
+def needed_scope(scope: Scope) -> TokenScope:
+    """What a token must be for: posts to topics and orders about dead letters write, everything else reads, a query too."""
+    writes = scope["method"] == "POST" and scope["path"].startswith(("/topics/", "/console/"))
+    return "write" if writes else "read"
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, without its port, in lower case."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _is_preflight(scope: Scope, headers: Headers) -> bool:
+    return scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+
+
+def _preflight() -> Response:
+    return Response(
+        status_code=204,
+        headers={
+            "Access-Control-Allow-Methods": METHODS,
+            "Access-Control-Allow-Headers": REQUEST_HEADERS,
+            "Access-Control-Max-Age": PREFLIGHT_S,
+        },
+    )

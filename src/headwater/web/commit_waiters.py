@@ -1,0 +1,153 @@
+"""Waiting for ticks and for records without a thread per client: two threads watch, and any number of coroutines wait.
+
+What wakes them is the log's and the state's own way of telling, whichever process commits. A coroutine that is woken looks for
+itself and waits again; being woken too often is harmless, and too late is bounded by `LOOK_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from headwater.core.errors import ClosedError, HeadwaterError
+from headwater.core.faults import Component
+
+if TYPE_CHECKING:
+    from headwater.log.protocol import Log
+    from headwater.views.view_manager import Views
+
+LOOK_S = 2.0
+"""A coroutine looks for itself at least so often."""
+WAIT_MS = 500.0
+REST_S = 0.005
+"""Between two calls of the same kind: under load many commits are one call."""
+
+
+class Bell:
+    """Wakes all who wait, from any thread. `rung` counts: who looks for something notes it first, and then waits for the next."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.rung = 0
+        self._loop = loop
+        self._next: asyncio.Future[None] = loop.create_future()
+
+    async def wait(self, timeout_s: float, rung: int | None = None) -> None:
+        """Return when it rings, or at the timeout; at once if it has rung since it had rung so often."""
+        if rung is None or rung == self.rung:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._next), timeout_s)
+
+    def ring(self) -> None:
+        """From the loop's thread."""
+        self.rung += 1
+        self._next.set_result(None)
+        self._next = self._loop.create_future()
+
+    def ring_from_afar(self) -> None:
+        """From another thread; nothing if the loop is gone."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.ring)
+
+
+class Watch:
+    """Tells of ticks, and of records of the topics that somebody reads. Made in the loop that waits."""
+
+    def __init__(self, log: Log, views: Views) -> None:
+        self._log = log
+        self._views = views
+        self._loop = asyncio.get_running_loop()
+        self._closed = threading.Event()
+        self._threads: dict[str, threading.Thread] = {}
+        self.ticks = Bell(self._loop)
+        self._topics: dict[str, Bell] = {}
+        self._readers: Counter[str] = Counter()
+        self._faults = {
+            what: Component(log.faults, "background", f"waiting for {what}") for what in ("ticks", "records")
+        }
+
+    @contextmanager
+    def topic(self, name: str) -> Iterator[Bell]:
+        """A bell that rings when a topic has grown; for as long as the block lasts."""
+        bell = self._topics.setdefault(name, Bell(self._loop))
+        self._readers[name] += 1
+        self._begin("records", self._watch_records)
+        try:
+            yield bell
+        finally:
+            self._readers[name] -= 1
+            if not self._readers[name]:
+                del self._readers[name]
+                self._topics.pop(name, None)
+
+    def ticking(self) -> Bell:
+        """A bell that rings when a tick is committed."""
+        self._begin("ticks", self._watch_ticks)
+        return self.ticks
+
+    def close(self) -> None:
+        """Wake everyone: there is no more to come."""
+        self._closed.set()
+        self.ticks.ring()
+        for bell in list(self._topics.values()):
+            bell.ring()
+
+    def _begin(self, what: str, act: Callable[[], None]) -> None:
+        if what not in self._threads:
+            thread = threading.Thread(target=act, name=f"headwater-web-{what}", daemon=True)
+            self._threads[what] = thread
+            thread.start()
+
+    def _watch_ticks(self) -> None:
+        seen = -1
+        while not self._closed.is_set():
+            try:
+                ticks = self._views.store.ticks()
+                newest = ticks[-1] if ticks else 0
+                if newest != seen:
+                    seen = newest
+                    self.ticks.ring_from_afar()
+                self._views.arrivals.wait(lambda seen=seen: self._newest() != seen, WAIT_MS)  # type: ignore[misc]
+                self._faults["ticks"].works()
+            except Exception as error:  # noqa: BLE001 - clients that wait look for themselves; people see the fault
+                self._failed("ticks", error)
+            self._closed.wait(REST_S)
+
+    def _newest(self) -> int:
+        ticks = self._views.store.ticks()
+        return ticks[-1] if ticks else 0
+
+    def _watch_records(self) -> None:
+        ends: dict[str, dict[int, int]] = {}
+        while not self._closed.is_set():
+            try:
+                sequence = self._log.sequence()
+                for name in list(self._topics):
+                    bell = self._topics.get(name)
+                    if bell is None:
+                        continue
+                    now = self._ends(name)
+                    if ends.get(name) != now:
+                        ends[name] = now
+                        bell.ring_from_afar()
+                self._log.wait_commit(sequence, WAIT_MS)
+                self._faults["records"].works()
+            except Exception as error:  # noqa: BLE001 - clients that wait look for themselves; people see the fault
+                self._failed("records", error)
+            self._closed.wait(REST_S)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        """Report that one of the threads cannot watch, and let it rest. A workspace that is being closed fails nothing."""
+        if not self._closed.is_set() and not isinstance(error, ClosedError):
+            self._faults[what].failed(error)
+        self._closed.wait(WAIT_MS / 1_000)
+
+    def _ends(self, name: str) -> dict[int, int]:
+        """Where a topic ends; {} if it is gone, which its readers find out."""
+        try:
+            return dict(self._log.ends([name])[name])
+        except HeadwaterError:
+            return {}

@@ -1,0 +1,222 @@
+"""Reads of views and topics from what is committed: no engine, no Spark. A query that only Spark could answer is refused."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.core.errors import TickNotKeptError, UsageError
+from headwater.serving.name_hints import names_hinted
+from headwater.serving.query import QueryRelation, not_run_yet, relations
+from headwater.sql import statements as s
+from headwater.sql.duckdb.serve import (
+    QUERY_CHARACTERS_MAX,
+    HeavyError,
+    TooLargeError,
+    TooLongError,
+    serve_or_reason,
+)
+from headwater.sql.lexer import words_of
+from headwater.sql.parser import parse
+from headwater.state.manifest import Manifest
+from headwater.web.problems import Problem
+from headwater.web.worker_threads import query_too_slow
+
+if TYPE_CHECKING:
+    from headwater.log.protocol import Log
+    from headwater.sql.duckdb.query_processes import QueryProcesses
+    from headwater.views.view_manager import Views
+
+_UNKNOWN = re.compile(r"the relation '(.*)', which is not known$")
+_LONG_NUMBER = re.compile(r"[0-9]{4001}")
+"""Python reads no whole number of more than 4,300 digits."""
+LOOKUPS_MAX = 100
+"""So many keys are looked up one by one; for more the view is read whole."""
+
+
+@dataclass(frozen=True)
+class ReadResult:
+    """Rows, and the tick that they are of; None if no tick was made yet."""
+
+    rows: pa.Table
+    tick: int | None
+
+
+def manifest_at(views: Views, as_of: int | str | datetime | None) -> Manifest | None:
+    """The tick to read; Problem 410 if it is not kept, and could only be computed by Spark."""
+    try:
+        return views.reads.at(as_of)
+    except TickNotKeptError as error:
+        tick = error.facts.get("tick")
+        kept = views.store.ticks()
+        if isinstance(tick, int) and kept and tick < kept[0]:
+            raise Problem(
+                410,
+                "tick-not-kept",
+                f"tick {tick} is read from its own files no more: the first that is, is {kept[0]}",
+                hint=f"ws.query(..., as_of={tick}) computes it from the log, with Spark",
+                facts={"tick": tick, "first_available": kept[0], "last_available": kept[-1]},
+            ) from None
+        raise
+
+
+def view_relation(log: Log, views: Views, name: str, manifest: Manifest | None) -> QueryRelation:
+    """A view, or what it gives beside its rows, at a tick; ViewNotFoundError."""
+    spelled = views.names.spelled(name)
+    found = relations(log, views.store, manifest, {spelled.lower()})[spelled.lower()]
+    if manifest is None:
+        raise not_run_yet(spelled)
+    return found
+
+
+def is_lookup(relation: QueryRelation, equal: Mapping[str, list[Any]]) -> bool:
+    """Whether the rows in which columns have these values are found without reading all: by the key, or if any rows will do."""
+    by_key = bool(relation.key) and all(name in equal for name in relation.key)
+    return not equal or (by_key and prod(map(len, equal.values())) <= LOOKUPS_MAX)
+
+
+def rows_equal(relation: QueryRelation, equal: Mapping[str, list[Any]], limit: int) -> pa.Table:
+    """The rows in which each of these columns has one of its values, so many at most. By the key it costs what is found."""
+    names = list(equal)
+    if not equal:
+        return relation.read(None, None, limit).slice(0, limit)
+    if prod(map(len, equal.values())) > LOOKUPS_MAX:
+        return _kept(relation.read(None, None), equal).slice(0, limit)
+    parts = []
+    for chosen in product(*(dict.fromkeys(equal[name]) for name in names)):
+        wanted = dict(zip(names, chosen, strict=True))
+        parts.append(_kept(relation.read(None, wanted or None), {n: [v] for n, v in wanted.items()}))
+    return (parts[0] if len(parts) == 1 else pa.concat_tables(parts)).slice(0, limit)
+
+
+def _kept(rows: pa.Table, equal: Mapping[str, list[Any]]) -> pa.Table:
+    mask = None
+    for name, values in equal.items():
+        column = rows.column(name)
+        if len(values) == 1:
+            part = pc.equal(column, pa.scalar(values[0], column.type))
+        else:
+            part = pc.is_in(column, value_set=pa.array(values, column.type))
+        mask = part if mask is None else pc.and_(mask, part)
+    return rows if mask is None else rows.filter(mask)
+
+
+@dataclass(frozen=True)
+class SelectRequest:
+    """One SELECT over views and topics, all at one tick, of which the first rows are wanted."""
+
+    text: str
+    known: Mapping[str, QueryRelation]
+    tick: int | None
+    rows_max: int
+    bytes_max: int
+    seconds: float
+    """What the query may take in all; `until_s` is when that is over, by the monotonic clock."""
+    until_s: float
+
+    def soon(self, views: Views, log: Log, seconds: float) -> ReadResult | None:
+        """The answer, if it is found in this thread within so many seconds; None if the query is for a process. Problem 504 if its time is over.
+
+        It is answered out of parts that are each known to mean what they mean in Spark: there is no function among them that reads
+        files, talks to a network or reaches into the server. What is not among them is refused.
+        """
+        left = self.until_s - time.monotonic()
+        with names_hinted(log):
+            try:
+                answer = serve_or_reason(
+                    self.text,
+                    self.known,
+                    rows_max=self.rows_max,
+                    bytes_max=self.bytes_max,
+                    seconds=min(left, seconds),
+                    light=True,
+                )
+            except HeavyError:
+                return None
+            except TooLongError:
+                if left > seconds:
+                    return None
+                raise query_too_slow(self.seconds) from None
+            except TooLargeError:
+                raise _too_large(self.bytes_max) from None
+            return self._found(views, answer)
+
+    def at_last(self, views: Views, log: Log, processes: QueryProcesses) -> ReadResult:
+        """The answer of a process; Problem 504 at the end of the query's time, for which the process is killed if need be."""
+        with names_hinted(log):
+            try:
+                answer = processes.run(
+                    self.text,
+                    self.known,
+                    rows_max=self.rows_max,
+                    bytes_max=self.bytes_max,
+                    until_s=self.until_s,
+                )
+            except TooLongError:
+                raise query_too_slow(self.seconds) from None
+            except TooLargeError:
+                raise _too_large(self.bytes_max) from None
+            return self._found(views, answer)
+
+    def _found(self, views: Views, answer: pa.Table | str) -> ReadResult:
+        if isinstance(answer, str):
+            raise _refused(views, answer)
+        return ReadResult(answer, self.tick)
+
+
+def asked(
+    log: Log,
+    views: Views,
+    text: str,
+    as_of: int | str | datetime | None,
+    *,
+    rows_max: int,
+    bytes_max: int,
+    seconds: float,
+    until_s: float,
+) -> SelectRequest:
+    """A query, read as far as to know that it is one, and what it may read."""
+    if len(text) > QUERY_CHARACTERS_MAX:
+        raise _refused(views, "a very long query")
+    if _LONG_NUMBER.search(text):
+        raise UsageError("a number in a query has at most 4,000 digits")
+    statements = parse(text)
+    if len(statements) != 1 or not isinstance(statements[0], s.QueryText):
+        raise UsageError("a query is one SELECT", hint="other statements are for `headwater sql`")
+    names = {w.text.lower() for w in words_of(text) if w.is_name}
+    manifest = manifest_at(views, as_of)
+    with names_hinted(log):
+        known = relations(log, views.store, manifest, names)
+    tick = None if manifest is None else manifest.tick
+    return SelectRequest(text, known, tick, rows_max, bytes_max, seconds, until_s)
+
+
+def _refused(views: Views, reason: str) -> Exception:
+    if (unknown := _UNKNOWN.match(reason)) is not None:
+        return views.names.no_relation(unknown[1])
+    return Problem(
+        422,
+        "query-refused",
+        f"this query is not answered over HTTP: {reason}",
+        hint="`headwater sql` and ws.query run it with Spark; or make it a view and read that",
+        facts={"reason": reason},
+    )
+
+
+def _too_large(bytes_max: int) -> Problem:
+    return Problem(
+        422,
+        "answer-too-large",
+        f"the rows of this answer have more than {bytes_max:,} bytes",
+        hint="ask for fewer rows, with limit, or for fewer columns",
+        facts={"bytes_max": bytes_max},
+    )

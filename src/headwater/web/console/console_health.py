@@ -1,0 +1,59 @@
+"""The health, active alerts and rejected rows of a workspace, as the console shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from headwater.connectors.health.rejected_counts import rejected_rows
+
+if TYPE_CHECKING:
+    from headwater.connectors.health.health import ComponentHealth, Health
+    from headwater.web.server_context import ServedWorkspace
+
+Document = dict[str, Any]
+DRAWN = ("view", "source", "sink")
+"""Kinds of components that are drawn in the picture of the dataflow."""
+
+
+def health_document(found: Health) -> Document:
+    """The health for the bar and the page of the console: the engine, and every component that is not as it should be."""
+    problems = [*found.unhealthy, *found.warnings]
+    return {
+        "healthy": found.healthy,
+        "engine": component_document(found.engine),
+        "problems": [component_document(one) for one in problems if one.kind != "engine"],
+    }
+
+
+def component_document(one: ComponentHealth) -> Document:
+    """The health of one component."""
+    since = None if one.since is None else one.since / 1_000
+    return {**asdict(one), "since": since, "severity": one.severity}
+
+
+def alerts_document(here: ServedWorkspace) -> list[Document]:
+    """The alerts that are firing, the oldest first."""
+    return [asdict(one) | {"since": one.since / 1_000} for one in here.outside.alerts.active()]
+
+
+def rejected_document(here: ServedWorkspace) -> list[Document]:
+    """The rows that sources, views, sinks and queues left out."""
+    return [asdict(one) for one in rejected_rows(here.log, here.views, here.outside)]
+
+
+def with_health(figures: Mapping[str, Document], found: Health) -> None:
+    """Give the figures of views, sources and sinks their health. Where a component is not fine, the health's state is its state."""
+    for one in found.components:
+        figure = figures.get(f"{one.kind}:{one.name}") if one.kind in DRAWN else None
+        if figure is not None:
+            add_health(figure, one)
+
+
+def add_health(figure: Document, one: ComponentHealth) -> None:
+    """Give the figures of one component its health."""
+    figure["health"] = component_document(one)
+    if one.severity != "ok":
+        figure["state" if one.kind != "view" else "status"] = one.state
+        figure["reason"] = one.reason

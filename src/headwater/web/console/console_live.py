@@ -1,0 +1,269 @@
+"""What changes all the time: the figures of a moment, sampled once a second for everybody who looks, and for nobody otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.catalog.connectors import SINK, SOURCE
+from headwater.core.errors import HeadwaterError, TopicNotFoundError
+from headwater.views.view_status import standings, waiting_rows
+from headwater.web.commit_waiters import LOOK_S, Bell
+from headwater.web.console import console_data as data
+from headwater.web.console.console_health import (
+    alerts_document,
+    health_document,
+    rejected_document,
+    with_health,
+)
+from headwater.web.console.console_ticks import TickHistory
+from headwater.web.event_streams import KEEP_ALIVE, RETRY_MS, end, event, failed
+from headwater.web.problems import problem_of
+
+if TYPE_CHECKING:
+    from headwater.web.server_context import ServedWorkspace
+
+EVERY_S = 1.0
+RATE_S = 5.0
+"""Rates are those of the last seconds."""
+TICKS_AT_ONCE = 200
+TAIL_ROWS = 60
+"""Rows in one event of a tail. Of those that come faster the newest are shown, and the others counted."""
+TAIL_EVERY_S = 0.3
+
+
+class Sampler:
+    """Takes samples of a workspace; rates are between one and those before it."""
+
+    def __init__(self, here: ServedWorkspace, ticks: TickHistory) -> None:
+        self._here = here
+        self._ticks = ticks
+        self._samples: deque[tuple[float, dict[str, float]]] = deque()
+        self._changed: dict[str, float] = {}
+        self._tick = 0
+
+    def take(self) -> dict[str, Any]:
+        """The figures of this moment."""
+        here = self._here
+        log, now = here.log, here.clock.now_us()
+        manifest = here.views.store.latest()
+        counts: dict[str, float] = {}
+        figures: dict[str, dict[str, Any]] = {}
+        waiting = waiting_rows(log, manifest)
+        for name in log.topics():
+            if data.is_internal(name):
+                continue
+            try:
+                infos = log.partitions(name).values()
+            except TopicNotFoundError:  # dropped since
+                continue
+            marks = [info.watermark for info in infos]
+            reached = [mark for mark in marks if mark is not None]
+            mark = min(reached) if reached and len(reached) == len(marks) else None
+            counts[f"topic:{name}"] = sum(info.end for info in infos)
+            figures[f"topic:{name}"] = {
+                "rows": sum(info.rows for info in infos),
+                "bytes": sum(info.size_bytes for info in infos),
+                "lag_rows": waiting.get(name),
+                "watermark": data.milliseconds(mark),
+                "delay_s": None if mark is None else (now - mark) / 1e6,
+            }
+        new = self._count_changes()
+        for standing in standings(log, manifest):
+            of = data.view_figures(standing, manifest)
+            mark_ms = of["watermark"]
+            of["delay_s"] = None if mark_ms is None else now / 1e6 - mark_ms / 1e3
+            figures[f"view:{standing.view}"] = of
+            counts[f"view:{standing.view}"] = self._changed.get(standing.view, 0.0)
+        self._outside(figures, counts)
+        health = here.outside.health()
+        with_health(figures, health)
+        self._rates(figures, counts)
+        last = self._ticks.get(manifest.tick) if manifest is not None else None
+        engine = here.views.engine()
+        return {
+            "at": now // 1_000,
+            "shape": data.shape(here),
+            "engine": None if engine is None else {"pid": engine.pid, "since": engine.started_at // 1_000},
+            "health": health_document(health),
+            "alerts": alerts_document(here),
+            "rejected": rejected_document(here),
+            "tick": None
+            if last is None
+            else {
+                "tick": last.tick,
+                "at": last.committed_at // 1_000,
+                "rows": last.rows,
+                "seconds": 0.0 if last.figures.last is None else last.figures.last.seconds,
+            },
+            "ticks_per_s": self._rate("ticks"),
+            "rows_per_s": self._rate("rows"),
+            "ticks": new,
+            "figures": figures,
+        }
+
+    def _count_changes(self) -> list[dict[str, Any]]:
+        """Add up what the ticks since the last sample changed; those ticks, and the one before them, whose cost is whole now."""
+        kept = self._here.views.store.ticks()
+        if not kept or kept[-1] == self._tick:
+            return []
+        new = [tick for tick in kept if tick > self._tick][-TICKS_AT_ONCE:] if self._tick else kept[-1:]
+        for found in map(self._ticks.get, new):
+            if found is not None and self._tick:
+                for view, rows in found.changed.items():
+                    self._changed[view] = self._changed.get(view, 0.0) + rows
+        self._tick = kept[-1]
+        return self._ticks.documents(len(new) + 1)
+
+    def _outside(self, figures: dict[str, dict[str, Any]], counts: dict[str, float]) -> None:
+        log, outside = self._here.log, self._here.outside
+        if log.entries(SOURCE):
+            known = outside.sources.facts()
+            for name in outside.sources.definitions():
+                facts = known.get(name)
+                told = str(facts["state"]) if facts is not None else outside.sources.told(name).state
+                figures[f"source:{name}"] = data.source_figures(facts, told)
+                if facts is not None:
+                    counts[f"source:{name}"] = float(facts.get("rows") or 0)
+        if log.entries(SINK):
+            kept = outside.sinks.facts()
+            for name in outside.sinks.definitions():
+                found = data.sink_figures(kept.get(name))
+                figures[f"sink:{name}"] = found
+                if found["applied_rows"] is not None:
+                    counts[f"sink:{name}"] = float(found["applied_rows"])
+
+    def _rates(self, figures: dict[str, dict[str, Any]], counts: dict[str, float]) -> None:
+        counts["rows"] = sum(count for name, count in counts.items() if name.startswith("topic:"))
+        counts["ticks"] = float(self._tick)
+        now = self._here.clock.steady_ms() / 1_000
+        self._samples.append((now, counts))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= RATE_S:
+            self._samples.popleft()
+        for name, figure in figures.items():
+            figure["rate"] = self._rate(name)
+
+    def _rate(self, name: str) -> float | None:
+        """Per second; None where there is nothing to compare with, or the count began anew."""
+        now, counts = self._samples[-1]
+        for then, before in self._samples:
+            if name in before and name in counts and then < now:
+                rate = (counts[name] - before[name]) / (now - then)
+                return round(rate, 3) if rate >= 0 else None
+        return None
+
+
+class Pulse:
+    """One sample a second, handed to all who follow; nothing is sampled while nobody does."""
+
+    def __init__(self, here: ServedWorkspace) -> None:
+        self.ticks = TickHistory(here.views.store)
+        self.samples = 0
+        self._here = here
+        self._sampler = Sampler(here, self.ticks)
+        self._bell = Bell(asyncio.get_running_loop())
+        self._followers = 0
+        self._task: asyncio.Task[None] | None = None
+        self._latest = b""
+
+    async def follow(self) -> AsyncGenerator[bytes, None]:
+        """Events, each a sample; the first at once."""
+        self._followers += 1
+        try:
+            yield f"retry: {RETRY_MS}\n\n".encode()
+            if self._task is None or self._task.done():
+                self._latest = b""
+                self._task = asyncio.create_task(self._sample())
+            seen = b""
+            while not self._here.streams.stopping.is_set():
+                rung = self._bell.rung
+                if self._latest and self._latest is not seen:
+                    seen = self._latest
+                    yield seen
+                else:
+                    await self._bell.wait(LOOK_S, rung)
+            yield end("the server stops")
+        finally:
+            self._followers -= 1
+
+    async def _sample(self) -> None:
+        while self._followers and not self._here.streams.stopping.is_set():
+            try:
+                self._latest = event("figures", await self._here.run(self._taken))
+            except Exception as error:  # noqa: BLE001 - who looks is told, and the next sample may do better
+                self._latest = event("trouble", problem_of(error).document())
+            self.samples += 1
+            self._bell.ring()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._here.streams.stopping.wait(), EVERY_S)
+
+    def _taken(self) -> str:
+        return orjson.dumps(self._sampler.take()).decode()
+
+
+class Tail:
+    """The newest records of a topic, then those that come. Its methods block."""
+
+    def __init__(self, here: ServedWorkspace, name: str) -> None:
+        self._log = here.log
+        self.topic = here.log.topic(name)
+        hidden = ("_offset", "_appended_at", "_watermark")
+        self._columns = [*hidden, *(("_op",) if self.topic.keyed else ()), *self.topic.schema.names]
+        infos = self._log.partitions(self.topic.name)
+        share = -(-TAIL_ROWS // len(infos))
+        self._places = {p: max(info.first, info.end - share) for p, info in infos.items()}
+
+    def next(self) -> str | None:
+        """What has come since, newest first; None if nothing."""
+        infos = self._log.partitions(self.topic.name)
+        come = sum(info.end - self._places[p] for p, info in infos.items())
+        if not come:
+            return None
+        share = -(-TAIL_ROWS // len(infos))
+        starts = {p: max(self._places[p], info.end - share) for p, info in infos.items()}
+        rows = data.newest_first(data.read(self._log, self.topic, starts, infos, self._columns))
+        self._places = {p: info.end for p, info in infos.items()}
+        late = [0] * rows.num_rows
+        if self.topic.time is not None:
+            behind = pc.less(rows[self.topic.time].cast(pa.int64()), rows["_watermark"].cast(pa.int64()))
+            late = [int(value) for value in pc.fill_null(behind, False).to_pylist()]
+        shown = rows.drop_columns(["_watermark"])
+        document: Mapping[str, Any] = {
+            "columns": data.columns_of(shown.schema, self.topic.key),
+            "come": come,
+            "late": late,
+            "rows": data.rows_of(shown),
+        }
+        return orjson.dumps(document).decode()
+
+
+async def tail_events(here: ServedWorkspace, tail: Tail) -> AsyncGenerator[bytes, None]:
+    """Records as they come, a few times a second at most."""
+    yield f"retry: {RETRY_MS}\n\n".encode()
+    silent_s = 0.0
+    with here.watch.topic(tail.topic.name) as bell:
+        while not here.streams.stopping.is_set():
+            rung = bell.rung
+            try:
+                found = await here.look(tail.next)
+            except HeadwaterError as error:
+                yield failed(error)
+                return
+            if found is not None:
+                silent_s = 0.0
+                yield event("records", found)
+                await asyncio.sleep(TAIL_EVERY_S)
+                continue
+            await bell.wait(LOOK_S, rung)
+            silent_s += LOOK_S
+            if silent_s >= here.settings.keep_alive_s:
+                silent_s = 0.0
+                yield KEEP_ALIVE
+    yield end("the server stops")

@@ -1,0 +1,97 @@
+"""What is to be seen of the kept ticks: when, how many rows, what each phase took, and how much of each view changed.
+
+A tick never changes, so that it is looked at once: its manifest is large, and what is shown of it is not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from headwater.core.clock import Microseconds
+from headwater.core.errors import CorruptionError, TickNotKeptError
+from headwater.engine.metrics.tick_totals import Figures, figures_of
+from headwater.state.store import StateStore
+
+KEPT = 2_500
+"""So many ticks are remembered: more than a workspace keeps by itself."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One tick. `changed` are the rows that came or went, by view; those that did not change are not in it."""
+
+    tick: int
+    committed_at: Microseconds
+    figures: Figures
+    changed: Mapping[str, int]
+
+    @property
+    def rows(self) -> int:
+        """Records of the log that it took in."""
+        return self.figures.last.rows if self.figures.last is not None else 0
+
+    def cost(self, after: Tick | None) -> dict[str, float]:
+        """The seconds of each phase. What it took to commit it is known from the tick after it alone."""
+        last = self.figures.last
+        own = dict(last.phases) if last is not None else {}
+        if after is None or after.figures.last is None or after.figures.ticks != self.figures.ticks + 1:
+            return own
+        whole = {}
+        for phase, so_far in after.figures.phases.items():
+            before = self.figures.phases.get(phase, 0.0) - own.get(phase, 0.0)
+            whole[phase] = max(0.0, round(so_far - after.figures.last.phases.get(phase, 0.0) - before, 6))
+        return whole
+
+
+class TickHistory:
+    """The ticks of a workspace, each read once. For any thread."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self._known: OrderedDict[int, Tick] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def get(self, tick: int) -> Tick | None:
+        """A tick; None if it is not kept, or damaged."""
+        with self._guard:
+            known = self._known.get(tick)
+        if known is not None:
+            return known
+        try:
+            manifest = self._store.manifest(tick)
+        except (TickNotKeptError, CorruptionError):
+            return None
+        changed = {name: view.change.rows for name, view in manifest.views.items() if view.change is not None}
+        made = Tick(tick, manifest.committed_at, figures_of(manifest), changed)
+        with self._guard:
+            self._known[tick] = made
+            while len(self._known) > KEPT:
+                self._known.popitem(last=False)
+        return made
+
+    def last(self, count: int) -> list[Tick]:
+        """The newest ticks that are kept, oldest first."""
+        return [found for tick in self._store.ticks()[-count:] if (found := self.get(tick)) is not None]
+
+    def documents(self, count: int) -> list[dict[str, Any]]:
+        """The same as they are shown."""
+        some = self.last(count)
+        found = []
+        for one, after in zip_longest(some, some[1:]):
+            phases = one.cost(after)
+            found.append(
+                {
+                    "tick": one.tick,
+                    "at": one.committed_at // 1_000,
+                    "rows": one.rows,
+                    "seconds": round(sum(phases.values()), 6),
+                    "phases": phases,
+                    "changed": dict(one.changed),
+                }
+            )
+        return found

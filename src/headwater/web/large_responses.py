@@ -1,0 +1,73 @@
+"""Large answers as they go out: in pieces, as fast as the client takes them in, within a bound on their time and on their bytes together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response, StreamingResponse
+
+from headwater.web.problems import Problem
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from headwater.web.server_settings import ServerSettings
+
+PIECE_BYTES = 256 << 10
+ABORT = "headwater.abort"
+"""In the scope of a request: what ends its connection at once."""
+
+
+class ResponseSender:
+    """Sends answers. The bytes of large ones that clients have not taken in yet are counted: clients that read slowly, or not at all,
+    cannot fill the memory. For the event loop's thread."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self.bytes = 0
+
+    async def send(self, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send an answer; 429 instead, if too much of others' is waiting to be taken in. A client that is too slow is cut off."""
+        if isinstance(response, StreamingResponse) or len(response.body) <= PIECE_BYTES:
+            await response(scope, receive, send)
+            return
+        size = len(response.body)
+        if self.bytes and self.bytes + size > self._settings.answers_bytes_max:
+            await _too_busy(self._settings).response()(scope, receive, send)
+            return
+        self.bytes += size
+        try:
+            async with asyncio.timeout(self._settings.answer_s):
+                await _send_pieces(response, send)
+        except TimeoutError:
+            if (abort := scope.get(ABORT)) is not None:
+                abort()
+        finally:
+            self.bytes -= size
+
+
+async def _send_pieces(response: Response, send: Send) -> None:
+    """Send a body piece by piece: the connection asks for the next when the one before is nearly gone."""
+    body = memoryview(response.body)
+    await send(
+        {
+            "type": "http.response.start",
+            "status": response.status_code,
+            "headers": response.raw_headers,
+        }
+    )
+    for start in range(0, len(body), PIECE_BYTES):
+        last = start + PIECE_BYTES >= len(body)
+        piece = bytes(body[start : start + PIECE_BYTES])
+        await send({"type": "http.response.body", "body": piece, "more_body": not last})
+
+
+def _too_busy(settings: ServerSettings) -> Problem:
+    return Problem(
+        429,
+        "too-busy",
+        "large answers to others wait to be read",
+        hint="come again a little later, or ask for fewer rows: limit=",
+        retry_after_s=settings.retry_after_s,
+    )

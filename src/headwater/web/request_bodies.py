@@ -1,0 +1,241 @@
+"""What is posted, as rows of a topic: JSON, JSON lines and Arrow streams, or an error that names the row and the column."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.catalog.definitions import HIDDEN, TopicDefinition
+from headwater.core.arrow_bodies import StreamBounds, StreamError, StreamTooLargeError, read_stream
+from headwater.core.errors import UsageError
+from headwater.core.json_csv import decoded, has_decimal, json_decoder, read_json
+from headwater.core.values import (
+    converted_bytes,
+    count_values,
+    decoded_bytes,
+    has_required_part,
+    null_bytes,
+)
+from headwater.web.problems import Problem
+from headwater.web.server_settings import ServerSettings
+
+Rows = Any
+"""A list of dicts, or an Arrow table."""
+NOTHING_WRITTEN = "nothing of this append was written"
+EXPANSION_MAX = 8
+"""So many times the limit of a body its rows may take once they are decoded: an Arrow stream may be compressed."""
+CONTAINERS_PER_ROW = 8
+"""So many objects and arrays a JSON body may have for each row that it may have: one takes two bytes there, and 70 in memory."""
+OBJECT_BYTES = 100
+"""What a value takes as an object of Python: columns with a NOT NULL part inside are checked as such objects."""
+
+_IGNORED = frozenset(name for name in HIDDEN if name != "_op")
+"""Columns that a read gives and an append cannot."""
+
+
+class Media(Enum):
+    """The kinds of bodies, by their media types."""
+
+    JSON = "application/json"
+    NDJSON = "application/x-ndjson"
+    ARROW = "application/vnd.apache.arrow.stream"
+
+
+_NAMES = {
+    "application/json": Media.JSON,
+    "application/x-ndjson": Media.NDJSON,
+    "application/ndjson": Media.NDJSON,
+    "application/jsonl": Media.NDJSON,
+    "application/x-jsonlines": Media.NDJSON,
+    "application/vnd.apache.arrow.stream": Media.ARROW,
+}
+
+
+def media_of(content_type: str | None, content_encoding: str | None = None) -> Media:
+    """What a body is, by its headers. Nothing is guessed: a form on a web page can send none of these by itself."""
+    if content_encoding not in (None, "", "identity"):
+        raise Problem(
+            415,
+            "unsupported-encoding",
+            f"bodies are not taken in encoding {content_encoding!r}",
+            hint="send it as it is; an Arrow stream may be compressed inside",
+        )
+    name = (content_type or "").split(";")[0].strip().lower()
+    found = _NAMES.get(name)
+    if found is None:
+        raise Problem(
+            415,
+            "unsupported-media-type",
+            f"a body of type {name!r} is not taken" if name else "the type of the body is not said",
+            hint="Content-Type: " + ", ".join(media.value for media in Media),
+        )
+    return found
+
+
+class BodyReader:
+    """Makes rows of bodies for one topic; whether they fit it is for `conform` to say."""
+
+    def __init__(
+        self, topic: TopicDefinition, bytes_max: int, rows_max: int = ServerSettings.body_rows_max
+    ) -> None:
+        """`bytes_max` and `rows_max`: what a body may have, in bytes as it is sent and in rows."""
+        self._topic = topic
+        self._rows_max = rows_max
+        self._decoded_max = bytes_max * EXPANSION_MAX
+        fields = list(topic.given.schema)
+        self._types = {field.name: field.type for field in fields}
+        self._row_bytes = sum(map(null_bytes, self._types.values()))
+        self.size = 0
+        """About how many bytes the rows that were read last take in the columns of the topic."""
+        self._exact = any(has_decimal(field.type) for field in fields)
+        self._decoders = [
+            (field, decode) for field in fields if (decode := json_decoder(field.type)) is not None
+        ]
+
+    def rows(self, body: bytes, media: Media) -> Rows:
+        """The rows, with values of Python or Arrow; UsageError or BadRowError, with the place, where they cannot be read;
+        Problem 413 where they are more than a body may have."""
+        if media is Media.ARROW:
+            return self._arrow(body)
+        rows = self._lines(body) if media is Media.NDJSON else self._document(body)
+        self._check_size(rows)
+        for row in rows:
+            if isinstance(row, dict):
+                for name in row.keys() & _IGNORED:
+                    del row[name]
+        for field, decode in self._decoders:
+            self._decode(rows, field, decode)
+        return rows
+
+    def _decode(self, rows: list[dict[str, Any]], field: pa.Field, decode: Callable[[Any], Any]) -> None:
+        """Put values in place of the texts that JSON has for them."""
+        name = field.name
+        for number, row in enumerate(rows):
+            if not isinstance(row, dict):
+                continue  # type: ignore[unreachable]  # JSON may have anything here: refused later, with its number
+            value = row.get(name)
+            if value is not None:
+                row[name] = decoded(
+                    decode, value, self._topic.name, f"row {number}", number, field, NOTHING_WRITTEN
+                )
+
+    # --- JSON ------------------------------------------------------------------------------------------------------
+
+    def _document(self, body: bytes) -> list[dict[str, Any]]:
+        self._check_containers(body)
+        try:
+            found = read_json(body, exact=self._exact)
+        except ValueError as error:
+            raise UsageError(
+                f"the body is not JSON: {error}",
+                hint="an object is a row, an array has several; JSON lines are application/x-ndjson",
+            ) from None
+        if isinstance(found, dict):
+            return [found]
+        if not isinstance(found, list):
+            raise UsageError(
+                "the body is neither a JSON object nor an array of objects",
+                hint='{"id": 1}, or [{"id": 1}, {"id": 2}]',
+            )
+        if len(found) > self._rows_max:
+            raise self._too_many_rows()
+        return found
+
+    def _lines(self, body: bytes) -> list[dict[str, Any]]:
+        self._check_containers(body)
+        rows: list[dict[str, Any]] = []
+        for number, line in enumerate(io.BytesIO(body), start=1):
+            if line.isspace():
+                if number > 2 * self._rows_max:  # each costs time, though it is no row
+                    raise self._too_many_rows()
+                continue
+            try:
+                row = read_json(line, exact=self._exact)
+            except ValueError as error:
+                raise UsageError(
+                    f"line {number} is not JSON: {error}",
+                    hint="JSON lines have one object per line",
+                    topic=self._topic.name,
+                    row=len(rows),
+                    line=number,
+                ) from None
+            if len(rows) >= self._rows_max:
+                raise self._too_many_rows()
+            rows.append(row)
+        return rows
+
+    def _check_containers(self, body: bytes) -> None:
+        """Count before anything is parsed. Brackets inside of texts count too, which no usual body has so many of."""
+        most = CONTAINERS_PER_ROW * self._rows_max
+        if len(body) > 2 * most and body.count(b"{") + body.count(b"[") > most:
+            raise Problem(
+                413,
+                "body-too-large",
+                f"the body has more than {most:,} objects and arrays",
+                hint="send it in pieces",
+            )
+
+    # --- Arrow -----------------------------------------------------------------------------------------------------
+
+    def _arrow(self, body: bytes) -> pa.Table:
+        try:
+            table = read_stream(body, StreamBounds(self._rows_max, self._decoded_max))
+        except StreamTooLargeError as error:
+            raise Problem(
+                413, "body-too-large", f"the Arrow stream is too large: {error}", hint="send it in pieces"
+            ) from None
+        except StreamError as error:
+            raise UsageError(
+                "the body is not an Arrow stream that is accepted here",
+                detail=str(error) or None,
+                hint="docs/http.md lists the types; views of strings, as polars writes them, are sent as plain strings",
+            ) from None
+        if any(name in _IGNORED for name in table.column_names):
+            table = table.select([i for i, name in enumerate(table.column_names) if name not in _IGNORED])
+        self._check_size(table)
+        return table
+
+    # --- bounds ----------------------------------------------------------------------------------------------------
+
+    def _check_size(self, rows: Rows) -> None:
+        self.size = size = self._size_of(rows)
+        if size > self._decoded_max:
+            raise Problem(
+                413,
+                "body-too-large",
+                f"the rows take about {size:,} bytes in the columns of topic {self._topic.name!r}, "
+                f"and may take {self._decoded_max:,}",
+                hint="send them in pieces",
+            )
+
+    def _size_of(self, rows: Rows) -> int:
+        """About how many bytes rows take in the columns of the topic. Columns that are not given are NULL, which takes bytes too."""
+        if not isinstance(rows, pa.Table):
+            return len(rows) * self._row_bytes
+        given = dict(zip(rows.schema.names, rows.columns, strict=True))
+        size = 0
+        for name in given.keys() - self._types.keys():  # `_op`, and what is refused
+            size += sum(map(decoded_bytes, given[name].chunks))
+        for name, kind in self._types.items():
+            column = given.get(name)
+            if column is None:
+                size += rows.num_rows * null_bytes(kind)
+            elif column.type == kind:
+                size += column.nbytes
+            else:
+                size += sum(converted_bytes(chunk, kind) for chunk in column.chunks)
+            if column is not None and has_required_part(kind):
+                size += OBJECT_BYTES * sum(map(count_values, column.chunks))
+        return size
+
+    def _too_many_rows(self) -> Problem:
+        return Problem(
+            413,
+            "body-too-large",
+            f"the body has more than {self._rows_max:,} rows",
+            hint="send them in pieces; headwater serve --body-rows N takes more",
+        )

@@ -1,0 +1,106 @@
+"""Tables as answers: JSON, JSON lines or an Arrow stream, as the client asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headwater.core.json_csv import distinct
+from headwater.operators.zset.delta import concat_rows
+from headwater.sinks.base.text_values import json_texts
+from headwater.web.problems import Problem
+
+
+class ResponseFormat(Enum):
+    """What an answer with rows can be."""
+
+    JSON = "application/json"
+    NDJSON = "application/x-ndjson"
+    ARROW = "application/vnd.apache.arrow.stream"
+    EVENTS = "text/event-stream"
+
+
+_ANY = {"*/*", "application/*", ""}
+_ALSO = {"application/ndjson": ResponseFormat.NDJSON, "application/jsonl": ResponseFormat.NDJSON}
+
+
+def form_of(
+    request: Request,
+    offered: Sequence[ResponseFormat] = (ResponseFormat.JSON, ResponseFormat.NDJSON, ResponseFormat.ARROW),
+) -> ResponseFormat:
+    """What the client wants by its Accept header: the first of what is offered if it does not mind; Problem 406."""
+    wanted: list[tuple[float, int, str]] = []
+    for part in request.headers.get("accept", "*/*").split(","):
+        name, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        quality = next((_quality(p) for p in parameters if p.startswith("q=")), 1.0)
+        if quality > 0:
+            wanted.append((-quality, len(wanted), name))
+    known = {form.value: form for form in offered} | {n: f for n, f in _ALSO.items() if f in offered}
+    for _, _, name in sorted(wanted):
+        if name in known:
+            return known[name]
+        if name in _ANY or (name == "text/*" and ResponseFormat.EVENTS in offered) or name == "text/html":
+            return offered[0]
+    raise Problem(
+        406,
+        "not-acceptable",
+        f"there is no answer of type {request.headers.get('accept')!r}",
+        hint="Accept: " + ", ".join(form.value for form in offered),
+    )
+
+
+def _quality(text: str) -> float:
+    try:
+        return float(text[2:])
+    except ValueError:
+        return 1.0
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A value as JSON."""
+    return Response(orjson.dumps(value), status, headers, media_type=ResponseFormat.JSON.value)
+
+
+def rows_response(
+    table: pa.Table, form: ResponseFormat, about: Mapping[str, Any], headers: Mapping[str, str] | None = None
+) -> Response:
+    """Rows with what is to be said of them: as members beside them in JSON, otherwise in `headers` alone."""
+    if form is ResponseFormat.ARROW:
+        return Response(arrow_bytes(table), 200, headers, media_type=form.value)
+    objects = json_objects(table)
+    if form is ResponseFormat.NDJSON:
+        text = "\n".join(objects)
+        return Response(text + "\n" if text else "", 200, headers, media_type=form.value)
+    head = orjson.dumps(dict(about)).decode("utf-8")[:-1]
+    body = f'{head}{"," if about else ""}"rows":[{",".join(objects)}]}}'
+    return Response(body, 200, headers, media_type=form.value)
+
+
+def json_objects(table: pa.Table | pa.RecordBatch) -> list[str]:
+    """Each row as a JSON object; a column that is NULL is null."""
+    if isinstance(table, pa.Table):
+        table = concat_rows(table.to_batches(), table.schema)
+    if not table.num_columns or not table.num_rows:
+        return ["{}"] * table.num_rows
+    pieces: list[Any] = []
+    for name, column in zip(distinct(table.schema.names), table.columns, strict=True):
+        label = ("," if pieces else "{") + orjson.dumps(name).decode("utf-8") + ":"
+        texts = json_texts(column)
+        pieces += [label, pc.fill_null(texts, "null") if texts.null_count else texts]
+    joined = pc.binary_join_element_wise(*pieces, "}", "")
+    return [str(text) for text in joined.to_pylist()]
+
+
+def arrow_bytes(table: pa.Table) -> bytes:
+    """A table as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())

@@ -1,0 +1,101 @@
+"""`/health` is a liveness check, `/health/ready` says whether the workspace is healthy, `/metrics` what can be counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headwater.core.errors import HeadwaterError, WorkspaceMissingError
+from headwater.engine.collections.workload import definitions
+from headwater.web import parameters
+from headwater.web.problems import Problem
+from headwater.web.response_formats import json_response
+from headwater.web.server_context import ServedWorkspace, served
+
+if TYPE_CHECKING:
+    from headwater.connectors.health.health import ComponentHealth
+
+ANSWER_S = 10.0
+"""How long computing the health may take."""
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+UNREADABLE = "the workspace cannot be read"
+
+
+async def health(request: Request) -> Response:
+    """GET: 200 for as long as the process answers; with `?ready`, and at `/health/ready`, 503 while something is unhealthy."""
+    here = served(request)
+    parameters.refuse_unknown(request, ("ready",))
+    wanted = parameters.flag(request, "ready") or request.url.path.endswith("/ready")
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            found = await here.run(readiness, here, _may_name(here, request))
+    except (TimeoutError, Problem):  # all threads are busy, or the disk does not answer
+        found = _document(
+            [f"the state of the workspace could not be read within {ANSWER_S:g} s"], [], "unknown"
+        )
+    return json_response(found, 503 if wanted and not found["ready"] else 200)
+
+
+def _may_name(here: ServedWorkspace, request: Request) -> bool:
+    """Whether a client may be told names and reasons: everybody where no token is needed, and clients with a token."""
+    kind, _, secret = request.headers.get("authorization", "").partition(" ")
+    return not here.guests.expected or (
+        kind.lower() == "bearer" and here.guests.admit(secret.strip()) is not None
+    )
+
+
+def readiness(here: ServedWorkspace, named: bool) -> dict[str, Any]:
+    """Whether the server can be sent requests, and if not, the reasons.
+
+    The route is open to clients without a token. Unless `named`, reasons count components and name none of them: the reason of a
+    stopped view may quote a row.
+    """
+    reasons: list[str] = []
+    warnings: list[str] = []
+    state = "unknown"
+    if here.streams.stopping.is_set():
+        reasons.append("the server stops")
+    try:
+        here.log.sequence()
+        if not here.views.store.storage.root.is_dir():  # files that are open can still be read
+            raise WorkspaceMissingError("its folder is gone")
+        found = here.outside.health()
+        state = found.engine.state
+        reasons += _sentences(found.unhealthy, named)
+        warnings += _sentences(found.warnings, named)
+        if definitions(here.log) and not here.views.store.ticks():
+            reasons.append("there are views, and no tick was made yet")
+    except (HeadwaterError, OSError):
+        reasons.append(UNREADABLE)
+    return _document(reasons, warnings, state)
+
+
+def _document(reasons: list[str], warnings: list[str], engine: str) -> dict[str, Any]:
+    return {
+        "live": True,
+        "ready": not reasons,
+        "reasons": reasons,
+        "warnings": warnings,
+        "engine": engine == "running",
+        "engine_state": engine,
+    }
+
+
+def _sentences(components: list[ComponentHealth], named: bool) -> Iterator[str]:
+    if named:
+        yield from (one.sentence() for one in components)
+        return
+    for (kind, state), count in Counter((one.kind, one.state) for one in components).items():
+        yield f"the engine is {state}" if kind == "engine" else f"{kind}: {count} {state}"
+
+
+async def metrics(request: Request) -> Response:
+    """GET: the figures of the workspace for Prometheus."""
+    here = served(request)
+    parameters.refuse_unknown(request, ())
+    return Response(await here.run(here.workspace.metrics), media_type=METRICS_TYPE)

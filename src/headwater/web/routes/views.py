@@ -1,0 +1,149 @@
+"""`/views/{view}`: its rows at a tick, by key or by any column; and its changes as they are committed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headwater.core.errors import TickNotKeptError, UsageError
+from headwater.core.positions import Token
+from headwater.web import parameters
+from headwater.web.commit_waiters import LOOK_S
+from headwater.web.committed_reads import ReadResult, is_lookup, manifest_at, rows_equal, view_relation
+from headwater.web.event_streams import KEEP_ALIVE, RETRY_MS, ROWS_MAX, IdleTime, end, event, failed
+from headwater.web.response_formats import ResponseFormat, form_of, json_objects, rows_response
+from headwater.web.server_context import ServedWorkspace, served
+
+if TYPE_CHECKING:
+    from headwater.serving.follow import Changes
+
+ROWS = 1_000
+ROWS_LIMIT_MAX = 1_000_000
+ROWS_AT_ONCE = 10_000
+"""Answers of more rows have threads of their own."""
+WAIT_S = 30.0
+WAIT_S_MAX = 300.0
+RESERVED = ("limit", "as_of", "after", "timeout")
+"""Parameters that are not columns: a column of such a name is for `POST /query`."""
+
+
+async def read(request: Request) -> Response:
+    """GET: the rows of a view."""
+    here = served(request)
+    form = form_of(request)
+    limit = parameters.whole(request, "limit", ROWS, 1, ROWS_LIMIT_MAX)
+    timeout_s = parameters.seconds(request, "timeout", WAIT_S, WAIT_S_MAX)
+    await here.reach(parameters.after(request), timeout_s)
+    found = await here.run(_rows, request, here, form, limit, through=False)
+    return found if found is not None else await here.scan(_sure_rows, request, here, form, limit)
+
+
+def _rows(
+    request: Request, here: ServedWorkspace, form: ResponseFormat, limit: int, *, through: bool
+) -> Response | None:
+    """The answer; None if the view has to be read `through`, and may not be."""
+    manifest = manifest_at(here.views, parameters.as_of(request))
+    relation = view_relation(here.log, here.views, request.path_params["view"], manifest)
+    equal = parameters.equalities(request, relation.schema, RESERVED, f"view {relation.name!r}")
+    if not through and (limit > ROWS_AT_ONCE or not is_lookup(relation, equal)):
+        return None
+    found = rows_equal(relation, equal, limit + 1)
+    assert manifest is not None, "a view without a tick was refused"
+    return found_response(ReadResult(found, manifest.tick), form, limit, {"view": relation.name})
+
+
+def _sure_rows(request: Request, here: ServedWorkspace, form: ResponseFormat, limit: int) -> Response:
+    found = _rows(request, here, form, limit, through=True)
+    assert found is not None
+    return found
+
+
+def found_response(found: ReadResult, form: ResponseFormat, limit: int, about: dict[str, object]) -> Response:
+    """Rows at a tick, of which there may be one more than is shown."""
+    more = found.rows.num_rows > limit
+    tick = {} if found.tick is None else {"Headwater-Tick": str(found.tick)}
+    return rows_response(
+        found.rows.slice(0, limit),
+        form,
+        {**about, "tick": found.tick, "more": more},
+        {**tick, "Headwater-More": str(more).lower()},
+    )
+
+
+async def changes(request: Request) -> Response:
+    """GET: a stream of what every tick changes, after the tick that the client has seen; without one, first all rows."""
+    here = served(request)
+    parameters.refuse_unknown(request, ("since",))
+    form_of(request, (ResponseFormat.EVENTS,))
+    text = request.headers.get("last-event-id") or request.query_params.get("since")
+    follower = await here.look(_begun, here, request.path_params["view"], text)
+    return here.streams.respond(_pieces(here, *follower), ResponseFormat.EVENTS)
+
+
+def _begun(here: ServedWorkspace, name: str, text: str | None) -> tuple[str, Changes | None, str]:
+    """A follower; none if the client has seen a tick that there is no going on from. It begins with `since`."""
+    view = here.views.names.spelled(name)
+    since: Token | None = None
+    if text == "latest":
+        latest = here.views.store.latest()
+        since = latest.token if latest is not None else Token(0)
+    elif text is not None:
+        since = Token.parse(text)
+        if since is None:
+            raise UsageError(
+                f"the last tick that was seen is the id of an event, or a number, not {text!r}",
+                hint="since=41",
+            )
+    try:
+        return view, here.views.reads.follow(view, since, 0.0, resync=False), ""
+    except TickNotKeptError as error:
+        return view, None, error.message
+
+
+async def _pieces(
+    here: ServedWorkspace, view: str, follower: Changes | None, lost: str
+) -> AsyncGenerator[bytes, None]:
+    """Each event is (a part of) what one tick changed. Only the last part has the tick's token as its id: a client that was cut off
+    in the middle says the tick before it, and is given all of it again."""
+    bell = here.watch.ticking()
+    silence = IdleTime(here.settings.keep_alive_s)
+    yield f"retry: {RETRY_MS}\n\n".encode()
+    while not here.streams.stopping.is_set():
+        rung = bell.rung
+        if follower is None:
+            yield event("reset", {"view": view, "reason": lost})
+        try:
+            if follower is None:
+                follower = await here.look(here.views.reads.follow, view, None, 0.0, resync=False)
+            rows = await here.look(next, follower, None)
+        except TickNotKeptError as error:
+            follower, lost = None, error.message
+            continue
+        except Exception as error:  # noqa: BLE001 - the answer has begun: its last event says what happened
+            yield failed(error)
+            return
+        if rows is None:
+            await bell.wait(LOOK_S, rung)
+            if silence.too_long:
+                silence.broken()
+                yield KEEP_ALIVE
+            continue
+        silence.broken()
+        kind, tick = "snapshot" if follower.snapshot else "change", follower.tick
+        token = follower.token
+        rows = rows.drop_columns(["_tick"])
+        for start in range(0, max(1, rows.num_rows), ROWS_MAX):
+            last = start + ROWS_MAX >= rows.num_rows
+            yield await here.look(_event, kind, rows.slice(start, ROWS_MAX), tick, token if last else None)
+    yield end("the server stops")
+
+
+def _event(kind: str, rows: pa.Table, tick: int | None, token: str | None) -> bytes:
+    """Rows of a tick; with `token` they are the last of it."""
+    objects = ",".join(json_objects(rows))
+    data = f'{{"tick":{tick},"more":{"true" if token is None else "false"},"rows":[{objects}]}}'
+    return event(kind, data, token)

@@ -1,0 +1,122 @@
+"""Threads for what blocks, each with a bound on what waits for one and on how long a request may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from headwater.web.problems import Problem
+
+T = TypeVar("T")
+
+SPARE = 4
+"""For each thread there may be so many more that still do what nobody waits for any longer."""
+
+
+class WorkerPool:
+    """Threads of one kind of work. A request that takes too long is answered with 504; its thread ends when it can, and until then another
+    takes its place, up to a bound. Made, used and closed within one event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        threads: int,
+        waiting_max: int,
+        seconds: float,
+        retry_after_s: int,
+        spare: int = SPARE,
+    ) -> None:
+        self._threads = ThreadPoolExecutor(threads * (1 + spare), f"headwater-web-{name}")
+        self._places = asyncio.Semaphore(threads)
+        self._spare = threads * spare
+        self._most = waiting_max
+        self._seconds = seconds
+        self._retry_after_s = retry_after_s
+        self._count = 0
+
+    async def run(
+        self,
+        act: Callable[[], T],
+        seconds: float | None = None,
+        late: Callable[[float], Problem] | None = None,
+    ) -> T:
+        """Do it in a thread; Problem 429 if too much waits, 504 (as `late` has it) if it takes longer than it may, with the wait for
+        a thread."""
+        if self._count >= self._most:
+            raise Problem(
+                429,
+                "too-busy",
+                "more is being read than there are threads for",
+                hint="come again a little later",
+                retry_after_s=self._retry_after_s,
+            )
+        bound = self._seconds if seconds is None else seconds
+        place: _Place | None = None
+        self._count += 1
+        try:
+            async with asyncio.timeout(bound) as limit:
+                await self._places.acquire()
+                work = asyncio.get_running_loop().run_in_executor(self._threads, act)
+                place = _Place(self, work)
+                return await asyncio.shield(work)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if place is not None:
+                place.leave()
+            raise (late or too_slow)(bound) from None
+        finally:
+            self._count -= 1
+
+    async def close(self) -> None:
+        """Forget what waits, and let the rest end."""
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+
+
+class _Place:
+    """A thread that works for a request: taken until the work ends, or until nobody waits for it and a spare thread is left."""
+
+    def __init__(self, work: WorkerPool, future: asyncio.Future[T]) -> None:
+        self._work = work
+        self._left = False
+        future.add_done_callback(self._ended)
+
+    def leave(self) -> None:
+        """Let another have the place, while the thread goes on."""
+        if self._work._spare > 0 and not self._left:
+            self._left = True
+            self._work._spare -= 1
+            self._work._places.release()
+
+    def _ended(self, future: asyncio.Future[T]) -> None:
+        if not future.cancelled():
+            future.exception()  # nobody may be left to hear of it
+        if self._left:
+            self._work._spare += 1
+        else:
+            self._left = True
+            self._work._places.release()
+
+
+def query_too_slow(seconds: float) -> Problem:
+    """What a query is told that takes longer than it may."""
+    return Problem(
+        504,
+        "query-too-slow",
+        f"this query took longer than {seconds:g} s, and was broken off",
+        hint="make it a view and read that; or let queries take longer: headwater serve --query-timeout '2 minutes'",
+        facts={"seconds_max": seconds},
+    )
+
+
+def too_slow(seconds: float) -> Problem:
+    """What a request is told that takes longer than it may."""
+    return Problem(
+        504,
+        "too-slow",
+        f"this request took longer than {seconds:g} s",
+        hint="ask for less, or let requests take longer: headwater serve --query-timeout '2 minutes'",
+        facts={"seconds_max": seconds},
+    )
