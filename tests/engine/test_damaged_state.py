@@ -109,7 +109,7 @@ def test_state_is_built_again_in_the_process_that_wrote_it(
 
         # an engine that goes on looks by itself
         store = ws._views.store
-        engine = Engine(ws.log, store, claim(store.storage, clock), ws._views.tools().catalog, clock)
+        engine = Engine(ws.log, store, claim(store.storage, clock), ws._views.tools(), clock)
         with engine._ownership:
             assert engine.tick() is None
             _damage(ws, "sums", _flip)

@@ -53,8 +53,8 @@ def test_a_tick_covers_no_commit_that_the_disk_may_lose(tmp_path: Path, spark: A
         ws.sql(DECLARED)
         orders = ws.topic("orders")
         with claim(storage, clock) as ownership:
-            catalog = ws._views.tools().catalog
-            engine = Engine(ws.log, StateStore(storage, clock), ownership, catalog, clock)
+            context = ws._views.tools()
+            engine = Engine(ws.log, StateStore(storage, clock), ownership, context, clock)
             for size in (3, 20 * SMALL, 5):
                 orders.append([{"n": n} for n in range(size)])
                 assert engine.tick() is not None

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import headwater as hw
-from headwater.engine.dataflow import stacked_steps
+from headwater.engine.dataflow import driver_executor
 from headwater.operators.aggregate import aggregate
 from headwater.operators.join import join
 from tests.equation.play import SETTINGS
@@ -47,7 +47,7 @@ def test_a_kernel_is_at_most_ten_frames_from_the_runner(
         ws.sql("CREATE MATERIALIZED VIEW as_well AS SELECT k, sum(y) AS y FROM u GROUP BY k")
         ws.run()
         found: dict[str, list[str]] = {}
-        for module, name in ((join, "step"), (aggregate, "step"), (stacked_steps, "step_stacked")):
+        for module, name in ((join, "step"), (aggregate, "step"), (driver_executor, "step_stacked")):
             kernel = getattr(module, name)
             monkeypatch.setattr(module, name, frames_to(kernel, found))
         ws.topic("t").append([{"k": 2, "x": 1}])

@@ -145,7 +145,7 @@ def test_an_engine_without_views_is_idle(tmp_path: Path, spark: Any) -> None:
 
 def engine_on(ws: Workspace, clock: ManualClock) -> Engine:
     storage = storage_of(ws)
-    return Engine(ws.log, StateStore(storage, clock), claim(storage, clock), ws._views.tools().catalog, clock)
+    return Engine(ws.log, StateStore(storage, clock), claim(storage, clock), ws._views.tools(), clock)
 
 
 def test_an_engine_that_was_left_behind_between_ticks_commits_nothing(ws: Workspace) -> None:

@@ -138,9 +138,9 @@ class Histories:
         """A life of an engine up to the end of the log."""
         log = self.ws.log if self.log is None else self.log
         ownership = claim(disk, self.clock)
-        catalog = self.ws._views.tools().catalog
+        context = self.ws._views.tools()
         with ownership:
-            engine = Engine(log, StateStore(disk, self.clock), ownership, catalog, self.clock)
+            engine = Engine(log, StateStore(disk, self.clock), ownership, context, self.clock)
             while engine.tick(sizes()) is not None:
                 pass
             engine.finish()

@@ -109,8 +109,8 @@ class Bench:
 
     def engine(self, storage: Storage) -> Engine:
         ownership = claim(storage, self.clock)
-        catalog = self.ws._views.tools().catalog
-        return Engine(self.ws.log, StateStore(storage, self.clock), ownership, catalog, self.clock)
+        context = self.ws._views.tools()
+        return Engine(self.ws.log, StateStore(storage, self.clock), ownership, context, self.clock)
 
     def live(self, storage: Storage, told: list[int], rows: int | None = TICK_ROWS) -> None:
         """A life of an engine up to the end of the log; `told` has the ticks whose commit has returned."""

@@ -158,7 +158,7 @@ def _run_to(
     room: EngineHost, ownership: Ownership, target: int, tick_rows: int | None
 ) -> tuple[Engine, _Done]:
     """Make ticks until every view has the commit `target` of the log."""
-    engine = Engine(room.log, room.store, ownership, room.tools().catalog, room.clock, room.keep_ticks)
+    engine = Engine(room.log, room.store, ownership, room.tools(), room.clock, room.keep_ticks)
     done, tries = _Done(room.log), Tries()
     while True:
         while (report := room.tick(engine, tick_rows)) is not None:
@@ -311,12 +311,12 @@ class Runner:
         self._comparing = Comparing(room.log, partial(_compare, room))
         self._ownership = room.claim() if ownership is None else ownership
         try:
-            catalog = room.tools().catalog
+            context = room.tools()
             self._engine = Engine(
                 room.log,
                 room.store,
                 self._ownership,
-                catalog,
+                context,
                 room.clock,
                 room.keep_ticks,
                 in_background=True,

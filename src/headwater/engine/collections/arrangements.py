@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headwater.engine.collections.collections import Collection
+from headwater.engine.dataflow.executor import RunParts
 from headwater.engine.dataflow.operator_interface import ArrangementSpec
-from headwater.engine.dataflow.placement import RunParts
 from headwater.engine.merging.background_merge import Merging
 from headwater.engine.merging.run_compaction import Compaction, Due, is_settled
 from headwater.engine.metrics import phases
@@ -112,8 +112,10 @@ class Arrangements:
         """Runs by their references."""
         return self._store.open_all(refs)
 
-    def add(self, unit: Collection, slot: ArrangementSpec, run: Run) -> Added:
-        """Add a run; a small one is written when all have settled."""
+    def add(self, unit: Collection, slot: ArrangementSpec, run: Run | RunParts) -> Added:
+        """Add a run; a small one is written when all have settled, and one that other processes made has been written."""
+        if isinstance(run, RunParts):
+            return self._add_parts(unit, slot, run)
         name = arrangement_id(unit, slot)
         if name in self._waiting:
             self.settle()
@@ -167,14 +169,15 @@ class Arrangements:
             self._runs[name] = [*self.opened(refs[:-1]), waiting.run]
         return Due(slot, refs, self._runs[name], leave, self._level(unit, slot))
 
-    def add_parts(self, unit: Collection, slot: ArrangementSpec, parts: RunParts) -> None:
-        """Add a run that tasks have written, and merge what is due."""
+    def _add_parts(self, unit: Collection, slot: ArrangementSpec, parts: RunParts) -> Added:
+        assert len(parts.refs) == 1 or slot is not unit.contents, "the change of a view is one run"
         name = arrangement_id(unit, slot)
         if name in self._waiting:
             self.settle()
         refs = (*self.refs.get(name, ()), *parts.refs)
         runs = [*self.runs(unit, slot), *self.opened(parts.refs)]
         self._compact({name: Due(slot, refs, runs, self._busy(name, refs), self._level(unit, slot))})
+        return Added(parts.refs[0] if len(parts.refs) == 1 else None)
 
     def _compact(self, due: Mapping[str, Due]) -> None:
         """Merge what is due in arrangements."""

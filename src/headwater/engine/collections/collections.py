@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,17 +23,26 @@ from headwater.core.positions import Ends
 from headwater.engine.collections.shadow_builds import BESIDE as BESIDE
 from headwater.engine.collections.shadow_builds import Trial
 from headwater.engine.dataflow.dataflow import Dataflow, DataflowStep
+from headwater.engine.dataflow.driver_executor import DriverExecutor
+from headwater.engine.dataflow.executor import (
+    Added,
+    BoundStage,
+    Rows,
+    RowsInMemory,
+    RunParts,
+    StageProgram,
+    StageResult,
+    StageRows,
+    run_one,
+    size,
+)
 from headwater.engine.dataflow.linear import columns_of, renamed
 from headwater.engine.dataflow.operator_interface import ArrangementSpec, StepState
 from headwater.engine.dataflow.operators.registry import kind_of
 from headwater.engine.dataflow.output_keys import group_columns, partition_columns
-from headwater.engine.dataflow.placement import RunParts
-from headwater.engine.dataflow.stacked_steps import run_alone
 from headwater.engine.row_errors.diverted_rows import ERRORS, Admission, AdmittedRows, no_single_row
 from headwater.engine.row_errors.late_rows import LATE_NAME, Late, Lateness, domains_of
 from headwater.operators import graph as g
-from headwater.operators.aggregate.aggregate import AggregateStep
-from headwater.operators.aggregate.stacking import StackableStep
 from headwater.operators.table.upsert import upsert
 from headwater.operators.zset.delta import Delta, consolidate
 from headwater.operators.zset.runs import Run, arrange, contents, contents_latest, evolved
@@ -46,6 +56,7 @@ from headwater.plan.relations.metadata_columns import (
     table_with_hidden,
 )
 
+T = TypeVar("T")
 CONTENTS = "contents"
 ERRORS_NAME = "errors"
 
@@ -92,20 +103,39 @@ class TableCollection:
         """The topics of which it keeps private values."""
         self.contents = ArrangementSpec(CONTENTS, "latest", self.key, (), self.schema)
         self.slots: tuple[ArrangementSpec, ...] = (self.contents,)
+        self._stage = TableStage(self)
         self._older: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()
         """Runs from before a change of the columns, as they read now."""
 
-    def step(
-        self, changes: Mapping[str, Delta | pa.RecordBatch], state: StepState, *, first: bool
-    ) -> CollectionOutcome:
-        """Apply records of the topic, in the order of the log."""
-        records = changes[self.topic]
+    @property
+    def stages(self) -> tuple[StageProgram, ...]:
+        """The stages of a step."""
+        return (self._stage,)
+
+    def begin_step(
+        self,
+        changes: Mapping[str, StageRows],
+        state: StepState,
+        *,
+        first: bool,
+        watermarks: Mapping[str, int] | None = None,
+    ) -> TableStep:
+        """A step over records of the topic, for an executor to take."""
+        return TableStep(self, changes[self.topic], state)
+
+    def step(self, changes: Mapping[str, Rows], state: StepState, *, first: bool) -> CollectionOutcome:
+        """Apply records of the topic, in this process."""
+        step = self.begin_step(in_memory(changes), state, first=first)
+        return run_one(DriverExecutor(), step, TableStep.result)
+
+    def apply(self, records: Rows, state: StepState) -> tuple[Delta, Run]:
+        """Return the change that records make, in the order of the log, and the run to add."""
         assert isinstance(records, pa.RecordBatch)
         deleted = pc.equal(records.column("_op"), "delete").to_numpy(zero_copy_only=False)
         rows = records.select(self.schema.names)
         runs = [self._evolved(run) for run in state(self.contents)]
         change, run = upsert(runs, self.key, rows, np.asarray(deleted, dtype=np.bool_))
-        return CollectionOutcome(consolidate(change), {self.contents: run} if len(run) else {})
+        return consolidate(change), run
 
     def _evolved(self, run: Run) -> Run:
         return self._as_now(run, self.schema)
@@ -203,6 +233,9 @@ class ViewCollection:
             self.contents,
             *(d.contents for d in self.derived),
         )
+        self.contents_stage = ContentsStage(pipeline, self.contents)
+        self.stages: tuple[StageProgram, ...] = (*pipeline.stages, self.contents_stage)
+        """The stages of a step: those of the dataflow, then the one that arranges the change of the contents."""
         self.replaces: str | None = None
         """The view whose place it takes once it has caught up."""
         self.trial: Trial | None = None
@@ -221,16 +254,31 @@ class ViewCollection:
         made.name, made.replaces, made.trial = self.definition.name, None, None
         return made
 
+    def begin_step(
+        self,
+        changes: Mapping[str, StageRows],
+        state: StepState,
+        *,
+        first: bool,
+        watermarks: Mapping[str, int] | None = None,
+    ) -> ViewStep:
+        """A step over a change of the sources, for an executor to take.
+
+        `watermarks` are those of the topics that the view waits for, after that change.
+        """
+        return ViewStep(self, changes, state, first=first, watermarks=watermarks)
+
     def step(
         self,
-        changes: Mapping[str, Delta],
+        changes: Mapping[str, Rows],
         state: StepState,
         *,
         first: bool,
         watermarks: Mapping[str, int] | None = None,
     ) -> CollectionOutcome:
-        """Apply a change of the sources; `watermarks` are those of the topics that it waits for, after that change."""
-        return run_alone(ViewStep(self, changes, state, first=first, watermarks=watermarks)).result()
+        """Apply a change of the sources, in this process; see `begin_step`."""
+        step = self.begin_step(in_memory(changes), state, first=first, watermarks=watermarks)
+        return run_one(DriverExecutor(), step, ViewStep.result)
 
     def admitted(self, changes: Mapping[str, Delta]) -> Mapping[str, Delta]:
         """Changes of its sources, topics with their positions, without the rows that it diverts."""
@@ -244,7 +292,7 @@ class ViewCollection:
             for partition, end in ends.items()
         )
 
-    def by_source(self, changes: Mapping[str, Delta]) -> dict[str, Delta]:
+    def by_source(self, changes: Mapping[str, T]) -> dict[str, T]:
         """Changes of topics and units by the names that its graph has for them."""
         named = {source: changes[unit] for source, unit in self.sources.items() if unit in changes}
         return named | {name: changes[name] for name in self.named.values() if name in changes}
@@ -260,13 +308,89 @@ class ViewCollection:
         return [arrange(self.rows(runs), self.key)]
 
 
+class TableStage(StageProgram):
+    """Upserts and tombstones of a keyed topic, applied to its table."""
+
+    def __init__(self, table: TableCollection) -> None:
+        self._table = table
+
+    @property
+    def slots(self) -> tuple[ArrangementSpec, ...]:  # type: ignore[override]
+        return self._table.slots
+
+    def evaluate(self, inputs: Sequence[Rows], *, first: bool) -> Sequence[Rows]:
+        return list(inputs)
+
+    def without_state(self, given: Sequence[Rows], *, first: bool) -> Delta | None:
+        return None if size(given[0]) else Delta.empty(self._table.schema)
+
+    def step(
+        self, given: Sequence[Rows], state: StepState, *, first: bool, watermarks: Mapping[str, int]
+    ) -> tuple[Delta, Added]:
+        change, run = self._table.apply(given[0], state)
+        return change, (run,)
+
+
+class ContentsStage(StageProgram):
+    """The last stage of a view: the change of its rows, consolidated and arranged by its key."""
+
+    def __init__(self, pipeline: Dataflow, contents: ArrangementSpec) -> None:
+        self._pipeline = pipeline
+        self._schema = contents.schema
+        self.slots = (contents,)
+
+    def evaluate(self, inputs: Sequence[Rows], *, first: bool) -> Sequence[Rows]:
+        return list(inputs)
+
+    def without_state(self, given: Sequence[Rows], *, first: bool) -> Delta | None:
+        return None if size(given[0]) else Delta.empty(self._schema)
+
+    def step(
+        self, given: Sequence[Rows], state: StepState, *, first: bool, watermarks: Mapping[str, int]
+    ) -> tuple[Delta, Added]:
+        change = given[0]
+        assert isinstance(change, Delta)
+        return self.named_run(self._pipeline.arranged(change, self.slots[0].key))
+
+    def named_run(self, changed: Run) -> tuple[Delta, Added]:
+        """A change of the contents that is arranged, under the names of the view's columns."""
+        rows = renamed(changed.rows, self._schema)
+        return Delta(rows, changed.weights, distinct=True), (Run(changed.hashes, rows, changed.weights),)
+
+
+class TableStep:
+    """A table's step over records of its topic: one stage."""
+
+    def __init__(self, unit: TableCollection, records: StageRows, state: StepState) -> None:
+        self.unit = unit
+        self._stage = BoundStage(unit.stages[0], [records], state)
+        self._result: StageResult | None = None
+
+    def next_stage(self) -> BoundStage | None:
+        """See `StagedStep`."""
+        return self._stage if self._result is None else None
+
+    def take(self, result: StageResult) -> None:
+        """See `StagedStep`."""
+        self._result = result
+
+    def recover(self, error: EvaluationError) -> None:
+        """See `StagedStep`."""
+        raise error
+
+    def result(self) -> CollectionOutcome:
+        """What the step has made, once it is done."""
+        assert self._result is not None
+        return CollectionOutcome(loaded(self._result.output), self._result.runs)
+
+
 class ViewStep:
     """A view's step over a change of what it reads: that of its dataflow, without the rows that it leaves out."""
 
     def __init__(
         self,
         unit: ViewCollection,
-        changes: Mapping[str, Delta],
+        changes: Mapping[str, StageRows],
         state: StepState,
         *,
         first: bool,
@@ -276,33 +400,55 @@ class ViewStep:
         self.state = state
         self._first = first
         self._watermarks = watermarks or {}
-        self._given: Mapping[str, Delta] = unit.by_source(changes)
-        self._admitted: Mapping[str, Delta] = self._given
+        self._given: Mapping[str, StageRows] = unit.by_source(changes)
+        self._admitted = self._given
         self._diverted: AdmittedRows | None = None
         self._late: Late | None = None
+        self._made: StageResult | None = None
+        """The change of the contents, and the runs of all stages."""
         self._dataflow_step = self._begun()
 
-    def advance(self) -> StackableStep | None:
-        """Run operators until one may make its step with others; None once all have run."""
-        try:
-            if (asked := self._dataflow_step.advance()) is None and self.unit.lateness is not None:
-                self._late = self.unit.lateness.found(self._admitted)
-            return asked
-        except EvaluationError as error:
-            self._divert(error)
-            return self.advance()
+    def next_stage(self) -> BoundStage | None:
+        """See `StagedStep`."""
+        if (stage := self._dataflow_step.next_stage()) is not None:
+            return stage
+        if self._made is None:
+            return BoundStage(self.unit.contents_stage, [self._dataflow_step.output], self.state)
+        self._find_late()
+        return None
 
-    def resume(self, done: AggregateStep | None) -> None:
-        """Take what came of the step that `advance` stopped at; None if this view is to make it alone."""
-        try:
-            self._dataflow_step.resume(done)
-        except EvaluationError as error:
-            self._divert(error)
+    def take(self, result: StageResult) -> None:
+        """See `StagedStep`."""
+        if not self._dataflow_step.is_over:
+            self._dataflow_step.take(result)
+        else:
+            self._made = StageResult(result.output, {**self._dataflow_step.runs, **result.runs})
+
+    def _find_late(self) -> None:
+        if self.unit.lateness is not None:
+            self._late = self.unit.lateness.found(self.admitted())
+
+    def recover(self, error: EvaluationError) -> None:
+        """Begin again without the rows that fail, if the view diverts those."""
+        if self.unit.admission is None:
+            raise error
+        if self._diverted is not None:
+            raise no_single_row(error) from error
+        self._diverted = self.unit.admission.sorted_out(_all_loaded(self._given))
+        if not len(self._diverted.errors):
+            raise no_single_row(error) from error
+        self._admitted = in_memory(self._diverted.admitted)
+        self._made = None
+        self._dataflow_step = self._begun()
+
+    def admitted(self) -> Mapping[str, Delta]:
+        """The change of each source without the rows that are diverted."""
+        return _all_loaded(self._admitted)
 
     def result(self) -> CollectionOutcome:
         """What the step has made, once it is done."""
         unit, given = self.unit, self._given
-        counted = {t: {"read": int(given[n].weights.sum())} for t, n in unit.counted.items() if n in given}
+        counted = {t: {"read": given[n].weight()} for t, n in unit.counted.items() if n in given}
         beside: dict[ArrangementSpec, Delta] = {}
         if self._diverted is not None:
             beside[unit.errors.contents] = consolidate(self._diverted.errors)
@@ -315,34 +461,35 @@ class ViewStep:
                     counted[topic][what] = left_out
             if unit.late is not None:
                 beside[unit.late.contents] = self._late.rows
-        runs = dict(self._dataflow_step.runs)
+        made = self._made
+        assert made is not None
+        runs = dict(made.runs)
         runs |= {slot: arrange(told, slot.key) for slot, told in beside.items() if len(told)}
-        changed = self._arranged(self._dataflow_step)
-        rows = renamed(changed.rows, unit.schema)
-        if len(changed):
-            runs[unit.contents] = Run(changed.hashes, rows, changed.weights)
-        return CollectionOutcome(Delta(rows, changed.weights, distinct=True), runs, beside, counted)
+        return CollectionOutcome(loaded(made.output), runs, beside, counted)
 
     def _begun(self) -> DataflowStep:
         """A step of the view's dataflow over the rows that are admitted."""
         pipeline, first, watermarks = self.unit.pipeline, self._first, self._watermarks
         return DataflowStep(pipeline, self._admitted, self.state, first=first, watermarks=watermarks)
 
-    def _arranged(self, step: DataflowStep) -> Run:
-        """The change of the view's rows that its dataflow has made."""
-        return step.arranged(self.unit.key)
 
-    def _divert(self, error: EvaluationError) -> None:
-        """Begin again without the rows that fail, if the view diverts those."""
-        if self.unit.admission is None:
-            raise error
-        if self._diverted is not None:
-            raise no_single_row(error) from error
-        self._diverted = self.unit.admission.sorted_out(self._given)
-        if not len(self._diverted.errors):
-            raise no_single_row(error) from error
-        self._admitted = self._diverted.admitted
-        self._dataflow_step = self._begun()
+CollectionStep = TableStep | ViewStep
+
+
+def in_memory(changes: Mapping[str, Rows]) -> dict[str, StageRows]:
+    """Changes in the memory of this process, as stages read them."""
+    return {name: RowsInMemory(rows) for name, rows in changes.items()}
+
+
+def loaded(rows: StageRows) -> Delta:
+    """A change, wherever it is."""
+    change = rows.load()
+    assert isinstance(change, Delta)
+    return change
+
+
+def _all_loaded(changes: Mapping[str, StageRows]) -> dict[str, Delta]:
+    return {name: loaded(rows) for name, rows in changes.items()}
 
 
 class DerivedRelation:

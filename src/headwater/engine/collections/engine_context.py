@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headwater.engine.collections.workload import Catalog
+from headwater.engine.dataflow.driver_executor import DriverExecutor
+from headwater.engine.dataflow.executor import Executor
 from headwater.engine.dataflow.jvm_expressions import Evaluator
 from headwater.engine.dataflow.placement import Placement
 from headwater.log.protocol import Log
@@ -24,4 +26,6 @@ class EngineContext:
         self.functions = functions
         self.planner = Planner(self.spark, functions)
         self.evaluator = Evaluator(self.planner.catalyst)
-        self.catalog = Catalog(log, self.planner, self.evaluator, Placement(self.spark))
+        self.catalog = Catalog(log, self.planner, self.evaluator)
+        self.executor: Executor = DriverExecutor(Placement(self.spark))
+        """Where the stages of ticks run."""

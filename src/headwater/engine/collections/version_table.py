@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 
 from headwater.catalog.definitions import TopicDefinition
 from headwater.core.types import TIMESTAMP, quote
-from headwater.engine.collections.collections import CONTENTS, CollectionOutcome, TableCollection
+from headwater.engine.collections.collections import CONTENTS, TableCollection
+from headwater.engine.dataflow.executor import Rows
 from headwater.engine.dataflow.operator_interface import ArrangementSpec, StepState
 from headwater.engine.merging.run_compaction import merged_run
 from headwater.log.protocol import Log
@@ -65,17 +66,17 @@ class VersionCollection(TableCollection):
         self.contents = ArrangementSpec(CONTENTS, "ordered", self.key, self._spec.order, self._records)
         self.slots = (self.contents,)
 
-    def step(
-        self, changes: Mapping[str, Delta | pa.RecordBatch], state: StepState, *, first: bool
-    ) -> CollectionOutcome:
-        """Apply records of the topic, in the order of the log. As a delta they are such as go too, known by their keys and their places."""
-        given = changes[self.topic]
+    def apply(self, records: Rows, state: StepState) -> tuple[Delta, Run]:
+        """Return the change of versions that records make, in the order of the log, and the run to add.
+
+        Records that are retracted come as a change: they are identified by their keys and positions.
+        """
         runs = [self._evolved(run) for run in state(self.contents)]
-        if isinstance(given, Delta):
-            change, run = self._exchanged(given, runs)
+        if isinstance(records, Delta):
+            change, run = self._exchanged(records, runs)
         else:
-            change, run = table_versions.step(self._spec, runs, self.records(given))
-        return CollectionOutcome(self._known(change), {self.contents: run} if len(run) else {})
+            change, run = table_versions.step(self._spec, runs, self.records(records))
+        return self._known(change), run
 
     def _exchanged(self, given: Delta, runs: Sequence[Run]) -> tuple[Delta, Run]:
         """A step by records of which some go. Of the keys that these are of, all versions are made again from what there is of them."""

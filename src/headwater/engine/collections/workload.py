@@ -27,7 +27,6 @@ from headwater.engine.collections.shadow_builds import trial_of
 from headwater.engine.collections.version_table import VersionCollection, readable_versions
 from headwater.engine.dataflow.dataflow import Dataflow
 from headwater.engine.dataflow.jvm_expressions import Evaluator
-from headwater.engine.dataflow.placement import Placement
 from headwater.engine.row_errors.diverted_rows import ERRORS, Admission
 from headwater.engine.row_errors.late_rows import LATE_NAME, Lateness, late_schema
 from headwater.log.protocol import Entry, Log
@@ -89,13 +88,10 @@ class _Planned(NamedTuple):
 class Catalog:
     """The definitions that the log holds, made ready to run. Planned once each, and again when they change."""
 
-    def __init__(
-        self, log: Log, planner: Planner, evaluator: Evaluator, placement: Placement | None = None
-    ) -> None:
+    def __init__(self, log: Log, planner: Planner, evaluator: Evaluator) -> None:
         self._log = log
         self._planner = planner
         self._evaluator = evaluator
-        self._placement = placement
         self._made: dict[str, tuple[object, Collection]] = {}
         self._planned: deque[_Planned] = deque(maxlen=_PLANNED_MAX)
         self._known_times: dict[str, tuple[int, dict[str, Times]]] = {}
@@ -300,7 +296,7 @@ class Catalog:
                 plan = self._planner.plan(QueryText(definition.query), relations, policy)
             if plan.schema.types != definition.columns.types:
                 raise UsageError("a column that it reads has another type than when it was declared")
-            pipeline = Dataflow(plan.root, self._evaluator, self._placement, plan.expiries)
+            pipeline = Dataflow(plan.root, self._evaluator, plan.expiries)
             read = {n: topics[n] for n in definition.reads if n in topics}
             admission = admission_of(definition, plan, topics, self._evaluator)
             lateness = lateness_of(definition, plan, topics, self._evaluator)

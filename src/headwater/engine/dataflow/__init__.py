@@ -10,18 +10,20 @@ In import order, bottom to top:
     arrow_expressions      the expressions that Arrow evaluates exactly as Spark does
     jvm_expressions        Spark expressions evaluated in the driver's JVM
     spark_tasks            what runs in a Spark task: one step over a range of keys
-    stacked_steps          small steps of several views, run as one
     linear                 filters, projections and other row-wise steps
     operator_interface     `Operator`: arrangements of an operator and its step over a change
+    executor               `Executor`, the interface that decides where stages run, and the parts of a stage
     keyed_operators        operators whose steps can be divided by key, the same in driver and tasks
     placement              where a step runs: in the driver, or by key range in Spark tasks
     python_worker          the Python daemon of Spark workers, with operators imported
     row_matches            MATCH_RECOGNIZE: its kernels with Spark's expressions
     window_preaggregation  rows of overlapping windows combined before they are expanded
     spark_groups           functions of whole groups, computed by Spark
+    driver_executor        stages run in this process, small steps of several views as one
     facets/                what is known of operators: types of keys, bounds, origins, demands
     operators/             one file per kind of operator: how it runs, and all that others ask of it
     pruning                unused columns and ranks, removed from a graph
     output_keys            which output columns show a group or partition key
+    dataflow_stages        a graph divided into stages
     dataflow               a graph as operators with their arrangements, and one step of all of them
 """

@@ -1,7 +1,7 @@
 """A view's graph made ready to run: a change of its sources goes in, a change of the view comes out.
 
-Pure over its state: `step` is given the runs of every arrangement and returns the runs to add. It neither reads nor
-writes files, so the same step runs in the driver and, by hash range, in tasks, and can be done again after a crash.
+A step is a sequence of stages (`dataflow_stages`). A stage is pure over its state: it is given the runs of its arrangements and
+returns the runs to add; it neither reads nor writes files, so that it runs in any process, and again after a crash.
 """
 
 from __future__ import annotations
@@ -9,27 +9,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from headwater.core.errors import EvaluationError
+from headwater.engine.dataflow.dataflow_stages import DataflowStage, PlacedOperator, divided, source_change
+from headwater.engine.dataflow.driver_executor import DriverExecutor
+from headwater.engine.dataflow.executor import (
+    BoundStage,
+    RowsInMemory,
+    RunParts,
+    StageResult,
+    StageRows,
+    run_one,
+)
 from headwater.engine.dataflow.jvm_expressions import Evaluator
-from headwater.engine.dataflow.linear import renamed
+from headwater.engine.dataflow.linear import positional, renamed
 from headwater.engine.dataflow.operator_interface import ArrangementSpec, Operator, StepState
-from headwater.engine.dataflow.operators.close import CloseOperator
 from headwater.engine.dataflow.operators.operator_kind import BuildContext
 from headwater.engine.dataflow.operators.registry import kind_of
 from headwater.engine.dataflow.output_keys import group_columns
-from headwater.engine.dataflow.placement import Placement, RunParts
 from headwater.engine.dataflow.pruning import unread
-from headwater.engine.dataflow.stacked_steps import run_alone
 from headwater.engine.dataflow.window_preaggregation import WindowPreaggregation
 from headwater.operators import graph as g
-from headwater.operators.aggregate import aggregate, stacking
-from headwater.operators.aggregate.aggregate import AggregateStep
-from headwater.operators.aggregate.stacking import StackableStep
+from headwater.operators.aggregate import aggregate
 from headwater.operators.zset.delta import Delta, consolidate
 from headwater.operators.zset.runs import Run, arrange
 from headwater.plan.time.state_expiry import Expiries
+
+NO_ROWS = RowsInMemory(Delta.empty(positional([])))
+"""No change of a source, whatever its columns are."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +53,9 @@ class Dataflow:
         self,
         root: g.Node,
         evaluator: Evaluator,
-        placement: Placement | None = None,
         expiries: Expiries | None = None,
     ) -> None:
         self.evaluator = evaluator
-        self.placement = placement
         self._expiries = expiries or {}
         self.schema = root.schema
         self.root = root
@@ -70,6 +74,8 @@ class Dataflow:
         self.group = group_columns(root)
         """The columns of the group's key, where the view shows it."""
         self.slots = tuple(slot for operator in self.operators for slot in operator.slots)
+        self.stages = self._stages()
+        """Its stages, inputs first."""
 
     def _add(self, node: g.Node, evaluator: Evaluator) -> int:
         if id(node) in self._place:
@@ -98,6 +104,22 @@ class Dataflow:
                 self._inputs[place] = self._inputs[inputs[0]]
         return found
 
+    def _stages(self) -> tuple[DataflowStage, ...]:
+        placed = [
+            PlacedOperator(place, node, operator, tuple(self._inputs[place]), self.nothing[place])
+            for place, (node, operator) in enumerate(self.nodes)
+            if place not in self._passed_over
+        ]
+        return tuple(
+            DataflowStage(members, self._preaggregation(members[-1].place)) for members in divided(placed)
+        )
+
+    def _preaggregation(self, place: int) -> tuple[WindowPreaggregation, Operator] | None:
+        if place not in self.spreads:
+            return None
+        combined, below = self.spreads[place]
+        return combined, self.operators[below]
+
     def __len__(self) -> int:
         return len(self.operators)
 
@@ -114,13 +136,16 @@ class Dataflow:
         first: bool,
         watermarks: Mapping[str, int] | None = None,
     ) -> StepResult:
-        """Apply a change of the sources. `first`: there is no state yet, so constants and empty aggregates come in;
-        `watermarks`: those of topics, where the graph waits for some.
+        """Return what a change of the sources makes, in this process; the change that comes out is consolidated.
 
-        The change is consolidated.
+        `first`: there is no state yet, so that constants and aggregates over no rows come in; `watermarks`: those of the
+        topics that the graph waits for.
         """
-        step = run_alone(DataflowStep(self, changes, state, first=first, watermarks=watermarks or {}))
-        return StepResult(consolidate(step.change), step.runs)
+        given = {name: RowsInMemory(change) for name, change in changes.items()}
+        step = DataflowStep(self, given, state, first=first, watermarks=watermarks or {})
+        change = run_one(DriverExecutor(), step, lambda ended: ended.output.load())
+        assert isinstance(change, Delta)
+        return StepResult(consolidate(change), step.runs)
 
     # --- what a step asks --------------------------------------------------------------------------------------------
 
@@ -147,18 +172,22 @@ class Dataflow:
         below = self.spreads[place][1]
         return [self.operators[below].step(given, ())[0]]
 
+    def arranged(self, change: Delta, key: tuple[int, ...]) -> Run:
+        """A change of the root's rows as a run by some columns, which are those of `group` where there is one."""
+        if self.group is not None and change.hashes is not None:
+            change = aggregate.netted(change)
+            assert change.hashes is not None
+            return Run(change.hashes, change.rows, change.weights)
+        return arrange(change, key)
+
 
 class DataflowStep:
-    """A step of a dataflow: the operators run in their order, inputs first, over a change of the sources.
-
-    `advance` stops where an operator is about to make a small step that others of its shape may make with it, and `resume`
-    goes on with what came of it.
-    """
+    """A step of a dataflow over a change of its sources, stage by stage."""
 
     def __init__(
         self,
         dataflow: Dataflow,
-        changes: Mapping[str, Delta],
+        changes: Mapping[str, StageRows],
         state: StepState,
         *,
         first: bool,
@@ -169,102 +198,36 @@ class DataflowStep:
         self.state = state
         self.first = first
         self.watermarks = watermarks
-        self.outputs: list[Delta] = []
-        """The change of each node's output, as far as the step has come."""
         self.runs: dict[ArrangementSpec, Run | RunParts] = {}
-        self._asked: StackableStep | None = None
-
-    def advance(self) -> StackableStep | None:
-        """Run operators until one may make its step with others; None once all have run."""
-        dataflow, state = self.dataflow, self.state
-        while (place := len(self.outputs)) < len(dataflow):
-            if (leaf := dataflow.leaf(place, self.changes)) is not None:
-                self.outputs.append(leaf)
-                continue
-            operator, given = dataflow.operators[place], dataflow.inputs(place, self.outputs)
-            if isinstance(operator, CloseOperator):
-                self.close(operator, given[0])
-                continue
-            if not any(map(len, given)):
-                self.put_initial(operator)
-                continue
-            if place in dataflow.spreads:
-                if (done := dataflow.spreads[place][0].step(given[0], state(operator.slots[0]))) is not None:
-                    self.put(done.output, (done.state,))
-                    continue
-                given = dataflow.mapped(place, given)
-            placement = dataflow.placement
-            if placement is not None and placement.wants(operator, given):
-                refs = [state.refs(slot) for slot in operator.slots]
-                if (placed := placement.step(operator, given, refs, state)) is not None:
-                    self.put(*placed)
-                    continue
-            runs = [state(slot) for slot in operator.slots]
-            if operator.stackable is not None and len(given[0]) <= stacking.ROWS_MAX:
-                self._asked = StackableStep(operator.stackable, runs[0], given[0])
-                return self._asked
-            self.put(*(operator.begin if self.first else operator.step)(given, runs))
-        return None
-
-    def resume(self, done: AggregateStep | None) -> None:
-        """Continue with the outcome of the small step that `advance` stopped at; None if it was not stacked and is made here."""
-        assert self._asked is not None
-        if done is None:
-            asked = self._asked
-            operator = self.dataflow.operators[len(self.outputs)]
-            self.put(*operator.step([asked.delta], [asked.state]))
-        else:
-            self.put(done.output, (done.state,))
+        """The runs that the stages so far have made."""
+        self._outputs: dict[int, StageRows] = {}
+        self._ended = 0
 
     @property
-    def change(self) -> Delta:
-        """The change of the root's rows, not consolidated."""
-        return self.outputs[-1]
+    def is_over(self) -> bool:
+        """Whether all stages have run."""
+        return self._ended == len(self.dataflow.stages)
 
-    def arranged(self, key: tuple[int, ...]) -> Run:
-        """The change of the root's rows, as a run by these columns, which must be the dataflow's `group` where there is one."""
-        change = self.change
-        if self.dataflow.group is not None and change.hashes is not None:
-            change = aggregate.netted(change)
-            assert change.hashes is not None
-            return Run(change.hashes, change.rows, change.weights)
-        return arrange(change, key)
+    def next_stage(self) -> BoundStage | None:
+        """See `StagedStep`."""
+        if self.is_over:
+            return None
+        program = self.dataflow.stages[self._ended]
+        inputs = [self.changes.get(name) or NO_ROWS for name in program.source_names]
+        inputs += [self._outputs[place] for place in program.reads]
+        return BoundStage(program, inputs, self.state, self.first, self.watermarks)
 
-    # --- one operator ------------------------------------------------------------------------------------------------
+    def take(self, result: StageResult) -> None:
+        """See `StagedStep`."""
+        self._outputs[self.dataflow.stages[self._ended].place] = result.output
+        self.runs.update(result.runs)
+        self._ended += 1
 
-    def close(self, operator: CloseOperator, given: Delta) -> None:
-        """Run an operator that depends on watermarks, also without a change of its input."""
-        output, run = operator.step_at(given, self.state(operator.slots[0]), self.watermarks)
-        self.put(output, (run,))
+    def recover(self, error: EvaluationError) -> None:
+        """See `StagedStep`."""
+        raise error
 
-    def put_initial(self, operator: Operator) -> None:
-        """Skip an operator without input changes; in the first step its output over no rows comes in."""
-        initial = operator.initial() if self.first else None
-        self.put(self.dataflow.nothing[len(self.outputs)] if initial is None else initial, ())
-
-    def put(self, output: Delta, added: Sequence[Run | RunParts]) -> None:
-        """Store the outcome of the operator that has just run: the change of its output, and the runs to add to its arrangements."""
-        place = len(self.outputs)
-        operator = self.dataflow.operators[place]
-        self.runs.update((slot, run) for slot, run in zip(operator.slots, added, strict=False) if len(run))
-        self.outputs.append(self.dataflow.named(place, output))
-
-
-def source_change(node: g.SourceNode, change: Delta | None) -> Delta:
-    """A change of a topic or view, by the columns that a source reads of it."""
-    if change is None or not len(change):
-        return Delta.empty(node.schema)
-    if (
-        not node.hidden
-        and node.columns == tuple(range(len(node.schema)))
-        and change.rows.schema.equals(node.schema)
-    ):
-        return change
-    hidden = (change.rows.schema.names.index(name) for name in node.hidden)
-    try:
-        return change.with_rows(renamed(change.rows.select([*node.columns, *hidden]), node.schema))
-    except pa.ArrowInvalid as error:  # a column was widened since the view was planned
-        raise EvaluationError(
-            f"a value of {node.name} does not fit the type that its column had: {error}",
-            hint="the view is being built anew with the wider type",
-        ) from error
+    @property
+    def output(self) -> StageRows:
+        """The change of the root's rows, not consolidated, once all stages have run."""
+        return self._outputs[len(self.dataflow) - 1]

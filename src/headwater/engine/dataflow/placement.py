@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 
 from headwater.core.errors import SparkJobError, UsageError
+from headwater.engine.dataflow.executor import RunParts
 from headwater.engine.dataflow.keyed_operators import KeyedOperator
 from headwater.engine.dataflow.operator_interface import Operator, TickContext
 from headwater.engine.dataflow.spark_tasks import SCHEMA, DividedStep, TaskOutcome, input_file, task
@@ -41,16 +41,6 @@ SKIPPED_MAX = 64
 
 _CHOICES = ("auto", "driver", "tasks")
 _log = logging.getLogger("headwater")
-
-
-@dataclass(frozen=True)
-class RunParts:
-    """A run that tasks wrote, in parts: ranges of hashes that ascend and do not overlap."""
-
-    refs: tuple[RunRef, ...]
-
-    def __len__(self) -> int:
-        return sum(ref.rows for ref in self.refs)
 
 
 class Placement:

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.core.hashing import Hashes
-from headwater.engine.dataflow.dataflow import Dataflow, source_change
+from headwater.engine.dataflow.dataflow import Dataflow
+from headwater.engine.dataflow.dataflow_stages import source_change
 from headwater.engine.dataflow.linear import compile_map, renamed
 from headwater.engine.dataflow.operator_interface import ArrangementSpec, Operator, Runs
 from headwater.engine.dataflow.operators.registry import kind_of

@@ -6,8 +6,8 @@ from typing import Any
 
 from headwater.engine.collections.arrangements import Added, Arrangements, arrangement_id
 from headwater.engine.collections.collections import Collection
+from headwater.engine.dataflow.executor import RunParts
 from headwater.engine.dataflow.operator_interface import ArrangementSpec
-from headwater.engine.dataflow.placement import RunParts
 from headwater.engine.merging.run_compaction import merged_run
 from headwater.engine.metrics import phases
 from headwater.operators.zset.runs import Run
@@ -21,16 +21,11 @@ class RewrittenArrangements(Arrangements):
         self.rewritten: set[str] = set()
         """The identities of these units."""
 
-    def add(self, unit: Collection, slot: ArrangementSpec, run: Run) -> Added:
+    def add(self, unit: Collection, slot: ArrangementSpec, run: Run | RunParts) -> Added:
         if unit.identity in self.rewritten:
-            return self._whole(unit, slot, [*self.runs(unit, slot), run])
+            runs = self.opened(run.refs) if isinstance(run, RunParts) else [run]
+            return self._whole(unit, slot, [*self.runs(unit, slot), *runs])
         return super().add(unit, slot, run)
-
-    def add_parts(self, unit: Collection, slot: ArrangementSpec, parts: RunParts) -> None:
-        if unit.identity in self.rewritten:
-            self._whole(unit, slot, [*self.runs(unit, slot), *self.opened(parts.refs)])
-        else:
-            super().add_parts(unit, slot, parts)
 
     def rewrite(self, unit: Collection, slot: ArrangementSpec) -> Added:
         """Write an arrangement anew, unless this tick has; what was added is all that it holds."""

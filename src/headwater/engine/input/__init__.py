@@ -7,4 +7,5 @@ In import order, bottom to top:
 
     excised_records  excised records, kept until a tick has retracted them
     log_input        records of a tick, each span read once for all views
+    log_range        a range of a topic, as a stage reads it
 """

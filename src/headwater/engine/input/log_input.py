@@ -64,6 +64,11 @@ class Inputs:
             self._made[made] = Delta.of(self._found(span, self.columns(unit, topic), unseen))
         return self._made[made]
 
+    def take_in(self, reads: Sequence[ReadSpan]) -> None:
+        """Count the records of spans that were read, in this process or in another."""
+        self.reads += reads
+        self._taken.add(reads)
+
     def _found(self, span: Span, columns: list[str], unseen: frozenset[str]) -> pa.RecordBatch:
         """The records of a span with these columns, read unless they were."""
         known = self._read.setdefault(span, [])
@@ -74,8 +79,7 @@ class Inputs:
             topic, begins, stops = span
             found, reads = self._records(topic, columns, dict(begins), dict(stops), unseen)
             if not known:
-                self.reads += reads
-                self._taken.add(reads)
+                self.take_in(reads)
             known.append((unseen, found))
         return found if found.schema.names == columns else found.select(columns)
 

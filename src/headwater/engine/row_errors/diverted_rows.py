@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headwater.core.errors import EvaluationError
 from headwater.core.hashing import Indices, Mask, identities
-from headwater.engine.dataflow.dataflow import source_change
+from headwater.engine.dataflow.dataflow_stages import source_change
 from headwater.engine.dataflow.jvm_expressions import Compiled, Evaluator
 from headwater.engine.dataflow.linear import LinearStep, as_mask, compile_steps, renamed
 from headwater.operators import graph as g

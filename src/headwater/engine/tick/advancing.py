@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import pyarrow as pa
-
 from headwater.core.errors import (
     ClosedError,
     FencedError,
@@ -22,18 +20,17 @@ from headwater.engine.collections.arrangements import Added
 from headwater.engine.collections.collections import (
     Collection,
     CollectionOutcome,
+    CollectionStep,
     DerivedRelation,
     ViewCollection,
-    ViewStep,
     added,
 )
-from headwater.engine.dataflow.placement import RunParts
-from headwater.engine.dataflow.stacked_steps import run_stacked
+from headwater.engine.dataflow.executor import RowsInMemory, StageRows, run_one
+from headwater.engine.input.log_range import log_ranges
 from headwater.engine.merging.run_compaction import merged_run
-from headwater.engine.metrics import phases
 from headwater.engine.row_errors.late_rows import watermarks_at
 from headwater.engine.tick import backfill_parts
-from headwater.engine.tick.backfill_parts import PASSING, is_early, is_passing, more_rows, size
+from headwater.engine.tick.backfill_parts import PASSING, is_early, is_passing, more_rows
 from headwater.engine.tick.collection_progress import CollectionProgress
 from headwater.engine.tick.planning import TickPlan
 from headwater.engine.tick.tick_state import TickState
@@ -42,7 +39,8 @@ from headwater.operators.zset.delta import Delta, concat, consolidate
 from headwater.state.damage import is_of_state
 from headwater.state.manifest import Manifest
 
-Changes = dict[str, "Delta | pa.RecordBatch"]
+Changes = dict[str, StageRows]
+"""What a collection reads, by the names that its graph has for it."""
 
 
 class TickAdvance:
@@ -52,17 +50,10 @@ class TickAdvance:
         self.state = state
         self.plan = plan
         self._target = state.target
+        self._executor = state.environment.executor
 
-    def level(self, units: Sequence[Collection]) -> None:
-        """Advance the collections of one level, which do not read each other."""
-        run_stacked(self._begun(units), self._finished, lambda step, error: self.failed(step.unit, error))
-        for unit in units:
-            is_live = self.state.progress[unit.name].status == "live"
-            if isinstance(unit, ViewCollection) and unit.replaces is not None and is_live:
-                self._switch(unit, unit.replaces)
-
-    def _begun(self, units: Sequence[Collection]) -> Iterator[ViewStep]:
-        """Yield the steps of live views; tables, and collections that are behind, are advanced on the way."""
+    def steps(self, units: Sequence[Collection]) -> Iterator[CollectionStep]:
+        """Yield the steps of the live collections of a level; collections that are behind are advanced on the way."""
         for unit in units:
             if (progress := self.plan.visit(unit)) is None:
                 continue
@@ -70,15 +61,20 @@ class TickAdvance:
                 step = None
                 if progress.status != "live":
                     self._catch_up(unit, progress)
-                elif isinstance(unit, ViewCollection):
-                    step = self._live_step(unit, progress)
                 else:
-                    self._advance_table(unit, progress)
+                    step = self._live_step(unit, progress)
             except HeadwaterError as error:
                 self.failed(unit, error)
                 continue
             if step is not None:
                 yield step
+
+    def switch(self, units: Sequence[Collection]) -> None:
+        """Replace views by their shadow builds, where these have become live in a level."""
+        for unit in units:
+            is_live = self.state.progress[unit.name].status == "live"
+            if isinstance(unit, ViewCollection) and unit.replaces is not None and is_live:
+                self._switch(unit, unit.replaces)
 
     def failed(self, unit: Collection, error: HeadwaterError) -> None:
         """Stop a collection because of its own error; raise any other error, which ends the tick."""
@@ -101,33 +97,28 @@ class TickAdvance:
 
     # --- collections that are live -----------------------------------------------------------------------------------
 
-    def _live_step(self, unit: ViewCollection, progress: CollectionProgress) -> ViewStep | None:
-        """The step of a live view to the cut; None if its input has not changed."""
+    def _live_step(self, unit: Collection, progress: CollectionProgress) -> CollectionStep | None:
+        """The step of a live collection to the cut; None if its input has not changed."""
         changes, watermarks = self._changes(unit, progress), self._watermarks(unit, self._target.positions)
         if not self.must_step(unit, progress, changes, watermarks):
-            self._stays(unit, progress)
+            progress.change = None
+            self._arrived(unit, progress)
             return None
         self._prepare(unit, progress, watermarks)
-        return self.view_step(unit, changes, watermarks)
+        return self.step(unit, changes, watermarks, first=False)
 
-    def view_step(self, unit: ViewCollection, changes: Changes, watermarks: Mapping[str, int]) -> ViewStep:
-        """The step of a live view over a change."""
+    def step(
+        self, unit: Collection, changes: Changes, watermarks: Mapping[str, int], *, first: bool
+    ) -> CollectionStep:
+        """The step of a collection over a change."""
         held = self.state.arrangements.of(unit)
-        return ViewStep(unit, changes, held, first=False, watermarks=watermarks)
+        return unit.begin_step(changes, held, first=first, watermarks=watermarks)
 
-    def _finished(self, step: ViewStep) -> None:
+    def finished(self, step: CollectionStep) -> None:
+        """Add the outcome of a live collection's step to the tick."""
         unit = step.unit
         self._take(unit, step.result())
         self._arrived(unit, self.state.progress[unit.name])
-
-    def _advance_table(self, unit: Collection, progress: CollectionProgress) -> None:
-        """Advance a live table to the cut."""
-        changes = self._changes(unit, progress)
-        if not self.must_step(unit, progress, changes, {}):
-            self._stays(unit, progress)
-            return
-        self._take(unit, self._stepped(unit, progress, changes, {}, first=False))
-        self._arrived(unit, progress)
 
     def _changes(self, unit: Collection, progress: CollectionProgress) -> Changes:
         """The input of a live collection: records up to the cut, and the changes of the collections that it reads."""
@@ -135,20 +126,17 @@ class TickAdvance:
         for name in unit.units:
             below = self.state.progress[name]
             if below.joined:
-                changes[name] = self.plan.replaced(name)
+                change = self.plan.replaced(name)
             else:
-                changes[name] = below.change or Delta.empty(self.state.relation(name).schema)
+                change = below.change or Delta.empty(self.state.relation(name).schema)
+            changes[name] = RowsInMemory(change)
         return changes
 
     def must_step(
         self, unit: Collection, progress: CollectionProgress, changes: Changes, watermarks: Mapping[str, int]
     ) -> bool:
         """Whether the input or the watermarks of a live collection have changed."""
-        return watermarks != progress.watermarks or any(map(size, changes.values()))
-
-    def _stays(self, unit: Collection, progress: CollectionProgress) -> None:
-        progress.change = None
-        self._arrived(unit, progress)
+        return watermarks != progress.watermarks or not all(rows.is_empty for rows in changes.values())
 
     def _arrived(self, unit: Collection, progress: CollectionProgress) -> None:
         progress.positions = _own_cut(unit, self._target.positions)
@@ -165,20 +153,23 @@ class TickAdvance:
             joins = sequence >= self._target.sequence
             changes = self.read(unit, progress.positions, target)
             if joins:
-                changes |= {name: self._since(name, progress.base) for name in unit.units}
+                changes |= {name: RowsInMemory(self._since(name, progress.base)) for name in unit.units}
             at = self._watermarks(unit, {**self._target.positions, **target} if joins else target)
             try:
                 if first or self.must_step(unit, progress, changes, at):
-                    self._take(unit, self._stepped(unit, progress, changes, at, first=first))
+                    self._prepare(unit, progress, at)
+                    step = self.step(unit, changes, at, first=first)
+                    self._take(unit, run_one(self._executor, step, lambda ended: ended.result()))
                 break
             except PASSING as error:
-                passes = is_early(unit, self._target.sequence) if joins else is_passing(unit, changes, error)
+                given = {name: each.load() for name, each in changes.items()}
+                passes = is_early(unit, self._target.sequence) if joins else is_passing(unit, given, error)
                 if not passes:
                     raise
                 progress.watermarks = watermarks
                 if joins:
                     return
-                rows = more_rows(rows, changes)
+                rows = more_rows(rows, given)
         progress.positions, progress.sequence, progress.begun = _own_cut(unit, target), sequence, True
         if joins:
             progress.status, progress.joined, progress.base = "live", True, None
@@ -216,8 +207,8 @@ class TickAdvance:
 
     def read(self, unit: Collection, start: Ends, end: Ends) -> Changes:
         """The records of a collection's topics between two cuts."""
-        with self.state.environment.phases(phases.READ):
-            return self.state.inputs.changes(unit, start, end)
+        state = self.state
+        return {**log_ranges(state.inputs, unit, start, end, state.environment.phases)}
 
     def _watermarks(self, unit: Collection, at: Ends) -> dict[str, int]:
         """The watermarks, at a cut, of the topics whose watermarks a collection depends on."""
@@ -239,29 +230,10 @@ class TickAdvance:
         if unit.is_past_replay(progress.positions):
             arrangements.expire(unit, watermarks)
 
-    def _stepped(
-        self,
-        unit: Collection,
-        progress: CollectionProgress,
-        changes: Changes,
-        watermarks: Mapping[str, int],
-        *,
-        first: bool,
-    ) -> CollectionOutcome:
-        """The outcome of a collection's step over a change, not stacked with others."""
-        self._prepare(unit, progress, watermarks)
-        held = self.state.arrangements.of(unit)
-        if isinstance(unit, ViewCollection):
-            return unit.step(changes, held, first=first, watermarks=watermarks)
-        return unit.step(changes, held, first=first)
-
     def _take(self, unit: Collection, done: CollectionOutcome) -> None:
         """Add the outcome of a step to the tick."""
         progress = self.state.progress[unit.name]
         for slot, run in done.runs.items():
-            if isinstance(run, RunParts):
-                self.state.arrangements.add_parts(unit, slot, run)
-                continue
             added_run = self.state.arrangements.add(unit, slot, run)
             if slot is unit.contents and not unit.is_table:
                 self.state.changes[unit.name] = added_run

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyarrow as pa
-
 from headwater.core.errors import ArithmeticOverflowError, EvaluationError, HeadwaterError
 from headwater.engine.collections.collections import Collection, ViewCollection
-from headwater.engine.dataflow.dataflow import source_change
+from headwater.engine.dataflow.dataflow_stages import source_change
+from headwater.engine.dataflow.executor import Rows, size
 from headwater.engine.dataflow.linear import renamed
 from headwater.operators import graph as g
 from headwater.operators.zset.delta import Delta
@@ -25,7 +24,7 @@ BACKFILL_ROWS = 500_000
 """Rows that a view which is behind takes per tick: enough to be fast, few enough not to hold up the others."""
 PASSING = (EvaluationError, ArithmeticOverflowError)
 """Errors that more rows may put right."""
-Changes = Mapping[str, "Delta | pa.RecordBatch"]
+Changes = Mapping[str, Rows]
 
 
 def is_passing(unit: Collection, changes: Changes, error: HeadwaterError) -> bool:
@@ -44,11 +43,6 @@ def is_early(unit: Collection, sequence: int) -> bool:
 def more_rows(rows: int, changes: Changes) -> int:
     """How many rows to take after a part of so many has failed, which has had these changes."""
     return 2 * max([rows, *map(size, changes.values())])
-
-
-def size(change: Delta | pa.RecordBatch) -> int:
-    """The number of rows of a change."""
-    return change.num_rows if isinstance(change, pa.RecordBatch) else len(change)
 
 
 def _fails_on_a_row(unit: ViewCollection, changes: Changes) -> bool:

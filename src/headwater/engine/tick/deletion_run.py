@@ -11,7 +11,12 @@ from collections.abc import Mapping
 
 from headwater.core.errors import HeadwaterError, KeyStoreError
 from headwater.core.positions import Ends
-from headwater.engine.collections.collections import Collection, ViewCollection, ViewStep
+from headwater.engine.collections.collections import (
+    Collection,
+    CollectionStep,
+    ViewCollection,
+    in_memory,
+)
 from headwater.engine.collections.workload import Workload
 from headwater.engine.deletion import rebuild_after_delete
 from headwater.engine.deletion.retract import Retraction
@@ -79,16 +84,20 @@ class DeletionAdvance(TickAdvance):
         changes = super().read(unit, start, end)
         if self._retraction is None or unit.name not in self.plan.retracted:
             return changes
-        return self._retraction.added(unit, changes, start, self.state.inputs)
+        given = {name: rows.load() for name, rows in changes.items()}
+        return in_memory(self._retraction.added(unit, given, start, self.state.inputs))
 
     def must_step(
         self, unit: Collection, progress: CollectionProgress, changes: Changes, watermarks: Mapping[str, int]
     ) -> bool:
         return unit.name in self.plan.retracted or super().must_step(unit, progress, changes, watermarks)
 
-    def view_step(self, unit: ViewCollection, changes: Changes, watermarks: Mapping[str, int]) -> ViewStep:
-        if self._retraction is None or unit.name not in self.plan.retracted:
-            return super().view_step(unit, changes, watermarks)
+    def step(
+        self, unit: Collection, changes: Changes, watermarks: Mapping[str, int], *, first: bool
+    ) -> CollectionStep:
+        is_retracted = unit.name in self.plan.retracted
+        if self._retraction is None or first or not is_retracted or not isinstance(unit, ViewCollection):
+            return super().step(unit, changes, watermarks, first=first)
         tick = self.state
         again = self._retraction.again(unit, tick.target.positions, tick.inputs, tick.contents)
         return RetractionViewStep(unit, changes, tick.arrangements.of(unit), watermarks, again)

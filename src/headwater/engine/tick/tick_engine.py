@@ -17,9 +17,10 @@ from typing import Any
 from headwater.core.clock import Clock, parse_span_us
 from headwater.core.errors import CorruptionError, HeadwaterError, OtherHistoryError
 from headwater.core.positions import Ends, Token
+from headwater.engine.collections.engine_context import EngineContext
 from headwater.engine.collections.retention_holds import let_go
 from headwater.engine.collections.shadow_builds import old_ticks
-from headwater.engine.collections.workload import Catalog, Workload, marks_of
+from headwater.engine.collections.workload import Workload, marks_of
 from headwater.engine.deletion import rebuild_after_delete
 from headwater.engine.deletion.retract import UNSURE, unsure
 from headwater.engine.merging.background_merge import Merging, clear_faults
@@ -80,7 +81,7 @@ class Engine:
         log: Log,
         store: StateStore,
         ownership: Ownership,
-        catalog: Catalog,
+        context: EngineContext,
         clock: Clock,
         keep_ticks: int | None = None,
         *,
@@ -93,7 +94,8 @@ class Engine:
         self._log = log
         self._store = store
         self._ownership = ownership
-        self._catalog = catalog
+        self._catalog = context.catalog
+        self._executor = context.executor
         self._clock = clock
         self._keep_ticks = keep_ticks
         clear_faults(log.faults)
@@ -213,7 +215,9 @@ class Engine:
                     workload = self._workload(before)
                 continue
             target = TickTarget(self.next_tick(), self._ownership.epoch, positions, sequence, rows_max)
-            environment = TickEnvironment(self._log, self._store, self._bases, watch, self._merging)
+            environment = TickEnvironment(
+                self._log, self._store, self._bases, watch, self._executor, self._merging
+            )
             given = environment, workload, before, self._damaged, target
             run = DeletionRun(*given, deleted) if deleted else TickRun(*given)
             try:

@@ -34,12 +34,14 @@ class TickRun:
         self.commit = TickCommit(self.state)
 
     def run(self) -> None:
-        """Advance every collection, sources first; what it writes is seen once it is committed."""
-        state = self.state
+        """Advance every collection, level by level, sources first; what it writes is seen once it is committed."""
+        state, advance, executor = self.state, self.advance, self.state.environment.executor
         for units in side_by_side(list(state.units)):
             state.derive()
             with state.environment.phases(phases.COMPUTE):
-                self.advance.level(units)
+                steps = advance.steps(units)
+                executor.run(steps, advance.finished, lambda step, error: advance.failed(step.unit, error))
+                advance.switch(units)
         state.derive()
         self.finish()
         state.arrangements.settle()

@@ -11,6 +11,7 @@ from headwater.core.positions import Ends
 from headwater.engine.collections.arrangements import Added, Arrangements
 from headwater.engine.collections.collections import Collection, DerivedRelation, ViewCollection
 from headwater.engine.collections.workload import Workload
+from headwater.engine.dataflow.executor import Executor
 from headwater.engine.input.log_input import Inputs
 from headwater.engine.merging.background_merge import Merging
 from headwater.engine.metrics.phases import Phases
@@ -31,6 +32,7 @@ class TickEnvironment:
     store: StateStore
     bases: Bases
     phases: Phases
+    executor: Executor
     merging: Merging | None = None
     """The background thread that does large merges; None if they are done in the tick."""
 

@@ -1,0 +1,176 @@
+"""The stages of a dataflow: its graph divided into parts of linear operators with at most one stateful operator each.
+
+A stage is cut after a stateful operator, and after a linear operator that several stages read: its rows are made once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import pyarrow as pa
+
+from headwater.core.errors import EvaluationError
+from headwater.engine.dataflow.executor import Added, Rows, StageProgram
+from headwater.engine.dataflow.linear import renamed
+from headwater.engine.dataflow.operator_interface import Operator, StepState
+from headwater.engine.dataflow.operators.close import CloseOperator
+from headwater.engine.dataflow.operators.registry import kind_of
+from headwater.engine.dataflow.window_preaggregation import WindowPreaggregation
+from headwater.operators import graph as g
+from headwater.operators.zset.delta import Delta
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedOperator:
+    """An operator at its place in a dataflow."""
+
+    place: int
+    node: g.Node
+    operator: Operator
+    inputs: tuple[int, ...]
+    """The places of the operators that it reads."""
+    nothing: Delta
+    """No change of its output."""
+
+    @property
+    def is_source(self) -> bool:
+        return isinstance(self.node, g.SourceNode)
+
+    @property
+    def is_linear(self) -> bool:
+        return kind_of(self.node).is_linear
+
+    def named(self, output: Delta) -> Delta:
+        """The output with the column names of the node."""
+        return output.renamed(renamed(output.rows, self.node.schema)) if len(output) else self.nothing
+
+    def initial(self, *, first: bool) -> Delta:
+        """The output where no row comes in: in the first step that over no rows at all, later none."""
+        made = self.operator.initial() if first else None
+        return self.nothing if made is None else self.named(made)
+
+    def linear_output(self, outputs: Mapping[int, Delta], *, first: bool) -> Delta:
+        """The output of a linear operator."""
+        given = [outputs[i] for i in self.inputs]
+        if not any(map(len, given)):
+            return self.initial(first=first)
+        return self.named(self.operator.step(given, ())[0])
+
+
+class DataflowStage(StageProgram):
+    """A part of a dataflow: linear operators, and the stateful one that reads them."""
+
+    def __init__(
+        self,
+        members: Sequence[PlacedOperator],
+        preaggregation: tuple[WindowPreaggregation, Operator] | None = None,
+    ) -> None:
+        """`members`: the operators of the stage, inputs first; the last one has its output. `preaggregation`: how rows of
+        overlapping windows are combined before they are expanded, and the Map that expands them."""
+        self._head = members[-1]
+        self.place = self._head.place
+        """The place in the dataflow of the operator that has the output."""
+        self._sources = [each for each in members if each.is_source]
+        self._linear = [each for each in members if each.is_linear and not each.is_source]
+        self._is_linear = self._head.is_linear
+        self.source_names = tuple(cast(g.SourceNode, each.node).name for each in self._sources)
+        """The sources that the stage reads: the first of its inputs."""
+        own = {each.place for each in members}
+        below = dict.fromkeys(i for each in members for i in each.inputs if i not in own)
+        self.reads = tuple(below)
+        """The places whose outputs, of earlier stages, the stage reads: the rest of its inputs."""
+        self._preaggregation = preaggregation
+        if not self._is_linear:
+            self.operator = self._head.operator
+            self.slots = self._head.operator.slots
+            self.keys = self._head.operator.keys if preaggregation is None else None
+
+    def evaluate(self, inputs: Sequence[Rows], *, first: bool) -> Sequence[Rows]:
+        changes = cast("Sequence[Delta]", inputs)
+        outputs = {
+            each.place: _read(each, change) for each, change in zip(self._sources, changes, strict=False)
+        }
+        outputs.update(zip(self.reads, changes[len(self._sources) :], strict=True))
+        for each in self._linear:
+            outputs[each.place] = each.linear_output(outputs, first=first)
+        return [outputs[self.place]] if self._is_linear else [outputs[i] for i in self._head.inputs]
+
+    def without_state(self, given: Sequence[Rows], *, first: bool) -> Delta | None:
+        changes = cast("Sequence[Delta]", given)
+        if self._is_linear:
+            return changes[0]
+        if any(map(len, changes)) or isinstance(self.operator, CloseOperator):
+            return None
+        return self._head.initial(first=first)
+
+    def preaggregated(self, given: Sequence[Rows], state: StepState) -> tuple[Delta, Added] | None:
+        if self._preaggregation is None:
+            return None
+        (change,) = cast("Sequence[Delta]", given)
+        done = self._preaggregation[0].step(change, state(self.slots[0]))
+        return None if done is None else (done.output, (done.state,))
+
+    def expanded(self, given: Sequence[Rows]) -> Sequence[Rows]:
+        if self._preaggregation is None:
+            return given
+        return [self._preaggregation[1].step(cast("Sequence[Delta]", given), ())[0]]
+
+    def step(
+        self, given: Sequence[Rows], state: StepState, *, first: bool, watermarks: Mapping[str, int]
+    ) -> tuple[Delta, Added]:
+        operator, changes = self._head.operator, cast("Sequence[Delta]", given)
+        runs = [state(slot) for slot in self.slots]
+        if isinstance(operator, CloseOperator):
+            output, run = operator.step_at(changes[0], runs[0], watermarks)
+            return output, (run,)
+        return (operator.begin if first else operator.step)(changes, runs)
+
+    def named(self, output: Delta) -> Delta:
+        return self._head.named(output)
+
+
+def divided(operators: Sequence[PlacedOperator]) -> list[list[PlacedOperator]]:
+    """Divide the operators of a dataflow, inputs first and its root last, into the members of stages.
+
+    A source is read by every stage that has an operator which reads it.
+    """
+    stages: dict[int, list[PlacedOperator]] = {}
+    readers: dict[int, set[int]] = defaultdict(set)
+    root = operators[-1].place
+    for each in reversed(operators):
+        mine = readers[each.place]
+        if each.place == root or (not each.is_source and (len(mine) > 1 or not each.is_linear)):
+            mine = {each.place}
+        for head in mine:
+            stages.setdefault(head, []).append(each)
+        for below in each.inputs:
+            readers[below] |= mine
+    return [list(reversed(stages[head])) for head in sorted(stages)]
+
+
+def source_change(node: g.SourceNode, change: Delta | None) -> Delta:
+    """A change of a topic or view, by the columns that a source reads of it."""
+    if change is None or not len(change):
+        return Delta.empty(node.schema)
+    if (
+        not node.hidden
+        and node.columns == tuple(range(len(node.schema)))
+        and change.rows.schema.equals(node.schema)
+    ):
+        return change
+    hidden = (change.rows.schema.names.index(name) for name in node.hidden)
+    try:
+        return change.with_rows(renamed(change.rows.select([*node.columns, *hidden]), node.schema))
+    except pa.ArrowInvalid as error:  # a column was widened since the view was planned
+        raise EvaluationError(
+            f"a value of {node.name} does not fit the type that its column had: {error}",
+            hint="the view is being built anew with the wider type",
+        ) from error
+
+
+def _read(source: PlacedOperator, change: Delta) -> Delta:
+    assert isinstance(source.node, g.SourceNode)
+    return source_change(source.node, change) if len(change) else source.nothing

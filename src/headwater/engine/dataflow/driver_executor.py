@@ -1,0 +1,128 @@
+"""The executor that runs stages in this process, and large steps of keyed operators in Spark tasks (`placement`).
+
+Small aggregate steps of one shape, of several views, are stacked: they are made as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import cast
+
+from headwater.core.errors import ArithmeticOverflowError, EvaluationError, HeadwaterError
+from headwater.engine.dataflow.executor import Added, BoundStage, RowsInMemory, StageResult, Step
+from headwater.engine.dataflow.placement import Placement
+from headwater.operators.aggregate import stacking
+from headwater.operators.aggregate.aggregate import AggregateStep
+from headwater.operators.aggregate.stacking import StackableStep, step_stacked
+from headwater.operators.zset.delta import Delta
+
+
+class DriverExecutor:
+    """Runs stages in this process."""
+
+    def __init__(self, placement: Placement | None = None) -> None:
+        """`placement` divides large steps among Spark tasks; without one every step is taken here."""
+        self._placement = placement
+
+    def run(
+        self,
+        steps: Iterable[Step],
+        done: Callable[[Step], None],
+        failed: Callable[[Step, HeadwaterError], None],
+    ) -> None:
+        """Run steps to their ends (`Executor.run`). Each runs until it is about to make a small step that can be stacked."""
+        under_way: Iterable[Step] = steps
+        while True:
+            stopped: list[tuple[Step, BoundStage, StackableStep]] = []
+            for step in under_way:
+                try:
+                    if (found := self._advance(step)) is None:
+                        done(step)
+                    else:
+                        stopped.append((step, *found))
+                except HeadwaterError as error:
+                    failed(step, error)
+            if not stopped:
+                return
+            going_on: list[Step] = []
+            made = _stacked([small for _, _, small in stopped])
+            for (step, stage, small), outcome in zip(stopped, made, strict=True):
+                try:
+                    _resume(step, stage, small, outcome)
+                    going_on.append(step)
+                except HeadwaterError as error:
+                    failed(step, error)
+            under_way = going_on
+
+    def _advance(self, step: Step) -> tuple[BoundStage, StackableStep] | None:
+        """Run stages of a step until one is about to make a small step that can be stacked; None once all have run."""
+        while True:
+            try:
+                if (stage := step.next_stage()) is None:
+                    return None
+                made = self._run(stage)
+            except EvaluationError as error:
+                step.recover(error)
+                continue
+            if isinstance(made, StackableStep):
+                return stage, made
+            step.take(made)
+
+    def _run(self, stage: BoundStage) -> StageResult | StackableStep:
+        """Run a stage, up to its step if that can be stacked."""
+        program, state = stage.program, stage.state
+        given = program.evaluate([rows.load() for rows in stage.inputs], first=stage.first)
+        if (output := program.without_state(given, first=stage.first)) is not None:
+            return StageResult(RowsInMemory(output))
+        if (made := program.preaggregated(given, state)) is not None:
+            return _result(stage, *made)
+        given, operator = program.expanded(given), program.operator
+        if operator is not None:
+            changes = cast("Sequence[Delta]", given)
+            placement = self._placement
+            if placement is not None and placement.wants(operator, changes):
+                refs = [state.refs(slot) for slot in program.slots]
+                if (placed := placement.step(operator, changes, refs, state)) is not None:
+                    return _result(stage, *placed)
+            if operator.stackable is not None and len(changes[0]) <= stacking.ROWS_MAX:
+                return StackableStep(operator.stackable, state(program.slots[0]), changes[0])
+        return _result(stage, *program.step(given, state, first=stage.first, watermarks=stage.watermarks))
+
+
+def _resume(step: Step, stage: BoundStage, small: StackableStep, outcome: AggregateStep | None) -> None:
+    """Hand the outcome of a small step to the step that it is part of; None if it was not stacked, and is made here."""
+    try:
+        if outcome is not None:
+            made = _result(stage, outcome.output, (outcome.state,))
+        else:
+            operator = stage.program.operator
+            assert operator is not None
+            made = _result(stage, *operator.step([small.delta], [small.state]))
+    except EvaluationError as error:
+        step.recover(error)
+    else:
+        step.take(made)
+
+
+def _result(stage: BoundStage, output: Delta, added: Added) -> StageResult:
+    slots = stage.program.slots
+    runs = {slot: run for slot, run in zip(slots, added, strict=False) if len(run)}
+    return StageResult(RowsInMemory(stage.program.named(output)), runs)
+
+
+def _stacked(asked: Sequence[StackableStep]) -> list[AggregateStep | None]:
+    """The outcome of each small step, with those of one shape made together; None for a step that is alone of its shape or overflows."""
+    alike: dict[str, list[int]] = {}
+    for place, step in enumerate(asked):
+        alike.setdefault(step.spec.shape, []).append(place)
+    answers: list[AggregateStep | None] = [None] * len(asked)
+    for places in alike.values():
+        if len(places) < 2:
+            continue
+        try:
+            made = step_stacked([asked[place] for place in places])
+        except ArithmeticOverflowError:
+            continue  # each finds out by itself whether it overflows, and reports its own group
+        for place, answer in zip(places, made, strict=True):
+            answers[place] = answer
+    return answers
