@@ -1,10 +1,10 @@
-"""The order of values and rows: as Spark compares them, and total, so that the same rows always sort the same way.
+"""The order of values and rows: Spark's comparison, extended to a total order so that equal inputs always sort the same way.
 
-NaN is greatest, -0.0 = 0.0, strings and binaries go by their bytes, false < true, structs field by field and lists
-element by element (a list before those that it begins), NULLs inside of them first. Rows tied in the declared order go
-by all columns ascending with NULLs first, in column order; rows that compare equal even so and are not the same (one has
-0.0, the other -0.0) go by their identity. Types without an order in Spark (maps, intervals of months and days) have one
-here, that of their parts.
+NaN is greatest, -0.0 = 0.0, strings and binaries compare by their bytes, false < true, structs field by field and lists
+element by element (a list before longer lists that start with it), NULLs inside nested values first. Rows tied in the
+declared order are ordered by all columns ascending with NULLs first, in column order; rows that still compare equal
+without being identical (one has 0.0, the other -0.0) are ordered by their identity hash. Types that Spark cannot order
+(maps, intervals of months and days) are ordered here by their parts.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ class ColumnOrder:
     nulls_first: bool
 
     def reversed(self) -> ColumnOrder:
-        """The order from the other end."""
+        """Return the reverse order."""
         return ColumnOrder(self.column, not self.descending, not self.nulls_first)
 
 
 def total_order(order: Sequence[ColumnOrder], columns: int) -> tuple[ColumnOrder, ...]:
-    """The declared order, then all columns."""
+    """Return the declared order followed by all columns."""
     return (*order, *(ColumnOrder(i, descending=False, nulls_first=True) for i in range(columns)))
 
 
 @dataclass(frozen=True, eq=False)
 class SortedRows:
-    """An order of rows, and where in it a new value of the declared order begins, and a new row."""
+    """A sort order of rows, with masks of where in it a new value of the declared order begins and where a new row begins."""
 
     order: Indices
     values: Mask
@@ -65,9 +65,9 @@ class SortedRows:
 def sort_rows(
     rows: pa.RecordBatch, labels: Hashes | Indices, total: Sequence[ColumnOrder], declared: int
 ) -> SortedRows:
-    """Sort by label, then by order; a column is looked at only for rows that all before it leave tied.
+    """Sort rows by label, then by `total`; a column is read only for rows that all columns before it leave tied.
 
-    Fast where rows are in order for long stretches, as those of sorted runs laid end to end are.
+    Fast if the rows have long sorted stretches, as concatenated sorted runs do.
     """
     count = len(labels)
     order = _argsort(labels)
@@ -90,13 +90,13 @@ def sort_rows(
 
 
 def _tied(fresh: Mask) -> Indices:
-    """The places that are not a group of their own."""
+    """Return the indices that are not a group of their own."""
     return np.flatnonzero(~(fresh[:-1] & fresh[1:]))
 
 
 def _refine(order: Indices, fresh: Mask, tied: Indices, words: Sequence[Hashes]) -> None:
-    """Sort the rows at the tied places, within their groups, by their words, the weightiest first."""
-    at = np.arange(len(tied))  # which row, as the words count them, is at each tied place
+    """Sort the rows at the tied indices, within their groups, by their words, most significant word first."""
+    at = np.arange(len(tied))  # index into `words` of the row at each tied index
     new = np.append(fresh[tied], True)
     pending = list(reversed(words))
     while pending:
@@ -104,7 +104,7 @@ def _refine(order: Indices, fresh: Mask, tied: Indices, words: Sequence[Hashes])
         part = _tied(new)
         if not len(part):
             break
-        # One sort key of 64 bits: the group, and beside it as much of the word as fits. The rest is one more word.
+        # One 64-bit sort key: the group number and as many high bits of the word as fit. The other bits become one more word.
         labels = np.cumsum(new[part], dtype=np.uint64) - np.uint64(1)
         values = word[at[part]]
         lowest = values.min()
@@ -125,11 +125,11 @@ def _refine(order: Indices, fresh: Mask, tied: Indices, words: Sequence[Hashes])
 
 
 def _argsort(keys: Hashes | Indices) -> Indices:
-    """The order that sorts keys; equal ones in any order."""
+    """Return the order that sorts keys; equal keys in any order."""
     falls = np.count_nonzero(keys[1:] < keys[:-1])
     if not falls:
         return np.arange(len(keys))
-    # The stable sort finds stretches that ascend and merges them; the other is faster where there are none.
+    # The stable sort detects ascending stretches and merges them; the default sort is faster where there are none.
     return np.argsort(keys, kind="stable" if falls * 4 < len(keys) else None)
 
 
@@ -140,7 +140,7 @@ def compare_rows(
     right_at: Indices,
     total: Sequence[ColumnOrder],
 ) -> npt.NDArray[np.int8]:
-    """The sign of each row of `left` compared with its partner of `right`; 0 if they are the same row."""
+    """Return the sign of comparing each row of `left` with its partner in `right`; 0 if the rows are identical."""
     signs = np.zeros(len(left_at), dtype=np.int8)
     tied = np.arange(len(left_at))
     for by in total:
@@ -159,7 +159,7 @@ def compare_rows(
 
 def _compare_values(left: pa.Array, right: pa.Array, by: ColumnOrder) -> npt.NDArray[np.int8]:
     if is_bytes(left.type) and not left.null_count and not right.null_count:
-        # Without ranks, which would sort.
+        # Compared directly: ranks would require a sort.
         less = pc.less(left, right).to_numpy(zero_copy_only=False).astype(np.int8)
         more = pc.greater(left, right).to_numpy(zero_copy_only=False).astype(np.int8)
         signs: npt.NDArray[np.int8] = less - more if by.descending else more - less
@@ -179,7 +179,7 @@ def _sign(left: Sequence[Hashes], right: Sequence[Hashes], count: int) -> npt.ND
 
 
 def order_words(column: pa.Array, by: ColumnOrder) -> list[Hashes]:
-    """Unsigned words, the weightiest first, that compare as the values of a column do. Only within this column."""
+    """Return unsigned words, most significant first, that compare as the column's values do, within this column only."""
     column = plain(column)
     words = _ascending_words(column)
     nulls = null_mask(column)
@@ -221,7 +221,7 @@ def _byte_ranks(column: pa.Array) -> Hashes:
 
 
 def _list_ranks(column: pa.Array) -> Hashes:
-    """Ranks of lists: the ranks of their elements, as big-endian bytes, compare as the lists do."""
+    """Return ranks of lists: the ranks of the elements, concatenated as big-endian bytes, compare as the lists do."""
     starts, lengths, values = elements_of(column)
     words = order_words(values, ColumnOrder(0, descending=False, nulls_first=True)) or [
         np.zeros(len(values), dtype=np.uint64)

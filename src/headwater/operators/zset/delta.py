@@ -1,7 +1,7 @@
-"""Changes as Z-sets: rows, each with an integer weight. What state is made of them is in `runs`.
+"""Changes as Z-sets: rows, each with an integer weight. State built from deltas is in `runs`.
 
-Two rows are the same if their values are bit for bit, where NULL is NULL and all NaNs are one value; column names play
-no part. A Z-set is what its consolidation says: the weights of equal rows added up, rows of weight 0 left out.
+Two rows are equal if their values are equal bit by bit, where NULL equals NULL and all NaNs are one value; column names
+do not matter. A Z-set is defined by its consolidation: the weights of equal rows added up, rows of weight 0 dropped.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from headwater.operators.zset.radix_sort import stable_order
 Weights = npt.NDArray[np.int64]
 
 _SMALL = 4_096
-"""Batches of so few rows are put together at once, not column by column."""
+"""Maximum number of rows for which batches are concatenated in one call instead of column by column."""
 _MANY = 100_000
-"""From here on, columns are gathered side by side."""
+"""Minimum number of rows for which columns are gathered in parallel."""
 
 _UNCHECKED = pc.TakeOptions(boundscheck=False)
 
 
 @dataclass(frozen=True, eq=False, init=False)
 class Delta:
-    """Rows that come (positive weight) and go (negative); the same row may be there several times.
+    """Rows inserted (positive weight) and retracted (negative weight); a row may occur several times.
 
-    The number of changes is that of the weights: a batch without columns does not keep count.
+    `len(weights)` is the number of changes: a batch without columns has no row count.
     """
 
     rows: pa.RecordBatch
     weights: Weights
     distinct: bool = False
-    """Known to be consolidated: no row twice, none of weight 0. It spares the work of finding out."""
+    """Whether the delta is already consolidated: no row occurs twice or has weight 0. `consolidate` then skips the check."""
     hashes: Hashes | None = None
-    """Of the key of the group that each row is the result of, ascending, where an aggregation has just made them."""
+    """Hash of the group key of each row, ascending; set only on the direct output of an aggregation."""
 
     def __init__(
         self, rows: pa.RecordBatch, weights: Weights, distinct: bool = False, hashes: Hashes | None = None
     ) -> None:
-        # every step of every view makes some, and what is generated for a frozen class takes twice as long
+        # Every step of every view creates deltas, and the generated constructor of a frozen dataclass takes twice as long.
         fields = self.__dict__
         fields["rows"], fields["weights"] = rows, weights
         fields["distinct"], fields["hashes"] = distinct, hashes
@@ -57,49 +57,49 @@ class Delta:
 
     @staticmethod
     def empty(schema: pa.Schema) -> Delta:
-        """No change."""
+        """Return a delta without changes."""
         return Delta(empty_rows(schema), np.zeros(0, dtype=np.int64))
 
     @staticmethod
     def of(rows: pa.RecordBatch) -> Delta:
-        """Each of the rows comes once."""
+        """Return a delta that inserts each of the rows once."""
         return Delta(rows, np.ones(rows.num_rows, dtype=np.int64))
 
     def negated(self) -> Delta:
-        """What takes this change back."""
+        """Return the delta that retracts this one."""
         return Delta(self.rows, -self.weights, self.distinct, self.hashes)
 
     def take(self, indices: Indices) -> Delta:
-        """The changes at these places, in this order."""
+        """Return the changes at these indices, in this order."""
         return Delta(take_rows(self.rows, indices), self.weights[indices])
 
     def slice(self, start: int, count: int) -> Delta:
-        """So many changes from a place on, as far as there are; nothing is copied."""
+        """Return up to `count` changes from index `start` on, without copying."""
         return Delta(self.rows.slice(start, count), self.weights[start : start + count], self.distinct)
 
     def filter(self, mask: Mask) -> Delta:
-        """The changes where the mask is true."""
+        """Return the changes where the mask is true."""
         if mask.all():
             return self
         places = np.flatnonzero(mask)
         return Delta(take_rows(self.rows, places), self.weights[places], self.distinct)
 
     def with_rows(self, rows: pa.RecordBatch) -> Delta:
-        """The same weights on other rows, one for one."""
+        """Return these weights on other rows, one for one."""
         return Delta(rows, self.weights)
 
     def renamed(self, rows: pa.RecordBatch) -> Delta:
-        """The same rows in a batch with other names."""
+        """Return this delta with its rows in a batch with other column names."""
         return Delta(rows, self.weights, self.distinct, self.hashes)
 
 
 def empty_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of no rows."""
+    """Return a batch without rows."""
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
 def take_rows(rows: pa.RecordBatch, indices: Indices) -> pa.RecordBatch:
-    """The rows at these places, which must exist, in this order; copies these rows and no others."""
+    """Return the rows at these indices, in this order, copying only them; indices are not bounds-checked."""
     if not rows.num_columns:
         return rows
     places = pa.array(indices)
@@ -114,15 +114,15 @@ def take_rows(rows: pa.RecordBatch, indices: Indices) -> pa.RecordBatch:
 
 
 def concat_rows(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of all batches, one after the other, under the names of `schema`; no copy if there is but one.
+    """Concatenate the rows of all batches under the column names of `schema`; a single batch is not copied.
 
-    ArrowInvalid if a column of text would have more than 2 GiB.
+    Raises ArrowInvalid if a text column would exceed 2 GiB.
     """
     filled = [batch for batch in batches if batch.num_rows]
     if not filled:
         return empty_rows(schema)
     if len(filled) > 1 and _are_small_and_alike(filled):
-        # of many small batches that takes a tenth of the time; beyond 2 GiB there remain several
+        # For many small batches this takes a tenth of the time; beyond 2 GiB several batches remain.
         filled = pa.Table.from_batches(filled).combine_chunks().to_batches()
     if len(filled) == 1:
         batch = filled[0]
@@ -146,7 +146,7 @@ def _are_small_and_alike(batches: Sequence[pa.RecordBatch]) -> bool:
 
 
 def concat(deltas: Sequence[Delta], schema: pa.Schema) -> Delta:
-    """All changes, one after the other; not consolidated."""
+    """Concatenate all changes, without consolidating them."""
     filled = [delta for delta in deltas if len(delta)]
     if not filled:
         return Delta.empty(schema)
@@ -157,12 +157,12 @@ def concat(deltas: Sequence[Delta], schema: pa.Schema) -> Delta:
 
 
 def row_hashes(rows: pa.RecordBatch) -> tuple[Hashes, Hashes]:
-    """128 bits for each row that stand for its identity; nested values included."""
+    """Return a 128-bit identity for each row, nested values included."""
     return identities(rows.columns, rows.num_rows, exact=True)
 
 
 def consolidate(delta: Delta) -> Delta:
-    """The same Z-set with each row once and no weight 0, in the order in which rows first appear."""
+    """Return an equal Z-set with each row once and no weight 0, in the order in which rows first appear."""
     if delta.distinct:
         return delta
     count = len(delta)
@@ -181,7 +181,7 @@ def consolidate(delta: Delta) -> Delta:
 
 @dataclass(frozen=True, eq=False)
 class RowGroups:
-    """Rows of equal identity brought together: an order of the rows, where in it each group starts, its lowest row."""
+    """Rows grouped by identity: an order of the rows, the start of each group in it, and each group's lowest row index."""
 
     order: Indices
     starts: Indices
@@ -189,7 +189,7 @@ class RowGroups:
 
 
 def groups_of(high: Hashes, low: Hashes) -> RowGroups | None:
-    """The groups of rows whose identity, of two halves, is equal; None if every row is its own group."""
+    """Group rows by their identity, given as two halves; None if every row is its own group."""
     order = stable_order(high)
     sorted_high = high[order]
     same = sorted_high[1:] == sorted_high[:-1]

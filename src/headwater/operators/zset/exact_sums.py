@@ -1,18 +1,18 @@
-"""Sums that can be taken back: exact ones of integers and decimals, compensated ones of floats.
+"""Sums that support retraction: exact sums of integers and decimals, compensated sums of floats.
 
-Plain vector arithmetic over rows sorted by group; what SQL makes of a sum is in `accumulators.py`.
+Plain vector arithmetic over rows sorted by group; `accumulators` defines how SQL functions use these sums.
 
-*Exact* sums are limbs of 32 bits in int64 lanes, the lowest first: every lane but the last is in [0, 2**32), the last
-carries the sign. Two limbs hold a sum of any 64-bit values, four a sum of any 128-bit values. Because a sum is exact,
-it does not depend on the order of its terms, and taking a term back leaves what was there before it.
+*Exact* sums are 32-bit limbs in int64 columns, lowest limb first: every limb but the last is in [0, 2**32), and the
+last limb carries the sign. Two limbs hold the sum of any 64-bit values, four limbs the sum of any 128-bit values. An
+exact sum does not depend on the order of its terms, and retracting a term restores the previous sum exactly.
 
-*Float* sums are pairs (high, low) of doubles whose exact sum is the value, which gives about 32 digits. The sum over a
-group is found by splitting every term at a power of two that is common to the group, such that the upper parts add up
-without rounding, twice; only what is left after that is rounded. Terms must be finite; NaN and infinities are counted
-apart by the caller. Terms are scaled by 2**-40, so that no intermediate sum of doubles overflows.
+*Float* sums are pairs (high, low) of doubles whose exact sum is the value, which gives about 32 decimal digits. To sum
+a group, every term is split at a power of two common to the group, so that the upper parts add up without rounding;
+this is done twice, and only the remainder is rounded. Terms must be finite: the caller counts NaN and infinities
+separately. Terms are scaled by 2**-40, so that no intermediate sum of doubles overflows.
 
-*Long* sums of floats are four doubles, about 64 digits, for what many digits cancel out of: the sums of squares from which
-variances are found.
+*Long* sums of floats are four doubles, about 64 decimal digits. They are used where many digits cancel: in the sums of
+squares from which variances are computed.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ Bools = npt.NDArray[np.bool_]
 Pair = tuple[Floats, Floats]
 
 SCALE = 2.0**-40
-"""What a float is multiplied with before it is summed: the lanes of a sum hold the scaled value."""
+"""Factor applied to a float before it is summed: stored sums hold scaled values."""
 
 WORDS = 4
-"""How many doubles hold a long sum."""
+"""Number of doubles in a long sum."""
 _MASK = (1 << 32) - 1
-_SPLITTER = 134217729.0  # 2**27 + 1: Veltkamp's, halves the 53 bits of a double
+_SPLITTER = 134217729.0  # 2**27 + 1: Veltkamp's constant, splits the 53 bits of a double into halves
 
 
 def integer_sums(values: Ints, weights: Ints | None, starts: Ints, limbs: int) -> list[Ints]:
-    """The exact sum of value times weight over each segment, in limbs; `weights` None means all ones.
+    """Return the exact sum of value times weight over each segment, in limbs; `weights` of None means all weights are 1.
 
-    `starts` are the ascending first positions of the segments, none of which is empty.
+    `starts` are the ascending start indices of the segments, none of which is empty.
     """
     total = len(values) if weights is None else _magnitude(weights)
     peak = max(-int(values.min()), int(values.max()))
@@ -54,7 +54,7 @@ def integer_sums(values: Ints, weights: Ints | None, starts: Ints, limbs: int) -
 
 
 def wide_sums(low: Words, high: Ints, weights: Ints | None, starts: Ints, limbs: int) -> list[Ints]:
-    """The same for 128-bit values, given as their lower and upper words."""
+    """Return the exact sum of value times weight over each segment for 128-bit values, given as lower and upper words."""
     narrow = low.view(np.int64)
     if np.array_equal(high, narrow >> 63):
         return integer_sums(narrow, weights, starts, limbs)
@@ -75,7 +75,7 @@ def wide_sums(low: Words, high: Ints, weights: Ints | None, starts: Ints, limbs:
 
 
 def carry(lanes: Sequence[Ints]) -> list[Ints]:
-    """The same value with every lane but the last in [0, 2**32)."""
+    """Propagate carries: return an equal value with every limb but the last in [0, 2**32)."""
     done: list[Ints] = []
     up: Ints | None = None
     for lane in lanes[:-1]:
@@ -86,14 +86,14 @@ def carry(lanes: Sequence[Ints]) -> list[Ints]:
 
 
 def to_integers(lanes: Sequence[Ints]) -> tuple[Ints, Bools]:
-    """The values of two limbs as 64-bit integers, and which of them fit."""
+    """Return two-limb values as 64-bit integers, and a mask of the values that fit."""
     low, high = lanes
     fits = (high >= -(1 << 31)) & (high < 1 << 31)
     return (high << 32) | low, fits
 
 
 def to_words(lanes: Sequence[Ints], digits: int) -> tuple[Words, Ints, Bools]:
-    """The values as lower and upper words of 128 bits, and which have at most that many decimal digits."""
+    """Return the values as lower and upper 64-bit words, and a mask of the values with at most `digits` decimal digits."""
     first, second = lanes[0], lanes[1]
     low = (first | (second << 32)).view(np.uint64)
     if len(lanes) == 2:
@@ -108,7 +108,7 @@ def to_words(lanes: Sequence[Ints], digits: int) -> tuple[Words, Ints, Bools]:
 
 
 def to_floats(lanes: Sequence[Ints]) -> Floats:
-    """The nearest doubles, to within a unit in the last place."""
+    """Return the values as the nearest doubles, to within one unit in the last place."""
     total: Floats = lanes[-1].astype(np.float64)
     for lane in reversed(lanes[:-1]):
         total = total * 2.0**32 + lane
@@ -126,7 +126,7 @@ def _times(values: Ints, weights: Ints | None) -> Ints:
 
 
 def _magnitude(weights: Ints) -> int:
-    """The sum of the absolute weights, or a number that is too large for the fast paths."""
+    """Return the sum of the absolute weights, or a number too large for the fast paths."""
     peak = max(-int(weights.min()), int(weights.max()))
     return peak * len(weights) if peak >= 1 << 31 else int(np.abs(weights).sum())
 
@@ -136,7 +136,7 @@ def _split(values: Ints, limbs: int) -> list[Ints]:
 
 
 def _extended(lanes: list[Ints], limbs: int) -> list[Ints]:
-    """Two lanes, the upper one signed, as the given number of limbs."""
+    """Extend a value of two limbs, the upper one signed, to the given number of limbs."""
     if limbs == 2:
         return lanes
     sign = lanes[1] >> 63
@@ -144,7 +144,7 @@ def _extended(lanes: list[Ints], limbs: int) -> list[Ints]:
 
 
 def _big_sums(values: list[int], weights: Ints | None, starts: Ints, limbs: int) -> list[Ints]:
-    """By Python's integers, for weights that no real input has."""
+    """Compute the sums with Python integers, for weights too large for the vector code; no real input has such weights."""
     terms = np.array(values, dtype=object)
     if weights is not None:
         terms = terms * weights.astype(object)
@@ -154,14 +154,14 @@ def _big_sums(values: list[int], weights: Ints | None, starts: Ints, limbs: int)
 
 
 def two_sum(a: Floats, b: Floats) -> Pair:
-    """The rounded sum and its error: together exactly a + b."""
+    """Return the rounded sum and its rounding error; together they are exactly a + b."""
     total = a + b
     back = total - a
     return total, (a - (total - back)) + (b - back)
 
 
 def two_product(a: Floats, b: Floats) -> Pair:
-    """The rounded product and its error: together exactly a * b, away from overflow and underflow."""
+    """Return the rounded product and its rounding error; together exactly a * b, away from overflow and underflow."""
     product = a * b
     wide_a, wide_b = a * _SPLITTER, b * _SPLITTER
     high_a, high_b = wide_a - (wide_a - a), wide_b - (wide_b - b)
@@ -171,7 +171,7 @@ def two_product(a: Floats, b: Floats) -> Pair:
 
 
 def pair_add(a: Pair, b: Pair) -> Pair:
-    """The sum of two pairs."""
+    """Return the sum of two pairs."""
     high, error = two_sum(a[0], b[0])
     low, rest = two_sum(a[1], b[1])
     high, error = _quick(high, error + low)
@@ -179,13 +179,13 @@ def pair_add(a: Pair, b: Pair) -> Pair:
 
 
 def pair_multiply(a: Pair, b: Pair) -> Pair:
-    """The product of two pairs."""
+    """Return the product of two pairs."""
     product, error = two_product(a[0], b[0])
     return _quick(product, error + (a[0] * b[1] + a[1] * b[0]))
 
 
 def pair_divide(a: Pair, divisor: Floats) -> Pair:
-    """A pair divided by doubles that are not zero."""
+    """Divide a pair by doubles that are not zero."""
     quotient = a[0] / divisor
     product, error = two_product(quotient, divisor)
     rest = ((a[0] - product) - error) + a[1]
@@ -193,14 +193,14 @@ def pair_divide(a: Pair, divisor: Floats) -> Pair:
 
 
 def pair_negate(a: Pair) -> Pair:
-    """The pair with the other sign."""
+    """Return the pair with the opposite sign."""
     return -a[0], -a[1]
 
 
 def float_sums(terms: Floats, starts: Ints) -> Pair:
-    """The sum of finite terms over each segment, as good as exact: a pair per segment.
+    """Return the sum of finite terms over each segment as one pair per segment, with about 32 decimal digits.
 
-    Terms must stay below 2**990, which scaled doubles do.
+    Terms must stay below 2**990, which holds for scaled doubles.
     """
     sizes = np.diff(starts, append=len(terms))
     if len(starts) == len(terms):
@@ -219,12 +219,12 @@ def float_sums(terms: Floats, starts: Ints) -> Pair:
 
 
 def pair_sums(terms: Pair, starts: Ints) -> Pair:
-    """The sum of pairs over each segment."""
+    """Return the sum of pairs over each segment."""
     return pair_add(float_sums(terms[0], starts), float_sums(terms[1], starts))
 
 
 def long_sums(terms: Sequence[Floats], starts: Ints) -> list[Floats]:
-    """The sum of all lanes over each segment, in `WORDS` doubles: within 2**-200 of the sum of the absolute terms.
+    """Return the sum of all columns over each segment in `WORDS` doubles: within 2**-200 of the sum of the absolute terms.
 
     Terms must be finite and stay below 2**990.
     """
@@ -235,10 +235,10 @@ def long_sums(terms: Sequence[Floats], starts: Ints) -> list[Floats]:
 
 
 def in_words(parts: Sequence[Floats], count: int = WORDS) -> list[Floats]:
-    """The sum of doubles as the sum of fewer, the largest first: each is what the ones before it leave.
+    """Reduce a sum of doubles to a sum of `count` doubles, largest first: each holds what the doubles before it leave over.
 
-    Every pass adds neighbours without an error (VecSum of Ogita, Rump and Oishi), so that so many passes give so many times
-    the precision of a double, however much cancels out.
+    Every pass adds neighbours without an error (VecSum of Ogita, Rump and Oishi), so that n passes give n times the
+    precision of a double, however many digits cancel.
     """
     words = [*parts, *(np.zeros(len(parts[0])) for _ in range(count - len(parts)))]
     for first in range(min(count, len(words) - 1)):
@@ -248,7 +248,7 @@ def in_words(parts: Sequence[Floats], count: int = WORDS) -> list[Floats]:
 
 
 def _exact_parts(terms: Floats, starts: Ints) -> list[Floats]:
-    """The sum over each segment in parts: all but the last are exact."""
+    """Return the sum over each segment in parts, all of which are exact except the last."""
     if len(starts) == len(terms):
         return [terms + 0.0]
     sizes = np.diff(starts, append=len(terms))
@@ -266,6 +266,6 @@ def _exact_parts(terms: Floats, starts: Ints) -> list[Floats]:
 
 
 def _quick(high: Floats, low: Floats) -> Pair:
-    """A pair in its normal form, given that the first is the larger."""
+    """Normalize a pair, given that the first double is the larger one."""
     total = high + low
     return total, low - (total - high)

@@ -1,4 +1,4 @@
-"""Rows brought together by key, for operators that touch their state once per group."""
+"""Rows grouped by key, for operators that access their state once per group."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from headwater.operators.zset.runs import key_hashes
 
 @dataclass(frozen=True, eq=False)
 class KeyGroups:
-    """Rows sorted by the hash of their key, and where in that order each group starts.
+    """Rows sorted by the hash of their key, and the index in that order at which each group starts.
 
-    `order` is None if the rows are in order as they are. `keys` has one row for each group, in the form in which SQL
-    shows grouping keys, and `hashes` ascend with the groups.
+    `order` is None if the rows are already in order. `keys` has one row for each group, in the form that SQL shows for
+    grouping keys. `hashes` has the key hash of each group, ascending.
     """
 
     order: Ints | None
@@ -38,16 +38,16 @@ class KeyGroups:
 
 
 def group(rows: pa.RecordBatch, count: int, key: Sequence[int]) -> KeyGroups:
-    """The groups of `count` > 0 rows by their key columns; all rows are one group if there are none."""
+    """Group `count` > 0 rows by their key columns; without key columns all rows are one group."""
     if not key:
-        # A batch without columns does not keep count: the constant of the empty key is that of any one row.
+        # A batch without columns has no row count: use the constant hash of the empty key, computed from any one row.
         constant = key_hashes(_ANY_ROW, ())
         keys = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
         return KeyGroups(None, np.zeros(1, dtype=np.int64), np.array([count]), keys, constant)
     columns = [rows.column(i) for i in key]
     if any(
         pa.types.is_nested(column.type) for column in columns
-    ):  # where their elements begin cannot be told
+    ):  # the cache key does not cover child offsets
         return _grouped(rows.select(list(key)), count)
     known = _KNOWN.get(columns)
     if known is None:
@@ -67,7 +67,7 @@ def _grouped(keys: pa.RecordBatch, count: int) -> KeyGroups:
 
 
 def _stretches(columns: Sequence[pa.Array]) -> Indices | None:
-    """Where rows begin that have another key than the one before, if most have the same: so it is with times."""
+    """Return the indices at which the key changes from the previous row, if most rows repeat it, as with times; else None."""
     words: list[Any] = []
     for column in columns:
         parts = column.flatten() if pa.types.is_struct(column.type) else [column]
@@ -81,7 +81,7 @@ def _stretches(columns: Sequence[pa.Array]) -> Indices | None:
     for count in (
         _SAMPLE_ROWS,
         len(columns[0]),
-    ):  # most keys that are not like that are told by their first rows
+    ):  # the first rows already rule out most keys without long stretches
         another = np.zeros(count - 1, dtype=np.bool_)
         for word in words:
             another |= word[1:count] != word[: count - 1]
@@ -91,7 +91,7 @@ def _stretches(columns: Sequence[pa.Array]) -> Indices | None:
 
 
 def _by_stretches(firsts: KeyGroups, starts: Indices, count: int) -> KeyGroups:
-    """The groups of rows, given those of the first rows of all stretches."""
+    """Return the groups of all rows, given the groups of the first rows of all stretches."""
     assert firsts.order is not None
     lengths = np.diff(starts, append=count)[firsts.order]
     order = spread(starts[firsts.order], lengths)
@@ -100,7 +100,7 @@ def _by_stretches(firsts: KeyGroups, starts: Indices, count: int) -> KeyGroups:
 
 
 def _few_values(column: pa.Array) -> pa.DictionaryArray | None:
-    """A column with its values numbered, if it has few; only of types whose values are the same where their bits are."""
+    """Dictionary-encode a column with few distinct values; None for other columns and types not compared bit by bit."""
     if column.null_count or not (is_bytes(column.type) or _is_of_words(column.type)):
         return None
     sample = column.take(pa.array(np.linspace(0, len(column) - 1, _SAMPLE_ROWS).astype(np.int64)))
@@ -111,18 +111,18 @@ def _few_values(column: pa.Array) -> pa.DictionaryArray | None:
 
 
 def _by_values(kinds: KeyGroups, values: pa.DictionaryArray) -> KeyGroups:
-    """The groups of rows, given those of their values, each of which is a group."""
+    """Return the groups of all rows, given the groups of the distinct values, each of which is its own group."""
     assert kinds.order is not None
     places = np.empty(len(kinds), dtype=np.uint16)
     places[kinds.order] = np.arange(len(kinds))
     codes = places[values.indices.to_numpy()]
     sizes = np.bincount(codes, minlength=len(kinds))
-    order = np.argsort(codes, kind="stable")  # of so narrow numbers, by their digits
+    order = np.argsort(codes, kind="stable")  # numpy sorts 16-bit numbers with a radix sort
     return KeyGroups(order, np.cumsum(sizes) - sizes, sizes, kinds.keys, kinds.hashes)
 
 
 def _is_of_words(kind: pa.DataType) -> bool:
-    """Whether values are numbers of fixed width, the same where their bits are."""
+    """Whether values of a type are fixed-width numbers that are equal exactly if their bits are equal."""
     types = pa.types
     return bool(
         types.is_integer(kind)
@@ -153,8 +153,11 @@ def _sorted(keys: pa.RecordBatch, count: int) -> KeyGroups:
 
 
 class _Known:
-    """Groups that were made of columns which are still the same ones: views that group a change by the same key share
-    the work. Columns are known by where their values lie in memory, which is theirs as long as they are held here."""
+    """Cache of the groups of recent columns: views that group the same change by the same key share the work.
+
+    The cache key is the memory addresses of the column buffers. An entry references its columns, so that their memory
+    is not reused while the entry exists.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -189,10 +192,10 @@ def _where(columns: Sequence[pa.Array]) -> tuple[Any, ...]:
 
 
 MANY_ROWS = 1 << 13
-"""From so many rows on it pays to look at what keys are like."""
+"""Minimum number of rows for which inspecting the distribution of the keys pays off."""
 _SAMPLE_ROWS = 1 << 10
 _STRETCH_ROWS = 8
-"""How many rows have the same key as the one before them, at least, for each that has not."""
+"""Minimum average number of rows per stretch of equal adjacent keys for `_stretches` to apply."""
 _VALUES_MAX = 1 << 16
 _HELD_MAX = 8
 _HELD_ROWS_MAX = 1_000_000

@@ -1,8 +1,8 @@
-"""Looking up keys in the runs of a map, for operators that read few columns of what they find.
+"""Lookup of keys in the runs of a map, for operators that read few columns of the rows found.
 
-The same as `runs.lookup`, but the rows stay where they are until a column is asked for: numbers are then gathered as
-numpy lanes, run by run, with no batch made on the way. Keys are found by their hashes alone and compared once, all
-together; if any two keys share a hash, which hardly ever happens, `runs.lookup` finds out which is which.
+Like `runs.lookup`, but rows are not copied until a column is requested: numeric columns are then gathered as numpy
+columns, run by run, without an intermediate batch. Keys are found by hash alone and compared once, all together; only
+if two keys share a hash, which is very rare, `runs.lookup` resolves the collision.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 class _Part(NamedTuple):
-    """Rows of one run that were found: that of probe `probes[j]` is at `places[j]`."""
+    """Rows found in one run: the row of probe `probes[j]` is at index `places[j]`."""
 
     run: Run
     probes: Indices
@@ -37,7 +37,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LookupResult:
-    """The latest row of each of `count` probe keys, where there is one."""
+    """The latest row of each of `count` probe keys, for those keys that have one."""
 
     count: int
     schema: pa.Schema
@@ -45,7 +45,7 @@ class LookupResult:
 
     @cached_property
     def known(self) -> Mask:
-        """Which keys have a row."""
+        """Mask of the probe keys that have a row."""
         mask = np.zeros(self.count, dtype=np.bool_)
         if self.parts:
             mask[self._probes] = True
@@ -53,18 +53,18 @@ class LookupResult:
 
     @cached_property
     def _probes(self) -> Indices:
-        """The keys that have a row, in the order of the parts."""
+        """Indices of the probe keys that have a row, in the order of the parts."""
         return np.concatenate([part.probes for part in self.parts])
 
     def lane(self, column: int, dtype: type[np.generic]) -> Lane:
-        """A column of numbers without NULLs, by probe; 0 where a key has no row."""
+        """Return a numeric column without NULLs, by probe; 0 where a key has no row."""
         made = np.zeros(self.count, dtype=dtype)
         if self.parts:
             made[self._probes] = np.concatenate([p.run.lane(column)[p.places] for p in self.parts])
         return made
 
     def column(self, column: int) -> pa.Array:
-        """Any column, by probe; NULL where a key has no row."""
+        """Return any column, by probe; NULL where a key has no row."""
         if not self.parts:
             return nulls(self.count, self.schema.field(column).type)
         values = [part.run.rows.column(column).take(pa.array(part.places)) for part in self.parts]
@@ -76,8 +76,10 @@ class LookupResult:
 def find(
     runs: Sequence[Run], key: Key, keys: pa.RecordBatch, hashes: Hashes, schema: pa.Schema
 ) -> LookupResult:
-    """The latest row of each probe key in runs with the columns of `schema`. `keys` has the values of the key, in the
-    order of `key`, and `hashes` their hashes; fast if they ascend."""
+    """Find the latest row of each probe key in runs with the columns of `schema`.
+
+    `keys` has the key values in the column order of `key`, and `hashes` their hashes; lookup is fast if the hashes ascend.
+    """
     met = _met([runs], [hashes], [0])
     parts = _there(met)
     if met and not _are_those(met, key, keys):
@@ -97,8 +99,10 @@ def find_stacked(
     firsts: Indices,
     schema: pa.Schema,
 ) -> LookupResult:
-    """The same for several lists of keys that follow each other, each of which is looked for in runs of its own; `firsts`
-    says where each begins, and where the last ends."""
+    """Find the latest rows for several consecutive lists of keys, each looked up in its own runs.
+
+    `firsts` has the index at which each list begins, and as its last element the end of the last list.
+    """
     starts: list[int] = firsts.tolist()
     met = _met(states, hashes, starts)
     parts = _there(met)
@@ -117,14 +121,14 @@ def find_stacked(
 
 
 def _met(states: Sequence[Sequence[Run]], hashes: Sequence[Hashes], starts: Sequence[int]) -> list[_Part]:
-    """By hash alone, the newest row of each probe, deleted or not. The probes of a state are counted from its start.
+    """Find by hash alone the newest row of each probe, deleted or not; probes are offset by the start of their state's list.
 
-    Who looks for the same in runs of the same keys finds it at the same places, and so it is looked for once. Both are
-    known by their arrays of hashes, which are then the same ones.
+    Lists with the same hashes, searched in runs with the same hashes, find rows at the same indices, so one search
+    serves all of them. Equality is detected by identity: such lists and runs share one array of hashes.
     """
     met: list[_Part] = []
     searches: list[tuple[list[int], int, Indices | None, Hashes]] = []
-    """By whom, in which run counted from the newest, which probes are left (None if all), and their hashes."""
+    """States to search, run depth counted from the newest, probes still to find (None if all), and their hashes."""
     for places in _alike(dict(enumerate(hashes))):
         searches.append((places, 1, None, hashes[places[0]]))
     while searches:
@@ -146,7 +150,7 @@ def _met(states: Sequence[Sequence[Run]], hashes: Sequence[Hashes], starts: Sequ
 
 
 def _alike(hashes: Mapping[int, Hashes]) -> list[list[int]]:
-    """The places that have the same array, together."""
+    """Group the indices whose hash arrays are the same object."""
     if len(hashes) == 1:
         return [list(hashes)]
     found: dict[int, list[int]] = {}
@@ -156,7 +160,7 @@ def _alike(hashes: Mapping[int, Hashes]) -> list[list[int]]:
 
 
 def _hits(held: Hashes, sought: Hashes) -> tuple[Indices, Indices, Indices]:
-    """Which hashes are there, where each of these is first, and which are not."""
+    """Return the indices of the hashes found, the first index of each in `held`, and the indices of the hashes not found."""
     if not held.size:
         return _NONE, _NONE, _NONE
     at = first_places(held, sought)
@@ -169,7 +173,7 @@ def _hits(held: Hashes, sought: Hashes) -> tuple[Indices, Indices, Indices]:
 
 
 def _there(met: Sequence[_Part]) -> list[_Part]:
-    """Those that were not deleted."""
+    """Drop rows of weight 0, which mark deleted keys."""
     parts: list[_Part] = []
     for part in met:
         weights = part.run.weights[part.places]
@@ -182,7 +186,7 @@ def _there(met: Sequence[_Part]) -> list[_Part]:
 
 
 def _are_those(parts: Sequence[_Part], key: Key, keys: pa.RecordBatch) -> bool:
-    """Whether the rows that were found by hash have the keys that were asked for."""
+    """Whether the rows found by hash have the keys of their probes."""
     probes = np.concatenate([part.probes for part in parts])
     for place, column in enumerate(key):
         wanted = keys.column(place)

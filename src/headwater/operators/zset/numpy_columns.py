@@ -1,6 +1,6 @@
-"""Arrow columns as numpy lanes, and back; when two values are the same.
+"""Conversion of Arrow columns to numpy arrays and back, and bitwise equality of values.
 
-A lane has a number for every row. Where a column is NULL, its lane is zero if nothing else is said.
+A numpy column has one number for each row. Rows where the Arrow column is NULL are 0 unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INTEGER, _DOUBLE = pa.int64(), pa.float64()
 
 
 def booleans(column: pa.Array) -> Bools:
-    """A boolean column, NULL as false."""
+    """Return a boolean column as a mask; NULL becomes false."""
     if column.null_count:
         column = column.fill_null(False)
     lane: Bools = column.to_numpy(zero_copy_only=False)
@@ -27,7 +27,7 @@ def booleans(column: pa.Array) -> Bools:
 
 
 def integers(column: pa.Array) -> Ints:
-    """A column of one word each (integers, booleans, dates, timestamps, durations) as 64-bit integers."""
+    """Return a column of single-word values (integers, booleans, dates, timestamps, durations) as 64-bit integers."""
     if column.type == _INTEGER and not column.null_count:
         whole: Ints = column.to_numpy()
         return whole
@@ -35,7 +35,7 @@ def integers(column: pa.Array) -> Ints:
 
 
 def floats(column: pa.Array) -> Floats:
-    """Any number but a decimal as a double."""
+    """Return a numeric column as doubles; decimals are not supported."""
     if not _TYPES.is_floating(column.type):
         return integers(column).astype(np.float64)
     if column.type == _DOUBLE and not column.null_count:
@@ -47,7 +47,7 @@ def floats(column: pa.Array) -> Floats:
 
 
 def words(column: pa.Array) -> tuple[Words, Ints]:
-    """The lower and upper words of decimals."""
+    """Return the lower and the upper 64-bit words of a decimal column."""
     low, high = _words(column)
     return np.ascontiguousarray(low).view(np.uint64), np.ascontiguousarray(high)
 
@@ -61,14 +61,14 @@ def _words(column: pa.Array) -> list[Ints]:
 
 
 def array(lane: npt.NDArray[np.generic], kind: pa.DataType, present: Bools | None = None) -> pa.Array:
-    """A lane as a column of a type of the same width, NULL where it is not present."""
+    """Return a numpy column as an Arrow column of a type of the same width; NULL where `present` is false."""
     mask = None if present is None or present.all() else ~present
     column = pa.array(lane, mask=mask)
     return column if column.type == kind else column.view(kind)
 
 
 def decimals(low: Words, high: Ints, kind: pa.DataType) -> pa.Array:
-    """Words as a column of decimals."""
+    """Return lower and upper 64-bit words as a decimal column."""
     both = np.empty((len(low), 2), dtype="<u8")
     both[:, 0] = low
     both[:, 1] = high.view(np.uint64)
@@ -76,15 +76,16 @@ def decimals(low: Words, high: Ints, kind: pa.DataType) -> pa.Array:
 
 
 def nulls(count: int, kind: pa.DataType) -> pa.Array:
-    """A column of NULLs.
+    """Return a column of `count` NULLs.
 
-    Not `pa.nulls`: there the parts of a nested column share one buffer, which may end amid one of their values.
+    `pa.nulls` is not used because the children of a nested column would share one buffer, which may end inside a
+    child's value.
     """
     return pa.array([], kind).take(pa.nulls(count, pa.int64()))
 
 
 def same(left: pa.Array, right: pa.Array) -> Bools:
-    """Which values are the same, bit for bit: NULL is NULL, all NaNs are one, -0.0 is not 0.0."""
+    """Whether the values of each row are bitwise equal: NULL equals NULL, all NaNs are equal, -0.0 differs from 0.0."""
     kind = left.type
     equal: Bools
     if kind == _INTEGER and not left.null_count and not right.null_count:
@@ -112,13 +113,13 @@ def same(left: pa.Array, right: pa.Array) -> Bools:
 
 
 def numpy_type(kind: pa.DataType) -> type[np.generic]:
-    """A number's type in NumPy. `to_pandas_dtype` says the same, but wants pandas, which need not be installed."""
+    """Return the NumPy type of a numeric Arrow type, without pandas, which `to_pandas_dtype` would import."""
     found: type[np.generic] = pa.array([], type=kind).to_numpy(zero_copy_only=False).dtype.type
     return found
 
 
 def normal(column: pa.Array) -> pa.Array:
-    """The form in which SQL shows a grouping key: 0.0 for -0.0, one NaN, also inside nested values."""
+    """Return grouping keys in the form that SQL shows: 0.0 for -0.0 and a single NaN, also inside nested values."""
     kind = column.type
     if _TYPES.is_floating(kind):
         values = column.to_numpy(zero_copy_only=False) + numpy_type(kind)(0)

@@ -1,9 +1,9 @@
-"""Multiset runs kept in order within each key, so that the first rows of a group are read without the rest.
+"""Multiset runs ordered within each key, so that the first rows of a group can be read without the rest.
 
-A run is sorted by key hash, then by the declared order, then by all columns ascending with NULLs first, in column order.
-So a group of any size gives its first (or last) rows, for min, max and top-k, at a cost that follows how many are asked
-for and how many of them were taken back, not the size of the group.
-How values compare is said in `collation`; runs in no order within a key are in `runs`.
+A run is sorted by key hash, then by the declared order, then by all columns ascending with NULLs first, in column
+order. The first (or last) rows of a group of any size, for min, max and top-k, are read at a cost proportional to the
+number of rows requested and the number of them retracted, not to the size of the group. `collation` defines how values
+compare; runs without an order within a key are in `runs`.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = [
 Counting = Literal["rows", "ties", "values"]
 
 SLICE_ROWS = 1 << 18
-"""Rows that are read of runs at a time: memory follows them, not the keys that are asked for."""
+"""Number of rows read from runs at a time: it bounds memory independently of the number of keys requested."""
 _SPARE_ROWS = 3
-"""Read beyond what is asked for at first, so that a few rows taken back need no second look."""
+"""Number of rows read initially beyond those requested, so that a few retracted rows need no second read."""
 _INSERT_RATIO = 8
-"""Rows are searched one by one in a run this many times longer; in a shorter one they are sorted together with it."""
+"""Run length ratio from which rows are inserted by bisection; below it, the runs are sorted together."""
 
 
 def arrange_ordered(delta: Delta, key: Key, order: Sequence[ColumnOrder]) -> Run:
-    """A delta as an ordered run: consolidated and sorted."""
+    """Return a delta as an ordered run: consolidated and sorted."""
     if not delta.rows.num_columns:
         delta = consolidate(delta)
         return Run(hash_rows([], len(delta)), delta.rows, delta.weights)
@@ -50,8 +50,8 @@ def arrange_ordered(delta: Delta, key: Key, order: Sequence[ColumnOrder]) -> Run
 
 
 def merge_ordered(runs: Sequence[Run], key: Key, order: Sequence[ColumnOrder]) -> Run:
-    """One ordered run with the contents of all; there must be at least one. All have the same key and order."""
-    del key  # the hashes stand for it
+    """Merge ordered runs into one with equal contents; at least one is required. All have the same key and order."""
+    del key  # the hashes represent the key
     filled = sorted((run for run in runs if len(run)), key=len)
     if len(filled) < 2:
         return filled[0] if filled else runs[0]
@@ -71,13 +71,13 @@ def first_rows(
     counting: Counting = "rows",
     schema: pa.Schema | None = None,
 ) -> Matches:
-    """For each probe key its first rows in order (`from_end`: the last, from the end), each once, with its net weight.
+    """Return the first rows of each probe key in order (`from_end`: the last, from the end), each once, with its net weight.
 
-    Rows whose weights do not add up to more than 0 are not there. How many are first is a matter of `counting`:
-    "rows": `limit`, where a row of weight 2 counts twice and the last one's weight is cut to fit; "ties": these and
-    all that the declared order does not tell from the last of them; "values": all that have one of the first
-    `limit` values of the declared order. Matches go by probe, then by order. Without a run they have the columns
-    of `schema`, or none.
+    Rows whose net weight is not positive are absent. `counting` defines how many rows are first: "rows": `limit` rows,
+    where a row of weight 2 counts twice and the last row's weight is cut to fit; "ties": these and all rows that the
+    declared order ties with the last of them; "values": all rows with one of the first `limit` values of the declared
+    order. Matches are ordered by probe, then by `order`. If there are no runs, they have the columns of `schema`, or no
+    columns.
     """
     filled = [run for run in runs if len(run)]
     schema = runs[0].rows.schema if runs else schema or pa.schema([])
@@ -100,14 +100,14 @@ def first_rows(
 
 @dataclass(frozen=True, eq=False)
 class Firsts:
-    """Rows that are among the first of their probe before a change, after it, or both; by probe, then in order."""
+    """Rows among the first of their probe before a change, after it, or both; ordered by probe, then by the declared order."""
 
     probe: Indices
     rows: pa.RecordBatch
     values: Indices
-    """Ascends where the declared order tells a row from the one before it."""
+    """Number of the row's value in the declared order: it increases where a row is not tied with the previous one."""
     before: Weights
-    """How often each is among the first before the change; 0 if it is not."""
+    """Number of times each row is among the first before the change; 0 if it is not."""
     after: Weights
 
 
@@ -120,9 +120,9 @@ def first_changes(
     *,
     counting: Counting = "rows",
 ) -> Iterator[Firsts]:
-    """For each probe key its first rows, as `first_rows` has them, in some runs, and in these with one more, a `change`.
+    """Return for each probe key its first rows, as defined by `first_rows`, before and after `change` is added to the runs.
 
-    Both are read at once, some probes at a time, each probe in one part.
+    Both versions are read in one pass, a subset of the probes at a time; each probe is in exactly one part.
     """
     if len(change) and limit > 0:
         filled = [run for run in runs if len(run)]
@@ -130,7 +130,7 @@ def first_changes(
 
 
 class _Reader:
-    """Reads the beginnings of the ranges that some keys have in some runs."""
+    """Reads the beginning of the index ranges of the probe keys in the runs."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class _Reader:
             self._starts[i, places], self._lengths[i, places] = starts, lengths
 
     def firsts(self, limit: int, counting: Counting) -> Iterator[Firsts]:
-        """The first rows of all probes, each probe in one part."""
+        """Yield the first rows of all probes; each probe is in exactly one part."""
         pending = [(np.flatnonzero(self._lengths.any(axis=0)), limit + _SPARE_ROWS)]
         while pending:
             probes, length = pending.pop()
@@ -170,7 +170,7 @@ class _Reader:
                     pending.append((some[~done], 2 * length))
 
     def _slices(self, probes: Indices, length: int) -> Sequence[Indices]:
-        """Probes cut where reading so many rows of each run of each has come to a slice."""
+        """Split the probes so that reading up to `length` rows of every run for each probe reads about one slice at a time."""
         if not len(probes):
             return ()
         rows = np.zeros(len(probes), dtype=np.int64)
@@ -179,7 +179,7 @@ class _Reader:
         return np.split(probes, np.flatnonzero(np.diff(np.cumsum(rows) // SLICE_ROWS)) + 1)
 
     def _read(self, probes: Indices, length: int, limit: int, counting: Counting) -> tuple[Firsts, Mask]:
-        """The first rows of those probes for which `length` rows of each run are enough, and which these are."""
+        """Return the first rows of those probes for which `length` rows of each run suffice, and a mask of these probes."""
         batches, weights, slots, lasts = [], [], [], []
         count = old = 0
         for i, run in enumerate(self._runs):
@@ -202,7 +202,7 @@ class _Reader:
         slot = np.concatenate(slots)
         weight = self._of_their_key(rows, np.concatenate(weights), probes[slot])
         sort = sort_rows(rows, slot, self._order, self._declared)
-        # What comes after the last row read of a run that goes on may lack rows, and weights, of that run.
+        # Beyond the last row read of a run with more rows, rows and weights of that run may be missing.
         place = np.empty(count, dtype=np.int64)
         place[sort.order] = np.arange(count)
         frontier = np.full(len(probes), count)
@@ -227,7 +227,7 @@ class _Reader:
         return Firsts(probes[group[kept]], found, value[kept], before[kept], after[kept]), done
 
     def _versions(self, weights: Weights, old: int) -> Iterator[Weights]:
-        """The weights without those of the change, which come last, if there is one; then all."""
+        """Yield the weights without the change, whose rows come last, if there is one; then all weights."""
         if self._old < len(self._runs):
             without = weights.copy()
             without[old:] = 0
@@ -235,7 +235,7 @@ class _Reader:
         yield weights
 
     def _of_their_key(self, rows: pa.RecordBatch, weights: Weights, probes: Indices) -> Weights:
-        """The weights, with 0 for rows that share but the hash of their probe's key."""
+        """Return the weights, with 0 for rows that match their probe's key only by hash."""
         wanted = take_rows(self._keys, probes)
         same = equal_rows([rows.column(i) for i in self._key], wanted.columns, len(probes))
         return weights if same.all() else np.where(same, weights, 0)
@@ -244,7 +244,7 @@ class _Reader:
 def _choose(
     group: Indices, value: Indices, net: Weights, limit: int, counting: Counting
 ) -> tuple[Weights, Indices]:
-    """How often each of the rows, sorted by group and order, is among the first; and groups that prove to have no more."""
+    """Return how often each row, sorted by group and order, is among the first, and the groups proven complete."""
     counts = np.zeros(len(net), dtype=np.int64)
     there = np.flatnonzero(net > 0)
     group, value, net = group[there], value[there], net[there]
@@ -264,7 +264,7 @@ def _choose(
 
 
 def _before(group: Indices, counts: Weights) -> Weights:
-    """How many the rows before each one in its group count."""
+    """Return the sum of the counts of the preceding rows of the group, for each row."""
     before = np.cumsum(counts) - counts
     starts = np.ones(len(group), dtype=np.bool_)
     starts[1:] = group[1:] != group[:-1]
@@ -273,7 +273,7 @@ def _before(group: Indices, counts: Weights) -> Weights:
 
 
 def _sorted(rows: pa.RecordBatch, weights: Weights, hashes: Hashes, order: Sequence[ColumnOrder]) -> Run:
-    """Rows in any order as a run: the sort brings equal rows together."""
+    """Return rows given in any order as a run; the sort makes equal rows adjacent."""
     if not len(hashes):
         return Run(hashes, rows, weights)
     sort = sort_rows(rows, hashes, total_order(order, rows.num_columns), len(order))
@@ -291,7 +291,7 @@ def _sorted_together(runs: Sequence[Run], order: Sequence[ColumnOrder]) -> Run:
 
 
 def _inserted(big: Run, small: Run, order: Sequence[ColumnOrder]) -> Run:
-    """A run with the rows of another one, which is short, put in their places."""
+    """Insert the rows of a short run into a long one."""
     places, found = _search(big, small, total_order(order, big.rows.num_columns))
     weights = np.concatenate([big.weights, small.weights])
     known = found >= 0
@@ -311,7 +311,7 @@ def _inserted(big: Run, small: Run, order: Sequence[ColumnOrder]) -> Run:
 
 
 def _search(run: Run, wanted: Run, total: Sequence[ColumnOrder]) -> tuple[Indices, Indices]:
-    """For each row wanted the place in a run before which it belongs, and where it is, or -1: by bisection."""
+    """Find for each wanted row, by bisection, its insertion index in a run, and its index there, or -1."""
     low, lengths = locate(run, wanted.hashes)
     high = low + lengths
     found = np.full(len(wanted), -1, dtype=np.int64)

@@ -1,9 +1,9 @@
-"""Sorting rows by hash, in the one order that keeps equal ones as they are.
+"""Stable sort of rows by hash.
 
-For many rows numpy's argsort is slow, and two ways are faster: to sort plain numbers, the upper bits of each hash together with its
-place, or to sort by two digits of 16 bits, one after the other. Which of them is faster depends on the processor: numpy sorts plain
-numbers by vectors, and on some AMD processors the instructions for that take five times as long as they should. Both
-leave the few hashes that differ in their lower bits alone to be put right.
+numpy's argsort is slow for many rows. Two alternatives are faster: sorting plain integers that combine the upper bits
+of each hash with its index, and sorting by two 16-bit digits one after the other. Which of them is faster depends on
+the processor: numpy sorts plain integers with vector instructions, and on some AMD processors these take five times as
+long as they should. Both leave hashes that differ only in their lower bits unsorted; these few are sorted afterwards.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import numpy as np
 from headwater.core.hashing import Hashes, Indices, spread
 
 SMALL = 4_096
-"""Below it, numpy's own argsort is the faster one."""
+"""Number of rows below which numpy's argsort is faster."""
 _SAMPLE = 1 << 16
 _CLEARLY = 0.7
-"""Digits are taken where they need this share of the time: with far more rows they lose some of their lead."""
+"""Sorting by digits is chosen if it takes less than this share of the time; with far more rows its advantage shrinks."""
 _MIXED = 0x9E3779B97F4A7C15
-"""An odd number whose multiples are spread evenly."""
+"""An odd number whose multiples are evenly distributed over 64 bits."""
 
 _Sorting = Callable[[Hashes], tuple[Indices, int]]
 
 
 def stable_order(hashes: Hashes) -> Indices:
-    """The order that sorts hashes; equal ones stay as they are."""
+    """Return the order that sorts hashes; equal hashes keep their order."""
     if len(hashes) < SMALL:
         return np.argsort(hashes, kind="stable")
     order, unsorted_bits = _faster()(hashes)
@@ -36,7 +36,7 @@ def stable_order(hashes: Hashes) -> Indices:
 
 
 def by_places(hashes: Hashes) -> tuple[Indices, int]:
-    """An order by all but the lowest bits, and how many these are: hashes and their places, sorted as plain numbers."""
+    """Return an order by all but the lowest bits, and the number of these, by sorting hashes packed with their indices."""
     bits = (len(hashes) - 1).bit_length()
     low = np.uint64(bits)
     packed = (hashes >> low << low) | np.arange(len(hashes), dtype=np.uint64)
@@ -45,18 +45,18 @@ def by_places(hashes: Hashes) -> tuple[Indices, int]:
 
 
 def by_digits(hashes: Hashes) -> tuple[Indices, int]:
-    """The same by the upper half of the bits: numpy sorts so narrow numbers by counting them."""
+    """Return an order by the upper 32 bits, and the number of bits left out; numpy sorts 16-bit numbers by counting."""
     order = np.argsort((hashes >> np.uint64(32)).astype(np.uint16), kind="stable")
     upper = (hashes >> np.uint64(48)).astype(np.uint16)
     return order[np.argsort(upper[order], kind="stable")], 32
 
 
 def _settled(hashes: Hashes, order: Indices, bits: np.uint64) -> Indices:
-    """An order by all but the lowest bits, made one by all of them."""
+    """Complete an order by all but the lowest `bits` into an order by all bits."""
     ascending = hashes[order]
     wrong = np.flatnonzero(ascending[1:] < ascending[:-1])
     if len(wrong):
-        # Those that share their upper bits with one that is wrong lie together, and stay where the others leave room for them.
+        # Hashes that share their upper bits with a misplaced one are contiguous, so each such range is sorted in place.
         low = np.unique(ascending[wrong] >> bits << bits)
         starts = np.searchsorted(ascending, low)
         ends = np.searchsorted(ascending, low | ((np.uint64(1) << bits) - np.uint64(1)), side="right")
@@ -67,7 +67,7 @@ def _settled(hashes: Hashes, order: Indices, bits: np.uint64) -> Indices:
 
 @cache
 def _faster() -> _Sorting:
-    """What is the faster one here."""
+    """Return the faster sort on this processor."""
     sample = np.arange(1, _SAMPLE + 1, dtype=np.uint64) * np.uint64(_MIXED)
     return by_digits if _seconds(by_digits, sample) < _CLEARLY * _seconds(by_places, sample) else by_places
 

@@ -1,11 +1,11 @@
-"""Stretches of a key's rows in ordered runs: the rows whose time, or number, lies in a range, found by bisection.
+"""Range lookups in ordered runs: a key's rows whose time or number lies in a range, found by bisection.
 
-The runs are those of `ordered`, all sorted by key hash, then by one ascending column of 64-bit integers or timestamps,
-then by all columns. A probe is a key and a range of that column; values are int64 (microseconds, for timestamps). NULL
-lies in no range, whichever end of its key the order puts it at.
+The runs are those of `ordered_runs`, all sorted by key hash, then by one ascending column of 64-bit integers or
+timestamps, then by all columns. A probe is a key and a range of that column; values are int64 (microseconds for
+timestamps). NULL lies in no range, whether the order puts NULLs first or last.
 
-What is there is net: a row inserted by one run and taken back by another is not. Cost follows what is found and what of
-it was taken back, never the size of a key.
+Results are net: a row inserted by one run and retracted by another is absent. Cost is proportional to the rows found
+and the retractions among them, never to the size of a key.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from headwater.operators.zset.runs import Key, Matches, Probes, Run, is_sorted, 
 __all__ = ["Spans", "between", "first_from", "last_upto", "spans"]
 
 _SHARED = 64
-"""Where so many probes in a row look into the same range, on average, each range is searched by itself."""
+"""Average number of consecutive probes with the same range from which each range is searched separately."""
 
 
 def between(
     runs: Sequence[Run], column: int, probes: Probes, low: Indices, high: Indices, *, schema: pa.Schema
 ) -> Matches:
-    """For each probe i the rows of its key whose value in `column` lies in [low[i], high[i]], with their net weight.
+    """Return for each probe i the rows of its key whose `column` lies in [low[i], high[i]], with their net weight.
 
-    Each row is there once for each probe that finds it, by probe, then in the order of the runs; rows whose weights do not
-    add up to more than 0 are left out. Without a run the matches have the columns of `schema`.
+    A row occurs once for each probe that finds it. Matches are ordered by probe, then in the order of the runs; rows
+    whose net weight is not positive are left out. If there are no runs, the matches have the columns of `schema`.
     """
     return _net(spans(runs, column, probes.hashes, low, high).read(probes.key, probes.keys, schema), column)[
         0
@@ -44,9 +44,9 @@ def between(
 
 
 def last_upto(runs: Sequence[Run], column: int, probes: Probes, at: Indices, *, schema: pa.Schema) -> Matches:
-    """For each probe i the rows of its key with the greatest value <= at[i] that is there: all that are tied at it.
+    """Return for each probe i the rows of its key with the greatest present value <= at[i], including all ties.
 
-    Otherwise as `between`.
+    Order, weights and `schema` are as for `between`.
     """
     return _nearest(spans(runs, column, probes.hashes, None, at), probes, schema, from_end=True)
 
@@ -54,18 +54,18 @@ def last_upto(runs: Sequence[Run], column: int, probes: Probes, at: Indices, *, 
 def first_from(
     runs: Sequence[Run], column: int, probes: Probes, at: Indices, *, schema: pa.Schema
 ) -> Matches:
-    """For each probe i the rows of its key with the least value >= at[i] that is there: all that are tied at it.
+    """Return for each probe i the rows of its key with the least present value >= at[i], including all ties.
 
-    Otherwise as `between`.
+    Order, weights and `schema` are as for `between`.
     """
     return _nearest(spans(runs, column, probes.hashes, at, None), probes, schema, from_end=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Where the rows of probes are: for probe `probes[i]` the places [starts[r, i], ends[r, i]) of run r.
+    """Index ranges of the rows of probes: for probe `probes[i]` the range [starts[r, i], ends[r, i]) of run r.
 
-    Rows whose key but has the same hash are among them; rows with NULL in `column`, by which they go, are not.
+    The ranges include rows that share only the hash of the key, and exclude rows with NULL in `column`, the range column.
     """
 
     runs: Sequence[Run]
@@ -75,21 +75,22 @@ class Spans:
     ends: Indices
 
     def only(self, mask: Mask) -> Spans:
-        """The spans where the mask is true."""
+        """Return the spans where the mask is true."""
         if mask.all():
             return self
         return Spans(self.runs, self.column, self.probes[mask], self.starts[:, mask], self.ends[:, mask])
 
     def filled(self) -> Mask:
-        """Which of them have any row."""
+        """Return a mask of the spans that have any row."""
         mask: Mask = np.any(self.starts < self.ends, axis=0)
         return mask
 
     def cut(self, length: Indices, *, from_end: bool = False) -> tuple[Spans, Spans]:
-        """Split each at one value: what comes before the cut and it (`from_end`: it and what follows), and the rest.
+        """Split each span at one value: the rows up to and including it (`from_end`: from it on), and the other rows.
 
-        The first part has `length[i]` rows of the run that goes least far with them, all rows of any run up to there,
-        and all that are tied with the last of them: so it is complete, whatever the other runs take back.
+        The value is that of the `length[i]`-th row of the run whose first `length[i]` rows reach least far. The first
+        part has all rows of all runs up to this value, including all ties, so that it is complete, whatever the other
+        runs retract.
         """
         limits = np.iinfo(np.int64)
         frontier = np.full(len(self.probes), limits.min if from_end else limits.max)
@@ -110,7 +111,7 @@ class Spans:
         return (upper, lower) if from_end else (lower, upper)
 
     def read(self, key: Key, keys: pa.RecordBatch, schema: pa.Schema) -> Matches:
-        """The rows of these spans that have the key of their probe, run by run, with their weight in the run."""
+        """Return the rows of these spans that have the key of their probe, run by run, with their weight in the run."""
         parts: list[Matches] = []
         for run, starts, ends in zip(self.runs, self.starts, self.ends, strict=True):
             places = spread(starts, ends - starts)
@@ -132,7 +133,7 @@ class Spans:
 def spans(
     runs: Sequence[Run], column: int, hashes: Hashes, low: Indices | None, high: Indices | None
 ) -> Spans:
-    """Where the rows are that have the hash of probe i and a value in [low[i], high[i]]; None leaves that end open."""
+    """Locate the rows with the hash of probe i and a value in [low[i], high[i]]; None leaves that end of the range open."""
     filled = [run for run in runs if len(run)]
     count = len(hashes)
     order = None if is_sorted(hashes) else stable_order(hashes)
@@ -153,7 +154,7 @@ def spans(
 
 
 def _of_their_key(run: Run, places: Indices, probes: Indices, key: Key, keys: pa.RecordBatch) -> Matches:
-    """The rows at places of a run, without those that share but the hash of their probe's key."""
+    """Return the rows at indices of a run, without those that match their probe's key only by hash."""
     rows, wanted = take_rows(run.rows, places), take_rows(keys, probes)
     same = equal_rows([rows.column(i) for i in key], wanted.columns, len(places))
     if same.all():
@@ -163,7 +164,7 @@ def _of_their_key(run: Run, places: Indices, probes: Indices, key: Key, keys: pa
 
 
 def _net(found: Matches, column: int) -> tuple[Matches, Mask]:
-    """Matches by probe and then in order, each row once; and where a new probe or a new value of the column begins."""
+    """Consolidate matches, ordered by probe and value; return a mask of where a new probe or a new value begins too."""
     if not len(found.probe):
         return found, np.zeros(0, dtype=np.bool_)
     total = total_order([ColumnOrder(column, descending=False, nulls_first=True)], found.rows.num_columns)
@@ -179,10 +180,9 @@ def _net(found: Matches, column: int) -> tuple[Matches, Mask]:
 
 
 def _nearest(found: Spans, wanted: Probes, schema: pa.Schema, *, from_end: bool) -> Matches:
-    """For each probe the rows of the first value in its spans (`from_end`: of the last) that is there.
+    """Return for each probe the rows of the first present value in its spans (`from_end`: of the last).
 
-    Values are read from that end on: one value of a run at first, and then, where that was taken back, twice as many
-    rows each time.
+    Values are read from that end: one value of a run at first and, where that was retracted, twice as many rows each time.
     """
     parts: list[Matches] = []
     length = 1
@@ -207,7 +207,7 @@ def _nearest(found: Spans, wanted: Probes, schema: pa.Schema, *, from_end: bool)
 
 
 def _outermost(probes: Indices, fresh: Mask, from_end: bool) -> Indices:
-    """The places of each probe's first value (`from_end`: of its last), given where values begin."""
+    """Return the indices of each probe's first value (`from_end`: last value), given where values begin."""
     firsts = np.flatnonzero(fresh)
     sizes = np.diff(firsts, append=len(probes))
     new = np.ones(len(firsts), dtype=np.bool_)
@@ -219,7 +219,7 @@ def _outermost(probes: Indices, fresh: Mask, from_end: bool) -> Indices:
 
 
 def _values(run: Run, column: int) -> Indices:
-    """A column as it lies in memory; under NULLs it means nothing."""
+    """Return a column as a view of its memory; entries under NULLs are undefined."""
     words = words_of(run.rows.column(column))
     if words is None or len(words) != 1:
         raise TypeError(f"a range cannot be of type {run.rows.schema.types[column]}")
@@ -227,9 +227,9 @@ def _values(run: Run, column: int) -> Indices:
 
 
 def _bisect(values: Indices, starts: Indices, ends: Indices, wanted: Indices, *, after: bool) -> Indices:
-    """Within each range of places, where values ascend, the place before which the wanted one belongs.
+    """Return the insertion index of each wanted value within its index range, where values ascend.
 
-    `after`: behind those that equal it.
+    `after`: behind equal values.
     """
     changes = np.flatnonzero((starts[1:] != starts[:-1]) | (ends[1:] != ends[:-1])) + 1
     if (len(changes) + 1) * _SHARED < len(starts):
@@ -256,7 +256,7 @@ def _bisect(values: Indices, starts: Indices, ends: Indices, wanted: Indices, *,
 
 
 def _leave_out_nulls(column: pa.Array, starts: Indices, ends: Indices) -> None:
-    """Narrow ranges, at one end of which NULLs are, to the values."""
+    """Narrow the ranges to non-NULL values; NULLs are at one end of each range."""
     if not column.null_count:
         return
     bits = np.frombuffer(column.buffers()[0], dtype=np.uint8)
@@ -269,7 +269,7 @@ def _leave_out_nulls(column: pa.Array, starts: Indices, ends: Indices) -> None:
     filled = np.flatnonzero(starts < ends)
     first = ~present(starts[filled])
     for among, ahead in ((filled[first], False), (filled[~first], True)):
-        # `ahead`: the values come first. Bisects for the place where the other kind begins.
+        # `ahead`: values precede NULLs. Bisect for the boundary between the two.
         bottom, top = starts[among], ends[among]
         while (open_ := bottom < top).any():
             middle = (bottom + top) >> 1

@@ -1,14 +1,15 @@
-"""State as immutable runs, sorted by key hash, oldest first: how they are made, probed and merged.
+"""State as immutable runs sorted by key hash, oldest first: how runs are created, probed and merged.
 
 A run is a batch of rows with weights in ascending order of the 64-bit hash of their key columns. Two disciplines share
 this layout:
 
-- *multiset*: the contents are the sum of the weights of equal rows over all runs; no run has a row twice.
-- *latest*: a map from key to row; the newest run that has the key wins. Weight 1 is a row that is there, weight 0 one
-  that was deleted; no run has a key twice.
+- *multiset*: the contents are the sum of the weights of equal rows over all runs; no run contains a row twice.
+- *latest*: a map from key to row; the newest run that contains the key wins. Weight 1 is a present row, weight 0 a
+  deleted one; no run contains a key twice.
 
-Runs may be mapped from files: to probe costs what the probe asks for, never a pass over a run. Hashes only narrow the
-search; keys are compared by value (-0.0 = 0.0, NaN = NaN, NULL = NULL). Runs ordered within a key are in `ordered`.
+Runs may be memory-mapped from files: a probe reads only the rows it needs and never scans a run. Hashes only narrow the
+search; keys are compared by value (-0.0 = 0.0, NaN = NaN, NULL = NULL). Runs ordered within a key are in
+`ordered_runs`.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ _INTEGER = pa.int64()
 Key = Sequence[int]
 _HASHES = 2**64
 _PIECE_ROWS = 1 << 12
-"""Where few rows are asked for, so many are looked at: fewer take as long."""
+"""Minimum number of rows read for a limited query: reading fewer takes as long."""
 Sources = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Rows with weights, ascending by the hash of their key."""
+    """Rows with weights, in ascending order of the hash of their key."""
 
     hashes: Hashes
     rows: pa.RecordBatch
@@ -58,13 +59,13 @@ class Run:
         return len(self.hashes)
 
     def lane(self, column: int) -> npt.NDArray[Any]:
-        """A column of numbers without NULLs, as it lies in memory; found once, because probes ask again and again."""
+        """Return a numeric column without NULLs as a view of its memory; cached, because probes request it repeatedly."""
         if column not in self._lanes:
             self._lanes[column] = self.rows.column(column).to_numpy()
         return self._lanes[column]
 
     def integers(self, column: int) -> npt.NDArray[np.int64] | None:
-        """A column of 64-bit integers without NULLs, as it lies in memory; None if it is anything else."""
+        """Return a column of 64-bit integers without NULLs as a view of its memory; None for any other column."""
         if column not in self._integers:
             values = self.rows.column(column)
             is_plain = values.type == _INTEGER and not values.null_count
@@ -82,7 +83,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """Stored rows that a probe found: row j has the key of probe `probe[j]`."""
+    """Stored rows found by a probe: row j has the key of probe `probe[j]`."""
 
     probe: Indices
     rows: pa.RecordBatch
@@ -91,25 +92,25 @@ class Matches:
 
 @dataclass(frozen=True, eq=False)
 class Probes:
-    """Keys that rows are looked for by. Probes may come in any order, and several may have one key."""
+    """Keys to look up. Probes may come in any order, and several may have the same key."""
 
     key: Key
-    """The columns of the runs that are their key."""
+    """Indices of the key columns in the runs."""
     keys: pa.RecordBatch
-    """A row for each probe: the values of the key, in the order of `key`."""
+    """One row for each probe: the key values, in the column order of `key`."""
     hashes: Hashes
-    """Those of `keys`."""
+    """Hashes of `keys`."""
 
 
 def key_hashes(rows: pa.RecordBatch, key: Key) -> Hashes:
-    """The hash of each row's key columns; a constant if the key has no columns."""
+    """Return the hash of each row's key columns; a constant if the key has no columns."""
     return hash_rows([rows.column(i) for i in key], rows.num_rows)
 
 
 def arrange(delta: Delta, key: Key) -> Run:
-    """A delta as a run of a multiset: consolidated and sorted."""
+    """Return a delta as a run of a multiset: consolidated and sorted."""
     if not delta.distinct and delta.rows.num_columns == len(key) > 0 and delta.weights.all():
-        # Rows that are the same have the same hash: mostly all differ, and then no row need be told from the others.
+        # Equal rows have equal hashes: if all hashes differ, as is usual, the delta is already consolidated.
         hashes = key_hashes(delta.rows, key)
         order = stable_order(hashes)
         ascending = hashes[order]
@@ -121,7 +122,7 @@ def arrange(delta: Delta, key: Key) -> Run:
 
 
 def distinct_keys(rows: pa.RecordBatch, key: Key) -> tuple[pa.RecordBatch, Hashes]:
-    """The keys that rows have, each once, in the order in which they appear, and their hashes."""
+    """Return the distinct keys of the rows, in the order in which they first appear, and their hashes."""
     columns = [rows.column(i) for i in key]
     keys = pa.RecordBatch.from_arrays(columns, names=[str(i) for i in key])
     if not columns:
@@ -132,7 +133,7 @@ def distinct_keys(rows: pa.RecordBatch, key: Key) -> tuple[pa.RecordBatch, Hashe
 
 
 def sorted_run(rows: pa.RecordBatch, weights: Weights, hashes: Hashes) -> Run:
-    """A run of rows that are in any order; rows of one hash keep theirs."""
+    """Return a run of rows given in any order; rows with equal hashes keep their order."""
     if is_sorted(hashes):
         return Run(hashes, rows, weights)
     order = stable_order(hashes)
@@ -140,19 +141,19 @@ def sorted_run(rows: pa.RecordBatch, weights: Weights, hashes: Hashes) -> Run:
 
 
 def is_sorted(hashes: Hashes) -> bool:
-    """Whether the hashes ascend."""
+    """Whether the hashes are in ascending order."""
     return bool((hashes[1:] >= hashes[:-1]).all())
 
 
 def locate(run: Run, hashes: Hashes) -> tuple[Indices, Indices]:
-    """Where in a run each of the hashes is: starts and lengths of ranges. Fast if the hashes ascend."""
+    """Find each hash in a run; return the starts and lengths of the index ranges. Fast if the hashes ascend."""
     starts = first_places(run.hashes, hashes)
     lengths = np.zeros(len(hashes), dtype=np.int64)
     if len(run):
         inside = np.minimum(starts, len(run) - 1)
         hits = np.flatnonzero(run.hashes[inside] == hashes)
         lengths[hits] = 1
-        # Most keys have one row: look for the end of the others alone.
+        # Most keys have one row: search only the other keys for the end of their range.
         after = inside[hits] + 1
         more = hits[run.hashes[np.minimum(after, len(run) - 1)] == hashes[hits]]
         more = more[starts[more] + 1 < len(run)]
@@ -164,11 +165,11 @@ def locate(run: Run, hashes: Hashes) -> tuple[Indices, Indices]:
 def probe(
     runs: Sequence[Run], key: Key, keys: pa.RecordBatch, hashes: Hashes, *, schema: pa.Schema | None = None
 ) -> Matches:
-    """Every stored row of a multiset whose key is that of a probe row, with its weight in its run.
+    """Return every stored row of a multiset whose key is that of a probe row, with its weight in its run.
 
-    `keys` has the values of the key, in the order of `key`, and `hashes` their hashes. A row that is in several runs is
-    found several times. Matches come in no promised order, but always in the same. Without a run the matches have
-    the columns of `schema`, or none.
+    `keys` has the key values in the column order of `key`, and `hashes` their hashes. A row that is in several runs is
+    returned several times. The order of matches is unspecified but deterministic. If there are no runs, the matches
+    have the columns of `schema`, or no columns.
     """
     order = None if is_sorted(hashes) else stable_order(hashes)
     ascending = hashes if order is None else hashes[order]
@@ -200,9 +201,9 @@ def probe(
 def lookup(
     runs: Sequence[Run], key: Key, keys: pa.RecordBatch, hashes: Hashes, *, schema: pa.Schema | None = None
 ) -> tuple[Indices, pa.RecordBatch]:
-    """The latest row of each probe key: an index into the rows returned, or -1 if the key is absent or deleted.
+    """Return for each probe key the index of its latest row in the batch returned, or -1 if the key is absent or deleted.
 
-    Without a run the rows have the columns of `schema`, or none.
+    If there are no runs, the batch has the columns of `schema`, or no columns.
     """
     found = np.full(len(hashes), -1, dtype=np.int64)
     batches: list[pa.RecordBatch] = []
@@ -233,24 +234,24 @@ def lookup(
 
 
 def merge(runs: Sequence[Run], key: Key) -> Run:
-    """One run of a multiset with the contents of all; there must be at least one. All have the same key."""
-    del key  # equal rows have equal hashes, so that rows are all that need comparing
+    """Merge the runs of a multiset into one with equal contents; at least one run is required. All have the same key."""
+    del key  # equal rows have equal hashes, so comparing rows is sufficient
     if (joined := _joined(runs)) is None:
         return _first_filled(runs)
     return joined.run(_summed(joined))
 
 
 def merge_stacked(stacks: Sequence[Sequence[Run]], key: Key) -> list[Run]:
-    """What `merge` makes of the runs of each stack; the runs of all have the same columns."""
+    """Apply `merge` to the runs of each stack; the runs of all stacks have the same columns."""
     del key
     joined = _joined_stacked(stacks)
     return joined.runs(_summed(joined.whole))
 
 
 def merge_latest(runs: Sequence[Run], key: Key, bottom: bool) -> Run:
-    """One run of a map that says what all say; there must be at least one.
+    """Merge the runs of a map into one with equal contents; at least one run is required.
 
-    `bottom`: nothing older lies below, so that deleted keys need not be remembered.
+    `bottom`: there are no older runs below, so that deleted keys need no marker.
     """
     if (joined := _joined(runs[::-1])) is None:  # the newest first: of equal keys the first is kept
         run = _first_filled(runs)
@@ -262,13 +263,13 @@ def merge_latest(runs: Sequence[Run], key: Key, bottom: bool) -> Run:
 
 
 def merge_latest_stacked(stacks: Sequence[Sequence[Run]], key: Key, bottom: bool) -> list[Run]:
-    """What `merge_latest` makes of the runs of each stack; the runs of all have the same columns."""
+    """Apply `merge_latest` to the runs of each stack; the runs of all stacks have the same columns."""
     joined = _joined_stacked([runs[::-1] for runs in stacks])
     return joined.runs(_newest(joined.whole, key, bottom))
 
 
 def _summed(joined: _Joined) -> Mask | None:
-    """Add up the weights of equal rows at the first of them; which are to be kept, None if all."""
+    """Add up the weights of equal rows on the first of them; return a mask of the rows to keep, or None to keep all."""
     shared = joined.shared()
     if not len(shared):
         return None
@@ -285,7 +286,7 @@ def _summed(joined: _Joined) -> Mask | None:
 
 
 def _newest(joined: _Joined, key: Key, bottom: bool) -> Mask:
-    """Which rows are the first of their key, and not deleted if nothing lies below."""
+    """Return a mask of the first row of each key; with `bottom`, deleted rows are excluded."""
     kept = np.ones(len(joined.order), dtype=np.bool_)
     shared = joined.shared()
     if len(shared):
@@ -299,8 +300,12 @@ def _newest(joined: _Joined, key: Key, bottom: bool) -> Mask:
 
 
 def same_hashes(run: Run, known: MutableMapping[tuple[object, ...], Hashes], of: str = "") -> Run:
-    """The run, with the array of hashes of one before it, which `known` has, if that has the same: who looks into both
-    then sees that they have the same keys, without a look at them. Only those of the same `of` are compared."""
+    """Return the run with its array of hashes replaced by an equal array from `known`, if there is one; else register
+    its array.
+
+    Runs with equal keys then share one array, so that readers of both detect equality by identity without comparing
+    keys. Only arrays registered under the same `of` are compared.
+    """
     if not len(run):
         return run
     hashes = run.hashes
@@ -312,7 +317,7 @@ def same_hashes(run: Run, known: MutableMapping[tuple[object, ...], Hashes], of:
 
 
 def contents(runs: Sequence[Run], schema: pa.Schema) -> Delta:
-    """All that a multiset holds."""
+    """Return the consolidated contents of a multiset."""
     if not runs:
         return Delta.empty(schema)
     run = merge(runs, ())
@@ -320,7 +325,10 @@ def contents(runs: Sequence[Run], schema: pa.Schema) -> Delta:
 
 
 def first_contents(runs: Sequence[Run], read: Callable[[Sequence[Run]], Delta], count: int | None) -> Delta:
-    """The beginning of what `read` finds in some runs: so many rows, or some more, or all there are. It costs what these do. None: all."""
+    """Return at least `count` rows of the output of `read` over the runs, or all rows if there are fewer or `count` is None.
+
+    The runs are read by hash range until there are enough rows, so that the cost is proportional to the rows returned.
+    """
     if count is None:
         return read(runs)
     rows, found = sum(map(len, runs)), 0
@@ -336,9 +344,9 @@ def first_contents(runs: Sequence[Run], read: Callable[[Sequence[Run]], Delta], 
 
 
 def evolved(run: Run, schema: pa.Schema) -> Run:
-    """A run that was written when its columns were fewer or narrower, as it reads now: what is new is NULL.
+    """Return a run written with fewer or narrower columns in the columns of `schema`; added columns are NULL.
 
-    The hashes stay: those of a key are the same in a wider type.
+    The hashes stay valid: a key keeps its hash when its type is widened.
     """
     if run.rows.schema.equals(schema):
         return run
@@ -353,7 +361,7 @@ def evolved(run: Run, schema: pa.Schema) -> Run:
 
 
 def contents_latest(runs: Sequence[Run], schema: pa.Schema, key: Key) -> Delta:
-    """All rows that a map holds."""
+    """Return all rows of a map."""
     if not runs:
         return Delta.empty(schema)
     run = merge_latest([evolved(each, schema) for each in runs], key, bottom=True)
@@ -361,7 +369,7 @@ def contents_latest(runs: Sequence[Run], schema: pa.Schema, key: Key) -> Delta:
 
 
 def split(run: Run, low: int, high: int) -> Run:
-    """The part of a run with hashes in [low, high), without a copy; `high` may be 2**64."""
+    """Return the part of a run with hashes in [low, high), without copying; `high` may be 2**64."""
     start = int(np.searchsorted(run.hashes, np.uint64(low))) if low < 2**64 else len(run)
     end = int(np.searchsorted(run.hashes, np.uint64(high))) if high < 2**64 else len(run)
     end = max(start, end)
@@ -369,7 +377,7 @@ def split(run: Run, low: int, high: int) -> Run:
 
 
 def among(run: Run, hashes: Hashes) -> Run:
-    """The part of a run whose keys have one of these hashes, each once and ascending."""
+    """Return the part of a run whose key hashes are in `hashes`, which must be distinct and ascending."""
     starts, lengths = locate(run, hashes)
     before = np.cumsum(lengths) - lengths
     places = np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
@@ -377,7 +385,7 @@ def among(run: Run, hashes: Hashes) -> Run:
 
 
 def is_among(hashes: Hashes, some: Hashes) -> Mask:
-    """Which of the hashes are among some, each once and ascending."""
+    """Return a mask of the hashes contained in `some`, which must be distinct and ascending."""
     if not len(some):
         return np.zeros(len(hashes), dtype=np.bool_)
     found: Mask = some[np.minimum(np.searchsorted(some, hashes), len(some) - 1)] == hashes
@@ -385,7 +393,7 @@ def is_among(hashes: Hashes, some: Hashes) -> Mask:
 
 
 def joined(parts: Sequence[Run]) -> Run:
-    """Runs of ranges of hashes that follow one another, as one."""
+    """Concatenate runs of consecutive hash ranges into one run."""
     return Run(
         np.concatenate([part.hashes for part in parts]),
         concat_rows([part.rows for part in parts], parts[0].rows.schema),
@@ -395,29 +403,30 @@ def joined(parts: Sequence[Run]) -> Run:
 
 @dataclass(frozen=True, eq=False)
 class _Joined:
-    """Several runs laid end to end, and the order that sorts them; rows of one hash stay in the order of the runs.
+    """Several runs concatenated, and the order that sorts them; rows with equal hashes stay in the order of the runs.
 
-    Hashes and weights are sorted already, rows are not.
+    Hashes and weights are already sorted; rows are not.
     """
 
     sources: Sources
-    """Which run each row of the order comes from."""
+    """Index of the run from which each row of the order comes."""
     rows: pa.RecordBatch
     order: Indices
     hashes: Hashes
     weights: Weights
     stacks: Hashes | None = None
-    """Which stack of runs each row of the order comes from, if there are several: equal rows of two are not the same."""
+    """Index of the stack from which each row of the order comes, if there are several; rows of different stacks never
+    match."""
 
     def identities(
         self, columns: Sequence[pa.Array], places: Indices, *, exact: bool
     ) -> tuple[Hashes, Hashes]:
-        """128 bits that stand for what the columns have at these places of the order, and for the stack that it is of."""
+        """Return a 128-bit identity of the column values at these indices of the order, combined with the row's stack."""
         high, low = identities(columns, len(places), exact=exact)
         return high, low if self.stacks is None else low + self.stacks[places]
 
     def shared(self) -> Indices:
-        """The places in the order whose hash is found in more than one run, and perhaps others; ascending."""
+        """Return ascending indices in the order that include every hash found in more than one run, and possibly others."""
         same = self.hashes[1:] == self.hashes[:-1]
         mixed = same & (self.sources[1:] != self.sources[:-1])
         if not mixed.any():
@@ -426,37 +435,37 @@ class _Joined:
         sizes = np.diff(starts, append=len(self.order))
         groups = np.flatnonzero(np.logical_or.reduceat(np.concatenate(([False], mixed)), starts))
         sizes = sizes[groups]
-        if 2 * int(sizes.sum()) > len(self.order):  # to look at all costs less than to pick most of them
+        if 2 * int(sizes.sum()) > len(self.order):  # scanning all rows costs less than selecting most of them
             return np.arange(len(self.order))
         return spread(starts[groups], sizes)
 
     def at(self, places: Indices) -> pa.RecordBatch:
-        """The rows at places of the order, which ascend."""
+        """Return the rows at ascending indices of the order."""
         if len(places) == len(self.order):
             return self.sorted_rows
         return take_rows(self.rows, self.order[places])
 
     @cached_property
     def sorted_rows(self) -> pa.RecordBatch:
-        """All rows in order."""
+        """All rows in sorted order."""
         return take_rows(self.rows, self.order)
 
     def run(self, kept: Mask | None) -> Run:
-        """The sorted rows, or those at the places kept."""
+        """Return the sorted rows as a run, restricted to `kept` if given."""
         if kept is None or kept.all():
             return Run(self.hashes, self.sorted_rows, self.weights)
         return Run(self.hashes[kept], take_rows(self.rows, self.order[kept]), self.weights[kept])
 
 
 def _joined(runs: Sequence[Run]) -> _Joined | None:
-    """None unless two runs have rows."""
+    """Concatenate and sort the runs; None unless at least two runs have rows."""
     filled = [run for run in runs if len(run)]
     if len(filled) < 2:
         return None
     hashes = np.concatenate([run.hashes for run in filled])
     weights = np.concatenate([run.weights for run in filled])
     sources = np.repeat(np.arange(len(filled), dtype=np.int32), [len(run) for run in filled])
-    order = np.argsort(hashes, kind="stable")  # a merge: this sort finds the runs that are there
+    order = np.argsort(hashes, kind="stable")  # a merge: the stable sort detects the ascending runs
     return _Joined(
         sources[order],
         concat_rows([run.rows for run in filled], filled[0].rows.schema),
@@ -468,14 +477,14 @@ def _joined(runs: Sequence[Run]) -> _Joined | None:
 
 @dataclass(frozen=True, eq=False)
 class _Stacked:
-    """The runs of several stacks laid end to end, stack by stack, each in the order that sorts it."""
+    """The runs of several stacks concatenated stack by stack, with the sort order of each stack."""
 
     whole: _Joined
     bounds: Indices
-    """Where in the order each stack begins, and where the last ends."""
+    """Start of each stack in the order, and the end of the last one."""
 
     def runs(self, kept: Mask | None) -> list[Run]:
-        """The runs that the stacks have become: parts of one."""
+        """Return one merged run for each stack, as slices of a single run."""
         run = self.whole.run(kept)
         bounds = self.bounds
         if len(run) < bounds[-1]:
@@ -493,7 +502,7 @@ def _joined_stacked(stacks: Sequence[Sequence[Run]]) -> _Stacked:
     hashes: list[Hashes] = []
     start = 0
     for stack in stacks:
-        same = tuple([id(run.hashes) for run in stack])  # those who have the same arrays are sorted alike
+        same = tuple([id(run.hashes) for run in stack])  # stacks with the same arrays have the same order
         if same not in known:
             own = np.concatenate([run.hashes for run in stack])
             order = np.argsort(own, kind="stable")
@@ -523,7 +532,7 @@ def _first_filled(runs: Sequence[Run]) -> Run:
 
 
 def _same_keys(rows: pa.RecordBatch, key: Key, keys: pa.RecordBatch, probes: Indices) -> Mask:
-    """Whether each row has the key of its probe."""
+    """Return a mask of the rows that have the key of their probe."""
     wanted = take_rows(keys, probes)
     return equal_rows([rows.column(i) for i in key], wanted.columns, len(probes))
 
