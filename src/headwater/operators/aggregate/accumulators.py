@@ -1,7 +1,7 @@
-"""What an aggregation keeps for each group: lanes that can be added up, and taken back by negative weights.
+"""Accumulators: numeric columns of a group's state that can be added, and retracted by negative weights.
 
-Which of them a function needs, and what it makes of them, is in `functions.py`; minima and maxima are in `extremes.py`.
-Accumulators are values: two functions over the same argument and filter share what they have in common.
+`aggregate_functions` defines which accumulators a function needs and what it computes from them; minima and maxima are
+in `min_max`. Accumulators compare by value: two functions over the same argument and filter share accumulators.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from headwater.operators.zset.exact_sums import SCALE, Bools, Floats, Ints, Pair
 from headwater.operators.zset.grouping import KeyGroups
 
 HUGE_SCALE = 2.0**-560
-"""What values from 2**64 on are multiplied with before they are squared."""
+"""Factor applied to values of 2**64 and above before they are squared."""
 Lane = npt.NDArray[Any]
 Lanes = list[Lane]
 _Term = tuple[Floats, Floats | None]
-"""Finite terms, and what rounding took from them, if anything."""
+"""Finite terms, and their rounding errors if there are any."""
 
 
 class GroupedRows:
-    """The rows of a delta in the order of their groups, column by column as asked for."""
+    """The rows of a delta in the order of their groups, converted column by column on request."""
 
     def __init__(self, rows: pa.RecordBatch, weights: Ints, groups: KeyGroups) -> None:
         self.rows = rows
@@ -37,30 +37,30 @@ class GroupedRows:
         self._kept: dict[tuple[Any, ...], Any] = {}
 
     def sorted(self, lane: Lane) -> Lane:
-        """A lane over the delta's rows, brought into the order of the groups."""
+        """Reorder a numpy column over the delta's rows into the order of the groups."""
         return lane if self.groups.order is None else np.take(lane, self.groups.order)
 
     def integers(self, column: int) -> Ints:
-        """A column as 64-bit integers."""
+        """Return a column as 64-bit integers."""
         made: Ints = self._once(
             ("integers", column), lambda: self.sorted(numpy_columns.integers(self.rows.column(column)))
         )
         return made
 
     def floats(self, column: int) -> Floats:
-        """A column as doubles."""
+        """Return a column as doubles."""
         made: Floats = self._once(
             ("floats", column), lambda: self.sorted(numpy_columns.floats(self.rows.column(column)))
         )
         return made
 
     def words(self, column: int) -> tuple[Words, Ints]:
-        """A column of decimals as words."""
+        """Return the lower and upper words of a decimal column."""
         low, high = numpy_columns.words(self.rows.column(column))
         return self.sorted(low), self.sorted(high)
 
     def weights(self, args: tuple[int, ...], condition: int | None) -> Ints | None:
-        """The weight of each row, 0 where an argument is NULL or the filter does not hold; None if all are 1."""
+        """Return the weight of each row, 0 where an argument is NULL or the filter does not hold; None if all are 1."""
         made: Ints | None = self._once(("weights", args, condition), lambda: self._selected(args, condition))
         return made
 
@@ -84,7 +84,7 @@ class GroupedRows:
 
 
 class Accumulator(Protocol):
-    """Lanes of numbers per group; `kinds` are their types in the state."""
+    """Numeric columns per group; `kinds` are their types in the state."""
 
     @property
     def kinds(self) -> tuple[pa.DataType, ...]: ...
@@ -93,25 +93,25 @@ class Accumulator(Protocol):
     def count(self) -> Count: ...
 
     def collect(self, batch: GroupedRows) -> Lanes:
-        """The lanes of each group of a delta."""
+        """Return the columns for each group of a delta."""
         ...
 
     def merge(self, parts: Sequence[Lane], starts: Ints) -> Lanes:
-        """The lanes of each segment of lanes that were collected elsewhere."""
+        """Add up, for each segment, columns that were collected separately."""
         ...
 
     def add(self, old: Sequence[Lane], new: Sequence[Lane]) -> Lanes:
-        """The lanes of both, group by group."""
+        """Add the columns of two states, group by group."""
         ...
 
     def settled(self, kept: Lanes, count: Ints) -> Lanes:
-        """The same without the traces that rows leave which are gone; `count` is that of the rows left."""
+        """Return the columns without residue of retracted rows; `count` is the number of rows left."""
         ...
 
 
 @dataclass(frozen=True)
 class Count:
-    """How many rows have no NULL among the arguments."""
+    """The number of rows without NULL among the arguments."""
 
     args: tuple[int, ...]
     filter: int | None
@@ -175,10 +175,10 @@ class Exact:
 
 
 class _Floats:
-    """Lanes of sums of floats: some counts, the last of which is that of huge terms, then pairs.
+    """Columns of float sums: some counts, the last of which counts huge terms, then pairs.
 
-    The first half of the pairs are sums of the terms that are not huge, the second half of those that are, so that a
-    huge term which is taken back (somebody's placeholder, often) leaves nothing of itself among the others.
+    The first half of the pairs are sums of the terms that are not huge, the second half sums of the huge terms, so that
+    a retracted huge term (often a placeholder value) leaves no rounding error in the sum of the other terms.
     """
 
     counts: ClassVar[int]
@@ -194,7 +194,7 @@ class _Floats:
         tame = not (old[self.counts - 1].any() or new[self.counts - 1].any())
         half = (len(old) - self.counts) // 4
         for place, (a, b) in enumerate(zip(self._pairs(old), self._pairs(new), strict=True)):
-            made += b if tame and place >= half else exact_sums.pair_add(a, b)  # zero on both sides
+            made += b if tame and place >= half else exact_sums.pair_add(a, b)  # both sides are zero
         return made
 
     def settled(self, kept: Lanes, count: Ints) -> Lanes:
@@ -207,7 +207,7 @@ class _Floats:
         return kept
 
     def values(self, kept: Sequence[Lane]) -> list[Pair]:
-        """The sums over all terms, as pairs."""
+        """Return the sums over all terms, as pairs."""
         found = self._pairs(kept)
         half = len(found) // 2
         if not kept[self.counts - 1].any():
@@ -220,7 +220,7 @@ class _Floats:
     def _collected(
         self, terms: Sequence[_Term], counts: Lanes, huge: Bools, weights: Ints | None, groups: KeyGroups
     ) -> Lanes:
-        """The lanes of finite terms; `counts` are those before that of the huge ones."""
+        """Return the columns of finite terms; `counts` are the counts that precede the count of huge terms."""
         none = np.zeros(len(groups))
         if not huge.any():
             made = [lane for term in terms for lane in _weighted_sums(term, weights, groups.starts)]
@@ -235,9 +235,9 @@ class _Floats:
 
 @dataclass(frozen=True)
 class Compensated(_Floats):
-    """The scaled sum of floats, beside the number of NaNs, infinities, negative infinities and huge terms.
+    """The scaled sum of floats, and the number of NaNs, infinities, negative infinities and huge terms.
 
-    What is left after a term was taken back is off by at most 2**-100 of it, and of terms above 2**64 by nothing.
+    After a term is retracted, the sum is off by at most 2**-100 of the term, and exact with regard to terms above 2**64.
     """
 
     arg: int
@@ -267,12 +267,13 @@ class Compensated(_Floats):
 
 @dataclass(frozen=True)
 class Powers:
-    """Long sums of products of arguments, beside the number of rows beyond reach and of huge ones.
+    """Long sums of products of arguments, and the number of out-of-range rows and of huge rows.
 
-    A product is a tuple of arguments: (1, 1) is the sum of squares of column 1. NaN and infinities are beyond reach: counted,
-    and left out. Huge rows, which have a value from 2**64 on, have sums of their own, so that one which is taken back leaves
-    nothing of itself among the others. Squares of one argument are of scaled values there, so that none overflows; other values
-    are not scaled, and those whose product would overflow are beyond reach too.
+    A product is a tuple of arguments: (1, 1) is the sum of squares of column 1. NaN and infinities are out of range:
+    counted, and left out of the sums. Huge rows, which have a value of 2**64 or above, have sums of their own, so that
+    a retracted huge row leaves no rounding error in the other sums. Where all products are powers of one argument up to
+    its square, the sums of huge rows use scaled values, so that no square overflows; otherwise values are not scaled,
+    and rows whose product would overflow are out of range too.
     """
 
     args: tuple[int, ...]
@@ -289,7 +290,7 @@ class Powers:
 
     @property
     def scale(self) -> float:
-        """What huge values are multiplied with."""
+        """Factor applied to huge values."""
         return HUGE_SCALE if self._is_scaled else 1.0
 
     @property
@@ -332,7 +333,7 @@ class Powers:
         tame = not (old[1].any() or new[1].any())
         for place, (a, b) in enumerate(zip(_by_words(old), _by_words(new), strict=True)):
             if tame and place >= len(self.products):
-                made += b  # zero on both sides
+                made += b  # both sides are zero
             else:
                 made += exact_sums.in_words([word for both in zip(a, b, strict=True) for word in both])
         return made
@@ -347,11 +348,11 @@ class Powers:
         return kept
 
     def values(self, kept: Sequence[Lane]) -> list[list[Floats]]:
-        """The sums of all products in words, of groups without huge rows."""
+        """Return the sums of all products in words, for groups without huge rows."""
         return _by_words(kept)[: len(self.products)]
 
     def scaled(self, kept: Sequence[Lane]) -> list[list[Floats]]:
-        """The sums of all products in words, with every factor scaled."""
+        """Return the sums of all products in words, with every factor scaled."""
         found = _by_words(kept)
         half = len(self.products)
         made = []
@@ -378,7 +379,7 @@ def _by_words(kept: Sequence[Lane]) -> list[list[Floats]]:
 
 
 def _weighted_terms(term: _Term, weights: Ints | None) -> list[Floats]:
-    """The lanes whose sum is a term as often as its weight says."""
+    """Multiply terms by weights; return the products as columns to be summed."""
     lanes_of = [lane for lane in term if lane is not None]
     if weights is None:
         return lanes_of
@@ -405,7 +406,7 @@ def _weighted(mask: Bools, weights: Ints | None) -> Ints:
 
 
 def _weighted_sums(terms: _Term, weights: Ints | None, starts: Ints) -> Pair:
-    """The sum of finite term times weight over each segment."""
+    """Return the sum of finite term times weight over each segment."""
     high, low = terms
     if weights is not None:
         factors = weights.astype(np.float64)

@@ -1,19 +1,20 @@
-"""Grouped aggregation, kept up to date: a delta of rows becomes a delta of groups.
+"""Grouped aggregation, maintained incrementally: a delta of rows becomes a delta of groups.
 
-The input's first columns are the group key, the others are arguments. The output has the key, then for each function
-Spark's aggregation buffer (`functions.py` says which columns those are). State is *latest*: for each group its key, its
-number of rows, and the lanes of its accumulators. A delta is combined by group first, then each group's state is touched
-once: the old output row goes, the new one comes, and nothing is said of groups whose output stays as it was.
+The first columns of the input are the group key, the others are arguments. The output has the key, then for each
+function Spark's aggregation buffer (`aggregate_functions` defines its columns). State is *latest*: for each group its
+key, its number of rows, and the columns of its accumulators. A delta is first combined by group; then each group's
+state is read once: the old output row is retracted and the new one inserted, and groups whose output is unchanged emit
+nothing.
 
-With no function this is DISTINCT. With no key there is one group, which is there even without rows: `initial` is its
+Without functions this is DISTINCT. Without a key there is one group, which exists even without rows: `initial` is its
 row over empty input, to be emitted once, and `step` replaces it from then on.
 
-Sketches (`sketches.py`) are kept as the values that are picked are: cells of columns that are not numbers.
+Sketches (`sketches`) are stored like selected values: as cells of columns that are not numbers.
 
-Minima and maxima whose input can be taken back have, beside that, an ordered multiset of their values
-(`AggregateSpec.arrangements`), which is read only where a value was taken back.
+Minima and maxima over input that can be retracted also have an ordered multiset of their values
+(`AggregateSpec.arrangements`), which is read only where a value was retracted.
 
-Custom functions, whose code is the caller's, come after all others in the state and in the output.
+Custom functions, whose code is the user's, come after all others in the state and in the output.
 """
 
 from __future__ import annotations
@@ -45,19 +46,20 @@ from headwater.operators.zset.ordered_runs import arrange_ordered, first_rows
 from headwater.operators.zset.runs import Probes, Run, contents_latest, key_hashes
 
 PIECE_ROWS = 1 << 18
-"""A larger change of few groups is combined in pieces of so many rows, side by side. What comes of it does not depend on
-the number of cores."""
+"""Number of rows per piece: a larger change of few groups is combined in pieces of this size, in parallel. The result
+does not depend on the number of cores."""
 _ROWS = Count((), None)
 _Picks = list[list[pa.Array]]
-"""By extreme: the values that were picked, and what they were picked by; by sketch: its columns."""
+"""Columns of each extreme (the selected values and their orderings) and of each sketch."""
 
 
 @dataclass(frozen=True)
 class Arrangement:
     """The ordered multiset that retractable minima and maxima read.
 
-    It holds the group key and then `columns` of the input, of the rows where `filter` holds and the first of these
-    columns is not NULL; the order is that of the columns after the key, descending if so said, with NULL last then.
+    It has the group key and then `columns` of the input, for the rows where `filter` holds and the first of these
+    columns is not NULL. Rows are ordered by the columns after the key: ascending with NULL first, or, if `descending`,
+    descending with NULL last.
     """
 
     schema: pa.Schema
@@ -68,30 +70,30 @@ class Arrangement:
 
     @property
     def key(self) -> range:
-        """The places of the group key."""
+        """Indices of the group key columns."""
         return range(self.width)
 
     @property
     def order(self) -> tuple[ColumnOrder, ...]:
-        """The order within a key."""
+        """Order of the rows within a key."""
         places = range(self.width, self.width + len(self.columns))
         return tuple(ColumnOrder(i, self.descending, nulls_first=not self.descending) for i in places)
 
 
 @dataclass(frozen=True)
 class AggregateSpec:
-    """What is aggregated: an input schema, how many of its first columns are the key, and the functions."""
+    """The definition of an aggregation: an input schema, the number of leading key columns, and the functions."""
 
     schema: pa.Schema
     width: int
     functions: tuple[AggregateFunction, ...]
     customs: tuple[CustomAggregate, ...] = ()
     names: tuple[str, ...] | None = None
-    """Of the output's columns, if somebody cares."""
+    """Names of the output's columns; None generates names."""
 
     @cached_property
     def accumulators(self) -> tuple[Accumulator, ...]:
-        """What is kept for each group, the number of rows first; each once, however many functions need it."""
+        """Accumulators stored for each group, the number of rows first; each once, however many functions use it."""
         needed: dict[Accumulator, None] = {_ROWS: None}
         for function in self.functions:
             for accumulator in functions.accumulators(function, self.schema):
@@ -100,20 +102,23 @@ class AggregateSpec:
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """For each accumulator, the place of the one that counts its rows."""
+        """Index, for each accumulator, of the accumulator that counts its rows."""
         return tuple(self.accumulators.index(accumulator.count) for accumulator in self.accumulators)
 
     @cached_property
     def dtypes(self) -> tuple[tuple[type[np.generic], ...], ...]:
-        """The types of each accumulator's lanes."""
+        """NumPy types of each accumulator's columns."""
         return tuple(
             tuple(lanes.numpy_type(kind) for kind in accumulator.kinds) for accumulator in self.accumulators
         )
 
     @cached_property
     def finishers(self) -> tuple[tuple[AggregateFunction, pa.DataType | None, int, int], ...]:
-        """Each function with the type of its first argument and what it is found from: the place of its extreme, or
-        those of its count and of the accumulator beside it, which is the count again if there is none."""
+        """Each function with the type of its first argument and the indices of its inputs.
+
+        The indices are twice that of the extreme or sketch in `held`, or those of the function's count and last
+        accumulator, which is the count again for `count`.
+        """
         found: list[tuple[AggregateFunction, pa.DataType | None, int, int]] = []
         for function in self.functions:
             kind = self.schema.field(function.args[0]).type if function.args else None
@@ -128,33 +133,33 @@ class AggregateSpec:
 
     @cached_property
     def held(self) -> tuple[Extreme | Sketched, ...]:
-        """What is held of each group beside numbers: the values that are picked, and sketches."""
+        """Non-numeric state of each group: the extremes and the sketches."""
         return tuple(dict.fromkeys(_held(function) for function in self.functions if not function.adds_up))
 
     @property
     def extremes(self) -> tuple[Extreme, ...]:
-        """The values that are picked for each group."""
+        """Extremes, the values selected for each group."""
         return tuple(each for each in self.held if isinstance(each, Extreme))
 
     @cached_property
     def arrangements(self) -> tuple[Arrangement, ...]:
-        """The ordered multisets that `step` needs, in the order in which it takes and gives their runs."""
+        """Ordered multisets that `step` needs, in the order in which it takes and returns their runs."""
         needed = [self.arrangement(extreme) for extreme in self.extremes if extreme.retractable]
         return tuple(dict.fromkeys(needed))
 
     @cached_property
     def shape(self) -> str:
-        """What two must have in common for their steps to be done as one: all but the names of columns."""
+        """Key of everything but the column names; aggregations of equal shape can be executed in one step."""
         types = ", ".join(map(str, self.schema.types))
         return f"{self.width} of ({types}): {self.functions}"
 
     @property
     def combinable(self) -> bool:
-        """Whether deltas may be combined before they are applied: no value that is picked can be taken back."""
+        """Whether deltas may be combined before they are applied: there is no retractable extreme and no custom function."""
         return not self.arrangements and not self.customs
 
     def arrangement(self, extreme: Extreme) -> Arrangement:
-        """The ordered multiset of one value that is picked."""
+        """Return the ordered multiset of an extreme."""
         columns = tuple(reversed(extreme.columns))
         descending = extreme.greatest and extreme.ordering is not None
         schema = pa.schema([self.schema.field(i) for i in (*range(self.width), *columns)])
@@ -162,7 +167,7 @@ class AggregateSpec:
 
     @cached_property
     def output(self) -> pa.Schema:
-        """The key, then the buffer columns of each function."""
+        """Schema of the output: the key, then the buffer columns of each function."""
         fields = [self.schema.field(i) for i in range(self.width)]
         for number, function in enumerate(self.functions):
             kinds = functions.fields(function, self.schema)
@@ -174,7 +179,7 @@ class AggregateSpec:
 
     @cached_property
     def state(self) -> pa.Schema:
-        """The key, then the lanes of the accumulators, then the values that are picked and sketches, then custom states."""
+        """Schema of the state: the key, then the columns of accumulators, of extremes and sketches, and of custom states."""
         kinds = [kind for accumulator in self.accumulators for kind in accumulator.kinds]
         kinds += [kind for each in self.held for kind in each.kinds(self.schema)]
         kinds += [custom.state for custom in self.customs]
@@ -184,7 +189,7 @@ class AggregateSpec:
 
 @dataclass(frozen=True, eq=False)
 class AggregateStep:
-    """What comes of a delta: the change of the output, and a run for the state and for each arrangement."""
+    """The result of a delta: the change of the output, and a run for the state and for each arrangement."""
 
     output: Delta
     state: Run
@@ -193,8 +198,10 @@ class AggregateStep:
 
 @dataclass(frozen=True, eq=False)
 class Applied:
-    """What comes of groups that a delta touches: `owners` are the groups of the output's rows, `places` those of the run's,
-    None if each has one."""
+    """The result for the groups that a delta changes.
+
+    `owners` has the group of each output row, `places` the group of each row of `state`, None if each group has exactly one.
+    """
 
     output: Delta
     owners: Ints
@@ -204,8 +211,7 @@ class Applied:
 
 @dataclass(frozen=True, eq=False)
 class GroupState:
-    """What is known of each of some groups, in the order of the spec: lanes of numbers, values that were picked, custom
-    states."""
+    """The state of some groups, in the order of the spec: numeric columns, columns of extremes and sketches, custom states."""
 
     lanes: list[Lanes]
     picks: _Picks
@@ -216,7 +222,7 @@ class GroupState:
         return [*numbers, *(column for some in self.picks for column in some), *self.customs]
 
     def then(self, other: GroupState) -> GroupState:
-        """These groups, and after them those of the other."""
+        """Append the groups of another state."""
         return GroupState(
             [
                 list(map(np.concatenate, zip(a, b, strict=True)))
@@ -231,7 +237,7 @@ class GroupState:
 
 
 def initial(spec: AggregateSpec) -> Delta:
-    """The output over empty input: one row if there is no key, else none."""
+    """Return the output over empty input: one row if there is no key, else none."""
     if spec.width:
         return Delta.empty(spec.output)
     nothing = _read(spec, LookupResult(1, spec.state, ()))
@@ -241,7 +247,7 @@ def initial(spec: AggregateSpec) -> Delta:
 
 
 def shown(spec: AggregateSpec, state: Sequence[Run]) -> Delta:
-    """The output for all groups that a state has."""
+    """Return the output for all groups of a state."""
     held = contents_latest(state, spec.state, range(spec.width))
     if not len(held):
         return initial(spec)
@@ -262,8 +268,9 @@ def step(
     *,
     first: bool = False,
 ) -> AggregateStep:
-    """Apply a delta; `arranged` has the runs of each of `spec.arrangements`. `first`: `initial` was not put out, so that nothing
-    goes, and no function is asked what it is over empty input.
+    """Apply a delta; `arranged` has the runs of each of `spec.arrangements`.
+
+    `first`: `initial` was not emitted, so that nothing is retracted and no function is evaluated over empty input.
 
     Raises ArithmeticOverflowError, naming the group, if a sum does not fit its type.
     """
@@ -295,16 +302,16 @@ def step(
 
 
 def _few_groups(spec: AggregateSpec, delta: Delta) -> bool:
-    """Whether most rows share their group with many others, by a sample."""
+    """Whether most rows share their group with many others, judged by a sample."""
     sample = np.linspace(0, len(delta) - 1, 1_024).astype(np.int64)
     keys = take_rows(delta.rows.select(range(spec.width)), sample)
     return not spec.width or len(np.unique(key_hashes(keys, range(spec.width)))) < len(sample) // 2
 
 
 def netted(change: Delta) -> Delta:
-    """A change that `step` gave, and that was computed on row by row, consolidated; rows must still show their key.
+    """Consolidate a change that `step` returned and that was then mapped row by row; the rows must still include the key.
 
-    Only the old and the new row of a group can have become the same, and they stand beside each other.
+    Only the old and the new row of a group can have become equal, and these are adjacent.
     """
     if change.distinct or change.hashes is None:
         return change
@@ -322,9 +329,9 @@ def netted(change: Delta) -> Delta:
 
 
 def combine(spec: AggregateSpec, delta: Delta) -> pa.RecordBatch:
-    """A delta combined by group, in the columns of `spec.state`; needs `spec.combinable`.
+    """Combine a delta by group, in the columns of `spec.state`; requires `spec.combinable`.
 
-    Rows combined from parts of a delta may be put together in any order: `step_combined` applies them.
+    Rows combined from parts of a delta may be concatenated in any order; `step_combined` applies them.
     """
     if not spec.combinable:
         raise ValueError("values that can be taken back must be seen one by one")
@@ -336,7 +343,7 @@ def combine(spec: AggregateSpec, delta: Delta) -> pa.RecordBatch:
 
 
 def step_combined(spec: AggregateSpec, state: Sequence[Run], combined: pa.RecordBatch) -> AggregateStep:
-    """The same as `step`, for a delta that was combined, in as many parts as there were."""
+    """Apply a delta that was combined with `combine`, in any number of parts; equivalent to `step`."""
     if not combined.num_rows:
         return step(spec, state, (), Delta.empty(spec.schema))
     groups = group(combined, combined.num_rows, range(spec.width))
@@ -346,23 +353,23 @@ def step_combined(spec: AggregateSpec, state: Sequence[Run], combined: pa.Record
     return AggregateStep(done.output, done.state, ())
 
 
-# The columns that a combinable spec has in its state after the key, for operators whose groups are not given by a key.
+# Functions over the state columns after the key, for combinable specs of operators whose groups are not defined by a key.
 
 
 def collected(spec: AggregateSpec, batch: GroupedRows) -> list[pa.Array]:
-    """What a delta brings to each of its groups."""
+    """Return the state columns that a delta contributes to each of its groups."""
     return collect(spec, batch).columns()
 
 
 def merged(
     spec: AggregateSpec, kept: Sequence[pa.Array], order: Ints, starts: Ints, sizes: Ints
 ) -> list[pa.Array]:
-    """What several groups have together, for each segment of groups in the given order."""
+    """Merge the state columns of several groups, for each segment of groups in the given order."""
     return _merged(spec, kept, order, starts, sizes).columns()
 
 
 def finished(spec: AggregateSpec, kept: Sequence[pa.Array], keys: pa.RecordBatch) -> list[pa.Array]:
-    """The buffer columns of all functions over some groups, which have rows.
+    """Return the buffer columns of all functions over groups that have rows.
 
     Raises ArithmeticOverflowError, naming the group by its key, if a sum does not fit its type.
     """
@@ -371,7 +378,7 @@ def finished(spec: AggregateSpec, kept: Sequence[pa.Array], keys: pa.RecordBatch
 
 
 def _kept(spec: AggregateSpec, kept: Sequence[pa.Array], customs: list[pa.Array]) -> GroupState:
-    """Columns of a state after the key, told apart."""
+    """Split the state columns after the key into numbers, extremes and sketches, and custom states."""
     columns = iter(kept)
     numbers = [[_number(next(columns)) for _ in dtypes] for dtypes in spec.dtypes]
     picks = [[next(columns) for _ in each.kinds(spec.schema)] for each in spec.held]
@@ -396,18 +403,18 @@ def _merged(
 
 
 def collect(spec: AggregateSpec, batch: GroupedRows) -> GroupState:
-    """What a delta brings to each of its groups."""
+    """Return the state that a delta contributes to each of its groups."""
     sums = [accumulator.collect(batch) for accumulator in spec.accumulators]
     return GroupState(sums, [each.collect(batch) for each in spec.held], [])
 
 
 def look_up(spec: AggregateSpec, state: Sequence[Run], groups: KeyGroups) -> LookupResult:
-    """What the state has of each group."""
+    """Look up the stored state of each group."""
     return find(state, range(spec.width), groups.keys, groups.hashes, spec.state)
 
 
 def as_they_are(picks: _Picks) -> _Picks:
-    """The picks, where nothing can have been taken back."""
+    """Return the picks unchanged, for aggregations where no selected value can have been retracted."""
     return picks
 
 
@@ -421,10 +428,10 @@ def apply(
     *,
     first: bool = False,
 ) -> Applied:
-    """The change of the output and the run of the state, given what was found there of each group, and what a delta brings
-    to it.
+    """Return the change of the output and the run of the state, given the stored state of each group and a delta's
+    contribution.
 
-    `batch` is the delta itself, which custom functions need. `first`: without a key, nothing was put out of the one group yet.
+    `batch` is the delta itself, which custom functions need. `first`: without a key, no row of the one group was emitted yet.
     """
     known = found.known
     old: GroupState | None = None
@@ -454,7 +461,7 @@ def apply(
 
 
 def _read(spec: AggregateSpec, found: LookupResult) -> GroupState:
-    """What the state has of each group: zeros and NULLs where there is nothing."""
+    """Return the stored state of each group: zeros and NULLs for groups without state."""
     column = spec.width
     numbers: list[Lanes] = []
     for dtypes in spec.dtypes:
@@ -478,7 +485,7 @@ def _read(spec: AggregateSpec, found: LookupResult) -> GroupState:
 def _customs(
     spec: AggregateSpec, old: GroupState | None, batch: GroupedRows | None, there: Bools
 ) -> list[pa.Array]:
-    """The states of custom functions after a delta."""
+    """Return the states of custom functions after a delta."""
     if not spec.customs:
         return []
     assert batch is not None
@@ -489,12 +496,14 @@ def _customs(
 def _finish(
     spec: AggregateSpec, kept: GroupState, keys: pa.RecordBatch | None, there: Bools
 ) -> list[pa.Array]:
-    """The buffer columns of all functions over some groups, as often as there are `keys` of them; the keys are to name a
-    group that overflows, None if none can."""
+    """Return the buffer columns of all functions over groups; the groups may be a multiple of `keys`.
+
+    `keys` serves to name a group that overflows; None if no group can.
+    """
 
     def overflow(function: AggregateFunction, fits: Bools) -> None:
         if keys is not None and not fits.all():
-            groups = max(1, keys.num_rows)  # a batch without columns does not keep count
+            groups = max(1, keys.num_rows)  # a batch without columns has no row count
             raise _overflow(spec, function, keys, int(np.argmin(fits)) % groups)
 
     columns: list[pa.Array] = []
@@ -532,10 +541,9 @@ def _changes(
     before: Bools,
     after: Bools,
 ) -> tuple[Delta, Ints]:
-    """Old rows go and new ones come, where a group was there `before` and is there `after`, unless they are the same; and
-    the group of each.
+    """Retract the old row and insert the new row of each group that exists `before` or `after`, unless they are equal.
 
-    They come in the order of the groups, the old row of a group just before its new one.
+    Rows come in the order of the groups, the old row of a group just before its new one. Returns the group of each row too.
     """
     count = len(groups)
     if not spec.width:
@@ -545,7 +553,7 @@ def _changes(
         places = np.flatnonzero(after)
         owners, weights = places, np.ones(len(places), dtype=np.int64)
     else:
-        # both are finished at once: place i is the old row of a group, place count + i the new one
+        # Both are finished at once: index i is the old row of a group, index count + i the new one.
         values = _finish(spec, old.then(new), groups.keys, np.concatenate((before, after)))
         differ = np.zeros(count, dtype=np.bool_)
         for column in values:
@@ -562,7 +570,7 @@ def _changes(
 
 
 def _arrange(arrangement: Arrangement, delta: Delta) -> Run:
-    """What a delta changes in an ordered multiset."""
+    """Return the change that a delta makes to an ordered multiset."""
     mask = ~delta.rows.column(arrangement.columns[0]).is_null().to_numpy(zero_copy_only=False)
     if arrangement.filter is not None:
         mask &= lanes.booleans(delta.rows.column(arrangement.filter))
@@ -573,7 +581,7 @@ def _arrange(arrangement: Arrangement, delta: Delta) -> Run:
 def _pick_again(
     spec: AggregateSpec, after: Mapping[Arrangement, Sequence[Run]], batch: GroupedRows, picks: _Picks
 ) -> _Picks:
-    """The picks, with those of groups from which something was taken back read anew from the ordered multisets."""
+    """Return the picks, re-reading from the ordered multisets those of groups from which a value was retracted."""
     made = list(picks)
     groups = batch.groups
     for place, (extreme, columns) in enumerate(zip(spec.held, picks, strict=True)):

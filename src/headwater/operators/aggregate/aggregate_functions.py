@@ -1,8 +1,7 @@
-"""Aggregate functions: what each keeps for a group, and the buffer columns that it gives.
+"""Aggregate functions: the accumulators that each keeps for a group, and the buffer columns that it outputs.
 
-The output of a function are the columns of *Spark's aggregation buffer* for it, because Spark itself evaluates the final
-expression from them; so the type of a quotient, rounding and overflow of a result are Spark's.
-
+The output columns of a function are *Spark's aggregation buffer* for it, because Spark itself evaluates the final
+expression from them. So the type of a quotient and the rounding and overflow of a result are Spark's.
 | kind | arguments | buffer columns |
 | --- | --- | --- |
 | `count` | any number | int64: rows without a NULL among the arguments |
@@ -12,10 +11,10 @@ expression from them; so the type of a quotient, rounding and overflow of a resu
 | `avg` | 1 | float64 or decimal as for `sum`, 0 without values; int64 count |
 | `moments` of order 2, 3, 4 | 1 | float64: n, mean, m2, m3, m4 up to the order; 0.0 without values |
 | `covar` | 2 | float64: n, mean of x, mean of y, co-moment |
-| `corr` | 2 | float64: the same, then m2 of x and of y |
+| `corr` | 2 | float64: the columns of `covar`, then m2 of x and of y |
 | `min`, `max` | 1 | the value, NULL without values |
 | `min_by`, `max_by` | value, ordering | the value |
-| `sketch` | 1 | the answer itself, of the sketch's type |
+| `sketch` | 1 | the result itself, of the sketch's type |
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ from headwater.operators.zset.exact_sums import SCALE, Bools, Floats, Ints, Pair
 
 Kind = Literal["count", "sum", "avg", "moments", "covar", "corr", "min", "max", "min_by", "max_by", "sketch"]
 Overflow = Callable[["AggregateFunction", Bools], None]
-"""Called with the groups whose value fits; raises if there are others."""
+"""Callback that receives a mask of the groups whose value fits its type, and raises if there is any other group."""
 
 _CANCELLED = 2.0**-60
-"""Beside the sum it is found from, a central moment this small has few digits left of a pair's."""
+"""A central moment below this share of the sum it is computed from has few significant digits left in a pair."""
 _LEAST = 2.0**-110
-"""Beside the sum of n squares, n times the least that a sum of squared distances of doubles can be that are not all equal."""
+"""Lower bound of n * m2 relative to the sum of n squares, for doubles that are not all equal."""
 
 
 @dataclass(frozen=True)
 class AggregateFunction:
     """An aggregate function over columns of the input.
 
-    `filter` is a boolean column; rows where it is false or NULL do not take part. `append_only` promises that no row of
-    the input is ever taken back, which spares minima and maxima their ordered state. `order` is that of `moments`, and
-    `sketch` what a function of that kind keeps of its argument.
+    `filter` is a boolean column; rows where it is false or NULL are ignored. `append_only` promises that no row of the
+    input is ever retracted, so that minima and maxima need no ordered state. `order` is that of `moments`, and `sketch`
+    defines what a function of kind `sketch` keeps of its argument.
     """
 
     kind: Kind
@@ -69,17 +68,17 @@ class AggregateFunction:
 
     @property
     def extreme(self) -> bool:
-        """Whether it picks a value, instead of adding values up."""
+        """Whether the function selects a value (min, max, min_by, max_by) instead of adding values up."""
         return self.kind in ("min", "max", "min_by", "max_by")
 
     @property
     def adds_up(self) -> bool:
-        """Whether it is made of accumulators."""
+        """Whether the function is computed from accumulators."""
         return not self.extreme and self.sketch is None
 
 
 def accumulators(function: AggregateFunction, schema: pa.Schema) -> tuple[Accumulator, ...]:
-    """What a function that adds up keeps for each group."""
+    """Return the accumulators that a function keeps for each group; none for extremes and sketches."""
     args, condition = function.args, function.filter
     count = Count(args, condition)
     match function.kind:
@@ -95,7 +94,7 @@ def accumulators(function: AggregateFunction, schema: pa.Schema) -> tuple[Accumu
 
 
 def fields(function: AggregateFunction, schema: pa.Schema) -> list[pa.DataType]:
-    """The types of its buffer columns."""
+    """Return the types of the function's buffer columns."""
     number = pa.float64()
     match function.kind:
         case "count":
@@ -120,8 +119,10 @@ def fields(function: AggregateFunction, schema: pa.Schema) -> list[pa.DataType]:
 def finish(
     function: AggregateFunction, kind: pa.DataType | None, count: Ints, kept: Lanes, overflow: Overflow
 ) -> list[pa.Array]:
-    """The buffer columns of a function that adds up, from the first and the last of its accumulators; `kind` is the type
-    of its first argument."""
+    """Return the buffer columns of a function computed from accumulators, given its count and its last accumulator.
+
+    `kind` is the type of the function's first argument.
+    """
     match function.kind:
         case "count":
             return [pa.array(count)]
@@ -192,7 +193,7 @@ def _finish_sum(
 
 
 def _float(kept: Lanes, pair: Pair) -> Floats:
-    """The value of a compensated sum; NaN and infinities win as they do in addition."""
+    """Return the value of a compensated sum; NaN and infinities propagate as in floating-point addition."""
     nans, above, below = kept[:3]
     with np.errstate(over="ignore"):
         total: Floats = (pair[0] + pair[1]) / SCALE + 0.0
@@ -203,7 +204,7 @@ def _float(kept: Lanes, pair: Pair) -> Floats:
 
 
 def _moments(powers: Powers, kept: Lanes, n: Floats) -> list[Floats]:
-    """n, mean and the central moments m2, m3, m4 as far as there are sums of powers."""
+    """Return n, the mean and the central moments m2, m3, m4, up to the order for which there are sums of powers."""
     words = powers.values(kept)
     divisor = np.maximum(n, 1.0)
     mean = exact_sums.pair_divide(_pair(words[0]), divisor)
@@ -218,7 +219,7 @@ def _moments(powers: Powers, kept: Lanes, n: Floats) -> list[Floats]:
 
 
 def _central(powers: list[Pair], mean: Pair, n: Floats) -> Floats:
-    """The sum of (x - mean) ** k, k being the number of powers, by the binomial theorem in Horner's form."""
+    """Return the sum of (x - mean) ** k, k being the number of powers, by the binomial theorem in Horner's form."""
     order = len(powers)
     minus = exact_sums.pair_negate(mean)
     zero = np.zeros(len(n))
@@ -232,7 +233,7 @@ def _central(powers: list[Pair], mean: Pair, n: Floats) -> Floats:
 
 
 def _comoments(powers: Powers, kept: Lanes, n: Floats) -> list[Floats]:
-    """n, the means, the co-moment and, if there are squares, m2 of both."""
+    """Return n, the means, the co-moment and, if there are sums of squares, m2 of both arguments."""
     words = powers.values(kept)
     divisor = np.maximum(n, 1.0)
     wanted = [(0, 1, 2)] if len(words) == 3 else [(0, 1, 2), (0, 0, 3), (1, 1, 4)]
@@ -252,10 +253,11 @@ def _comoments(powers: Powers, kept: Lanes, n: Floats) -> list[Floats]:
 
 
 def _about_means(powers: Powers, kept: Lanes, n: Floats, which: tuple[int, int, int]) -> tuple[Floats, Bools]:
-    """The sum of (x - mean) * (y - mean), by the places of the sums of x, y and x * y; and which groups have huge rows.
+    """Return the sum of (x - mean) * (y - mean), given the indices of the sums of x, y and x * y, and a mask of groups
+    with huge rows.
 
-    What cancels out of sums of pairs is too much where the values lie close together and far from 0: there it is found from
-    all digits.
+    Where the values lie close together and far from 0, too many digits cancel for sums of pairs: the moment is then
+    computed from all digits of the long sums.
     """
     divisor = np.maximum(n, 1.0)
     x, y, cross = (powers.values(kept)[place] for place in which)
@@ -278,8 +280,11 @@ def _about_means(powers: Powers, kept: Lanes, n: Floats, which: tuple[int, int, 
 
 
 def _difference(x: list[Floats], y: list[Floats], cross: list[Floats], n: Floats, *, same: bool) -> Floats:
-    """(n * cross - x * y) / n, in long sums. Where x and y are the `same`, what is less than the square of the least distance of
-    two doubles is what rows have left that went: the values are all equal."""
+    """Return (n * cross - x * y) / n, in long sums.
+
+    If x and y are the `same`, a result below the square of the least distance of two doubles is residue of retracted
+    rows: the values are all equal, and the result is 0.
+    """
     parts = [part for word in cross for part in exact_sums.two_product(word, n)]
     for i, a in enumerate(x):
         for b in y[: len(y) - i]:
@@ -291,7 +296,7 @@ def _difference(x: list[Floats], y: list[Floats], cross: list[Floats], n: Floats
 
 
 def _unscaled(words: list[Floats], scale: float, divisor: Floats, mean: Floats, huge: Bools) -> Floats:
-    """A mean, which is made of scaled sums where there are huge rows."""
+    """Return the mean, computed from the scaled sums in groups with huge rows."""
     if not huge.any():
         return mean
     return np.where(huge, exact_sums.pair_divide(_pair(words), divisor)[0] / scale, mean)

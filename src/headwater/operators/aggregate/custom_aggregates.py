@@ -1,4 +1,4 @@
-"""Aggregate functions whose code is not ours: what the aggregation kernel asks of them."""
+"""The interface of user-defined aggregate functions, as the aggregation kernel calls it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwater.operators.zset.exact_sums import Bools
 
 
 class CustomAggregate(Protocol):
-    """A function with one state per group, of any type, that is kept by `applied` and shown by `finished`."""
+    """A function with one state per group, of any type: `applied` updates the state, `finished` computes the result."""
 
     @property
     def state(self) -> pa.DataType:
@@ -24,13 +24,14 @@ class CustomAggregate(Protocol):
         ...
 
     def zeros(self, count: int) -> pa.Array:
-        """The states of groups without rows."""
+        """Return the states of `count` groups without rows."""
         ...
 
     def applied(self, states: pa.Array, batch: GroupedRows, there: Bools) -> pa.Array:
-        """The state of each group of a delta after it; `there` says which groups then have rows, others are zero."""
+        """Return the state of each group after a delta; `there` is a mask of the groups that then have rows, others are
+        zero."""
         ...
 
     def finished(self, states: pa.Array, there: Bools) -> pa.Array:
-        """The value of each group that is there; NULL for the others."""
+        """Return the value of each group, NULL where `there` is false."""
         ...

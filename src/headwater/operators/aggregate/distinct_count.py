@@ -1,13 +1,14 @@
-"""How many different values a group has, in little memory: HyperLogLog++, in Spark's own registers.
+"""Approximate number of distinct values of a group: HyperLogLog++, with Spark's registers.
 
-A value is its 64-bit hash, which Spark computes. Its first `precision` bits name a register, which holds the most zeros
-that were seen at the start of the rest, and one. So a register is a maximum: what is kept depends neither on the order of
-values nor on how they were cut into parts, and answers are those of Spark's `approx_count_distinct` to the last digit.
+A value is represented by its 64-bit hash, which Spark computes. The hash's first `precision` bits select a register,
+which holds the maximum, over all values, of one plus the number of leading zeros of the other bits. Because a register
+is a maximum, the state depends neither on the order of values nor on how they were partitioned, and results equal those
+of Spark's `approx_count_distinct` to the last digit.
 
-A group keeps the registers that are not zero as numbers `register << 6 | zeros`, ascending, of two bytes each (four from
-a precision of 11 on); once that would take more bytes than there are registers, a byte for each register.
+A group stores its nonzero registers as numbers `register << 6 | zeros`, ascending, of two bytes each (four from a
+precision of 11 on); once that would take more bytes than there are registers, it stores one byte for each register.
 
-The standard error of an answer is 1.04 / sqrt(registers), which is at most the `rsd` that was asked for.
+The standard error of a result is 1.04 / sqrt(registers), which is at most the requested `rsd`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ Bytes = npt.NDArray[np.uint8]
 class DistinctCount:
     """HyperLogLog++ of a column of hashes.
 
-    `estimates` and `biases` say by how much a raw estimate is too large, up to 5 times the number of registers; below
-    `threshold` the registers that are still zero are counted instead. Precisions above 18 have neither.
+    `estimates` and `biases` give the bias of a raw estimate, up to 5 times the number of registers; below `threshold`
+    the result is derived from the number of zero registers (linear counting). Precisions above 18 have neither.
     """
 
     precision: int
@@ -50,7 +51,7 @@ class DistinctCount:
 
     @property
     def registers(self) -> int:
-        """How many there are."""
+        """Number of registers."""
         return 1 << self.precision
 
     @property
@@ -70,11 +71,11 @@ class DistinctCount:
         return pa.int64()
 
     def collect(self, values: pa.Array, weights: Ints, owners: Ints, count: int) -> list[pa.Array]:
-        """Of hashes; how often one is there does not matter."""
+        """Collect the registers of a column of hashes; weights do not matter."""
         del weights
         hashes = integers(values).view(np.uint64)
         places = (hashes >> np.uint64(64 - self.precision)).astype(np.int64)
-        # the bit behind those that are looked at ends the count of zeros, if none before does
+        # The bit after the examined bits is set, to limit the count of leading zeros.
         rest = (hashes << np.uint64(self.precision)) | np.uint64(1 << (self.precision - 1))
         zeros = _leading_zeros(rest) + 1
         return [self._kept(owners, places, zeros, np.zeros(0, np.int64), self._none(), count)]
@@ -92,7 +93,7 @@ class DistinctCount:
         count = len(sizes)
         full = sizes == self.registers
         in_full = np.repeat(full, sizes)
-        # terms of registers that are zero are 1 each
+        # Each zero register contributes a term of 1.
         inverse = np.zeros(count)
         seen = np.zeros(count, dtype=np.int64)
         owned, _, zeros = self._entries(raw[~in_full], np.where(full, 0, sizes), np.arange(count))
@@ -123,7 +124,7 @@ class DistinctCount:
         return estimated
 
     def _bias(self, raw: Floats) -> Floats:
-        """The mean bias of the estimates that are nearest to each."""
+        """Return the mean bias of the tabulated estimates nearest to each raw estimate."""
         estimates, biases = np.array(self.estimates), np.array(self.biases)
         low = np.maximum(np.searchsorted(estimates, raw) - _NEAREST + 1, 0)
         high = np.minimum(low + _NEAREST, len(estimates))
@@ -140,10 +141,13 @@ class DistinctCount:
         return mean
 
     def _kept(self, owners: Ints, places: Ints, zeros: Ints, full: Ints, rows: Bytes, count: int) -> pa.Array:
-        """The greatest of each register of `count` groups, given single ones and whole rows of them; groups ascend."""
+        """Return the state of `count` groups, the maximum of each register, from single registers and full rows of registers.
+
+        `owners` and `full`, the groups of the two, ascend.
+        """
         number = np.int64(self.precision + _BITS)
         packed = np.sort(owners << number | places << _BITS | zeros)
-        top = packed >> _BITS  # of equal registers the last has the most zeros
+        top = packed >> _BITS  # of equal registers the last one has the most zeros
         packed = packed[np.concatenate((top[1:] != top[:-1], np.ones(min(1, len(top)), dtype=np.bool_)))]
         owned = packed >> number
         width = np.dtype(self._number).itemsize
@@ -173,7 +177,7 @@ class DistinctCount:
         return _cells(raw, sizes, sizes > 0)
 
     def _entries(self, raw: Bytes, sizes: Ints, owners: Ints) -> tuple[Ints, Ints, Ints]:
-        """Group, register and zeros of what is not kept as a byte for each register."""
+        """Decode sparse states into group, register and zeros of each entry."""
         numbers = np.ascontiguousarray(raw).view(self._number).astype(np.int64)
         owned = np.repeat(owners, sizes // np.dtype(self._number).itemsize)
         return owned, numbers >> _BITS, numbers & 63
@@ -187,7 +191,7 @@ class DistinctCount:
 
 
 def _leading_zeros(words: npt.NDArray[np.uint64]) -> Ints:
-    """How many bits before the first one that is set; no word is zero."""
+    """Return the number of bits before the first set bit; no word is zero."""
     left = words.copy()
     zeros = np.zeros(len(words), dtype=np.int64)
     for step in (32, 16, 8, 4, 2, 1):
@@ -198,7 +202,7 @@ def _leading_zeros(words: npt.NDArray[np.uint64]) -> Ints:
 
 
 def _bytes_of(cells: pa.Array) -> tuple[Bytes, Ints]:
-    """The bytes of all cells behind each other, and how many each has; 0 for NULL."""
+    """Return the concatenated bytes of all cells, and the size of each; 0 for NULL."""
     if not len(cells):
         return np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64)
     if cells.null_count:
@@ -212,7 +216,7 @@ def _bytes_of(cells: pa.Array) -> tuple[Bytes, Ints]:
 
 
 def _cells(raw: Bytes, sizes: Ints, present: npt.NDArray[np.bool_]) -> pa.Array:
-    """A column of bytes, NULL where none is present."""
+    """Build a binary column from concatenated bytes and sizes; NULL where `present` is false."""
     offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
     whole = pa.Array.from_buffers(
         pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(raw))]

@@ -1,15 +1,15 @@
-"""The values that a group has most often, in little memory: the counters of Misra and Gries, merged as Agarwal and others do.
+"""The most frequent values of a group, approximately: Misra-Gries counters, merged as by Agarwal et al.
 
-A group keeps up to `tracked` values, a counter for each, and an error. Counters of the same value are added up. Where there
-are more than `tracked`, the greatest but `tracked` is subtracted from all of them, which adds to the error, and those that
-are left with nothing go.
+A group stores up to `tracked` values with a counter each, and an error. Counters of the same value are added up. If
+there are more than `tracked` counters, the (tracked + 1)-th greatest counter is subtracted from all of them and added
+to the error, and values whose counter is no longer positive are dropped.
 
-**The law**: of n values, a counter is at most how often its value is there, and less by the error at most (one that is not
-kept is 0); and (tracked + 1) * error <= n - the sum of the counters. For what is subtracted is taken from at least
-`tracked + 1` counters. So the error is at most n / (tracked + 1), every value that is there more often than that is kept,
-and while a group has no more than `tracked` different values its counters are exact.
+**Invariant**: of n values, a counter is at most the true frequency of its value, and too small by at most the error
+(the counter of a dropped value is 0); and (tracked + 1) * error <= n - the sum of the counters, because each
+subtraction reduces at least `tracked + 1` counters. So the error is at most n / (tracked + 1), every value that is more
+frequent than that is stored, and the counters are exact while a group has at most `tracked` distinct values.
 
-What a group keeps depends on how its values were cut into parts, its law does not.
+The state of a group depends on how its values were partitioned; the invariant does not.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from headwater.operators.zset.exact_sums import Bools, Ints
 
 @dataclass(frozen=True)
 class FrequentItems:
-    """Values of a type, NULL one of them, of which the `wanted` most frequent are asked for.
+    """Counters of the values of a type, NULL being one of them, for the `wanted` most frequent values.
 
-    A column that may be NULL comes wrapped: in a struct that never is.
+    A nullable column is passed wrapped in a struct that is never NULL.
     """
 
     kind: pa.DataType
@@ -50,7 +50,7 @@ class FrequentItems:
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """Values ascending, how often each is there at least, and the error."""
+        """Types of the values, ascending, of their counters (lower bounds of the frequencies), and of the error."""
         return pa.list_(self.kind), pa.list_(pa.int64()), pa.int64()
 
     @property
@@ -72,15 +72,17 @@ class FrequentItems:
     def finish(self, states: Sequence[pa.Array]) -> pa.Array:
         counts, sizes = flattened(states[1])
         owners = np.repeat(np.arange(len(sizes)), sizes)
-        order = np.lexsort((np.arange(len(counts)), -counts, owners))  # of equal counts the least value
+        order = np.lexsort((np.arange(len(counts)), -counts, owners))  # least value first
         order = order[_places(sizes) < self.wanted]
         return self._listed(
             states[0].flatten().take(pa.array(order)), counts[order], np.minimum(sizes, self.wanted)
         )
 
     def exactly(self, every: pa.Array) -> tuple[pa.Array, Ints]:
-        """All values of groups and their true counts, given as (value, count) in any order, and the error that each group's
-        answer may have."""
+        """Return all values of each group with their exact counts, and the error allowed to each group's approximate result.
+
+        `every` has a list of (value, count) pairs in any order for each group.
+        """
         sizes = np.asarray(every.value_lengths().fill_null(0), dtype=np.int64)
         pairs = every.flatten()
         counts = np.asarray(pc.struct_field(pairs, [1]), dtype=np.int64)
@@ -131,13 +133,13 @@ class FrequentItems:
 
 
 def _places(sizes: Ints) -> Ints:
-    """0, 1, 2 ... for each of the groups of these sizes."""
+    """Return 0, 1, 2, ... within each of the groups of these sizes."""
     places: Ints = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return places
 
 
 def ranked(items: pa.Array) -> tuple[pa.Array, Ints]:
-    """The different values, ascending and NULL last, and the place of each item among them."""
+    """Return the distinct values, ascending with NULL last, and the rank of each item among them."""
     coded = items.dictionary_encode(null_encoding="encode")
     order = np.asarray(pc.sort_indices(coded.dictionary), dtype=np.int64)
     rank = np.empty(len(order), dtype=np.int64)
@@ -146,7 +148,7 @@ def ranked(items: pa.Array) -> tuple[pa.Array, Ints]:
 
 
 def _summed(items: pa.Array, counts: Ints, owners: Ints) -> tuple[pa.Array, Ints, Ints]:
-    """Every value of a group once, ascending, with its owner and the sum of its counts."""
+    """Return each value of a group once, ascending, with its owner and the sum of its counts."""
     values, places = ranked(items)
     keys = owners * max(1, len(values)) + places
     order = np.argsort(keys, kind="stable")

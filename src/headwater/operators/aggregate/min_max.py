@@ -1,9 +1,9 @@
-"""The least and the greatest of a group: which row holds it, and what a group keeps of it.
+"""The minimum and maximum of a group: which row is selected, and what state a group keeps.
 
-NULL is never an extreme and NaN is the greatest number. `min_by` and `max_by` pick the value of the row with the extreme
-ordering; among rows with that same ordering, `min_by` the smallest value and `max_by` the greatest, NULL below all others.
--0.0 and 0.0 are the same as an ordering; as values -0.0 is just below 0.0, so that the choice never depends on the order
-of arrival.
+NULL is never selected, and NaN is the greatest number. `min_by` and `max_by` select the value of the row with the
+extreme ordering; among rows with equal ordering, `min_by` selects the smallest value and `max_by` the greatest, with
+NULL below all others. As an ordering, -0.0 equals 0.0; as a value, -0.0 is just below 0.0, so that the result never
+depends on the order of arrival.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _INTEGER = pa.int64()
 
 @dataclass(frozen=True)
 class Extreme:
-    """A value picked per group, kept with the ordering that it was picked by.
+    """A value selected per group, stored together with the ordering it was selected by.
 
-    `retractable` ones need the ordered multiset of their input to find the next best when the best is taken back.
+    If `retractable`, the ordered multiset of the input is needed to find the next best value when the best is retracted.
     """
 
     value: int
@@ -41,27 +41,27 @@ class Extreme:
 
     @staticmethod
     def of(function: AggregateFunction) -> Extreme:
-        """What `min`, `max`, `min_by` or `max_by` picks."""
+        """Return the selection of a `min`, `max`, `min_by` or `max_by` function."""
         ordering = function.args[1] if len(function.args) == 2 else None
         greatest = function.kind.startswith("max")
         return Extreme(function.args[0], ordering, function.filter, greatest, not function.append_only)
 
     @property
     def columns(self) -> tuple[int, ...]:
-        """The columns of the input that it keeps for each group: the value and, if there is one, the ordering."""
+        """Input columns stored for each group: the value and, if there is one, the ordering."""
         return (self.value,) if self.ordering is None else (self.value, self.ordering)
 
     def kinds(self, schema: pa.Schema) -> tuple[pa.DataType, ...]:
-        """The types of what it keeps."""
+        """Return the types of the stored columns."""
         return tuple(schema.field(i).type for i in self.columns)
 
     @property
     def decisive(self) -> int:
-        """The column that must not be NULL."""
+        """The input column that must not be NULL for a row to be selected."""
         return self.value if self.ordering is None else self.ordering
 
     def collect(self, batch: GroupedRows) -> list[pa.Array]:
-        """The best that comes, for each group of a delta; NULL where nothing does. What goes is not looked at."""
+        """Return the best inserted value for each group of a delta; NULL where none is inserted. Retractions are ignored."""
         weights = batch.weights((self.decisive,), self.filter)
         columns = [batch.rows.column(i) for i in self.columns]
         if weights is None and self._is_of_integers(columns[0]):
@@ -74,7 +74,7 @@ class Extreme:
         return [take(column, chosen) for column in columns]
 
     def better(self, one: Sequence[pa.Array], other: Sequence[pa.Array]) -> list[pa.Array]:
-        """The better of two, group by group; both have the columns of `collect`."""
+        """Return the better of two values, group by group; both have the columns of `collect`."""
         count = len(one[0])
         if self._is_of_integers(one[0]) and not other[0].null_count:
             mine, theirs, missing = integers(one[0]), integers(other[0]), null_mask(one[0])
@@ -85,7 +85,7 @@ class Extreme:
         return self.pick(columns, order, np.arange(0, 2 * count, 2), np.full(count, 2))
 
     def pick(self, columns: Sequence[pa.Array], order: Ints, starts: Ints, sizes: Ints) -> list[pa.Array]:
-        """The best of each segment of rows in the given order; NULL where there is none."""
+        """Return the best value of each segment of rows in the given order; NULL where there is none."""
         nulls = null_mask(columns[-1])
         alive = None if nulls is None else ~nulls[order]
         places = best([lane[order] for lane in self._ranks(columns)], alive, starts, sizes)
@@ -93,7 +93,8 @@ class Extreme:
         return [take(column, chosen) for column in columns]
 
     def pick_by(self, columns: Sequence[pa.Array], group: Ints, count: int) -> list[pa.Array]:
-        """The best of each of `count` groups, given the group of each row, ascending; NULL where it has no row."""
+        """Return the best value of each of `count` groups, given the ascending group of each row; NULL for a group
+        without rows."""
         starts = np.flatnonzero(np.diff(group, prepend=-1))
         sizes = np.diff(starts, append=len(group))
         if not len(starts):
@@ -104,7 +105,7 @@ class Extreme:
         return [take(column, places) for column in picked]
 
     def _is_of_integers(self, column: pa.Array) -> bool:
-        """Whether it is the least or the greatest of plain numbers, of which any one is as good as its equals."""
+        """Whether this is the minimum or maximum of 64-bit integers, where equal values are interchangeable."""
         return self.ordering is None and bool(column.type == _INTEGER)
 
     @property
@@ -118,7 +119,7 @@ class Extreme:
 
 
 def _identity(column: pa.Array) -> list[Words]:
-    """What tells values apart that compare as equal: -0.0 and 0.0, alone or inside of others."""
+    """Return words that distinguish values that compare as equal: -0.0 and 0.0, alone or nested."""
     if pa.types.is_floating(column.type):
         return [(~np.signbit(doubles_of(column, exact=True))).astype(np.uint64)]
     if pa.types.is_nested(column.type):
@@ -127,7 +128,7 @@ def _identity(column: pa.Array) -> list[Words]:
 
 
 def best(ranked: Sequence[Words], alive: Bools | None, starts: Ints, sizes: Ints) -> Ints:
-    """The place of the first row of each segment with the least ranks, the first rank decides; -1 if none is alive."""
+    """Return for each segment the index of the first row with the least ranks, first rank first; -1 if no row is alive."""
     count = int(sizes.sum())
     left = np.ones(count, dtype=np.bool_) if alive is None else alive.copy()
     for lane in ranked:
@@ -135,12 +136,12 @@ def best(ranked: Sequence[Words], alive: Bools | None, starts: Ints, sizes: Ints
         left &= lane == np.repeat(least, sizes)
     places = np.flatnonzero(left)
     found = np.full(len(starts), -1, dtype=np.int64)
-    # Of several writes to one place the last stays: write backwards to keep the first.
+    # If an index is written several times, the last write wins: write in reverse order to keep the first row.
     found[np.repeat(np.arange(len(starts)), sizes)[places[::-1]]] = places[::-1]
     return found
 
 
 def take(column: pa.Array, places: Ints) -> pa.Array:
-    """The values at these places, NULL where a place is negative."""
+    """Return the values at these indices, NULL where an index is negative."""
     missing = places < 0
     return column.take(pa.array(places, mask=missing if missing.any() else None))

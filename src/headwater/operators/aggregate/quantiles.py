@@ -1,20 +1,23 @@
-"""Quantiles of a group in little memory: the summaries of Greenwald and Khanna, merged in batches.
+"""Approximate quantiles of a group: Greenwald-Khanna summaries, merged in batches.
 
-A summary is a list of tuples (value, gap, slack), ascending. The gap is how many values it stands for: those above the value
-of the tuple before it, up to its own. The sum of gaps up to a tuple is the least rank that its value may have, and that plus
-the slack the greatest. **The law**: for every tuple gap + slack <= max(1, 2 * n / accuracy), where n is the number of values;
-so that of any rank there is a tuple whose own is at most n / accuracy away. Three steps keep it:
+A summary is a list of tuples (value, gap, slack), ascending. The gap is the number of values that a tuple represents:
+those above the value of the previous tuple, up to its own. The sum of gaps up to a tuple is the least rank that its
+value may have; adding the slack gives the greatest. **Invariant**: for every tuple gap + slack <= max(1, 2 * n /
+accuracy), where n is the number of values; so for any rank there is a tuple whose own rank differs by at most n /
+accuracy. Three operations preserve it:
 
-- values by themselves are tuples of gap 1 and slack 0;
-- where two summaries are put together, a tuple may come after as many values of the other one as the next tuple there
-  stands for, less one: its slack grows by gap + slack - 1 of that. The laws of both add up to that of the whole;
-- a tuple is taken into the next one, which stands for its values too, where the law leaves room for it.
+- a single value is a tuple of gap 1 and slack 0;
+- when two summaries are merged, a tuple may come after as many values of the other summary as the next tuple there
+  represents, less one: its slack grows by gap + slack - 1 of that tuple. The bounds of both add up to the bound of the
+  merged summary;
+- a tuple is merged into the next one, which then represents its values too, where the invariant leaves room for it.
 
-A value that is there many times may stand for more: the first of its tuples keeps to the law, a second one has all the rest,
-whose ranks are no further off than the value itself. The least value is never taken into another.
+A value that occurs many times may exceed the bound: its first tuple obeys the invariant, and a second tuple has all
+other occurrences, whose ranks are off by no more than that of the value itself. The least value is never merged into
+another.
 
-Summaries are thinned only when they have more than `4 * accuracy` tuples; so answers over fewer different values are exact.
-What a summary holds depends on how its values were cut into parts, its law does not.
+Summaries are compressed only when they have more than `4 * accuracy` tuples (at least 64), so results over fewer
+distinct values are exact. The state of a summary depends on how its values were partitioned; the invariant does not.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ _TUPLES_MIN = 64
 
 @dataclass(frozen=True, eq=False)
 class _Summaries:
-    """The tuples of all groups behind each other; owners ascend, and with them values."""
+    """The tuples of all groups, concatenated; ordered by owner, then by value."""
 
     owners: Ints
     values: Lane
@@ -52,14 +55,14 @@ class _Summaries:
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Values of a type, summed up so that ranks are off by at most 1 / `accuracy` of all."""
+    """Summary of values of a type, with rank errors of at most 1 / `accuracy` of the number of values."""
 
     kind: pa.DataType
     accuracy: int
     shares: tuple[float, ...]
-    """Of which values are asked for: 0.5 is the median."""
+    """Requested quantiles as fractions: 0.5 is the median."""
     many: bool
-    """Whether the answer is a list."""
+    """Whether the result is a list."""
 
     def __post_init__(self) -> None:
         if not summed_up(self.kind):
@@ -75,7 +78,7 @@ class Quantiles:
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """Values, gaps and slacks; no gaps where all are 1, and no slacks where all are 0."""
+        """Types of the values, gaps and slacks; gaps are omitted where all are 1, and slacks where all are 0."""
         value = pa.float64() if pa.types.is_floating(self.kind) else pa.int64()
         return pa.list_(value), pa.list_(pa.int64()), pa.list_(pa.int64())
 
@@ -94,7 +97,7 @@ class Quantiles:
         order = np.lexsort((lane, owners))
         found = _Summaries(owners[order], lane[order], weights[order], np.zeros(len(order), dtype=np.int64))
         heavy = np.flatnonzero(found.gaps > 1)
-        if len(heavy):  # a first tuple of its own, then the others
+        if len(heavy):  # the first occurrence gets a tuple of its own
             twice = np.repeat(np.arange(len(found)), 1 + (found.gaps > 1))
             first = np.concatenate(([True], twice[1:] != twice[:-1]))
             found = found.take(twice)
@@ -111,7 +114,7 @@ class Quantiles:
         )
         there = np.flatnonzero(sizes)
         of_cell = owners[there]
-        # the parts of a group are numbered, and put together two by two
+        # The parts of a group are numbered and merged pairwise.
         firsts = np.flatnonzero(np.diff(of_cell, prepend=-1))
         number = np.arange(len(there)) - np.repeat(firsts, np.diff(firsts, append=len(there)))
         part = np.repeat(number, sizes[there])
@@ -133,7 +136,7 @@ class Quantiles:
         answers = np.zeros((count, len(self.shares)), dtype=values.dtype)
         for column, share in enumerate(self.shares):
             wanted = np.maximum(np.ceil(share * total).astype(np.int64), 1)
-            reach = worst // 2 if share else 0  # the least and the greatest are known
+            reach = worst // 2 if share else 0  # the minimum and maximum are exact
             within = greatest <= (wanted + reach)[owners]
             chosen = np.where(within, np.arange(len(values)), -1)
             if len(starts):
@@ -165,7 +168,7 @@ class Quantiles:
         return made
 
     def _thinned(self, found: _Summaries, count: int) -> _Summaries:
-        """The same, with summaries that have grown too long taken together as far as the law lets them."""
+        """Compress summaries that have too many tuples, as far as the invariant allows."""
         sizes = np.bincount(found.owners, minlength=count)
         long = sizes > max(_TUPLES_MIN, _TUPLES_PER_ACCURACY * self.accuracy)
         if not long.any():
@@ -182,7 +185,7 @@ class Quantiles:
 
 
 def summed_up(kind: pa.DataType) -> bool:
-    """Whether values of a type fit a word that orders them."""
+    """Whether values of a type fit a 64-bit word whose order is theirs."""
     types = pa.types
     return bool(
         types.is_signed_integer(kind)
@@ -196,7 +199,7 @@ def summed_up(kind: pa.DataType) -> bool:
 
 
 def _filled(cells: pa.Array, sizes: Ints, usual: int) -> Ints:
-    """Numbers of all tuples; those of a cell that has none are as usual."""
+    """Return the numbers of all tuples; a cell without numbers has the value `usual` throughout."""
     told, own = flattened(cells)
     if not len(told):
         return np.full(int(sizes.sum()), usual, dtype=np.int64)
@@ -206,8 +209,10 @@ def _filled(cells: pa.Array, sizes: Ints, usual: int) -> Ints:
 
 
 def _ranks(values: Lane, gaps: Ints, slacks: Ints, owners: Ints, starts: Ints) -> tuple[Ints, Ints, Ints]:
-    """The least and the greatest rank of each tuple, and for each group by how much two tuples beside each other may be
-    apart; where one is the rest of many equal values it does not matter."""
+    """Return the least and greatest rank of each tuple, and the maximum rank distance of adjacent tuples for each group.
+
+    Distances to the second tuple of a frequent value do not count.
+    """
     upto = np.cumsum(gaps)
     before = (upto[starts] - gaps[starts]) if len(starts) else np.zeros(0, dtype=np.int64)
     least = upto - before[owners] if len(owners) else upto
@@ -218,14 +223,14 @@ def _ranks(values: Lane, gaps: Ints, slacks: Ints, owners: Ints, starts: Ints) -
 
 
 def _same(values: Lane, owners: Ints) -> Bools:
-    """Which tuples, from the second on, have the value and the group of the one before."""
+    """Return a mask, from the second tuple on, of the tuples with the value and group of the previous tuple."""
     same: Bools = (values[1:] == values[:-1]) | ((values[1:] != values[1:]) & (values[:-1] != values[:-1]))
     same &= owners[1:] == owners[:-1]
     return same
 
 
 def _without_repeats(found: _Summaries) -> _Summaries:
-    """Of every value of a group two tuples at most: the first, and one that has the rest."""
+    """Reduce the tuples of each value of a group to at most two: the first, and one for all other occurrences."""
     if not len(found):
         return found
     same = np.concatenate(([False], _same(found.values, found.owners)))
@@ -237,16 +242,16 @@ def _without_repeats(found: _Summaries) -> _Summaries:
 
 
 def _paired(found: _Summaries, part: Ints) -> tuple[_Summaries, Ints]:
-    """Parts 0 and 1 of each group put together, and 2 and 3, and so on."""
+    """Merge parts 0 and 1 of each group, parts 2 and 3, and so on."""
     side, pair = part & 1, part >> 1
-    # tuples come by groups and parts, so that of equal values those of the first part stay before the others
+    # Tuples come by group and part, so that among equal values those of the first part stay first.
     whole = found.owners * (int(pair.max()) + 1) + pair
     order = np.lexsort((found.values, whole))
     found, side, pair = found.take(order), side[order], pair[order]
     count = len(found)
     slacks = found.slacks.copy()
     for mine in (0, 1):
-        # the next tuple of the other side, if it is of the same pair
+        # The next tuple of the other side, if it belongs to the same pair.
         other = np.where(side == mine, count, np.arange(count))
         following = np.minimum.accumulate(other[::-1])[::-1]
         places = np.flatnonzero((side == mine) & (following < count))
@@ -259,7 +264,7 @@ def _paired(found: _Summaries, part: Ints) -> tuple[_Summaries, Ints]:
 
 
 def _halved(found: _Summaries, room: Ints, *, even: bool) -> _Summaries:
-    """Every second tuple taken into the next one, where there is room; the first one of a group stays."""
+    """Merge every second tuple into the next one, where there is room; the first tuple of a group stays."""
     count = len(found)
     if count < 3:
         return found

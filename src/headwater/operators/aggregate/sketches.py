@@ -1,9 +1,9 @@
-"""Sketches: what a group keeps of so many values that it cannot keep them, and how far off an answer from it may be.
+"""Sketches: bounded state of a group that approximates a function of all its values, with error bounds.
 
-A sketch is a value without a column: `Sketched` binds it to one, and to a filter. Sketches merge and never take back, so
-that they stand over input that is append-only. All groups are worked on at once: what a group keeps are cells of Arrow
-columns, NULL for a group without values, and the kernels see the rows of all cells behind each other, with the number
-of the group of each (`owners`, ascending).
+A sketch is not bound to a column: `Sketched` binds it to one, and to a filter. Sketches merge but do not retract, so
+they require append-only input. All groups are processed at once: the state of a group is one cell in each of several
+Arrow columns, NULL for a group without values, and the kernels see the concatenated elements of all cells, with the
+group number of each (`owners`, ascending).
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ Lane = npt.NDArray[Any]
 
 
 class Sketch(Protocol):
-    """What is kept of the values of a group. Equal ones are equal as values: functions share what they have in common."""
+    """A sketch of the values of a group. Sketches compare by value, so that functions with equal sketches share state."""
 
     @property
     def repeatable(self) -> bool:
-        """Whether its answers are the same however values were cut into parts."""
+        """Whether results do not depend on how values were partitioned."""
         ...
 
     @property
     def bound(self) -> str:
-        """How far off an answer may be, in words."""
+        """Error bound of a result, in words."""
         ...
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the columns in which it is kept."""
+        """Types of the state columns."""
         ...
 
     @property
     def result(self) -> pa.DataType:
-        """The type of its answer."""
+        """Type of the result."""
         ...
 
     def collect(self, values: pa.Array, weights: Ints, owners: Ints, count: int) -> list[pa.Array]:
-        """What `count` groups keep of values, none of which is NULL, each there as often as its weight says."""
+        """Return the state of `count` groups over values, none of which is NULL, each occurring as often as its weight."""
         ...
 
     def merge(self, states: Sequence[pa.Array], owners: Ints, count: int) -> list[pa.Array]:
-        """What `count` groups keep of what was collected elsewhere, in any number of parts."""
+        """Merge states that were collected separately, in any number of parts, into the state of `count` groups."""
         ...
 
     def finish(self, states: Sequence[pa.Array]) -> pa.Array:
-        """The answer for each group."""
+        """Return the result for each group."""
         ...
 
 
 @dataclass(frozen=True)
 class Sketched:
-    """A sketch of a column of the input, of the rows where a filter holds, if there is one."""
+    """A sketch of an input column, over the rows where the filter holds, if there is a filter."""
 
     sketch: Sketch
     arg: int
@@ -68,16 +68,16 @@ class Sketched:
 
     @property
     def retractable(self) -> bool:
-        """It never is."""
+        """Always false: sketches do not support retraction."""
         return False
 
     def kinds(self, schema: pa.Schema) -> tuple[pa.DataType, ...]:
-        """The types of what it keeps."""
+        """Return the types of the state columns."""
         del schema
         return self.sketch.state
 
     def collect(self, batch: GroupedRows) -> list[pa.Array]:
-        """What a delta brings to each of its groups."""
+        """Return the state that a delta contributes to each of its groups."""
         weights = batch.weights((self.arg,), self.filter)
         groups = batch.groups
         owners = np.repeat(np.arange(len(groups)), groups.sizes)
@@ -94,27 +94,27 @@ class Sketched:
         )
 
     def better(self, one: Sequence[pa.Array], other: Sequence[pa.Array]) -> list[pa.Array]:
-        """Both together, group by group."""
+        """Merge two states, group by group."""
         count = len(one[0])
         order = np.arange(2 * count).reshape(2, count).T.ravel()
         taken = [pa.concat_arrays(both).take(pa.array(order)) for both in zip(one, other, strict=True)]
         return self.sketch.merge(taken, np.repeat(np.arange(count), 2), count)
 
     def pick(self, columns: Sequence[pa.Array], order: Ints, starts: Ints, sizes: Ints) -> list[pa.Array]:
-        """All together, for each segment of rows in the given order."""
+        """Merge the states of each segment of rows in the given order."""
         taken = [column.take(pa.array(order)) for column in columns]
         return self.sketch.merge(taken, np.repeat(np.arange(len(starts)), sizes), len(starts))
 
 
 def flattened(cells: pa.Array) -> tuple[Lane, Ints]:
-    """The values of a column of lists of numbers, behind each other, and how many each list has; 0 for NULL."""
+    """Return the concatenated values of a column of lists of numbers, and the size of each list; 0 for NULL."""
     sizes = np.asarray(cells.value_lengths().fill_null(0), dtype=np.int64)
     values: Lane = cells.flatten().to_numpy(zero_copy_only=False)
     return values, sizes
 
 
 def listed(values: Lane, sizes: Ints, present: npt.NDArray[np.bool_]) -> pa.Array:
-    """A column of lists, given their values and sizes; NULL where none is present."""
+    """Build a column of lists from concatenated values and sizes; NULL where `present` is false."""
     offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
     mask = None if present.all() else pa.array(~present)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), mask=mask)

@@ -1,11 +1,11 @@
-"""Small steps of several aggregations of one shape, done as one.
+"""Small steps of several aggregations of one shape, executed as one step.
 
-What a step of few rows costs hardly depends on how many they are. So the deltas of many aggregations are stacked, and with
-them their groups: those of the first, then those of the second, and so on. A group stays its own aggregation's: its state
-is looked up in the runs of that one alone, and what comes of it goes there. All that is computed in between acts on
-each group by itself, and does not see where one aggregation ends and the next begins.
+The cost of a step of few rows hardly depends on their number. So the deltas of many aggregations are stacked, and with
+them their groups: those of the first aggregation, then those of the second, and so on. A group still belongs to one
+aggregation: its state is looked up in that aggregation's runs only, and its results are returned to that aggregation.
+All computation in between works on each group separately, independently of the boundaries between aggregations.
 
-Each gets what `aggregate.step` would have given it.
+Each aggregation gets the result that `aggregate.step` would return.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from headwater.operators.zset.lookup import find_stacked
 from headwater.operators.zset.runs import Run, same_hashes
 
 ROWS_MAX = 2_048
-"""A larger step takes longer for its rows than for being one more."""
+"""Maximum number of rows of a stackable step: in a larger one the cost of the rows exceeds the fixed cost of a step."""
 
 
 @dataclass(frozen=True, eq=False)
 class StackableStep:
-    """A step that may be done together with others: what it is given."""
+    """The input of a step that may be executed together with others."""
 
     spec: AggregateSpec
     state: Sequence[Run]
@@ -40,14 +40,14 @@ class StackableStep:
 
 
 def stackable(spec: AggregateSpec) -> bool:
-    """Whether steps of an aggregation may be stacked: it has a key, and nothing in it is seen row by row."""
+    """Whether steps of an aggregation may be stacked: it has a key, and no function that must see rows individually."""
     return spec.width > 0 and spec.combinable
 
 
 def step_stacked(steps: Sequence[StackableStep]) -> list[AggregateStep]:
-    """What comes of each of the steps, whose aggregations are stackable and of one shape; no delta is empty.
+    """Return the result of each step; the aggregations must be stackable and of one shape, and no delta empty.
 
-    Raises ArithmeticOverflowError if a sum of any of them does not fit its type: it is for the steps one by one to say whose.
+    Raises ArithmeticOverflowError if a sum of any step does not fit its type: run the steps one by one to find out which.
     """
     spec = steps[0].spec
     groups = [group(step.delta.rows, len(step.delta), range(spec.width)) for step in steps]
@@ -67,7 +67,7 @@ def step_stacked(steps: Sequence[StackableStep]) -> list[AggregateStep]:
     made: list[AggregateStep] = []
     known: dict[tuple[object, ...], Hashes] = {}
     for i, step in enumerate(steps):
-        # where every group has a row of state, those who have the same groups have the same array of hashes
+        # Where every group has a row of state, steps with equal groups share one array of hashes.
         hashes = sought[i] if done.places is None else done.state.hashes[runs[i] : runs[i + 1]]
         run = _run(done.state, step.spec, hashes, *runs[i : i + 2])
         made.append(AggregateStep(_part(done.output, *outputs[i : i + 2]), same_hashes(run, known), ()))
@@ -75,7 +75,7 @@ def step_stacked(steps: Sequence[StackableStep]) -> list[AggregateStep]:
 
 
 def _stacked(groups: Sequence[KeyGroups], rows: Ints, spec: AggregateSpec) -> KeyGroups:
-    """All groups; `rows` says where the rows of each aggregation begin."""
+    """Concatenate all groups; `rows` has the index at which each aggregation's rows begin."""
     orders = [
         start + (np.arange(stop - start) if each.order is None else each.order)
         for each, start, stop in zip(groups, rows[:-1], rows[1:], strict=True)
@@ -91,7 +91,7 @@ def _stacked(groups: Sequence[KeyGroups], rows: Ints, spec: AggregateSpec) -> Ke
 
 
 def _bounds(owners: Ints, firsts: Ints) -> list[int]:
-    """Where the rows of each aggregation begin, given the group of each row."""
+    """Return the index at which the rows of each aggregation begin, given the group of each row."""
     bounds: list[int] = np.searchsorted(owners, firsts).tolist()
     return bounds
 
@@ -107,7 +107,7 @@ def _part(output: Delta, start: int, stop: int) -> Delta:
 
 
 def _run(state: Run, spec: AggregateSpec, hashes: Hashes, start: int, stop: int) -> Run:
-    """The part of a run that is an aggregation's own, under its own names."""
+    """Return an aggregation's part of a run, under the aggregation's column names."""
     rows = state.rows.slice(start, stop - start)
     if not rows.schema.equals(spec.state):
         rows = pa.RecordBatch.from_arrays(rows.columns, schema=spec.state)

@@ -66,7 +66,7 @@ class Delta:
         return Delta(rows, np.ones(rows.num_rows, dtype=np.int64))
 
     def negated(self) -> Delta:
-        """Return the delta that retracts this one."""
+        """Return the inverse delta, which retracts this delta."""
         return Delta(self.rows, -self.weights, self.distinct, self.hashes)
 
     def take(self, indices: Indices) -> Delta:
@@ -85,7 +85,7 @@ class Delta:
         return Delta(take_rows(self.rows, places), self.weights[places], self.distinct)
 
     def with_rows(self, rows: pa.RecordBatch) -> Delta:
-        """Return these weights on other rows, one for one."""
+        """Return a delta of other rows with the weights of this delta, row by row."""
         return Delta(rows, self.weights)
 
     def renamed(self, rows: pa.RecordBatch) -> Delta:
@@ -146,7 +146,7 @@ def _are_small_and_alike(batches: Sequence[pa.RecordBatch]) -> bool:
 
 
 def concat(deltas: Sequence[Delta], schema: pa.Schema) -> Delta:
-    """Concatenate all changes, without consolidating them."""
+    """Concatenate the changes of several deltas, without consolidating."""
     filled = [delta for delta in deltas if len(delta)]
     if not filled:
         return Delta.empty(schema)

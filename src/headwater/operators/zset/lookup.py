@@ -37,7 +37,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LookupResult:
-    """The latest row of each of `count` probe keys, for those keys that have one."""
+    """The latest rows of `count` probe keys; keys that are absent or deleted have no row."""
 
     count: int
     schema: pa.Schema
