@@ -1,4 +1,4 @@
-"""Joins on equal keys, kept up to date: deltas of two sides become a delta of the joined rows.
+"""Equi-joins, maintained incrementally: deltas of two sides become a delta of the joined rows.
 
 With L and R the two sides before a step and dL and dR their deltas, the matching pairs change by
 
@@ -8,13 +8,14 @@ and where a row's *status*, whether it has a match, is part of the result (all k
 
     d(status of L) = dL at its new status + L at the change of its status
 
-where only rows of L that match a row of dR can change. Each side's state is a multiset by key, with all its rows. A step
-costs what it touches: a row that comes or goes reads the rows of the other side that have its key. A row of a side whose
-partners show their status also has its own side counted, to know if it is their first match or was their last: without
-a condition only the key columns of the rows that share its key are read for that. So in an inner join, and on the left
-of a left, semi or anti join, a row never touches others of its own side.
+where only rows of L that match a row of dR can change. The state of each side is a multiset by key, with all its rows.
+A step costs what it touches: an inserted or retracted row reads the rows of the other side that have its key. If the
+status of the other side's rows is part of the output, matches on the row's own side are counted too, to detect a first
+or last match: without a condition this reads only the key columns of the rows with the same key. So in an inner join,
+and on the left side of a left, semi or anti join, a row never reads other rows of its own side.
 
-A NULL in a key matches nothing. Without key columns every row has the same key, and meets all rows of the other side.
+A NULL in a key matches nothing. Without key columns every row has the same key and is compared with all rows of the
+other side.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class JoinSpec:
     """A kind of join and the columns of either side that must be equal, pairwise.
 
     The output has the left columns, then the right ones, NULL where a row has no match (`left`, `right`, `full`);
-    `semi` and `anti` have the left columns only, `existence` has a boolean behind them that says if there is a match.
+    `semi` and `anti` have the left columns only; `existence` appends a boolean to these: whether there is a match.
     """
 
     kind: Kind
@@ -68,7 +69,7 @@ class JoinSpec:
         return self.kind in ("right", "full")
 
     def output(self, left: pa.Schema, right: pa.Schema) -> pa.Schema:
-        """The schema of the output, given those of the inputs."""
+        """Return the schema of the output, given those of the inputs."""
         if self.kind in ("semi", "anti"):
             return left
         if self.kind == "existence":
@@ -80,14 +81,14 @@ class JoinSpec:
 
 @dataclass(frozen=True, eq=False)
 class Statuses:
-    """What the output of a join shows of rows of one side, by whether they have a match; side 0 is the left one."""
+    """The output rows that depend on whether a row of one side has a match; side 0 is the left side."""
 
     kind: Kind
     schema: pa.Schema
     sides: tuple[pa.Schema, pa.Schema]
 
     def status(self, side: int, rows: pa.RecordBatch, matched: Bools, weights: Ints) -> Delta:
-        """What the output shows of rows of one side, given whether they have a match."""
+        """Return the output for rows of one side, given whether they have a match."""
         kind = self.kind
         if kind == "existence":
             columns = [*rows.columns, pa.array(matched)]
@@ -101,7 +102,7 @@ class Statuses:
         return shown.with_rows(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
     def flips(self, side: int, rows: pa.RecordBatch, weights: Ints, before: Ints, after: Ints) -> list[Delta]:
-        """What changes for rows that stay, given how many matches they had and have."""
+        """Return the output change for unchanged rows, given how many matches they had before and have after the step."""
         places = np.flatnonzero((before > 0) != (after > 0))
         if not len(places):
             return []
@@ -111,7 +112,7 @@ class Statuses:
 
 @dataclass(frozen=True, eq=False)
 class JoinStep:
-    """What comes of two deltas: the change of the output, consolidated, and a run for the state of each side."""
+    """The result of two deltas: the consolidated change of the output, and a run for the state of each side."""
 
     output: Delta
     left: Run
@@ -128,7 +129,7 @@ def step(
 ) -> JoinStep:
     """Apply the deltas of both sides.
 
-    `condition` is called at most twice, with all pairs in question at once, and never without any.
+    `condition` is called at most twice, with all candidate pairs at once, and never without pairs.
     """
     sides = (Side.of(d_left, left, spec.left_key), Side.of(d_right, right, spec.right_key))
     schemas = (d_left.rows.schema, d_right.rows.schema)
@@ -141,7 +142,7 @@ def step(
 
 @dataclass(frozen=True, eq=False)
 class _Join:
-    """A step of a join; side 0 is the left one."""
+    """A step of a join; side 0 is the left side."""
 
     spec: JoinSpec
     sides: tuple[Side, Side]
@@ -150,7 +151,7 @@ class _Join:
 
 
 def _by_pairs(join: _Join) -> tuple[list[Delta], bool]:
-    """The parts of the output, by looking at every pair that comes or goes; and whether their rows are distinct."""
+    """Compute the parts of the output from every pair that is inserted or retracted; also whether their rows are distinct."""
     left, right = join.sides
     theirs = right.probe(right.state, left.keys, left.hashes)
     ours = left.probe(left.state, right.keys, right.hashes)
@@ -178,7 +179,8 @@ def _by_pairs(join: _Join) -> tuple[list[Delta], bool]:
 
 
 def _by_counts(join: _Join) -> tuple[list[Delta], bool]:
-    """The same for what shows the status of left rows alone and has no condition: matches are counted by key."""
+    """Compute the parts of the output when it shows only the status of left rows, without a condition: count matches by
+    key."""
     left, right = join.sides
     parts = []
     if len(left.delta):
@@ -199,9 +201,10 @@ def _by_counts(join: _Join) -> tuple[list[Delta], bool]:
 
 @dataclass(frozen=True, eq=False)
 class _Touched:
-    """Rows in the state of one side that gain or lose a match by the other side's delta.
+    """Rows in the state of one side that gain or lose matches by the other side's delta.
 
-    `places` are theirs among `found`, which the keys of that delta found, and `gained` the change of their matches.
+    `found` are the rows found by the keys of that delta, `places` the indices of the touched rows among them, and
+    `gained` the change in their number of matches.
     """
 
     side: int
@@ -217,12 +220,12 @@ class _Touched:
 
 
 def _status_changes(join: _Join, touched: list[_Touched]) -> list[Delta]:
-    """What the output shows differently of rows that stay as they are."""
+    """Return the output changes for unchanged rows whose status changes."""
     befores: list[Ints] = []
     candidates: list[Pairs] = []
     for some in touched:
         other = join.sides[1 - some.side]
-        # The keys of the other side's delta that found the touched rows, each once.
+        # The distinct keys of the other side's delta that found the touched rows.
         keys, which = np.unique(some.found.probe[some.places], return_inverse=True)
         wanted, hashes = take_rows(other.keys, keys), other.hashes[keys]
         if join.condition is None:
@@ -240,7 +243,7 @@ def _status_changes(join: _Join, touched: list[_Touched]) -> list[Delta]:
 
 
 def _meet_again(touched: _Touched, which: Ints, found: Matches) -> Pairs:
-    """Every touched row with every row that its key found; `which` of the keys that is."""
+    """Pair every touched row with every row found by its key; `which` is the index of the row's key."""
     order = np.argsort(found.probe, kind="stable")
     ascending = found.probe[order]
     starts = np.searchsorted(ascending, which)
@@ -252,7 +255,7 @@ def _meet_again(touched: _Touched, which: Ints, found: Matches) -> Pairs:
 
 
 def _distinct(join: _Join, ours: Matches, theirs: Matches) -> bool:
-    """Whether no row can be in the output twice: one delta only, no row of which pairs with one row twice."""
+    """Whether no output row can occur twice: there is only one delta, and none of its rows pairs with the same row twice."""
     left, right = join.sides
     if len(left.delta) and len(right.delta):
         return False

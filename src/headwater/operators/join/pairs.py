@@ -1,6 +1,6 @@
-"""Rows that meet in a join: one side with its state and its delta, and pairs of rows of both sides.
+"""Row pairs of a join: one side with its state and its delta, and pairs of rows of both sides.
 
-What a join makes of them is in `join.py`. Side 0 is the left one.
+`join` computes join results from the pairs. Side 0 is the left side.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from headwater.operators.zset.grouping import group
 from headwater.operators.zset.runs import Matches, Run, probe
 
 Condition = Callable[[pa.RecordBatch], Bools]
-"""The rest of an ON clause: which pairs match, given the columns of the left side and then of the right one."""
+"""The rest of an ON clause: a function from the left columns followed by the right columns to a mask of matching pairs."""
 
 _Half = tuple[pa.RecordBatch, Ints, Ints]
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One side of a join: its state before the step, its delta as a run, and the keys therein that can match.
+    """One side of a join: its state before the step, its delta as a run, and the delta's keys that have no NULL.
 
-    The delta's rows with the key at place i are those from `starts[i]`, `sizes[i]` in number.
+    The delta's rows with the i-th key are the `sizes[i]` rows from `starts[i]` on.
     """
 
     state: tuple[Run, ...]
@@ -58,18 +58,18 @@ class Side:
         return Side(filled, key, run, groups.starts[live], groups.sizes[live], keys, groups.hashes[live])
 
     def members(self, places: Ints) -> tuple[Ints, Ints]:
-        """The delta's rows with the keys at these places; beside each, which of `places` it is there for."""
+        """Return the delta's rows that have the keys at these indices, and for each row the index into `places` of its key."""
         sizes = self.sizes[places]
         if (sizes == 1).all():
             return self.starts[places], np.arange(len(places))
         return spread(self.starts[places], sizes), np.repeat(np.arange(len(places)), sizes)
 
     def probe(self, runs: Sequence[Run], keys: pa.RecordBatch, hashes: Hashes) -> Matches:
-        """The rows of some runs of this side that have these keys."""
+        """Return the rows of some runs of this side that have these keys."""
         return probe(runs, self.key, keys, hashes, schema=self.delta.rows.schema)
 
     def count(self, runs: Sequence[Run], keys: pa.RecordBatch, hashes: Hashes) -> Ints:
-        """How many rows of some runs of this side have each of these keys; reads key columns only."""
+        """Count the rows of some runs of this side for each key; reads key columns only."""
         narrow = [Run(run.hashes, run.rows.select(list(self.key)), run.weights) for run in runs]
         matches = probe(narrow, range(len(self.key)), keys, hashes, schema=keys.schema)
         return tally(matches.probe, matches.weights, len(hashes))
@@ -77,7 +77,7 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Rows of the left and the right side, each with weights, and which of them pair: pair i is at[0][i], at[1][i]."""
+    """Rows of the left and the right side with their weights, and the row indices of pairs: pair i is at[0][i], at[1][i]."""
 
     rows: tuple[pa.RecordBatch, pa.RecordBatch]
     weights: tuple[Ints, Ints]
@@ -88,7 +88,7 @@ class Pairs:
         return len(self.at[0])
 
     def joined(self) -> pa.RecordBatch:
-        """The pairs as rows: the left columns, then the right ones."""
+        """Return the pairs as rows: the left columns, then the right ones."""
         if self.made is not None:
             return self.made
         both = [_taken(rows, at) for rows, at in zip(self.rows, self.at, strict=True)]
@@ -96,31 +96,31 @@ class Pairs:
         return pa.RecordBatch.from_arrays([*both[0].columns, *both[1].columns], schema=schema)
 
     def filtered(self, mask: Bools, made: pa.RecordBatch) -> Pairs:
-        """The pairs where the mask holds; `made` is `joined()`."""
+        """Return the pairs where the mask holds; `made` is the result of `joined()`."""
         if mask.all():
             return Pairs(self.rows, self.weights, self.at, made)
         kept = np.flatnonzero(mask)
         return Pairs(self.rows, self.weights, (self.at[0][kept], self.at[1][kept]), take_rows(made, kept))
 
     def delta(self, schema: pa.Schema) -> Delta:
-        """The pairs with their weights."""
+        """Return the pairs with their weights multiplied."""
         weights = self.weights[0][self.at[0]] * self.weights[1][self.at[1]]
         return Delta(pa.RecordBatch.from_arrays(self.joined().columns, schema=schema), weights)
 
     def matches(self, side: int) -> Ints:
-        """How many rows of the other side each row of this side pairs with."""
+        """Return the number of rows of the other side that each row of this side pairs with."""
         return tally(self.at[side], self.weights[1 - side][self.at[1 - side]], len(self.weights[side]))
 
 
 def meet(sides: tuple[Side, Side], side: int, found: Matches) -> Pairs:
-    """Every row of a side's delta with every row of the other side that its keys found."""
+    """Pair every row of a side's delta with every row of the other side found by its key."""
     run = sides[side].delta
     members, places = sides[side].members(found.probe)
     return paired(side, (run.rows, run.weights, members), (found.rows, found.weights, places))
 
 
 def meet_deltas(sides: tuple[Side, Side]) -> Pairs:
-    """Every row of the left delta with every row of the right one that has its key."""
+    """Pair every row of the left delta with every row of the right delta that has its key."""
     left, right = sides
     none = np.zeros(0, dtype=np.int64)
     at = (none, none)
@@ -142,7 +142,7 @@ def paired(side: int, mine: _Half, theirs: _Half) -> Pairs:
 
 
 def judged(condition: Condition | None, candidates: list[Pairs]) -> list[Pairs]:
-    """The pairs that match, asking the condition once for all."""
+    """Filter candidates to the pairs that match, evaluating the condition once for all."""
     filled = [pairs for pairs in candidates if len(pairs)]
     if condition is None or not filled:
         return candidates
@@ -162,8 +162,11 @@ def judged(condition: Condition | None, candidates: list[Pairs]) -> list[Pairs]:
 
 
 def verdict_on(condition: Condition, rows: pa.RecordBatch, weights: Ints) -> Bools:
-    """Which pairs match. A condition is not held to fail on pairs whose weights add up to nothing: a row of one side that comes
-    meets those of the other that go, and such a pair is never there."""
+    """Return a mask of the matching pairs.
+
+    A condition may fail on pairs whose net weight is 0, such as an inserted row of one side with a retracted row of the
+    other: these pairs never exist, so the condition is then evaluated again without them.
+    """
     try:
         return np.asarray(condition(rows), dtype=np.bool_)
     except EvaluationError:
@@ -182,7 +185,7 @@ def verdict_on(condition: Condition, rows: pa.RecordBatch, weights: Ints) -> Boo
 
 
 def _without_null(keys: pa.RecordBatch) -> Ints | None:
-    """The keys that have no NULL; None if that is all of them."""
+    """Return the indices of the keys without NULL; None if no key has a NULL."""
     live: Bools | None = None
     for column in keys.columns:
         nulls = null_mask(column)
@@ -192,12 +195,12 @@ def _without_null(keys: pa.RecordBatch) -> Ints | None:
 
 
 def _taken(rows: pa.RecordBatch, places: Ints) -> pa.RecordBatch:
-    """The rows at these places; no copy if that is all of them, in order."""
+    """Return the rows at these indices, without copying if these are all rows in order."""
     if len(places) == rows.num_rows and np.array_equal(places, np.arange(len(places))):
         return rows
     return take_rows(rows, places)
 
 
 def tally(places: Ints, weights: Ints, count: int) -> Ints:
-    """The sum of the weights at each place."""
+    """Return the sum of the weights at each index."""
     return np.bincount(places, weights, count).astype(np.int64)

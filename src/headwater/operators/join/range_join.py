@@ -1,4 +1,4 @@
-"""Joins whose matches lie in a range, kept up to date: of times that are near, and with the version valid at a time.
+"""Range joins, maintained incrementally: joins of times that are close, and with the version valid at a time.
 
 A left row has a point and a right row a range. They match if low <= point <= high, their keys are equal and the
 condition, if there is one, holds; NULL in any of these matches nothing. With L and R the two sides before a step and dL
@@ -6,10 +6,11 @@ and dR their deltas, the matching pairs change by
 
     d(L x R) = dL x R + (L + dL) x dR        (weights multiply)
 
-and statuses as in `join`, whose output this has. Each side's state is ordered within a key, the left one by its point,
-the right one by the beginning of its range, so that partners are found by bisection: a step costs what lies in the ranges
-of rows that come and go, whatever else their keys have. A row whose partners come or go has others looked for only until
-it is plain that there are enough. Pairs are looked at in pieces, so that memory follows the pairs that match.
+and statuses change as in `join`, whose output this operator has. The state of each side is ordered within a key, the
+left side by its point, the right side by the start of its range, so that partners are found by bisection: a step costs
+what lies in the ranges of the changed rows, regardless of the other rows of their keys. For a row whose partners
+change, other partners are searched only until there are provably enough. Pairs are processed in pieces, so that memory
+is proportional to the pairs that match.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from headwater.operators.zset.ranges import Spans, last_upto, spans
 from headwater.operators.zset.runs import Probes, Run
 
 _PAIRS_MAX = 1 << 20
-"""Pairs looked at together; a condition is asked about as many at once."""
+"""Maximum number of pairs processed together and passed to a condition in one call."""
 _GROWTH = 4
-"""How many times as many partners are looked at where those before were not enough."""
+"""Factor by which the number of partners read grows when those read before were not enough."""
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
 class RangeJoinSpec:
-    """A kind of join, the columns of either side that must be equal, pairwise, and those of the point and its range.
+    """A kind of join, the columns of either side that must be equal, pairwise, and the columns of the point and its range.
 
-    `point` is a column of the left side, `low` and `high` are of the right one, all int64 or all timestamps; both ends
-    belong to the range. `width` is the greatest high - low that there is. None says that ranges of one key do not
-    overlap: of two rows with different beginnings, the earlier one ends before the later one begins.
+    `point` is a column of the left side, `low` and `high` of the right side, all int64 or all timestamps; both ends
+    belong to the range. `width` is the maximum of high - low. None means that ranges of one key do not overlap: of two
+    rows with different starts, the earlier range ends before the later one starts.
     """
 
     kind: Kind
@@ -56,9 +57,12 @@ class RangeJoinSpec:
     high: int
     width: int | None
     ends: tuple[int, ...] = ()
-    """Columns of the right side that tell where a range ends, `high` among them, if whoever reads the output does not look
-    at them nor the condition beyond that: where such a row comes and goes with another end, only what lies between the two
-    ends is looked at. Not for joins that show right rows without partners."""
+    """Columns of the right side that determine only the end of a range, `high` among them; empty if readers of the
+    output or the condition use these columns for anything else.
+
+    Where such a row is replaced by one with another end, only the points between the two ends are searched. Not
+    supported by joins that output right rows without partners.
+    """
 
     def __post_init__(self) -> None:
         if self.join.shows_right and self.ends:
@@ -66,17 +70,17 @@ class RangeJoinSpec:
 
     @property
     def join(self) -> JoinSpec:
-        """The same kind of join on the keys alone: its output is alike."""
+        """The equi-join of the same kind on the keys alone, which has the same output columns."""
         return JoinSpec(self.kind, self.left_key, self.right_key)
 
     @property
     def left_order(self) -> tuple[ColumnOrder, ...]:
-        """The order of the left state within a key."""
+        """Order of the left state within a key."""
         return (ColumnOrder(self.point, descending=False, nulls_first=True),)
 
     @property
     def right_order(self) -> tuple[ColumnOrder, ...]:
-        """The order of the right state within a key."""
+        """Order of the right state within a key."""
         return (ColumnOrder(self.low, descending=False, nulls_first=True),)
 
 
@@ -88,9 +92,9 @@ def step(
     d_right: Delta,
     condition: Condition | None = None,
 ) -> JoinStep:
-    """Apply the deltas of both sides. The state is of ordered runs, by `left_order` and `right_order`.
+    """Apply the deltas of both sides; the state consists of runs ordered by `left_order` and `right_order`.
 
-    `condition` is asked about a bounded number of pairs at a time, and never about none.
+    `condition` is evaluated on a bounded number of pairs at a time, and never without pairs.
     """
     deltas = (
         arrange_ordered(d_left, spec.left_key, spec.left_order),
@@ -105,9 +109,9 @@ def step(
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """Rows of one side, in any order, and where in runs of the other one their partners may be.
+    """Rows of one side, in any order, and the index ranges of their possible partners in runs of the other side.
 
-    `spans.probes` are places in `mine`.
+    `spans.probes` are indices into `mine`.
     """
 
     side: int
@@ -115,13 +119,13 @@ class _Search:
     spans: Spans
 
     def within(self, some: Spans) -> _Search:
-        """The same rows, looking at a part of the spans."""
+        """Restrict the search to other spans of the same rows."""
         return _Search(self.side, self.mine, some)
 
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """Rows that look for partners, beside rows of one run that they found: pair i is mine[i], places[i]."""
+    """Searching rows paired with rows found in one run: pair i is mine[i], places[i]."""
 
     search: _Search
     run: int
@@ -134,11 +138,11 @@ class _Pairs:
 
     @property
     def theirs(self) -> Run:
-        """The run that has the partners."""
+        """The run that contains the partners."""
         return self.search.spans.runs[self.run]
 
     def joined(self) -> pa.RecordBatch:
-        """The pairs as rows: the left columns, then the right ones."""
+        """Return the pairs as rows: the left columns, then the right ones."""
         if self.made is not None:
             return self.made
         halves = [take_rows(self.search.mine.rows, self.mine), take_rows(self.theirs.rows, self.places)]
@@ -147,7 +151,7 @@ class _Pairs:
         return pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=schema)
 
     def filtered(self, mask: Bools) -> _Pairs:
-        """The pairs where the mask holds."""
+        """Return the pairs where the mask holds."""
         if mask.all():
             return self
         kept = np.flatnonzero(mask)
@@ -155,16 +159,16 @@ class _Pairs:
         return _Pairs(self.search, self.run, self.mine[kept], self.places[kept], made)
 
     def delta(self, schema: pa.Schema) -> Delta:
-        """The pairs with their weights."""
+        """Return the pairs with their weights multiplied."""
         weights = self.search.mine.weights[self.mine] * self.theirs.weights[self.places]
         return Delta(pa.RecordBatch.from_arrays(self.joined().columns, schema=schema), weights)
 
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """What a search comes to: how many matches each of its rows has, and by how many those of rows found change.
+    """The result of a search: the number of matches of each searching row, and the change in matches of the rows found.
 
-    The latter for each run of the spans: places, which may come again, and weights.
+    `gained` has for each run of the spans the indices of rows found, possibly repeated, and weights.
     """
 
     search: _Search
@@ -174,7 +178,7 @@ class _Found:
 
 @dataclass(frozen=True, eq=False)
 class _Touched:
-    """Rows in the state of one side that gain or lose matches by the other side's delta, and how many."""
+    """Rows in the state of one side that gain or lose matches by the other side's delta, and the change in their matches."""
 
     side: int
     rows: Run
@@ -183,7 +187,7 @@ class _Touched:
 
 @dataclass(frozen=True, eq=False)
 class _Join:
-    """A step of a join; side 0 is the left one."""
+    """A step of a join; side 0 is the left side."""
 
     spec: RangeJoinSpec
     states: tuple[tuple[Run, ...], tuple[Run, ...]]
@@ -197,7 +201,7 @@ class _Join:
         return self.spec.join.shows_right if side else self.spec.join.shows_left
 
     def output(self) -> Delta:
-        """The change of the output."""
+        """Return the change of the output."""
         left, right = self.deltas
         searches = [
             self.search(0, left, self.states[1]),
@@ -216,8 +220,10 @@ class _Join:
         return Delta(output.rows, output.weights, True) if self.distinct(pairs) else consolidate(output)
 
     def search(self, side: int, mine: Run, runs: Sequence[Run], *, is_change: bool = False) -> _Search:
-        """Where some rows of one side may have partners among runs of the other one; `is_change`: where partners come or
-        go by them, which is less."""
+        """Locate possible partners of rows of one side in runs of the other side.
+
+        `is_change`: locate only partners gained or lost by the change, a subset.
+        """
         spec = self.spec
         key = spec.right_key if side else spec.left_key
         columns = (spec.low, spec.high) if side else (spec.point,)
@@ -240,7 +246,7 @@ class _Join:
         )
 
     def latest(self, runs: Sequence[Run], keys: pa.RecordBatch, hashes: Hashes, points: Ints) -> Spans:
-        """Where the right rows are that begin last, up to each point."""
+        """Locate the right rows with the latest start up to each point."""
         chosen, width = [*self.spec.right_key, self.spec.low], len(self.spec.right_key)
         narrow = [Run(run.hashes, run.rows.select(chosen), run.weights) for run in runs]
         schema = pa.schema([self.deltas[1].rows.schema.field(i) for i in chosen])
@@ -254,7 +260,7 @@ class _Join:
         return Spans(found.runs, found.column, probes, found.starts, found.ends)
 
     def found(self, searches: Sequence[_Search], *, show: bool) -> list[_Found]:
-        """What searches come to; `show`: the matching pairs are part of the output."""
+        """Run searches; `show`: the matching pairs are part of the output."""
         results = [
             _Found(search, np.zeros(len(search.mine), dtype=np.int64), [[] for _ in search.spans.runs])
             for search in searches
@@ -274,7 +280,7 @@ class _Join:
         return results
 
     def judged(self, pieces: Iterable[_Pairs]) -> Iterator[_Pairs]:
-        """The pairs that match, none without any; the condition is asked about several pieces at once."""
+        """Yield the pairs that match, skipping empty pieces; the condition is evaluated on several pieces at once."""
         waiting: list[_Pairs] = []
         for piece in pieces:
             pairs = piece.filtered(self.candidates(piece))
@@ -291,7 +297,7 @@ class _Join:
             yield from _asked(self.condition, waiting)
 
     def candidates(self, pairs: _Pairs) -> Bools:
-        """Which pairs have equal keys, not but equal hashes, and the point in the range."""
+        """Return a mask of the pairs with equal keys, not just equal hashes, and the point in the range."""
         spec, mine, theirs = self.spec, pairs.search.mine.rows, pairs.theirs.rows
         keys = (spec.right_key, spec.left_key) if pairs.search.side else (spec.left_key, spec.right_key)
         ours, others = pa.array(pairs.mine), pa.array(pairs.places)
@@ -308,7 +314,7 @@ class _Join:
         return mask
 
     def touched(self, side: int, found: _Found) -> _Touched:
-        """The rows in the state of a side that a search by the other side's delta gives or takes matches."""
+        """Return the rows in the state of a side that gain or lose matches by a search for the other side's delta."""
         hashes, rows, weights, gains = [self.deltas[side].hashes[:0]], [], [], []
         for run, parts in zip(found.search.spans.runs, found.gained, strict=True):
             if parts and run is not self.deltas[side]:
@@ -328,10 +334,11 @@ class _Join:
         return _Touched(side, state, np.concatenate([none, *gains]))
 
     def show_flips(self, touched: Sequence[_Touched]) -> None:
-        """Show differently, of rows that stay as they are, those that get their first match or lose their last.
+        """Emit the status changes of unchanged rows that get their first match or lose their last one.
 
-        A row that gains matches has some now: it is to be found if it had any. One that loses matches had some: it is to
-        be found if it had more than these. So matches before are counted up to there at most.
+        A row that gains matches has some now: the question is whether it had any before. A row that loses matches had
+        some: the question is whether it had more than it loses. So matches before the step are counted only up to that
+        number.
         """
         enough = [np.maximum(-some.gained, 0) + 1 for some in touched]
         counts = [np.zeros(len(some.gained), dtype=np.int64) for some in touched]
@@ -353,7 +360,8 @@ class _Join:
             )
 
     def distinct(self, pairs: bool) -> bool:
-        """Whether no row can be in the output twice: one delta only, no row of which pairs with one row twice."""
+        """Whether no output row can occur twice: there is only one delta, and none of its rows pairs with the same row
+        twice."""
         if all(map(len, self.deltas)):
             return False
         other = 1 if len(self.deltas[0]) else 0
@@ -361,7 +369,7 @@ class _Join:
 
 
 def _pieces(search: _Search) -> Iterator[_Pairs]:
-    """All pairs that the spans of a search allow, so many at a time."""
+    """Yield all candidate pairs of a search, a bounded number at a time."""
     found = search.spans
     for run in range(len(found.runs)):
         lengths = found.ends[run] - found.starts[run]
@@ -393,7 +401,7 @@ def _asked(condition: Condition, candidates: Sequence[_Pairs]) -> Iterator[_Pair
 
 
 def _gained_by(run: Run, found: _Found) -> Ints:
-    """By how many the matches of each row of a run change that is among those searched."""
+    """Return the change in matches of each row of a run, if it is among the runs searched."""
     total = np.zeros(len(run), dtype=np.int64)
     for searched, parts in zip(found.search.spans.runs, found.gained, strict=True):
         if searched is run:
@@ -403,7 +411,7 @@ def _gained_by(run: Run, found: _Found) -> Ints:
 
 
 def _summed(places: Ints, weights: Ints) -> tuple[Ints, Ints]:
-    """Each place once, ascending, with the sum of its weights."""
+    """Return the distinct indices, ascending, with the sum of the weights of each."""
     first = int(places.min())
     extent = int(places.max()) - first + 1
     if extent <= 4 * len(places):  # counting costs less than sorting
@@ -415,8 +423,11 @@ def _summed(places: Ints, weights: Ints) -> tuple[Ints, Ints]:
 
 
 def _moved_ends(run: Run, live: Ints, low: Ints, high: Ints, ends: Sequence[int]) -> Ints:
-    """The beginnings of the ranges of some rows, with those of rows that come and go and differ in their ends alone
-    moved behind the earlier end. Such rows stand beside each other."""
+    """Return the starts of the ranges of rows, for a search restricted to the points where matches change.
+
+    Where a row is replaced by one that differs only in its end, both starts are advanced past the earlier end. Such
+    rows are adjacent.
+    """
     some, rows = live[1:], run.rows
     same = (run.hashes[live[1:]] == run.hashes[live[:-1]]) & (
         run.weights[live[1:]] == -run.weights[live[:-1]]
@@ -428,7 +439,7 @@ def _moved_ends(run: Run, live: Ints, low: Ints, high: Ints, ends: Sequence[int]
             return low
         column = rows.column(place)
         same[pairs] = same_values(column.take(pa.array(some[pairs])), column.take(pa.array(live[pairs])))
-    same[1:] &= ~same[:-1]  # of three, the first two
+    same[1:] &= ~same[:-1]  # of three such rows, only the first two are paired
     pairs = np.flatnonzero(same)
     earlier = np.minimum(high[pairs], high[pairs + 1])
     pairs, earlier = pairs[earlier < _MOST], earlier[earlier < _MOST]
@@ -439,7 +450,7 @@ def _moved_ends(run: Run, live: Ints, low: Ints, high: Ints, ends: Sequence[int]
 
 
 def _present(run: Run, columns: Sequence[int]) -> Ints:
-    """The places of rows without NULL in these columns."""
+    """Return the indices of rows without NULL in these columns."""
     live = np.ones(len(run), dtype=np.bool_)
     for column in columns:
         if (absent := null_mask(run.rows.column(column))) is not None:
@@ -448,6 +459,6 @@ def _present(run: Run, columns: Sequence[int]) -> Ints:
 
 
 def _less(points: Ints, width: int) -> Ints:
-    """Points less a width, or the least number there is."""
+    """Subtract a width from points, saturating at the minimum."""
     room = np.maximum(points, _LEAST + width) if width >= 0 else points
     return room - width
