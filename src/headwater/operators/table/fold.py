@@ -1,7 +1,7 @@
-"""A fold per key: every row moves the state of its key on, in the order in which rows come. Nothing is taken back.
+"""A fold per key: every row advances the state of its key, in the order in which rows arrive. Rows are not retracted.
 
-State are runs of the *latest* discipline (see `runs`): the key, then the columns of the key's state. The output is that
-state as a table: the old row of each touched key goes, the new one comes.
+State consists of runs of the *latest* discipline (see `runs`): the key, then the columns of the key's state. The output
+is that state as a table: the old row of each changed key is retracted, the new one inserted.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from headwater.operators.zset.grouping import KeyGroups, group
 from headwater.operators.zset.runs import Run, lookup
 
 Advance = Callable[[pa.RecordBatch, KeyGroups, Ints, pa.RecordBatch], list[pa.Array]]
-"""advance(rows in the order of their groups, groups, found, stored): the columns of each group's new state. The state
-before is the row `found` of `stored`, whose columns are the key's and the state's; there is none where it is -1."""
+"""advance(rows in the order of their groups, groups, found, stored): returns the columns of each group's new state. The
+previous state is row `found` of `stored`, which has the columns of the key and the state; -1 means no previous
+state."""
 
 
 def fold(
     runs: Sequence[Run], key: Sequence[int], rows: pa.RecordBatch, advance: Advance, schema: pa.Schema
 ) -> tuple[Delta, Run]:
-    """What rows do to the table of states, and the run that remembers it; `schema` is the key's columns and the state's.
+    """Return the change that rows make to the table of states, and the run of new states.
 
-    Rows of one key are given to `advance` in the order in which they are in `rows`.
+    `schema` has the columns of the key, then those of the state. `advance` receives rows of one key in the order of `rows`.
     """
     width = len(key)
     groups = group(rows, rows.num_rows, key)

@@ -1,8 +1,8 @@
-"""Any function of whole groups: evaluated again, before and after, for the groups that a delta touches.
+"""Any function of whole groups: evaluated before and after a delta, for the groups that the delta touches.
 
-It costs what these groups hold, however small the delta: what needs but a part of a group is in `ordered`, what can be
-added up in `aggregate`. State are multiset runs (see `runs`). Groups are evaluated some at a time, and memory follows
-these, and what changes.
+The cost is proportional to the size of these groups, however small the delta: functions that need only part of a group
+are in `ordered_runs`, functions that can be accumulated in `aggregate`. State consists of multiset runs (see `runs`).
+Groups are evaluated in slices, so that memory is proportional to a slice and to the changes.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from headwater.operators.zset.runs import Key, Run, arrange, distinct_keys, prob
 Evaluate = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 SLICE_KEYS = 1 << 16
-"""Groups that are evaluated at a time."""
+"""Number of groups evaluated at a time."""
 
 
 def regroup(
     runs: Sequence[Run], key: Key, delta: Delta, evaluate: Evaluate, output_schema: pa.Schema
 ) -> tuple[Delta, Run]:
-    """What a delta changes in the result, consolidated, and the run that it adds to the state.
+    """Return the consolidated change that a delta makes to the result, and the run that it adds to the state.
 
-    `evaluate` is given all rows of many touched groups at once, a row of weight n n times, and returns the rows of the
-    result; it must treat groups independently and must not depend on the order of the rows. It is called once for the
-    groups as they were and once for what becomes of them, and not at all for no rows. Rows whose weights do not add up
-    to more than 0 are not there.
+    `evaluate` receives all rows of many touched groups at once, a row of weight n n times, and returns the rows of the
+    result; it must treat groups independently and must not depend on the order of rows. It is called once per slice of
+    groups for their old rows and once for their new rows, and not at all without rows. Rows whose net weight is not
+    positive are absent.
     """
     run = arrange(delta, key)
     if not len(run):
@@ -44,16 +44,16 @@ def regroup(
         after = consolidate(concat([before, came], delta.rows.schema))
         went = _evaluated(before, evaluate, output_schema).negated()
         parts.append(consolidate(concat([went, _evaluated(after, evaluate, output_schema)], output_schema)))
-    # groups that are evaluated apart may give the same rows, if these do not show their keys
+    # Groups evaluated in different slices may produce equal rows if these do not include the key.
     return parts[0] if len(parts) == 1 else consolidate(concat(parts, output_schema)), run
 
 
 def regroup_whole(
     runs: Sequence[Run], delta: Delta, evaluate: Evaluate, output_schema: pa.Schema, *, first: bool
 ) -> tuple[Delta, Run]:
-    """The same for the one group of all rows, which is there without rows too and has the result over none then.
+    """Apply `regroup` to the one group of all rows, which exists even without rows and then has the result over no rows.
 
-    `first`: nothing was put out of it yet. `evaluate` is called over no rows only where these are what there was or is.
+    `first`: no result was emitted yet. `evaluate` is called without rows only where the group was or becomes empty.
     """
     output, run = regroup(runs, (), delta, evaluate, output_schema)
     held = sum(int(np.sum(each.weights)) for each in runs)

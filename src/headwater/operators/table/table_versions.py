@@ -1,17 +1,19 @@
-"""The versions of a table's rows, kept up to date: records of a changelog become spans of time in which each was valid.
+"""The versions of a table's rows, maintained incrementally: changelog records become validity intervals.
 
-A record of a key, an upsert or a tombstone, *begins* at a time of its own. Ordered by (begin, offset), a version is valid
-from its begin until the next record of its key begins, or without end:
+A record of a key, an upsert or a tombstone, *begins* at a time of its own. Ordered by (begin, offset), a version is
+valid from its begin until the next record of its key begins, or without end:
 
     valid_to(r) = begin of the first record after r, of its key, in that order
 
-Tombstones end versions and are none themselves. Of two records that begin at one time the earlier one is a version that
-was never valid: it is there, and its span is empty. A record may come later than others and begin before them; it then
-takes its place among them, so that it changes one version at most: the one before it ends where it begins.
+Tombstones end versions and are not versions themselves. Of two records that begin at the same time, the earlier one is
+a version that was never valid: it is output with an empty interval. A record may arrive after others and begin before
+them; it is then inserted between them, so that it changes at most one other version: the one before it ends where it
+begins.
 
-State are the records themselves, in one arrangement of the *ordered* discipline (see `ordered`), by key, then by begin and
-offset. Where none comes any more that begins before some time, of each key only the newest record before it matters, which
-the next one ends, and it only if it is no tombstone: `standing` says which those are. Otherwise nothing is taken out.
+State is the records themselves, in one arrangement of the *ordered* discipline (see `ordered_runs`), by key, then by
+begin and offset. Once no more records beginning before some time can arrive, only the newest record before that time
+matters for each key, because the next record ends it, and only if it is no tombstone: `standing` selects these records.
+Otherwise nothing is removed.
 """
 
 from __future__ import annotations
@@ -33,37 +35,37 @@ from headwater.operators.zset.runs import Matches, Probes, Run
 
 TOMBSTONE = "delete"
 _NEVER = np.iinfo(np.int64).max
-"""Where what has no end ends."""
+"""End of versions that have no end."""
 
 
 @dataclass(frozen=True)
 class VersionSpec:
-    """The columns of records that say which version of what each one is."""
+    """The columns of records that identify a version."""
 
     key: tuple[int, ...]
     begin: int
-    """A timestamp, never NULL."""
+    """Column of the begin: a timestamp, never NULL."""
     offset: int
-    """A 64-bit integer; of two records of a key that come after each other the second has the higher one."""
+    """Column of the offset: a 64-bit integer that increases from each record of a key to the next."""
     op: int
-    """A text: `delete` is a tombstone."""
+    """Column of the operation: a text; `delete` is a tombstone."""
 
     @property
     def order(self) -> tuple[ColumnOrder, ...]:
-        """How records are ordered within a key."""
+        """Order of records within a key."""
         return tuple(
             ColumnOrder(column, descending=False, nulls_first=True) for column in (self.begin, self.offset)
         )
 
     def output(self, records: pa.Schema) -> pa.Schema:
-        """The columns of versions: those of records, and where they end."""
+        """Return the columns of versions: those of records, and the end of validity."""
         return records.append(pa.field("_valid_to", records.field(self.begin).type))
 
 
 def step(spec: VersionSpec, runs: Sequence[Run], records: pa.RecordBatch) -> tuple[Delta, Run]:
-    """What new records change in the versions, consolidated, and the run that remembers them.
+    """Return the consolidated change that new records make to the versions, and the run that they add to the state.
 
-    Those of one key come in the order of their offsets, after all that are in `runs`.
+    Records of one key come in the order of their offsets, which are higher than all in `runs`.
     """
     run = arrange_ordered(Delta.of(records), spec.key, spec.order)
     rows, count = run.rows, len(run)
@@ -71,7 +73,7 @@ def step(spec: VersionSpec, runs: Sequence[Run], records: pa.RecordBatch) -> tup
         return Delta.empty(spec.output(records.schema)), run
     begins = integers(rows.column(spec.begin))
     probes = Probes(spec.key, rows.select(list(spec.key)), run.hashes)
-    # One that is there and begins with a new one has the lower offset, so that it goes before it.
+    # An existing record that begins at the same time as a new one has the lower offset, so it comes before the new one.
     found = last_upto(runs, spec.begin, probes, begins, schema=rows.schema)
     before = _last_each(found, spec)
     later = np.minimum(begins, _NEVER - 1) + 1
@@ -93,7 +95,7 @@ def step(spec: VersionSpec, runs: Sequence[Run], records: pa.RecordBatch) -> tup
 
 
 def contents(spec: VersionSpec, runs: Sequence[Run], schema: pa.Schema) -> Delta:
-    """All versions of the records in some runs, which have the columns of `schema`."""
+    """Return all versions of the records in some runs, which have the columns of `schema`."""
     filled = [run for run in runs if len(run)]
     if not filled:
         return Delta.empty(spec.output(schema))
@@ -111,10 +113,10 @@ def contents(spec: VersionSpec, runs: Sequence[Run], schema: pa.Schema) -> Delta
 
 
 def standing(run: Run, key: tuple[int, ...], old: Mask, op: int) -> Mask:
-    """Which of the `old` records of a run, the first of each key, a later one can still end: the newest, if it is no
-    tombstone.
+    """Return a mask of the `old` records of a run, the first of each key, that a later record can still end.
 
-    Where keys that share a hash are mixed, it may be more.
+    These are the newest old record of each key, if it is no tombstone. Where keys that share a hash are mixed, the mask
+    may include more.
     """
     newest = old.copy()
     near = np.flatnonzero(old[1:] & (run.hashes[1:] == run.hashes[:-1]))
@@ -127,7 +129,7 @@ def standing(run: Run, key: tuple[int, ...], old: Mask, op: int) -> Mask:
 
 
 def _last_each(found: Matches, spec: VersionSpec) -> Matches:
-    """Of the rows that each probe found the one with the highest offset."""
+    """Return the row with the highest offset among those that each probe found."""
     order = np.lexsort((integers(found.rows.column(spec.offset)), found.probe))
     probes = found.probe[order]
     last = np.ones(len(order), dtype=np.bool_)
@@ -137,7 +139,7 @@ def _last_each(found: Matches, spec: VersionSpec) -> Matches:
 
 
 def _followed(spec: VersionSpec, rows: pa.RecordBatch) -> tuple[Indices, Indices]:
-    """The places of records, each record once, by key, begin and offset; and where the next one of its key begins."""
+    """Return the indices of distinct records by key, begin and offset, and the begin of the next record of each key."""
     begins, offsets = integers(rows.column(spec.begin)), integers(rows.column(spec.offset))
     high, low = identities([rows.column(i) for i in spec.key], rows.num_rows, exact=False)
     order = np.lexsort((offsets, begins, low, high))
@@ -152,14 +154,14 @@ def _followed(spec: VersionSpec, rows: pa.RecordBatch) -> tuple[Indices, Indices
 
 
 def _steady(lane: Hashes | Indices, order: Indices) -> Mask:
-    """Which values, in an order, are followed by the same one."""
+    """Return a mask of the values that are followed by an equal value in the given order."""
     values = lane[order]
     same: Mask = values[1:] == values[:-1]
     return same
 
 
 def _same_key(spec: VersionSpec, run: Run) -> Mask | None:
-    """Which records of a run are followed by one of their key; None if keys that share a hash are mixed in it."""
+    """Return a mask of the records followed by one of their key; None if keys that share a hash are mixed in the run."""
     near: Mask = run.hashes[1:] == run.hashes[:-1]
     places = np.flatnonzero(near)
     keys = run.rows.select(list(spec.key))
@@ -168,7 +170,7 @@ def _same_key(spec: VersionSpec, run: Run) -> Mask | None:
 
 
 def _spans(spec: VersionSpec, rows: pa.RecordBatch, ends: Indices) -> pa.RecordBatch:
-    """Records with where they end behind them."""
+    """Append the end of validity to records."""
     schema = spec.output(rows.schema)
     closed = array(ends, schema.field(-1).type, ends != _NEVER)
     return pa.RecordBatch.from_arrays([*rows.columns, closed], schema=schema)

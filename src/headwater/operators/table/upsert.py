@@ -1,6 +1,6 @@
-"""A table's changelog as changes of a table: a newer record of a key replaces the older one, a tombstone deletes it.
+"""A changelog as changes of a table: a newer record of a key replaces the older one, a tombstone deletes it.
 
-State are runs of the *latest* discipline (see `runs`), keyed by the table's key.
+State consists of runs of the *latest* discipline (see `runs`), keyed by the table's key.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from headwater.operators.zset.runs import Key, Run, key_hashes, lookup
 
 
 def upsert(runs: Sequence[Run], key: Key, changes: pa.RecordBatch, deleted: Mask) -> tuple[Delta, Run]:
-    """What records do to a table: its old rows with weight -1, its new ones with +1, and the run that remembers it.
+    """Return the change that records make to a table (old rows with weight -1, new rows with +1), and the run of new rows.
 
-    The records are in log order: of one key the last wins, whatever came before it in the batch. `deleted` marks
-    tombstones, of which only the key columns are looked at. A record that changes nothing (the row is there as it is,
-    or there is nothing to delete) gives no change and is not remembered.
+    The records are in log order: the last record of a key wins over earlier ones in the batch. `deleted` marks
+    tombstones, of which only the key columns are read. A record that changes nothing (an equal row exists, or there is
+    no row to delete) produces no change and is not stored.
     """
     chosen = _last_of_each_key(changes, key)
     hashes = key_hashes(changes, key)[chosen]
