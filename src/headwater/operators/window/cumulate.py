@@ -1,9 +1,9 @@
-"""What rows bring to groups that take in more from one to the next, as windows do that grow.
+"""Cumulating windows: the contribution of rows to a series of groups, each of which includes the previous one.
 
-The input's first columns are a key, a last and a first number; the others are arguments. A row belongs to the groups of its
-key at first, first + step and so on up to last. What rows bring is combined by where they begin, and added up from one
-beginning to the next: a group has what begins at it or before. So the cost follows the rows and the groups that they
-touch, and not the pairs of them.
+The first columns of the input are a key, a last and a first number; the others are arguments. A row belongs to the
+groups of its key at first, first + step and so on up to last. Rows are combined by their first number, and the results
+added up from one first number to the next: a group includes all rows that begin at or before it. So the cost is
+proportional to the rows and to the groups that they touch, not to the pairs of both.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from headwater.operators.zset.grouping import group
 
 @dataclass(frozen=True)
 class CumulateSpec:
-    """What is aggregated: the last two columns of the key are the last and the first number, of 64 bits and not NULL.
+    """The definition of a cumulation: the last two columns of the aggregate's key are the last and the first number.
 
-    The aggregate must be combinable.
+    Both are 64-bit integers and never NULL. The aggregate must be combinable.
     """
 
     aggregate: AggregateSpec
@@ -34,15 +34,15 @@ class CumulateSpec:
 
     @property
     def key(self) -> range:
-        """The columns of the key itself."""
+        """The key columns without the last and the first number."""
         return range(self.aggregate.width - 2)
 
 
 @dataclass(frozen=True, eq=False)
 class Brought:
-    """What a delta brings: `keys` has the key of each group, `at` its number, and `kept` what is added to its state.
+    """The contribution of a delta: `keys` has the key of each group, `at` its number, and `kept` the state to add to it.
 
-    A group may be there more than once.
+    A group may occur more than once.
     """
 
     keys: pa.RecordBatch
@@ -51,7 +51,7 @@ class Brought:
 
 
 def cumulated(spec: CumulateSpec, delta: Delta) -> Brought | None:
-    """What a delta, which is not empty, brings to each group; None if first and last are not a number of steps apart."""
+    """Return a non-empty delta's contribution to each group; None if a first and last are not a multiple of `step` apart."""
     last, first = (delta.rows.column(spec.aggregate.width - i).to_numpy() for i in (2, 1))
     span = last - first
     if (first > last).any() or (span < 0).any() or (span % spec.step).any():
@@ -70,7 +70,7 @@ def cumulated(spec: CumulateSpec, delta: Delta) -> Brought | None:
     firsts, lasts = firsts[order], rows.column(width - 2).to_numpy()[order]
     places = np.arange(len(order)) - np.repeat(groups.starts, groups.sizes)
     kept = _added_up(spec.aggregate, [c.take(pa.array(order)) for c in rows.columns[width:]], places)
-    # each row has what is so up to the next one of its key
+    # Each row's sum is valid until the next row of its key.
     ends = lasts + spec.step
     followed = np.flatnonzero(places[1:])
     ends[followed] = firsts[followed + 1]
@@ -83,9 +83,9 @@ def cumulated(spec: CumulateSpec, delta: Delta) -> Brought | None:
 
 
 def _added_up(spec: AggregateSpec, kept: Sequence[pa.Array], places: Ints) -> list[pa.Array]:
-    """What each row has together with those before it in its segment, in which it is at one of the `places` from 0 on.
+    """Return the prefix sums of states within each segment; `places` has each row's index in its segment, from 0.
 
-    By doubling: after n rounds a row has what the 2**n rows up to it have.
+    By doubling: after n rounds a row has the sum of the 2**n rows up to it.
     """
     distance, longest = 1, int(places.max()) + 1
     while distance < longest:

@@ -1,8 +1,8 @@
-"""Rows that are shown once they are final: they wait, by the time at which they will be, until watermarks have reached it.
+"""Emit on close: rows are emitted once they are final; until then they wait for the watermark to reach their time.
 
-The last two columns of the input say when: a time in microseconds, NULL for what is final at once, and which of several
-watermarks must have reached it. Once shown, a row is changed like any other. What waits is an ordered arrangement: for
-each watermark by time, so that a step reads what becomes final and nothing else.
+The last two columns of the input define when a row is final: a time in microseconds, NULL for rows that are final at
+once, and the index of the watermark that must reach this time. Once emitted, a row is changed like any other. Waiting
+rows are an ordered arrangement, by watermark and time, so that a step reads only the rows that become final.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from headwater.operators.zset.ranges import between
 from headwater.operators.zset.runs import Probes, Run, key_hashes
 
 EARLIEST = -(2**63)
-"""A watermark before which nothing is final."""
+"""Watermark value at which no row is final."""
 
 
 def waiting_key(width: int) -> tuple[int, ...]:
-    """The column by which rows wait, of an input of this width: which watermark they wait for."""
+    """Return the key of waiting rows, for an input of this width: the index of the watermark that they wait for."""
     return (width - 1,)
 
 
 def waiting_order(width: int) -> tuple[ColumnOrder, ...]:
-    """The order in which they wait."""
+    """Return the order of waiting rows within a key: by time."""
     return (ColumnOrder(width - 2, descending=False, nulls_first=True),)
 
 
 def close(
     runs: Sequence[Run], delta: Delta, watermarks: Sequence[int], shown: pa.Schema
 ) -> tuple[Delta, Run]:
-    """What a change, and watermarks that went on, change in the rows that are final; and a run for those that wait.
+    """Return the change of the final rows due to a delta and advanced watermarks, and the run of changes to the waiting rows.
 
     `shown` is the schema of the output: the input's without its last two columns.
     """
@@ -56,18 +56,18 @@ def close(
     waits = concat([delta.filter(~final), due.negated()], schema)
     output = consolidate(concat([due, delta.filter(final)], schema))
     rows = pa.RecordBatch.from_arrays(output.rows.columns[:-2], schema=shown)
-    # two rows that differ in when they became final alone are one from now on
+    # Rows that differ only in when they became final are equal without these columns.
     shown_rows = consolidate(Delta(rows, output.weights))
     return shown_rows, arrange_ordered(waits, waiting_key(width), waiting_order(width))
 
 
 def levels(domains: Sequence[Sequence[str]], watermarks: Mapping[str, int]) -> list[int]:
-    """The least watermark of each of some sets of topics, given those of topics."""
+    """Return the minimum watermark of each set of topics, given the watermarks of topics."""
     return [min((watermarks.get(topic, EARLIEST) for topic in each), default=EARLIEST) for each in domains]
 
 
 def is_final(delta: Delta, watermarks: Sequence[int]) -> Mask:
-    """Which rows of a change of the input are final at some watermarks."""
+    """Return a mask of the rows of an input delta that are final at the given watermarks."""
     width, levels = delta.rows.num_columns, np.array([*watermarks, EARLIEST], dtype=np.int64)
     times, domains = delta.rows.column(width - 2), delta.rows.column(width - 1)
     at = times.fill_null(EARLIEST).to_numpy(zero_copy_only=False)

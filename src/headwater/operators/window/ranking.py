@@ -1,7 +1,7 @@
-"""Top-k per group: the rows of each group whose rank in an order is low enough, kept as rows come and go.
+"""Top-k per group: the rows of each group whose rank in an order is low enough, maintained incrementally.
 
-State are the runs of `ordered`. Only groups that a delta touches are looked at, and of these only the rows that count,
-some groups at a time: memory follows a slice of what is read, and what changes.
+State consists of the runs of `ordered_runs`. Only groups that a delta touches are read, and of these only the rows that
+count, some groups at a time: memory is proportional to a slice of the rows read and to the changes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _COUNTING: dict[Function, Counting] = {"row_number": "rows", "rank": "ties", "de
 
 @dataclass(frozen=True)
 class RankSpec:
-    """Which rows of each group stay: those with a rank in (offset, limit].
+    """The selection of rows in each group: those with a rank in (offset, limit].
 
-    ORDER BY ... LIMIT k OFFSET m is row_number in (m, m + k] of the one group that an empty key makes. `numbered`: the
-    rank is one more column of the result; without it a change of rank alone is no change.
+    ORDER BY ... LIMIT k OFFSET m is row_number in (m, m + k] over the single group of an empty key. `numbered`: the
+    rank is an additional column of the result; without it, changes of rank alone are not emitted.
     """
 
     key: Key
@@ -45,17 +45,17 @@ class RankSpec:
     offset: int = 0
     numbered: bool = True
     exact: bool = True
-    """Whether the rank is read by anybody; without it that column is 1, and a change of rank alone is no change."""
+    """Whether a reader uses the rank; if not, the column is 1, and changes of rank alone are not emitted."""
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of the result over an input of `schema`."""
+        """Return the columns of the result over an input of `schema`."""
         return schema.append(pa.field("rank", pa.int32(), nullable=False)) if self.numbered else schema
 
 
 def step(spec: RankSpec, runs: Sequence[Run], delta: Delta) -> tuple[Delta, Run]:
-    """What a delta changes in the result, consolidated, and the run that it adds to the state.
+    """Return the consolidated change that a delta makes to the result, and the run that it adds to the state.
 
-    Ties of row_number go by the remaining columns ascending, NULLs first; a row of weight n takes n numbers.
+    row_number orders ties by the remaining columns ascending, NULLs first; a row of weight n takes n numbers.
     """
     run = arrange_ordered(delta, spec.key, spec.order)
     schema = spec.output_schema(delta.rows.schema)
@@ -65,13 +65,13 @@ def step(spec: RankSpec, runs: Sequence[Run], delta: Delta) -> tuple[Delta, Run]
     counting = _COUNTING[spec.function]
     parts = first_changes(runs, run, spec.order, probes, spec.limit, counting=counting)
     output = concat([_changed(spec, part, schema) for part in parts], schema)
-    # A row shows its key, and all of a key is in one part.
+    # A result row includes its key, and all rows of a key are in one part.
     return Delta(output.rows, output.weights, distinct=True), run
 
 
 @dataclass(frozen=True, eq=False)
 class _Ranked:
-    """How often each row is in the result, and its rank; if it is there several times as row_number, the first of them.
+    """The number of occurrences of each row in the result, and its rank: with row_number, the rank of its first occurrence.
 
     The rank of a row that is not in the result is 0.
     """
@@ -81,7 +81,7 @@ class _Ranked:
 
 
 def _changed(spec: RankSpec, firsts: Firsts, schema: pa.Schema) -> Delta:
-    """What changes in the groups of a part, consolidated."""
+    """Return the consolidated change of the groups of a part."""
     old, new = (_ranked(spec, firsts, weights) for weights in (firsts.before, firsts.after))
     if not (spec.numbered and spec.exact):
         change = new.weights - old.weights
@@ -118,7 +118,7 @@ def _ranked(spec: RankSpec, firsts: Firsts, weights: Weights) -> _Ranked:
 
 
 def _each(ranked: _Ranked, rows: Indices) -> tuple[Indices, Indices, Weights]:
-    """Rows as often as they are in the result, each with a number of its own: their places, ranks and weights."""
+    """Repeat rows for each occurrence in the result, with consecutive ranks; return their indices, ranks and weights."""
     times = ranked.weights[rows]
     ranks = spread(ranked.ranks[rows], times)
     return np.repeat(rows, times), ranks, np.ones_like(ranks)

@@ -1,11 +1,11 @@
-"""Aggregation by session windows over rows that are never taken back, kept up to date without keeping the rows.
+"""Aggregation by session windows over append-only rows, maintained without storing the rows.
 
-The input's first columns are the group key, one of which is the row's own interval (see `sessions`); the others are
-arguments. The output is that of `aggregate`, with the interval of the session in place of the row's. State are the
-sessions: the other key columns, start, end, and the lanes of the accumulators, ordered by start within a key.
+The first columns of the input are the group key, one of which is the row's own interval (see `sessions`); the others
+are arguments. The output is that of `aggregate`, with the interval of the session in place of the row's. State is the
+sessions: the other key columns, start, end, and the columns of the accumulators, ordered by start within a key.
 
-A delta is combined into the sessions that its rows alone would make. Each of these takes up the old sessions that it
-meets, which then go: what is added up for rows can be added up for sessions.
+A delta is combined into the sessions of its rows alone. Each of these absorbs the old sessions that it intersects,
+which are retracted: accumulators merge across sessions as they do across rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from headwater.operators.zset.runs import Probes, Run, key_hashes
 
 @dataclass(frozen=True)
 class SessionAggregateSpec:
-    """What is aggregated, as if the intervals were those of sessions, and which of the key's columns has them.
+    """The aggregation, in which each row's interval takes the role of its session's, and the key column of the interval.
 
     The aggregate must be combinable.
     """
@@ -51,17 +51,17 @@ class SessionAggregateSpec:
 
     @cached_property
     def key(self) -> tuple[int, ...]:
-        """The columns of the input that sessions are told apart by: the key without the interval."""
+        """Input columns of the session key: the group key without the interval."""
         return tuple(i for i in range(self.aggregate.width) if i != self.column)
 
     @property
     def start(self) -> int:
-        """Where the state has the start, by which it is ordered; the key is before it and the end next to it."""
+        """State column of the start, by which it is ordered; the key is before it and the end is the next column."""
         return len(self.key)
 
     @cached_property
     def state(self) -> pa.Schema:
-        """The key, start, end, then the lanes of the accumulators and the values that are picked."""
+        """Schema of the state: the key, start, end, then the columns of accumulators and extremes."""
         schema = self.aggregate.schema
         keys = [schema.field(i) for i in self.key]
         kept = [self.aggregate.state.field(i) for i in range(self.aggregate.width, len(self.aggregate.state))]
@@ -70,7 +70,7 @@ class SessionAggregateSpec:
 
 @dataclass(frozen=True, eq=False)
 class _Sessions:
-    """Some sessions. `labels` tell keys apart, `kept` is what the aggregate keeps of each session."""
+    """A list of sessions: `labels` are the numbers of their keys, `kept` is the aggregation state of each session."""
 
     labels: Indices
     starts: Ints
@@ -81,13 +81,13 @@ class _Sessions:
         return len(self.labels)
 
     def where(self, mask: Mask) -> _Sessions:
-        """Those at which the mask is true."""
+        """Return the sessions where the mask is true."""
         places = np.flatnonzero(mask)
         kept = [column.take(pa.array(places)) for column in self.kept]
         return _Sessions(self.labels[places], self.starts[places], self.ends[places], kept)
 
     def then(self, other: _Sessions) -> _Sessions:
-        """These, and after them the others."""
+        """Append other sessions."""
         if not len(self):
             return other
         return _Sessions(
@@ -99,7 +99,7 @@ class _Sessions:
 
 
 def step(spec: SessionAggregateSpec, state: Sequence[Run], delta: Delta) -> tuple[Delta, Run]:
-    """Apply a delta that takes nothing back: the change of the output, consolidated, and the run of the state.
+    """Apply a delta without retractions; return the consolidated change of the output, and the run of the state.
 
     Raises ArithmeticOverflowError, naming the group, if a sum does not fit its type.
     """
@@ -120,7 +120,7 @@ def step(spec: SessionAggregateSpec, state: Sequence[Run], delta: Delta) -> tupl
 
 
 def shown(spec: SessionAggregateSpec, state: Sequence[Run]) -> Delta:
-    """The output for all sessions that a state has."""
+    """Return the output for all sessions of a state."""
     if not state:
         return Delta.empty(spec.aggregate.output)
     rows = merge_ordered(state, range(len(spec.key)), by_start(spec.start)).rows
@@ -130,7 +130,7 @@ def shown(spec: SessionAggregateSpec, state: Sequence[Run]) -> Delta:
 
 
 def _combined(spec: SessionAggregateSpec, delta: Delta, groups: KeyGroups) -> _Sessions:
-    """The sessions that the rows of a delta make alone."""
+    """Return the sessions of the rows of a delta alone."""
     times = times_of(delta.rows.column(spec.column))
     labels = np.repeat(np.arange(len(groups)), groups.sizes)
     order = groups.order
@@ -138,7 +138,7 @@ def _combined(spec: SessionAggregateSpec, delta: Delta, groups: KeyGroups) -> _S
     if ((starts[1:] < starts[:-1]) & (labels[1:] == labels[:-1])).any():
         within = _by_start(labels, starts)
         order = within if order is None else order[within]
-        starts, ends = starts[within], ends[within]  # labels ascend as they did
+        starts, ends = starts[within], ends[within]  # labels are still ascending
     firsts = np.flatnonzero(session_starts(labels, starts, ends))
     owners = labels[firsts]
     sizes = np.diff(firsts, append=len(labels))
@@ -149,7 +149,7 @@ def _combined(spec: SessionAggregateSpec, delta: Delta, groups: KeyGroups) -> _S
 
 
 def _by_start(labels: Indices, starts: Ints) -> Indices:
-    """The order by label and start."""
+    """Return the order by label and start."""
     lowest, highest = int(starts.min()), int(starts.max())
     width = (highest - lowest).bit_length()
     if width + int(labels.max()).bit_length() > 63:
@@ -160,7 +160,7 @@ def _by_start(labels: Indices, starts: Ints) -> Indices:
 def _met(
     spec: SessionAggregateSpec, state: Sequence[Run], groups: KeyGroups, fresh: _Sessions
 ) -> tuple[_Sessions, Mask]:
-    """The old sessions that new ones meet, each once, and which of the new ones these are."""
+    """Return the distinct old sessions that new sessions intersect, and a mask of these new sessions."""
     key, at = tuple(range(len(spec.key))), spec.start
     some = _reachable(spec, state, groups, fresh)
     labels, starts = fresh.labels[some], fresh.starts[some]
@@ -186,8 +186,9 @@ def _met(
 def _reachable(
     spec: SessionAggregateSpec, state: Sequence[Run], groups: KeyGroups, fresh: _Sessions
 ) -> Indices:
-    """The new sessions that may meet old ones: as times mostly go on, few start before the last old one ends."""
-    if len(fresh) < 2 * len(groups):  # to look at each costs less
+    """Return the new sessions that may intersect old ones: as time usually advances, few start before the last old one
+    ends."""
+    if len(fresh) < 2 * len(groups):  # checking each one costs less
         return np.arange(len(fresh))
     key, limits = tuple(range(len(spec.key))), np.iinfo(np.int64)
     highest = np.full(len(groups), limits.max)
@@ -201,7 +202,7 @@ def _reachable(
 def _together(
     spec: SessionAggregateSpec, old: _Sessions, fresh: _Sessions, meeting: Mask
 ) -> tuple[_Sessions, Indices]:
-    """What becomes of old and new sessions, and which of these each old one becomes part of."""
+    """Merge old and new sessions; return the result, and for each old session the index of the one that absorbs it."""
     if not len(old):
         return fresh, np.zeros(0, dtype=np.int64)
     both = old.then(fresh.where(meeting))
@@ -218,7 +219,7 @@ def _together(
 
 
 def _output(spec: SessionAggregateSpec, keys: pa.RecordBatch, both: _Sessions, owners: Indices) -> Delta:
-    """Old sessions go and new ones come, unless they are the same; an old one is before what it becomes part of."""
+    """Retract old sessions and insert new ones, unless they are equal; an old session precedes the one that absorbs it."""
     old, schema = len(owners), spec.aggregate.schema
     columns = keys.columns
     columns.insert(spec.column, intervals(both.starts, both.ends, schema.field(spec.column).type))
@@ -244,13 +245,13 @@ def _output(spec: SessionAggregateSpec, keys: pa.RecordBatch, both: _Sessions, o
 def _run(
     spec: SessionAggregateSpec, groups: KeyGroups, keys: pa.RecordBatch, both: _Sessions, old: int
 ) -> Run:
-    """What is added to the state: old sessions go, new ones come."""
+    """Return the run that retracts old sessions from the state and inserts new ones."""
     bounds = intervals(both.starts, both.ends, spec.aggregate.schema.field(spec.column).type).flatten()
     rows = pa.RecordBatch.from_arrays([*keys.columns, *bounds, *both.kept], schema=spec.state)
     weights = np.ones(len(both), dtype=np.int64)
     weights[:old] = -1
     if (groups.hashes[1:] == groups.hashes[:-1]).any():
         return arrange_ordered(Delta(rows, weights), range(len(spec.key)), by_start(spec.start))
-    # Of two that start together the old one is first, as its end, or else its number of rows, is lower.
+    # Of two sessions with the same start the old one comes first: its end or else its number of rows is lower.
     order = _by_start(both.labels, both.starts)
     return Run(groups.hashes[both.labels[order]], take_rows(rows, order), weights[order])

@@ -1,12 +1,12 @@
-"""Session windows: rows with an interval each, of which those that meet are one session.
+"""Session windows: rows with an interval each; a chain of intersecting intervals is one session.
 
-A row's interval is a column of its own, a struct of start and end: its time, and its time plus the gap. Two intervals of
-a key meet if neither begins after the other ends; that they touch is enough. A session is all rows that meet, one
-after the other, and goes from the first start to the last end. So the sessions of a key lie apart, and their rows are
-those that start within them.
+A row's interval is a column of its own, a struct of start and end: its time, and its time plus the gap. Two intervals
+of a key intersect if neither begins after the other ends; touching is enough. A session is a maximal chain of
+intersecting rows, from the first start to the last end. So the sessions of a key are disjoint, and the rows of a
+session are those that start within it.
 
-`step` gives the same rows with the interval of their session in place of their own, and keeps that up to date: rows that
-come extend and join sessions, rows that go shorten and split them. What an aggregate can do without keeping rows is in
+`step` replaces the interval of each row by that of its session, and maintains this incrementally: inserted rows extend
+and merge sessions, retracted rows shorten and split them. Aggregation without storing the rows is in
 `session_aggregate`.
 """
 
@@ -33,7 +33,7 @@ from headwater.operators.zset.runs import Matches, Probes, Run
 
 @dataclass(frozen=True)
 class SessionSpec:
-    """Which rows: their schema, the columns of the key, and the one that has each row's interval.
+    """The rows of session windows: their schema, the columns of the key, and the column of each row's interval.
 
     Intervals are structs of two times, or of two 64-bit integers, neither of which is NULL.
     """
@@ -44,37 +44,38 @@ class SessionSpec:
 
     @cached_property
     def flat(self) -> pa.Schema:
-        """Of rows with start and end as columns, after all others."""
+        """Schema of flat rows: start and end are separate columns after all others."""
         return pa.schema([*(self.schema.field(i) for i in self._others), *self._bounds])
 
     @cached_property
     def rows(self) -> pa.Schema:
-        """Of the arrangement of rows: as they are flat, then the end of their session, until which they are needed."""
+        """Schema of the arrangement of rows: flat rows, then `until`, the end of their session, until which they are
+        needed."""
         return self.flat.append(self._bounds[1].with_name("until"))
 
     @cached_property
     def rows_key(self) -> tuple[int, ...]:
-        """Where the arrangement of rows has the key."""
+        """Key columns of the arrangement of rows."""
         return tuple(self._others.index(i) for i in self.key)
 
     @property
     def rows_start(self) -> int:
-        """Where the arrangement of rows has the start, by which it is ordered; the end is next to it."""
+        """Start column of the arrangement of rows, by which it is ordered; the end is the next column."""
         return len(self._others)
 
     @cached_property
     def sessions(self) -> pa.Schema:
-        """Of the arrangement of sessions: the key, then start and end."""
+        """Schema of the arrangement of sessions: the key, then start and end."""
         return pa.schema([*(self.schema.field(i) for i in self.key), *self._bounds])
 
     @property
     def sessions_key(self) -> tuple[int, ...]:
-        """Where the arrangement of sessions has the key."""
+        """Key columns of the arrangement of sessions."""
         return tuple(range(len(self.key)))
 
     @property
     def sessions_start(self) -> int:
-        """Where the arrangement of sessions has the start, by which it is ordered; the end is next to it."""
+        """Start column of the arrangement of sessions, by which it is ordered; the end is the next column."""
         return len(self.key)
 
     @property
@@ -86,17 +87,17 @@ class SessionSpec:
         return bounds_of(self.schema.field(self.column).type)
 
     def flattened(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows with start and end as columns."""
+        """Return rows with start and end as columns."""
         others = [rows.column(i) for i in self._others]
         return pa.RecordBatch.from_arrays([*others, *rows.column(self.column).flatten()], schema=self.flat)
 
     def held(self, flat: pa.RecordBatch, until: Ints) -> pa.RecordBatch:
-        """Rows as they are arranged, by the end of their session."""
+        """Return flat rows in the schema of the arrangement, with the end of their session appended."""
         end = pa.array(until).view(self.rows.field(len(self.flat)).type)
         return pa.RecordBatch.from_arrays([*flat.columns, end], schema=self.rows)
 
     def shown(self, rows: pa.RecordBatch, starts: Ints, ends: Ints) -> pa.RecordBatch:
-        """Rows that are flat, or were arranged, with these intervals."""
+        """Return flat or arranged rows in the input schema, with these intervals."""
         columns = rows.columns[: self.rows_start]
         columns.insert(self.column, intervals(starts, ends, self.schema.field(self.column).type))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
@@ -104,7 +105,7 @@ class SessionSpec:
 
 @dataclass(frozen=True, eq=False)
 class SessionStep:
-    """What comes of a delta: the change of the output, and a run for each arrangement."""
+    """The result of a delta: the change of the output, and a run for each arrangement."""
 
     output: Delta
     rows: Run
@@ -112,32 +113,32 @@ class SessionStep:
 
 
 def by_start(start: int) -> tuple[ColumnOrder, ...]:
-    """The order within a key of an arrangement that has the start in this column."""
+    """Return the order within a key of an arrangement whose start is in this column."""
     return (ColumnOrder(start, descending=False, nulls_first=True),)
 
 
 def bounds_of(kind: pa.DataType) -> list[pa.Field]:
-    """Start and end of an interval, as columns of an arrangement."""
+    """Return start and end of an interval type as columns of an arrangement."""
     return [kind.field(0).with_name("start"), kind.field(1).with_name("end")]
 
 
 def intervals(starts: Ints, ends: Ints, kind: pa.DataType) -> pa.Array:
-    """A column of intervals."""
+    """Build a column of intervals from starts and ends."""
     fields = [kind.field(0), kind.field(1)]
     values = [pa.array(lane).view(f.type) for lane, f in zip((starts, ends), fields, strict=True)]
     return pa.StructArray.from_arrays(values, fields=fields)
 
 
 def lanes_of(rows: pa.RecordBatch, start: int) -> tuple[Ints, Ints]:
-    """The starts and ends that rows of an arrangement have."""
+    """Return the starts and ends of the rows of an arrangement."""
     return integers(rows.column(start)), integers(rows.column(start + 1))
 
 
 def times_of(column: pa.Array) -> tuple[Ints, Ints]:
-    """The starts and ends of intervals.
+    """Return the starts and ends of intervals.
 
-    Raises EvaluationError for one that ends before it starts, as a gap of a month less some days can have it, or is NULL:
-    neither has a session.
+    Raises EvaluationError if an interval is NULL or ends before it starts, as with a gap of one month less some days:
+    such a row has no session.
     """
     first, last = column.flatten()
     starts, ends = integers(first), integers(last)
@@ -150,7 +151,8 @@ def times_of(column: pa.Array) -> tuple[Ints, Ints]:
 
 
 def session_starts(groups: Indices, starts: Ints, ends: Ints) -> Mask:
-    """Where, in intervals sorted by group and start, a session begins: after all of the group before it have ended."""
+    """Return a mask of intervals, sorted by group and start, that begin a session: all earlier ones of the group have
+    ended."""
     fresh = np.ones(len(groups), dtype=np.bool_)
     same = groups[1:] == groups[:-1]
     fresh[1:] = ~same | (starts[1:] > _reached(same, ends)[:-1])
@@ -158,7 +160,7 @@ def session_starts(groups: Indices, starts: Ints, ends: Ints) -> Mask:
 
 
 def _labels(groups: KeyGroups) -> Indices:
-    """The number of the group that each row is in."""
+    """Return the group number of each row."""
     numbers = np.repeat(np.arange(len(groups)), groups.sizes)
     if groups.order is None:
         return numbers
@@ -168,14 +170,14 @@ def _labels(groups: KeyGroups) -> Indices:
 
 
 def _reached(same: Mask, ends: Ints) -> Ints:
-    """The greatest end of each group so far; `same` tells whether a row is of the group of the one before it."""
+    """Return the running maximum of ends within each group; `same` marks rows in the same group as the previous row."""
     if not (same & (ends[1:] < ends[:-1])).any():
         return ends
     count = len(ends)
     order = np.argsort(ends, kind="stable")
     ranks = np.empty(count, dtype=np.int64)
     ranks[order] = np.arange(count)
-    # The ranks of each group lie above those of the groups before it, so that one running maximum serves all.
+    # The ranks of each group are above those of the groups before it, so that one running maximum serves all groups.
     base = np.zeros(count, dtype=np.int64)
     base[1:] = np.cumsum(~same) * count
     reached: Ints = ends[order][np.maximum.accumulate(ranks + base) - base]
@@ -183,7 +185,7 @@ def _reached(same: Mask, ends: Ints) -> Ints:
 
 
 def sessions_of(rows: pa.RecordBatch, key: Sequence[int], column: int) -> pa.Array:
-    """The interval of the session that each row belongs to, if these rows are all there are."""
+    """Return the interval of the session of each row, computed from these rows alone."""
     count = rows.num_rows
     if not count:
         return rows.column(column)
@@ -201,7 +203,8 @@ def sessions_of(rows: pa.RecordBatch, key: Sequence[int], column: int) -> pa.Arr
 def step(spec: SessionSpec, rows: Sequence[Run], sessions: Sequence[Run], delta: Delta) -> SessionStep:
     """Apply a delta, given the runs of the two arrangements. The change of the output is not consolidated.
 
-    It costs what the sessions hold whose extent changes; of a session that stays as it is, only the rows of the delta.
+    The cost is proportional to the rows of the sessions whose interval changes; of other sessions, only to the rows of
+    the delta.
     """
     times_of(delta.rows.column(spec.column))
     flat = Delta(spec.flattened(delta.rows), delta.weights)
@@ -214,7 +217,7 @@ def step(spec: SessionSpec, rows: Sequence[Run], sessions: Sequence[Run], delta:
 
 
 class _Stepping:
-    """One step over rows that change; `labels` tell their keys apart."""
+    """One step over a change; `labels` are the numbers of the rows' keys."""
 
     def __init__(self, spec: SessionSpec, rows: Sequence[Run], sessions: Sequence[Run], change: Run) -> None:
         self._spec = spec
@@ -265,7 +268,7 @@ class _Stepping:
         )
 
     def _old_sessions(self) -> _Old:
-        """The sessions that rows of the change are in, or meet."""
+        """Return the sessions that contain or intersect rows of the change."""
         spec, at, change = self._spec, self._spec.sessions_start, self._change
         keys = take_rows(self._keys, self._labels)
         key, hashes = spec.sessions_key, change.hashes
@@ -274,7 +277,7 @@ class _Stepping:
         until = lanes_of(around.rows, at)[1]
         held = np.flatnonzero(until >= self._starts[around.probe])
         owned = around.probe[held]
-        # A change is quiet if what the session covers stays as it is.
+        # A change is quiet if it leaves the interval of its session unchanged.
         quiet = np.zeros(len(change), dtype=np.bool_)
         quiet[owned] = (self._ends[owned] <= until[held]) | (change.weights[owned] < 0)
         gone = np.flatnonzero(change.weights < 0)
@@ -309,10 +312,10 @@ class _Stepping:
         return _Old(rows, labels[new], *lanes_of(rows, at), owners, touched)
 
     def _covered(self, gone: Indices, until: Ints) -> Mask:
-        """Which rows that go leave nothing behind that is no row's: the rows just before and after them go on as long.
+        """Return a mask of the retracted rows whose interval is covered by the rows just before and after them.
 
-        True only where it is certain. Where all gaps are equal it is always found, but for the ends of a session. `until`
-        has the ends of the sessions that rows of the change are in.
+        False positives do not occur. If all gaps are equal, every covered row is detected, except at the ends of a
+        session. `until` has the ends of the sessions that contain rows of the change.
         """
         spec, at = self._spec, self._spec.rows_start
         if not len(gone):
@@ -333,7 +336,7 @@ class _Stepping:
         return covered
 
     def _read(self, old: _Old, changed: Indices) -> Matches:
-        """The rows of old sessions."""
+        """Read the rows of old sessions."""
         spec = self._spec
         keys, hashes = take_rows(self._keys, old.labels[changed]), self._hashes[old.labels[changed]]
         low, high = old.starts[changed], old.ends[changed]
@@ -341,7 +344,7 @@ class _Stepping:
         return ranges.between(self._rows, spec.rows_start, probes, low, high, schema=spec.rows)
 
     def _after(self, before: Matches, labels: Indices, moving: Indices) -> tuple[Delta, Indices]:
-        """What becomes of rows, given those that change: by key and start, and the labels of their keys."""
+        """Apply the changed rows to the old ones; return the new rows by key and start, and the labels of their keys."""
         spec, change = self._spec, self._change
         own = before.rows.select(range(len(spec.flat)))
         rows = concat_rows([own, take_rows(change.rows, moving)], spec.flat)
@@ -360,13 +363,13 @@ class _Stepping:
 
 @dataclass(frozen=True, eq=False)
 class _Old:
-    """Sessions of before, by key and start, each once."""
+    """Distinct sessions before the step, by key and start."""
 
     rows: pa.RecordBatch
     labels: Indices
     starts: Ints
     ends: Ints
     owners: Indices
-    """The session that each row of the change starts in; -1 if it starts in none."""
+    """Index of the session in which each row of the change starts; -1 if there is none."""
     touched: Mask
-    """Which sessions may change their extent; and at the end, for rows without a session, False."""
+    """Mask of the sessions whose interval may change; the extra last element, for rows without a session, is False."""

@@ -1,14 +1,14 @@
-"""Aggregates over sliding frames: for every row, over the rows of its key whose time is not too far from its own.
+"""Aggregates over sliding frames: for every row, over the rows of its key whose time is close enough to its own.
 
 The frame of a row at time t is [t + low, t + high], both ends included; the time is any column of integers, dates or
-timestamps, in units of its type. Rows without a time are each other's frame. What is put out are the rows of the input,
-with the value of each function over the row's frame behind them, as the columns of Spark's aggregation buffer
-(`functions`).
+timestamps, in units of its type. Rows without a time form one frame. The output is the rows of the input, followed by
+the value of each function over the row's frame, as the columns of Spark's aggregation buffer (see
+`aggregate_functions`).
 
-A change at t alters the frames of the rows within [t - following, t + preceding], which are made of those within
-[t - following - preceding, t + preceding + following]: no others are read, however long the history of a key is. State
-are runs ordered by time within a key (`ordered`, `ranges`). What a function makes of a frame is in `frames`; for one
-that has no form there, whoever calls gives a function of all rows instead.
+A change at t alters the frames of the rows within [t - following, t + preceding], which consist of the rows within [t -
+following - preceding, t + preceding + following]: no other rows are read, however long the history of a key is. State
+consists of runs ordered by time within a key (`ordered_runs`, `ranges`). Functions over frames are in `window_frames`;
+for any other function the caller passes a function over all rows instead.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class SlidingFunction:
 
 @dataclass(frozen=True)
 class SlideSpec:
-    """Rows by key and time, and how far frames reach: `preceding` and `following` are not below zero.
+    """Rows by key and time, and how far frames reach: `preceding` and `following` are not negative.
 
-    Without functions, the values are computed by what is given to `step`.
+    Without functions, the values are computed by the `evaluate` argument of `step`.
     """
 
     schema: pa.Schema
@@ -70,19 +70,19 @@ class SlideSpec:
 
     @property
     def order(self) -> tuple[ColumnOrder, ...]:
-        """The order in which the rows of a key are kept."""
+        """Order in which the rows of a key are stored."""
         return (ColumnOrder(self.time, descending=False, nulls_first=True),)
 
 
 def step(
     spec: SlideSpec, runs: Sequence[Run], delta: Delta, output: pa.Schema, evaluate: Evaluate | None = None
 ) -> tuple[Delta, Run]:
-    """What a delta changes in the output, consolidated, and the run that it adds to the state.
+    """Return the consolidated change that a delta makes to the output, and the run that it adds to the state.
 
-    `evaluate` stands in for functions: it is given stretches of the histories of keys, a row of weight n n times, and
+    `evaluate` replaces the functions: it receives stretches of the histories of keys, a row of weight n n times, and
     returns rows of the output, each of which must depend on the rows of its frame alone, not on their order. It is
-    called once for what was there and once for what becomes of it, and not at all for no rows. Rows whose weights do not
-    add up to more than 0 are not there.
+    called once for the old rows and once for the new ones, and not at all without rows. Rows whose net weight is not
+    positive are absent.
     """
     run = arrange_ordered(delta, spec.key, spec.order)
     if not len(run):
@@ -91,36 +91,36 @@ def step(
     if evaluate is None:
         return _changes(spec, around, output), run
     old, new = (_evaluated(around.rows, times, evaluate, output) for times in (around.before, around.after))
-    # rows beyond reach of the changes, whose frames are not whole here, are the same before and after
+    # Rows out of reach of the changes, whose frames are incomplete here, are the same before and after and cancel.
     return consolidate(concat([old.negated(), new], output)), run
 
 
 @dataclass(frozen=True, eq=False)
 class _Stretches:
-    """Parts of the histories of keys that changes alter, and that have no row in common."""
+    """Disjoint parts of the histories of keys that changes affect."""
 
     keys: pa.RecordBatch
-    """The key of each."""
+    """Key of each stretch."""
     hashes: Hashes
     of: Indices
-    """The stretch of each change."""
+    """Index of the stretch of each change."""
     first: Ints
     last: Ints
-    """The times of the first and the last change in it."""
+    """Times of the first and the last change in each stretch."""
     bare: Bools
-    """Whether it is the rows of its key that have no time."""
+    """Mask of the stretches that consist of the rows of a key without a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Around:
-    """The rows that a step looks at, each once, by stretch and time, with their weights before and after it."""
+    """The distinct rows that a step reads, by stretch and time, with their weights before and after the step."""
 
     rows: pa.RecordBatch
     line: Timeline
     before: Weights
     after: Weights
     altered: Bools
-    """Whether the frame of a row may have changed, or the row itself."""
+    """Mask of the rows that may have changed, or whose frame may have changed."""
 
 
 def _stretches(spec: SlideSpec, run: Run) -> _Stretches:
@@ -128,9 +128,7 @@ def _stretches(spec: SlideSpec, run: Run) -> _Stretches:
     times, absent = _times(run.rows, spec.time)
     times, absent = times[order], absent[order]
     apart = min(2 * (spec.preceding + spec.following), 2**64 - 1)
-    gaps = times[1:].view(np.uint64) - times[:-1].view(
-        np.uint64
-    )  # of a key they ascend, so it is the difference
+    gaps = times[1:].view(np.uint64) - times[:-1].view(np.uint64)  # times of a key ascend
     fresh[1:] |= (absent[1:] != absent[:-1]) | (~absent[1:] & (gaps > np.uint64(apart)))
     starts = np.flatnonzero(fresh)
     of = np.empty(len(run), dtype=np.int64)
@@ -142,7 +140,7 @@ def _stretches(spec: SlideSpec, run: Run) -> _Stretches:
 
 
 def _by_key(spec: SlideSpec, run: Run) -> tuple[Indices, Mask]:
-    """An order of a run in which each key's rows are together, by time; and where in it a key begins."""
+    """Return an order of a run in which each key's rows are adjacent, by time, and a mask of where in it a key begins."""
     count = len(run)
     fresh = np.ones(count, dtype=np.bool_)
     fresh[1:] = run.hashes[1:] != run.hashes[:-1]
@@ -190,7 +188,7 @@ def _around(spec: SlideSpec, runs: Sequence[Run], run: Run, stretches: _Stretche
 
 
 def _without_time(spec: SlideSpec, runs: Sequence[Run], hashes: Hashes) -> Spans:
-    """Where the rows are that have no time: before all others of their key."""
+    """Locate the rows without a time, which precede all others of their key."""
     found = spans(runs, spec.time, hashes, None, None)
     firsts = [locate(run, hashes)[0] for run in found.runs]
     starts = np.array(firsts, dtype=np.int64).reshape(found.starts.shape)
@@ -198,7 +196,7 @@ def _without_time(spec: SlideSpec, runs: Sequence[Run], hashes: Hashes) -> Spans
 
 
 def _times(rows: pa.RecordBatch, column: int) -> tuple[Ints, Bools]:
-    """The times of rows, 0 where there is none, and where that is so."""
+    """Return the times of rows, 0 where there is none, and a mask of the rows without a time."""
     lane = rows.column(column)
     words = words_of(lane)
     if words is None or len(words) != 1:
@@ -212,7 +210,7 @@ def _times(rows: pa.RecordBatch, column: int) -> tuple[Ints, Bools]:
 def near(
     rows: pa.RecordBatch, wanted: pa.RecordBatch, key: Key, time: int, preceding: int, following: int
 ) -> Mask:
-    """Which rows are in the frame [t - preceding, t + following] of one of the wanted rows, or are one of them."""
+    """Return a mask of rows in the frame [t - preceding, t + following] of a wanted row, or equal to one in key and time."""
     if not rows.num_rows:
         return np.zeros(0, dtype=np.bool_)
     every = [pa.concat_arrays([rows.column(i), wanted.column(i)]) for i in (*key, time)]
@@ -248,7 +246,10 @@ def _changes(spec: SlideSpec, around: _Around, output: pa.Schema) -> Delta:
     _check_reach(spec, around.line.times[at[after > 0]])
     frames = {(f.low, f.high): bounds(around.line, at, f.low, f.high) for f in spec.framed}
     old, new = (_values(spec, around, weights, at, frames) for weights in (around.before, around.after))
-    mine, theirs = np.cumsum(before > 0) - 1, np.cumsum(after > 0) - 1  # where in them a row's values are
+    mine, theirs = (
+        np.cumsum(before > 0) - 1,
+        np.cumsum(after > 0) - 1,
+    )  # indices of a row's values in `old` and `new`
     both = np.flatnonzero((before > 0) & (after > 0))
     alike = np.ones(len(both), dtype=np.bool_)
     for one, other in zip(old, new, strict=True):
@@ -276,7 +277,7 @@ def _values(
     at: Indices,
     frames: Mapping[tuple[int, int], Frames],
 ) -> list[pa.Array]:
-    """The buffers of all functions, for those of the rows at some places that are there."""
+    """Return the buffers of all functions, for the present rows among those at some indices."""
     there = np.flatnonzero(weights[at])
 
     def overflow(function: AggregateFunction, fits: Bools) -> None:
@@ -307,7 +308,7 @@ def _overflow(
 
 
 def _check_reach(spec: SlideSpec, times: Ints) -> None:
-    """Where a frame is counted in numbers, its ends must be numbers of that type, as Spark has it."""
+    """Check that frame bounds over an integer column fit its type; raise ArithmeticOverflowError otherwise, as Spark does."""
     kind = spec.schema.field(spec.time).type
     if not pa.types.is_integer(kind) or not len(times):
         return

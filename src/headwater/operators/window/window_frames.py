@@ -1,10 +1,10 @@
-"""Functions over frames of sorted rows: where each frame begins and ends, and what count, sum, avg, min and max are in it.
+"""Functions over frames of sorted rows: the bounds of each frame, and count, sum, avg, min and max over it.
 
-A value over a frame depends on the rows of the frame alone, to the last bit, whatever lies around it. Sums are
-differences of running sums, which are exact: those of floats too, each of which is split into integers of 32 bits that
-stand at fixed powers of two, and put together again when the sum is known. A minimum is the lesser of two overlapping
-stretches whose lengths are powers of two, for which the minima of all such stretches are found one length after the
-other. So the cost follows the number of rows, not what their frames have in common.
+A value over a frame depends on the rows of the frame alone, to the last bit, whatever rows surround it. Sums are
+differences of running sums, which are exact, for floats too: each float is split into 32-bit integers at fixed powers
+of two, and the integers are recombined after summing. A minimum is the lesser of the minima of two overlapping ranges
+whose lengths are powers of two; the minima of all such ranges are computed one length after the other (a sparse table).
+So the cost is proportional to the number of rows, not to the overlap of their frames.
 """
 
 from __future__ import annotations
@@ -27,34 +27,37 @@ from headwater.operators.zset.exact_sums import Bools, Floats, Ints, Words
 _LIMITS = np.iinfo(np.int64)
 _MASK = (1 << 32) - 1
 _SPAN_MAX = 2.0**62
-"""Times of all stretches laid end to end, as numbers, must stay below it."""
+"""Upper bound of the total length of all concatenated stretches, as a number, for the combined stretch and time code."""
 
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """Half-open ranges of places in sorted rows."""
+    """Half-open index ranges in sorted rows."""
 
     starts: Indices
     ends: Indices
 
     def at(self, places: Indices) -> Frames:
-        """Some of them."""
+        """Return the frames at these indices."""
         return Frames(self.starts[places], self.ends[places])
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Rows sorted by stretch and time. Stretches are numbered upwards; the times of one that is `bare` mean nothing, and
-    each of its rows has all of them for a frame."""
+    """Rows sorted by stretch and time.
+
+    Stretches are numbered upwards. The times of a `bare` stretch are undefined, and the frame of each of its rows is
+    the whole stretch.
+    """
 
     stretches: Indices
     times: Ints
     bare: Bools
-    """By row."""
+    """Mask of the rows that belong to a bare stretch."""
 
 
 def shifted(values: Ints, by: int) -> Ints:
-    """The values, each with a number added, which stay at the ends of their type where they would go beyond."""
+    """Add a number to values, saturating at the limits of their type."""
     by = max(min(by, _LIMITS.max), _LIMITS.min)
     if by >= 0:
         return np.where(values > _LIMITS.max - by, _LIMITS.max, values + by)
@@ -62,7 +65,7 @@ def shifted(values: Ints, by: int) -> Ints:
 
 
 def bounds(line: Timeline, at: Indices, low: int, high: int) -> Frames:
-    """The frames [time + low, time + high] of the rows at some places."""
+    """Return the frames [time + low, time + high] of the rows at some indices."""
     count = len(line.times)
     firsts = np.flatnonzero(np.concatenate(([True], line.stretches[1:] != line.stretches[:-1])))
     sizes = np.diff(firsts, append=count)
@@ -72,7 +75,7 @@ def bounds(line: Timeline, at: Indices, low: int, high: int) -> Frames:
     begin, end = shifted(line.times[at], low), shifted(line.times[at], high)
     widths = highest.astype(np.float64) - lowest.astype(np.float64)
     if float(np.sum(widths + 2)) < _SPAN_MAX:
-        # one number for stretch and time: the stretches laid end to end
+        # One number encodes stretch and time: the stretches are concatenated.
         spans = highest - lowest + 2
         base = np.cumsum(spans) - spans - lowest
         codes = line.times + base[number]
@@ -93,7 +96,7 @@ def bounds(line: Timeline, at: Indices, low: int, high: int) -> Frames:
 
 
 class Weighted:
-    """Rows that are sorted, as often as their weights say: n times, or not at all where that is 0."""
+    """Sorted rows, each repeated as often as its weight, or absent where it is 0."""
 
     def __init__(self, rows: pa.RecordBatch, weights: Weights) -> None:
         self._rows = rows
@@ -107,7 +110,8 @@ class Weighted:
         frames: Frames,
         overflow: Callable[[AggregateFunction, Bools], None],
     ) -> list[pa.Array]:
-        """The buffer columns of a function over each frame; `overflow` is called with those whose sum fits its type."""
+        """Return the buffer columns of a function over each frame; `overflow` receives a mask of the sums that fit
+        their type."""
         taken = self._taken(function)
         if function.kind in ("min", "max"):
             column = self._rows.column(function.args[0])
@@ -132,7 +136,7 @@ class Weighted:
         return [numpy_columns.array(total, pa.float64(), count != 0)]
 
     def _taken(self, function: AggregateFunction) -> Weights:
-        """How often each row takes part."""
+        """Return the weight of each row for a function: 0 where an argument is NULL or the filter does not hold."""
         weights = self._weights
         for arg in function.args:
             if (absent := null_mask(self._rows.column(arg))) is not None:
@@ -143,7 +147,7 @@ class Weighted:
 
 
 def _difference(lane: Ints, frames: Frames) -> Ints:
-    """The sum of a lane over each frame; where running sums wrap around, their difference does so too."""
+    """Return the sum over each frame; where running sums wrap around, their difference is still correct."""
     running = np.zeros(len(lane) + 1, dtype=np.int64)
     np.cumsum(lane, out=running[1:])
     found: Ints = running[frames.ends] - running[frames.starts]
@@ -151,7 +155,7 @@ def _difference(lane: Ints, frames: Frames) -> Ints:
 
 
 def _limbs(column: pa.Array) -> list[Ints]:
-    """Integers or decimals in parts of 32 bits, the lowest first; the last has the sign."""
+    """Split integers or decimals into 32-bit limbs, lowest first; the last limb is signed."""
     if not pa.types.is_decimal(column.type):
         values = numpy_columns.integers(column)
         return [values & _MASK, values >> 32]
@@ -164,7 +168,7 @@ def _limbs(column: pa.Array) -> list[Ints]:
 
 
 def _float_sums(values: Floats, weights: Weights, frames: Frames) -> Floats:
-    """The sums of floats; NaN and infinities win as they do in addition."""
+    """Return the sums of floats; NaN and infinities propagate as in floating-point addition."""
     finite = np.isfinite(values)
     usual = finite.all()
     total = _finite_sums(values if usual else np.where(finite, values, 0.0), weights, frames)
@@ -203,7 +207,7 @@ def _finite_sums(values: Floats, weights: Weights, frames: Frames) -> Floats:
             elif above == cell - first:
                 lane = part
         found.append(_difference(lane, frames))
-    # a spare limb: it holds nothing but the sign
+    # A spare limb, which has only the sign.
     found = exact_sums.carry([*found, np.zeros_like(frames.starts)])
     negative = found[-1] < 0
     found = exact_sums.carry([np.where(negative, -lane, lane) for lane in found])
@@ -215,7 +219,7 @@ def _finite_sums(values: Floats, weights: Weights, frames: Frames) -> Floats:
 
 
 def _extremes(column: pa.Array, taken: Bools, frames: Frames, *, greatest: bool) -> pa.Array:
-    """The least, or greatest, value of each frame; NULL where there is none."""
+    """Return the least, or greatest, value of each frame; NULL where there is none."""
     words = _words(column)
     order = np.argsort(words[0], kind="stable") if len(words) == 1 else np.lexsort(words[::-1])
     count = len(order)
@@ -232,7 +236,7 @@ def _extremes(column: pa.Array, taken: Bools, frames: Frames, *, greatest: bool)
 
 
 def _words(column: pa.Array) -> list[Words]:
-    """Words that compare as the values do; for floats -0.0 is below 0.0, so that one value is the extreme."""
+    """Return words that compare as the values do; for floats -0.0 is below 0.0, so that the extreme is unique."""
     if pa.types.is_floating(column.type):
         bits = doubles_of(column, exact=True).view(np.uint64)
         sign = np.uint64(1 << 63)
@@ -241,7 +245,7 @@ def _words(column: pa.Array) -> list[Words]:
 
 
 def _lowest(ranks: Ints, frames: Frames, nothing: int) -> Ints:
-    """The lowest rank of each frame."""
+    """Return the lowest rank of each frame."""
     lengths = frames.ends - frames.starts
     found = np.full(len(lengths), nothing, dtype=np.int64)
     levels = np.frexp(np.maximum(lengths, 1).astype(np.float64))[1] - 1
