@@ -1,10 +1,10 @@
-"""The operator graph of a view: what its SELECT means, as the few kinds of operator that can be kept incrementally.
+"""The operator graph of a view: its SELECT as a tree of operators that can be maintained incrementally.
 
-A view is a tree of nodes over sources (topics and other views). *Linear* nodes (`Map`, `Union`) act on each row of a
-change alone. `AggregateNode`, `Join`, `Rank` and `Regroup` keep arrangements of their inputs. Expressions are Spark's own
-and opaque here: they have a text for people, a type, and a handle that only the runtime understands.
+A view is a tree of nodes over sources (topics and other views). *Linear* nodes (`Map`, `Union`) process each row of a
+change independently. `AggregateNode`, `Join`, `Rank` and `Regroup` keep arrangements of their inputs. Expressions are
+Spark's own and opaque here: they have a human-readable text, a type, and a handle that only the runtime interprets.
 
-Nodes are values: they know no state and no Spark, and can be printed (`describe`) and compared by shape.
+Nodes are values: they have no state and no reference to Spark, and can be printed (`graph_text`) and compared by shape.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Expression:
     text: str
     type: pa.DataType
     column: int | None
-    """The input column that it is, where it is nothing more than one."""
+    """Index of the input column, if the expression is a plain column reference."""
     handle: Any = field(compare=False, repr=False)
 
 
@@ -41,21 +41,21 @@ class Filter:
 
 @dataclass(frozen=True)
 class Project:
-    """A row of expressions for each row."""
+    """Maps each row to one row of expressions."""
 
     expressions: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
 class Expand:
-    """Several rows of expressions for each row: grouping sets, hopping windows."""
+    """Maps each row to several rows of expressions: grouping sets, hopping windows."""
 
     projections: tuple[tuple[Expression, ...], ...]
 
 
 @dataclass(frozen=True)
 class Generate:
-    """The input's columns that are kept, then those of a generator, a row per element."""
+    """Maps each row to a row per element of a generator: the kept input columns, then those of the generator."""
 
     text: str
     kind: Literal["explode", "posexplode", "inline"]
@@ -66,7 +66,7 @@ class Generate:
 
 @dataclass(frozen=True)
 class Replicate:
-    """As many copies of a row as a column says: EXCEPT ALL, INTERSECT ALL."""
+    """Repeats each row as often as a count column says: EXCEPT ALL, INTERSECT ALL."""
 
     count: Expression
     keep: tuple[Expression, ...]
@@ -74,14 +74,14 @@ class Replicate:
 
 @dataclass(frozen=True)
 class UdfCall:
-    """The input's columns, then one more: what a user's function makes of its arguments."""
+    """Appends the result of a user-defined function to the input's columns."""
 
     name: str
     signature: str
     text: str
     args: tuple[Expression, ...]
     place: int
-    """The column that it adds."""
+    """Index of the appended column."""
     type: pa.DataType
     handle: Any = field(compare=False, repr=False)
 
@@ -100,21 +100,21 @@ class OrderKey:
 
 @dataclass(frozen=True)
 class MergeableFunction:
-    """A mergeable aggregate function, by the columns of the input that it reads."""
+    """A mergeable aggregate function, with the input columns that it reads."""
 
     kind: str
     text: str
     args: tuple[int, ...]
     filter: int | None
     ordered: bool
-    """Whether it needs its group's values in order (min and max under retraction), not only a running value."""
+    """Whether the function needs its group's values in order (min and max under retraction), not only a running value."""
     sketch: Any = field(default=None, repr=False)
-    """What it keeps instead of the values, if it is of the kind `sketch`; told by its text."""
+    """The sketch that replaces the values, for functions of kind `sketch`; identified by `text`."""
 
 
 @dataclass(frozen=True)
 class CustomFunction:
-    """A user's aggregate function, by the columns of the input that it reads."""
+    """A user-defined aggregate function, with the input columns that it reads."""
 
     name: str
     signature: str
@@ -125,7 +125,7 @@ class CustomFunction:
 
 @dataclass(frozen=True)
 class SourceNode:
-    """A topic, or another view, by the columns that are read of it."""
+    """A topic or another view, with the columns that are read from it."""
 
     name: str
     columns: tuple[int, ...]
@@ -133,12 +133,12 @@ class SourceNode:
     append_only: bool
     inputs: tuple[Node, ...] = ()
     hidden: tuple[str, ...] = field(default=(), repr=False)
-    """Those that come after the columns: of a topic's records, by name."""
+    """Names of the metadata columns of a topic's records, which follow the other columns."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Rows that stand in the SQL itself: there from the first tick, never changing."""
+    """Literal rows of the SQL text: present from the first tick and never changed."""
 
     rows: pa.RecordBatch = field(compare=False)
     schema: pa.Schema
@@ -148,7 +148,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Map:
-    """Linear steps, one after the other, on each row of a change alone."""
+    """Linear steps applied in sequence to each row of a change independently."""
 
     input: Node
     steps: tuple[Step, ...]
@@ -156,12 +156,12 @@ class Map:
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it reads."""
+        """Input nodes."""
         return (self.input,)
 
     @property
     def append_only(self) -> bool:
-        """Whether it never retracts."""
+        """Whether the output is never retracted."""
         return self.input.append_only
 
 
@@ -174,14 +174,14 @@ class Union:
 
     @property
     def append_only(self) -> bool:
-        """Whether it never retracts."""
+        """Whether the output is never retracted."""
         return all(i.append_only for i in self.inputs)
 
 
 @dataclass(frozen=True)
 class AggregateNode:
-    """A row per group: `keys` columns, then each function's buffer, from which Spark computes the result, then the
-    values of users' functions."""
+    """One row per group: `keys` columns, then each function's buffer, from which Spark computes the result, then the
+    values of user-defined functions."""
 
     input: Node
     keys: int
@@ -192,26 +192,26 @@ class AggregateNode:
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it reads."""
+        """Input nodes."""
         return (self.input,)
 
 
 @dataclass(frozen=True)
 class MatchRange:
-    """Where the matches of a join are: the left row's point lies in the right row's range, to which both ends belong."""
+    """The range condition of a join: the left row's point lies in the right row's range, both ends included."""
 
     point: int
     low: int
     high: int
     width: int | None
-    """The greatest distance of the two ends; None if the ranges of one key do not overlap."""
+    """Maximum distance of the two ends; None if the ranges of one key do not overlap."""
     ends: tuple[int, ...] = ()
-    """The columns of the right side that tell where a range ends, if the condition asks nothing else of them."""
+    """Columns of the right side that determine only the end of a range, if nothing else in the condition reads them."""
 
 
 @dataclass(frozen=True)
 class Join:
-    """Two inputs on equal keys, with the rest of the condition over the pair."""
+    """Joins two inputs on equal keys; the rest of the condition is evaluated over the pair."""
 
     left: Node
     right: Node
@@ -221,18 +221,18 @@ class Join:
     condition: Expression | None
     schema: pa.Schema
     at_most_one: bool = False
-    """Whether the right side must have at most one row, or the query fails: a scalar subquery."""
+    """Whether the query fails if the right side has more than one row: a scalar subquery."""
     range: MatchRange | None = field(default=None, repr=False)
-    """What the condition implies of pairs, by columns that it was computed in; it tells where to look, and nothing else."""
+    """A range condition that pairs must satisfy, implied by `condition`; only an access path, `condition` still decides."""
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it reads."""
+        """Input nodes."""
         return (self.left, self.right)
 
     @property
     def append_only(self) -> bool:
-        """Whether it never retracts."""
+        """Whether the output is never retracted."""
         return self.kind in ("inner", "semi") and self.left.append_only and self.right.append_only
 
 
@@ -252,13 +252,13 @@ class Rank:
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it reads."""
+        """Input nodes."""
         return (self.input,)
 
 
 @dataclass(frozen=True)
 class Regroup:
-    """Any function of a whole group, computed again by Spark for the groups that a change touches."""
+    """Any function of a whole group, recomputed by Spark for the groups that a change touches."""
 
     input: Node
     key: tuple[int, ...]
@@ -266,18 +266,18 @@ class Regroup:
     evaluate: Any = field(compare=False, repr=False)
     schema: pa.Schema
     whole: bool = False
-    """Whether there is one group that is there even when it is empty: an aggregate without GROUP BY."""
+    """Whether there is a single group that exists even when it is empty: an aggregate without GROUP BY."""
     append_only: bool = False
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it reads."""
+        """Input nodes."""
         return (self.input,)
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Rows are shown once the least watermark of some topics has reached their time and the slack."""
+    """Delays rows until the minimum watermark of some topics has reached their time plus the slack."""
 
     topics: tuple[str, ...]
     slack_us: int
@@ -285,14 +285,14 @@ class Waits:
 
 @dataclass(frozen=True)
 class RowPattern:
-    """What a Regroup finds in its groups: matches of a row pattern. Expressions are over inputs that `spec` tells."""
+    """The row pattern that a Regroup matches in its groups. `spec` defines the inputs of the expressions."""
 
     spec: MatchSpec = field(compare=False, repr=False)
     expressions: tuple[Expression, ...]
     text: str
-    """The clause, as it was written."""
+    """The clause as written in the SQL."""
     waits: Waits | None = None
-    """If matches that ran out of time are shown beside others, which are shown at once: when."""
+    """Delay of timed-out matches, if these are output along with other matches, which are output at once."""
 
 
 @dataclass(frozen=True)
@@ -306,15 +306,18 @@ class FrameFunction:
 
 @dataclass(frozen=True)
 class Slide:
-    """Every row, with functions over the rows of its key that are near it in time behind it: their buffers, from which
-    Spark computes the results, or, without functions that have one, the results that Spark computes from the rows."""
+    """Every row, with functions over the rows of its key within a time range around it.
+
+    The functions' values follow the row's columns: buffers from which Spark computes the results or, if functions have
+    no buffers, the results that Spark computes from the rows.
+    """
 
     input: Node
     key: tuple[int, ...]
     time: int
     preceding: int
     following: int
-    """How far frames reach back and ahead, in units of the time's type."""
+    """How far frames reach back (`preceding`) and ahead (`following`), in units of the time's type."""
     text: str
     framed: tuple[FrameFunction, ...]
     schema: pa.Schema
@@ -323,13 +326,13 @@ class Slide:
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it reads."""
+        """Input nodes."""
         return (self.input,)
 
 
 @dataclass(frozen=True)
 class Sessions:
-    """Every row, with the interval of its session in place of its own, which is a struct of start and end."""
+    """Every row, with its own interval, a struct of start and end, replaced by that of its session."""
 
     input: Node
     key: tuple[int, ...]
@@ -339,14 +342,16 @@ class Sessions:
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it reads."""
+        """Input nodes."""
         return (self.input,)
 
 
 @dataclass(frozen=True)
 class SessionAggregate:
-    """A row per group, as `AggregateNode` has it, one of whose `keys` columns is that of `Sessions`; over rows that are never
-    taken back, and so need not be kept."""
+    """One row per group, as in `AggregateNode`, where one of the `keys` columns is the session interval of `Sessions`.
+
+    The input is append-only, so that its rows need not be stored.
+    """
 
     input: Node
     keys: int
@@ -357,33 +362,36 @@ class SessionAggregate:
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it reads."""
+        """Input nodes."""
         return (self.input,)
 
 
 @dataclass(frozen=True)
 class VersionsNode:
-    """Records of a table, each with when the next one of its key begins behind it: a column of the time's type, NULL for
-    the last. Tombstones end others and are none themselves."""
+    """Records of a table, each followed by the begin of the next record of its key.
+
+    That column has the type of the record's time, and is NULL for the last record. Tombstones end other records and are
+    not output.
+    """
 
     input: Node
     key: tuple[int, ...]
     begin: int
     offset: int
     op: int
-    """The columns that say when a record begins, where it is in the log, and whether it is a tombstone."""
+    """Columns of the begin of a record (`begin`), its log offset (`offset`), and its operation (`op`: upsert or tombstone)."""
     schema: pa.Schema
     append_only: bool = False
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it reads."""
+        """Input nodes."""
         return (self.input,)
 
 
 @dataclass(frozen=True)
 class FoldNode:
-    """A row per key: the state that a user's step has made of the key's rows, in the order in which they came."""
+    """One row per key: the state computed by a user-defined step from the key's rows, in the order of their arrival."""
 
     input: Node
     key: tuple[int, ...]
@@ -395,14 +403,17 @@ class FoldNode:
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it reads."""
+        """Input nodes."""
         return (self.input,)
 
 
 @dataclass(frozen=True)
 class Meet:
-    """Pairs of a stored query and a document that meets it: what is told of the query, then columns of the document, as
-    `handle` puts them. Queries are records of their topic, documents the rows that stand in theirs."""
+    """Pairs of a stored query and a document that matches it (percolator).
+
+    A pair has the columns of the query, then columns of the document, in the order defined by `handle`. Queries are the
+    records of their topic, documents the current rows of theirs.
+    """
 
     documents: Node
     queries: Node
@@ -410,33 +421,35 @@ class Meet:
     schema: pa.Schema
     handle: Any = field(compare=False, repr=False)
     backfill: bool = True
-    """Whether documents are kept, for queries that come later and are asked of them too."""
+    """Whether documents are stored, so that later queries are matched against them too."""
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it reads: the queries first, so that one that cannot be read is found before documents are matched."""
+        """Input nodes: the queries first, so that an unreadable query is detected before documents are matched."""
         return (self.queries, self.documents)
 
     @property
     def append_only(self) -> bool:
-        """Whether it never retracts: what a document meets at its own place it meets for good."""
+        """Whether the output is never retracted: a match of a document at its own log position is permanent."""
         return self.documents.append_only
 
 
 @dataclass(frozen=True)
 class Close:
-    """The rows that are final: those whose time, in the last column but one of the input, the watermarks have reached;
-    the last column is the number of the domain whose watermarks these are. Neither is shown."""
+    """The rows that are final: those whose time has been reached by the watermarks of their domain.
+
+    The last column but one of the input is the time, the last one the number of the domain. Neither is output.
+    """
 
     input: Node
     domains: tuple[tuple[str, ...], ...]
-    """Topics, by the number of their domain."""
+    """Topics of each domain, by domain number."""
     schema: pa.Schema
     append_only: bool = False
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it reads."""
+        """Input nodes."""
         return (self.input,)
 
 
@@ -460,12 +473,12 @@ Node = (
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Every node below and including this one, inputs first: the order in which a change passes them."""
+    """Yield all nodes of a graph, inputs first: the order in which a change passes through them."""
     for child in node.inputs:
         yield from walk(child)
     yield node
 
 
 def sources(node: Node) -> Sequence[SourceNode]:
-    """The sources that a graph reads, one per mention."""
+    """Return the sources that a graph reads, one per mention."""
     return [n for n in walk(node) if isinstance(n, SourceNode)]

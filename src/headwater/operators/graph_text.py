@@ -1,11 +1,12 @@
-"""The stored text of an operator graph: what the fingerprint of a plan is made of.
+"""The stored text of an operator graph, from which the fingerprint of a plan is computed.
 
-A fingerprint is part of manifests, bases and the names of arrangements. State of another fingerprint is state of another view: it is
-rebuilt, and a view whose history was removed stops. So the text of a graph must stay the same for ever, whatever its classes, their
-fields and their modules are called: the tables below say under which names they are stored. A class or a field that is renamed keeps
-its stored name here; a new field is written only where it differs from its default.
+A fingerprint is part of manifests, bases and the names of arrangements. State with another fingerprint belongs to
+another view: it is rebuilt, and a view whose history was removed stops. So the text of a graph must stay the same for
+ever, whatever the names of its classes, their fields and their modules: the tables below define the names under which
+these are stored. A renamed class or field keeps its stored name here; a new field is written only where it differs from
+its default.
 
-The form is that of `repr` of the dataclasses of the first release, with schemas and types as pyarrow 25 prints them.
+The form is that of `repr` of the dataclasses of the first release, with schemas and types as printed by pyarrow 25.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ import pyarrow as pa
 from headwater.operators import graph as g
 
 _SHOWN_BYTES = 100
-"""A longer name or type is cut off in the text of a schema."""
+"""Length in bytes from which a name or type is truncated in the text of a schema."""
 _PREVIEW_ROWS = 20
 _PREVIEW_COLUMNS = 10
-"""A constant with more rows or columns is printed in part: then a digest of all of it follows."""
+"""Limits above which a constant is printed in part; a digest of all its values then follows."""
 
 
 @dataclass(frozen=True)
 class _Form:
-    """How values of a class are stored: under which name, with which attributes under which names, in this order."""
+    """The stored form of a class: its name, and its attributes with their stored names, in order."""
 
     name: str
     fields: tuple[tuple[str, str], ...]
-    """The stored name and the attribute of each field."""
+    """Stored name and attribute of each field."""
     later: tuple[tuple[str, str, Any], ...] = ()
-    """Fields that came later: the stored name, the attribute, and the value with which it is left out."""
+    """Fields added later: stored name, attribute, and the value for which the field is omitted."""
 
 
 def _form(name: str, fields: str) -> _Form:
-    """A form from names in a row; `stored=attribute` where an attribute has another name than the stored one."""
+    """Build a form from a space-separated list of names; `stored=attribute` where the names differ."""
     pairs = [field.partition("=") for field in fields.split()]
     return _Form(name, tuple((stored, attribute or stored) for stored, _, attribute in pairs))
 
@@ -70,16 +71,16 @@ FORMS: dict[type, _Form] = {
     g.Meet: _form("Meet", "documents queries text schema backfill"),
     g.Close: _form("Close", "input domains schema append_only"),
 }
-"""By class: its stored form. Names in it never change."""
+"""Stored form of each class. Names in it never change."""
 
 
 def fingerprint_of(text: str) -> str:
-    """The fingerprint of a graph, from its stored text and whatever else its state depends on."""
+    """Return the fingerprint of a graph, given its stored text and anything else that its state depends on."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def graph_text(root: g.Node) -> str:
-    """The stored text of a graph. Equal graphs have equal texts, and others have others."""
+    """Return the stored text of a graph. Equal graphs have equal texts, and different graphs different texts."""
     return _text(root) + "".join(
         f"\nrows {_digest(node.rows)}"
         for node in g.walk(root)
@@ -112,7 +113,7 @@ def _text(value: Any) -> str:
 
 
 def schema_text(schema: pa.Schema) -> str:
-    """The stored text of a schema: a line for each column, and below it one for each part of a nested type."""
+    """Return the stored text of a schema: a line for each column, followed by one for each part of a nested type."""
     return "\n".join(line for field in schema for line in _field_lines(field, "", ""))
 
 
@@ -127,7 +128,7 @@ def _field_lines(field: pa.Field, label: str, indent: str) -> list[str]:
 
 
 def _shortened(text: str) -> str:
-    """A name or a type as it stands in the text of a schema; what is cut off stands in the lines of its parts."""
+    """Truncate a name or a type as in the text of a schema; the lines of its parts have the text cut off."""
     data = text.encode()
     left_out = len(data) - _SHOWN_BYTES
     return (
@@ -154,7 +155,7 @@ def _field_type(field: pa.Field) -> str:
 
 
 def type_text(kind: pa.DataType) -> str:
-    """The stored text of a type."""
+    """Return the stored text of a type."""
     types = pa.types
     if name := _PLAIN.get(kind):
         return name
@@ -189,7 +190,7 @@ _PLAIN: dict[pa.DataType, str] = {
 
 
 def _type_class(kind: pa.DataType) -> str:
-    """The name under which a class of pyarrow's types is stored."""
+    """Return the name under which a class of pyarrow's types is stored."""
     types = pa.types
     kinds = (
         (types.is_decimal128, "Decimal128Type"),
@@ -205,7 +206,7 @@ def _type_class(kind: pa.DataType) -> str:
 
 
 def _is_cut_short(rows: pa.RecordBatch) -> bool:
-    """Whether the print of a constant leaves values out."""
+    """Whether the printed form of a constant omits values."""
     if rows.num_rows > _PREVIEW_ROWS or rows.num_columns > _PREVIEW_COLUMNS:
         return True
     text = repr(rows)
@@ -214,5 +215,5 @@ def _is_cut_short(rows: pa.RecordBatch) -> bool:
 
 
 def _digest(rows: pa.RecordBatch) -> str:
-    """A digest of all values of a constant."""
+    """Return a digest of all values of a constant."""
     return hashlib.sha256(repr(rows.to_pylist()).encode()).hexdigest()[:16]

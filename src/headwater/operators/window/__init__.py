@@ -6,10 +6,10 @@ operators.table, operators.zset.
 In import order, bottom to top:
 
     cumulate           cumulating windows: a row's contribution to each growing window
-        emit_on_close      rows withheld until the watermark makes them final
+    emit_on_close      rows delayed until the watermark makes them final
     ranking            top-k per group
-        sessions           session windows over input with retractions
+    sessions           session windows over input with retractions
     window_frames      functions over frames of sorted rows: count, sum, avg, min, max
-        session_aggregate  session aggregates over append-only rows, without storing the rows
+    session_aggregate  session aggregates over append-only rows, without storing the rows
     sliding_aggregate  OVER with a sliding frame, recomputed near changed rows
 """
