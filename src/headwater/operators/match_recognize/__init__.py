@@ -8,12 +8,12 @@ In import order, bottom to top:
     pattern         a row pattern as a tree
     automaton       a row pattern as an automaton, alternatives by preference
     spec            the specification of a clause: pattern, conditions, measures, output
-    matches         matches found: their rows and the variable of each
-    partitions      rows sorted by partition and order, with the conditions they meet
+    matches         the matches found: their rows and the variable of each row
+    partitions      rows sorted by partition and order, with the conditions they satisfy
     measures        evaluation of measures over matches
-    reachability    which states can still complete a match, computed backwards
-    matcher         matching when conditions look at single rows
-    backtracking    matching when conditions look at earlier rows of the match
-    reference       the whole of MATCH_RECOGNIZE over complete rows, without increments
+    reachability    states from which a match can still complete, computed backwards
+    matcher         matching when conditions depend on single rows
+    backtracking    matching when conditions depend on earlier rows of the match
+    reference       MATCH_RECOGNIZE over complete partitions, without increments
     match_operator  the operator: a delta of rows to a delta of matches
 """

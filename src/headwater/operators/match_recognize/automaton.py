@@ -1,9 +1,8 @@
-"""A row pattern as an automaton: places that each take one row, and which may follow which, the preferred first.
+"""A row pattern as an automaton: positions that each consume one row, and their possible successors by preference.
 
-Places are the variables of the pattern as it is written out, quantifiers and permutations unfolded. What may follow is
-found from a program of splits, as it is for regular expressions: the places that can be reached without taking a row,
-each once, in the order of preference. So an iteration without a row, after which a loop would stand where it stood, is
-the last one.
+Positions are the variables of the expanded pattern, with quantifiers and permutations unrolled. Successors are computed
+from a program of splits, as for regular expressions: the positions reachable without consuming a row, each once, in
+order of preference. So a loop iteration that consumes no row, and would repeat for ever, is the last one.
 """
 
 from __future__ import annotations
@@ -26,37 +25,37 @@ from headwater.operators.match_recognize.pattern import (
 )
 
 PLACES_MAX = 5_000
-"""Variables of a pattern that is written out."""
+"""Maximum number of variables of an expanded pattern."""
 
 Options = tuple[int, ...]
-"""Places that may come next, the preferred first; ACCEPT, after which nothing is preferred less, ends the match."""
+"""Possible next positions, most preferred first; ACCEPT ends the match and is always the last option."""
 
 ACCEPT = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """Places by number. Options differ where the boundary between rows is the end of the partition."""
+    """Positions by number. Options depend on whether the boundary between rows is the end of the partition."""
 
     labels: tuple[int, ...]
-    """The variable of each place, by number."""
+    """Variable of each position, by number."""
     excluded: tuple[bool, ...]
-    """Whether its row is not shown."""
+    """Whether the row of each position is excluded from the output."""
     first: tuple[tuple[Options, Options], tuple[Options, Options]]
-    """What may begin a match: by whether it is before the first row, and whether it is after the last."""
+    """Options at the start of a match: indexed by whether it is before the first row, then whether it is after the last."""
     follow: tuple[tuple[Options, Options], ...]
-    """What may come after each place: by whether its row is the last of the partition."""
+    """Options after each position: indexed by whether its row is the last of the partition."""
     has_end: bool
-    """Whether the pattern asks where its partition ends."""
+    """Whether the pattern depends on the end of its partition."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
 def compile_pattern(pattern: Pattern, text: str) -> Automaton:
-    """The automaton of a pattern; `text` is for errors.
+    """Compile a pattern into an automaton; `text` is used in errors.
 
-    Raises EvaluationError if the pattern is too long when it is written out.
+    Raises EvaluationError if the expanded pattern is too long.
     """
     program = _Program(pattern, text)
     program.add(pattern, excluded=False)
@@ -66,14 +65,14 @@ def compile_pattern(pattern: Pattern, text: str) -> Automaton:
 
 @dataclass(frozen=True)
 class _Take:
-    """Take a row."""
+    """Consumes a row."""
 
     place: int
 
 
 @dataclass(frozen=True)
 class _Split:
-    """Go on at the first, or else at the second."""
+    """Continues at the first instruction or, with lower preference, at the second."""
 
     first: int
     second: int
@@ -81,14 +80,14 @@ class _Split:
 
 @dataclass(frozen=True)
 class _Anchor:
-    """Go on if the boundary is the start, or the end, of the partition."""
+    """Continues if the boundary is the start, or the end, of the partition."""
 
     end: bool
 
 
 @dataclass(frozen=True)
 class _Accept:
-    """The match is complete."""
+    """Completes the match."""
 
 
 _Instruction = _Take | _Split | _Anchor | _Accept
@@ -173,7 +172,7 @@ class _Program:
             self._code[split] = _split(split + 1, len(self._code), greedy=greedy)
 
     def _hole(self) -> int:
-        """An instruction to be filled in later."""
+        """Reserve an instruction to be filled in later; return its index."""
         self._code.append(_Accept())
         return len(self._code) - 1
 
@@ -190,7 +189,7 @@ class _Program:
         )
 
     def _options(self, begin: int, *, start: bool, end: bool) -> Options:
-        """What can be reached from an instruction without taking a row, the preferred first."""
+        """Return the positions reachable from an instruction without consuming a row, most preferred first."""
         found: list[int] = []
         seen: set[int] = set()
         stack = [begin]

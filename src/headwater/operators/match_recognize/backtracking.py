@@ -1,14 +1,15 @@
-"""Finds matches where conditions look at the rows matched so far: backtracking, with conditions asked for in bulk.
+"""Matching where conditions depend on the rows matched so far: backtracking with batched evaluation of conditions.
 
-Whether such a condition holds depends on where its inputs navigate to, and on nothing else: that is its *question*.
-Attempts to match run side by side, one for each partition and some for rows further on in it, each until it needs an
-answer; then all open questions are answered at once. An attempt in a loop asks also what it will want to know if the
-next rows are taken; one that was told no before, what it will want to know if it is told no again. Answers are kept, so
-that asking too much costs time and changes nothing.
+The result of such a condition depends only on the values to which its inputs navigate: these are its *question*.
+Attempts to match run concurrently, one for each partition and some for later rows of it, each until it needs an answer;
+then all open questions are evaluated at once. An attempt in a loop also asks in advance the questions for the case that
+the next rows are taken; after a negative answer, it also asks those for the case of further negative answers. Answers
+are cached, so that superfluous questions cost time and change nothing.
 
-A branch is not entered if the symbols of its rows say that no match comes of it (see `reach`), nor if one with the same
-place, row and navigation has failed before. What that leaves is bounded for each partition. Where it is asked when a
-match is final, symbols are not enough: rows to come could change what they say, and not what the conditions do.
+A branch is not entered if the symbols of its rows rule out a match (see `reachability`), or if a branch with the same
+position, row and navigation has failed before. The remaining work is bounded for each partition. Where the output
+includes when a match is final, symbols do not rule out branches: future rows could change their result, but not that of
+the conditions.
 """
 
 from __future__ import annotations
@@ -59,8 +60,11 @@ from headwater.operators.zset.numpy_columns import booleans
 
 
 class _Rows(NamedTuple):
-    """The rows of an aggregate: all of them; or the first, if they follow one another. Where its argument looks at them, the
-    variables that they are mapped to, in which case all are there, and the number of the match."""
+    """The rows of an aggregate: all row numbers, or the first one if they are consecutive.
+
+    If the aggregate's argument reads variables, all row numbers are listed with the variables they are mapped to; if it
+    reads the match number, that is included.
+    """
 
     key: tuple[int, ...]
     size: int
@@ -73,40 +77,40 @@ Question = tuple[object, ...]
 Asking = Generator[list[Question], None, None]
 
 _SIDE_BY_SIDE = 4_096
-"""Partitions that are searched at a time."""
+"""Number of partitions searched concurrently."""
 _AHEAD_MAX = 1_024
-"""Rows for which a loop asks in advance, at most."""
+"""Maximum number of rows for which a loop asks in advance."""
 _SUPPOSED_MAX = 1_024
-"""Questions that are asked in case the ones before are answered by no, at most."""
+"""Maximum number of questions asked for the case that earlier ones are answered negatively."""
 _SUPPOSED_MIN = 16
-"""... and at least, so that a single no is no reason to ask more."""
+"""Minimum number of such questions, so that a single negative answer does not trigger more questions."""
 _ATTEMPTS_MAX = 256
-"""Rows of a partition at which matches are tried at a time."""
+"""Maximum number of rows of a partition at which matches are attempted concurrently."""
 _ANSWERS_MAX = 500_000
-"""Answers that are kept."""
+"""Maximum number of cached answers."""
 _FAILED_MAX = 200_000
-"""Branches that are known to have failed, of one attempt."""
+"""Maximum number of failed branches recorded for an attempt."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Conditions:
-    """What conditions that look at rows matched so far ask of them."""
+    """The dependencies of conditions on the rows matched so far."""
 
     by_label: tuple[tuple[int, ...], ...]
-    """The expressions of each variable."""
+    """Expressions of each variable, by variable number."""
     tracked: tuple[Variables, ...]
-    """The sets of variables whose rows are kept track of."""
+    """Sets of variables whose rows are tracked."""
     tracks: tuple[tuple[int, ...], ...]
-    """Which of them the rows of each place belong to."""
+    """Indices of the tracked sets to which rows of each position belong."""
     firsts: tuple[int, ...]
-    """How many rows matter from the first on, by tracked set; -1 for all of them."""
+    """Number of rows, counted from the first, that conditions read in each tracked set; -1 for all rows."""
     lasts: tuple[int, ...]
     whole: bool
-    """Whether the path itself matters, not only which rows it has led to."""
+    """Whether conditions depend on the path itself, not only on the rows to which it led."""
     numbered: bool
-    """Whether the number of the match matters."""
+    """Whether conditions depend on the number of the match."""
     arguments: dict[int, tuple[bool, bool]]
-    """Of the arguments of aggregates: whether they look at the variables of rows, and at the number of the match."""
+    """For each argument of an aggregate: whether it reads the variables of rows, and the number of the match."""
 
     @staticmethod
     def of(ground: Ground) -> _Conditions:
@@ -152,13 +156,13 @@ class _Conditions:
 
 
 def needs_search(ground: Ground) -> bool:
-    """Whether some condition looks at rows matched so far."""
+    """Whether some condition depends on the rows matched so far."""
     spec = ground.spec
     return not all(spec.is_symbol(name, e) for name in spec.variables for e in spec.conditions.get(name, ()))
 
 
 def search(ground: Ground, evaluate: Evaluate) -> MatcherResult:
-    """All matches."""
+    """Return all matches."""
     return _Search(ground, evaluate).done()
 
 
@@ -171,7 +175,7 @@ class _Search:
         self._finding = MatchCollector(ground.automaton)
         self._failures: list[Failure] = []
         candidates = ground.startable
-        if ground.spec.closing:  # what is known of symbols alone may change after a match is final
+        if ground.spec.closing:  # results of symbols alone may change after a match is final
             candidates = candidates | (ground.looked > np.arange(1, len(candidates) + 1))
         elif ground.spec.timeouts:
             candidates = candidates | ground.beyond(ground.looked)
@@ -196,7 +200,7 @@ class _Search:
             self._answering.answer(questions, self.answers)
 
     def _partition(self, partition: int) -> Asking:
-        """All matches of a partition; yields the questions that are to be answered before it goes on."""
+        """Find all matches of a partition; yields the questions to be answered before it can continue."""
         ground, partitions = self.ground, self.ground.partitions
         row, end = partitions.origins.item(partition), partitions.ends.item(partition)
         number, work, width = partitions.matched.item(partition) + 1, 0, 1
@@ -226,7 +230,7 @@ class _Search:
             attempts = {at: each for at, each in attempts.items() if at >= row}
 
     def work_max(self, partition: int) -> int:
-        """Steps that may be made in a partition."""
+        """Return the maximum number of steps for a partition."""
         partitions = self.ground.partitions
         rows = partitions.ends.item(partition) - partitions.starts.item(partition)
         return self.ground.spec.work_max + WORK_ROW_MAX * rows
@@ -261,7 +265,7 @@ class _Search:
 
 
 class _Attempt:
-    """The attempt to match from one row on."""
+    """An attempt to match from one row on."""
 
     def __init__(self, search: _Search, partition: int, row: int, number: int) -> None:
         self._search = search
@@ -282,13 +286,13 @@ class _Attempt:
         self._waiting: list[Question] = []
         self.path: list[int] | None = None
         self.open: list[int] | None = None
-        """The most preferred path that would have gone on when there was no row in time."""
+        """Most preferred path that could have continued when no further row was in time."""
         self.seen = row + 1
         self.over = False
         self.steps = 0
 
     def ask(self) -> list[Question]:
-        """Goes on until it is over, or needs answers: to these questions."""
+        """Continue until the attempt is over or needs answers; return the open questions."""
         answers = self._search.answers
         if not self.over and all(question in answers for question in self._waiting):
             asked = next(self._run, None)
@@ -319,7 +323,7 @@ class _Attempt:
                 return
             at = self._row + len(path)
             if at >= limit:
-                # the time is over, or the partition
+                # The time limit or the end of the partition is reached.
                 self.seen = OPEN if at >= self._end else max(self.seen, at + 1)
                 if self.open is None and path:
                     self.open = path.copy()
@@ -353,7 +357,8 @@ class _Attempt:
             stack.append(iter(automaton.follow[place][at + 1 == self._end]))
 
     def _supposed(self, stack: Sequence[Iterator[int]]) -> list[Question]:
-        """Questions that will be open if those about the row that was entered last are answered by no, and so on."""
+        """Return the questions that follow if those about the row entered last, and the ones after them, are answered
+        negatively."""
         if self._supposing < _SUPPOSED_MIN:
             return []
         ground, search = self._ground, self._search
@@ -403,7 +408,7 @@ class _Attempt:
         return list(asked)
 
     def _reaches(self, place: int, at: int) -> bool:
-        """Whether the symbols of rows let a match come of it."""
+        """Whether symbols allow a match through this position at this row."""
         ground, reach = self._ground, self._ground.reach
         cell = reach.offsets.item(self._end - 1 - at) + self._lane
         return ground.spec.closing or reach.ends.item(place, cell) <= self._limit
@@ -418,7 +423,7 @@ class _Attempt:
             self._mapped[track].pop()
 
     def _standing(self) -> Question:
-        """All that what comes next depends on."""
+        """Return a key of everything on which the rest of the attempt depends."""
         conditions, path = self._search.conditions, self._path
         parts: list[object] = [path[-1], len(path)]
         if conditions.whole:
@@ -434,7 +439,7 @@ class _Attempt:
         return tuple(parts)
 
     def _question(self, expression: int) -> Question:
-        """A condition of the row that was entered last."""
+        """Return the question of a condition for the row entered last."""
         inputs = self._ground.spec.expressions[expression].inputs
         return (expression, *(self._navigated(each) for each in inputs))
 
@@ -467,7 +472,7 @@ class _Attempt:
         return _Rows((rows[0],) if is_range else tuple(rows), len(rows), (), number)
 
     def _in_advance(self, place: int, row: int, questions: Sequence[Question]) -> list[Question]:
-        """Questions that are open, and those that will be if a loop goes on."""
+        """Return the unanswered questions, and those that follow if a loop continues."""
         ground = self._ground
         asked = list(questions)
         if place in ground.automaton.follow[place][False]:
@@ -494,13 +499,13 @@ class _Answering:
     evaluate: Evaluate
     names: pa.Array = field(init=False)
     values: dict[int, pa.Array] = field(default_factory=dict)
-    """Of arguments, for all rows."""
+    """Values of aggregate arguments, for all rows."""
 
     def __post_init__(self) -> None:
         self.names = pa.array(self.ground.spec.variables, pa.string())
 
     def answer(self, questions: Sequence[Question], answers: dict[Question, bool]) -> None:
-        """Adds the answers to questions."""
+        """Add the answers to questions."""
         by_expression: dict[int, dict[Question, None]] = {}
         for question in questions:
             if question not in answers:
@@ -524,7 +529,7 @@ class _Answering:
         return [pc.take(self.names, pa.array(np.maximum(places, 0), mask=places < 0))]
 
     def _aggregated(self, each: PatternAggregate, argument: int, lane: Sequence[object]) -> list[pa.Array]:
-        """An aggregate over ranges of rows, given by where they begin and end, or else row by row."""
+        """Return an aggregate over sets of rows, given as ranges or as lists of rows."""
         asked = [rows for rows in lane if isinstance(rows, _Rows)]
         longest: dict[_Rows, int] = {}
         for rows in asked:
@@ -553,7 +558,7 @@ class _Answering:
         return aggregated(each, weighted(values), frames, spec)
 
     def _of_rows(self, argument: int) -> pa.Array:
-        """An argument that looks at nothing but its row, for all rows."""
+        """Return the values of an argument that depends on single rows, for all rows."""
         if argument not in self.values:
             rows = self.ground.partitions.rows
             none = np.zeros(rows.num_rows, dtype=np.int64)

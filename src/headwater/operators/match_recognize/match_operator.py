@@ -1,13 +1,14 @@
-"""MATCH_RECOGNIZE kept up to date: what a change of rows changes in the matches.
+"""MATCH_RECOGNIZE maintained incrementally: a change of rows becomes a change of matches.
 
-Of a partition that a change touches, matches are found again from a *cut* on: a row from which the search starts anew,
-whatever comes at the time of the change or later, because by then all that was decided before it is final. The rows from
-there on are matched as they were and as they become; what differs is the change of the output. So a row at the end of a
-long partition costs what is still open there.
+In a partition that a change touches, matching resumes from a *cut*: a row at which the search starts afresh, whatever
+rows arrive at the time of the change or later, because all decisions before it are final by then. The rows from there
+on are matched in their old and in their new version; the difference is the change of the output. So a row at the end of
+a long partition costs only what is still open there.
 
-State are two arrangements: the rows, by time within their partition; and cuts, one every few rows and one near the end, by
-the time from which on they can be used. Without a time by which rows are ordered there are no cuts, and a partition is matched as a whole.
-With WITHIN, rows and cuts may be forgotten once they lie `kept` before the least time that can still change.
+State consists of two arrangements: the rows, by time within their partition; and cuts, one every few rows and one near
+the end, by the time from which on they can be used. If rows are not ordered by a time there are no cuts, and a
+partition is matched as a whole. With WITHIN, rows and cuts may be dropped once they lie `kept` before the least time
+that can still change.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ from headwater.operators.zset.ordered_runs import arrange_ordered
 from headwater.operators.zset.runs import Probes, Run, probe
 
 _CUT_ROWS = 16
-"""Rows between one cut and the next, if the time of a match is not shorter."""
+"""Number of rows between cuts; with WITHIN, cuts may be closer together."""
 _LAST_ROWS = 4
-"""So many rows after the cut before it, the last row from which a search can start is one too."""
+"""Minimum distance in rows from the previous cut at which the last possible restart row becomes a cut too."""
 _SLICE_KEYS = 1 << 16
-"""Partitions that are matched at a time."""
+"""Number of partitions matched at a time."""
 
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, eq=False)
 class MatchStep:
-    """What comes of a delta: the change of the output, consolidated, and a run for each arrangement."""
+    """The result of a delta: the consolidated change of the output, and a run for each arrangement."""
 
     output: Delta
     rows: Run
@@ -60,14 +61,18 @@ class MatchStep:
 
 
 def rows_order(spec: MatchSpec) -> tuple[ColumnOrder, ...]:
-    """The order of the arrangement of rows within a partition; its key are the columns of the partition."""
+    """Return the order of the arrangement of rows within a partition; its key is the columns of the partition."""
     return () if spec.time is None else (spec.order[0],)
 
 
 def cuts_schema(spec: MatchSpec) -> pa.Schema:
-    """Of the arrangement of cuts: the partition, then the times from which on it can be used, of the row at which the
-    search starts, and of the first row that has to be read for it; then how many matches there are before it, and how
-    many rows it lies after one that stays, 0 if it stays itself."""
+    """Return the schema of the arrangement of cuts.
+
+    After the partition columns come: `settled`, the time from which the cut can be used; `at`, the time of the row at
+    which the search starts; `since`, the time of the first row that must be read for it; `matched`, the number of
+    matches before it; and `apart`, its distance in rows from the previous permanent cut, 0 if the cut is permanent
+    itself.
+    """
     names = ("settled", "at", "since", "matched", "apart")
     return pa.schema(
         [*(spec.schema.field(i) for i in spec.partition), *(pa.field(n, pa.int64()) for n in names)]
@@ -75,19 +80,21 @@ def cuts_schema(spec: MatchSpec) -> pa.Schema:
 
 
 def cuts_key(spec: MatchSpec) -> tuple[int, ...]:
-    """Where the arrangement of cuts has the partition."""
+    """Return the partition columns of the arrangement of cuts."""
     return tuple(range(len(spec.partition)))
 
 
 def cuts_order(spec: MatchSpec) -> tuple[ColumnOrder, ...]:
-    """The order of the arrangement of cuts within a partition."""
+    """Return the order of the arrangement of cuts within a partition."""
     return (ColumnOrder(len(spec.partition), descending=False, nulls_first=True),)
 
 
 def kept(spec: MatchSpec) -> int | None:
-    """How long before the least time that can still change rows and cuts are needed, in microseconds; None if for ever.
+    """Return for how long before the least time that can still change rows and cuts are needed, in microseconds; None
+    if for ever.
 
-    A cut's time is `at`. It is for ever without WITHIN, and where matches are counted or something looks back from a row.
+    The time of a cut is `at`. The answer is None without WITHIN, and if matches are numbered, the pattern has a start
+    anchor, or an expression reads rows before the match.
     """
     counts = any(isinstance(each, MatchNumber) for each in _inputs(spec))
     if spec.within is None or counts or has_start(spec.pattern) or _rows_back(spec):
@@ -96,12 +103,12 @@ def kept(spec: MatchSpec) -> int | None:
 
 
 def _rows_back(spec: MatchSpec) -> int:
-    """How many rows back from those of a match anything looks."""
+    """Return the greatest number of rows back from a match's row that an expression reads."""
     return max((-each.offset for each in _inputs(spec) if isinstance(each, Navigate)), default=0)
 
 
 def _inputs(spec: MatchSpec) -> list[Input]:
-    """What conditions and measures look at."""
+    """Return the inputs of all conditions and measures."""
     numbers = [*spec.measures, *(number for each in spec.conditions.values() for number in each)]
     looked = [each for number in numbers for each in spec.expressions[number].inputs]
     return looked + [within for each in looked for within in spec.argument_inputs(each)]
@@ -137,7 +144,7 @@ def step(
 
 @dataclass(frozen=True, eq=False)
 class _Touched:
-    """Changes, and the partitions that they are in; `labels` ascend."""
+    """Changed rows and their partitions; `labels`, the partition of each row, ascend."""
 
     rows: pa.RecordBatch
     weights: Weights
@@ -148,16 +155,16 @@ class _Touched:
 
 @dataclass(frozen=True, eq=False)
 class _Cuts:
-    """From where on partitions are matched again: times, by partition; and those of cuts after it, which go."""
+    """The cut from which each partition is matched again, as times by partition, and the later cuts, which are retracted."""
 
     at: Ints
     since: Ints
     matched: Ints
     apart: Ints
     there: Mask
-    """Which have a cut; the others are matched as a whole."""
+    """Mask of the partitions that have a cut; the others are matched as a whole."""
     rows: pa.RecordBatch
-    """The cuts of those that have one, in their order."""
+    """Cuts of the partitions that have one, in partition order."""
     gone: Delta
 
 
@@ -172,7 +179,7 @@ class _Stepping:
         self._evaluate = evaluate
 
     def done(self) -> tuple[Delta, Delta]:
-        """The change of the output, and of the cuts."""
+        """Return the change of the output, and of the cuts."""
         spec, touched = self._spec, self._touched
         cuts = self._chosen()
         old = self._read(cuts)
@@ -193,7 +200,7 @@ class _Stepping:
         )
 
     def _chosen(self) -> _Cuts:
-        """The last cut of each partition that can be used for its first change."""
+        """Return the last cut of each partition that can be used for its first change."""
         spec, touched = self._spec, self._touched
         count, schema = len(touched.hashes), cuts_schema(spec)
         none = np.full(count, _EARLIEST, dtype=np.int64)
@@ -210,7 +217,7 @@ class _Stepping:
         first = np.minimum.reduceat(times, starts)
         wanted = Probes(key, touched.keys, touched.hashes)
         found = ranges.last_upto(self._cuts, column, wanted, first, schema=schema)
-        # of several that can be used from the same time on, the last
+        # Of several cuts usable from the same time on, take the last.
         order = np.lexsort((integers(found.rows.column(column + 1)), found.probe))
         probes = found.probe[order]
         last = np.flatnonzero(np.diff(probes, append=-1))
@@ -227,7 +234,7 @@ class _Stepping:
         return _Cuts(at, since, matched, apart, there, chosen, gone)
 
     def _read(self, cuts: _Cuts) -> tuple[pa.RecordBatch, Indices, Weights]:
-        """The rows that are there of partitions, from their cuts on: with their partitions and weights."""
+        """Read the stored rows of partitions from their cuts on; return them with their partitions and weights."""
         spec, touched = self._spec, self._touched
         some, all_ = np.flatnonzero(cuts.there), np.flatnonzero(~cuts.there)
         found = [
@@ -256,7 +263,7 @@ class _Stepping:
     def _matched(
         self, rows: pa.RecordBatch, labels: Indices, weights: Weights, cuts: _Cuts, *, cutting: bool = False
     ) -> tuple[Delta, Delta]:
-        """The output for sorted rows that are there so many times; and the cuts in them."""
+        """Return the output for sorted rows with these weights, and with `cutting` the change of cuts in them."""
         spec = self._spec
         no_cuts = Delta.empty(cuts_schema(spec))
         places = np.repeat(np.arange(len(weights)), weights)
@@ -279,7 +286,7 @@ class _Stepping:
         return made, self._cut(partitions, which, found, cuts)
 
     def _cut(self, partitions: Partitions, which: Indices, matched: MatcherResult, cuts: _Cuts) -> Delta:
-        """The change of cuts in matched rows."""
+        """Return the change of cuts in matched rows."""
         spec, found = self._spec, matched.found
         assert spec.time is not None
         times, numbers = partitions.times(spec.time), partitions.numbers
@@ -297,7 +304,7 @@ class _Stepping:
         last = last[(chosen - origins)[last] >= _LAST_ROWS]
         apart = np.where(kept, 0, np.maximum(apart % _CUT_ROWS, 1))
         kept[last] = True
-        # the cut that was used, if it was but the last one, gives way to one after it
+        # A used cut that is not permanent is replaced by one after it.
         replaced = np.zeros(len(cuts.there), dtype=np.bool_)
         replaced[which[owners[kept]]] = True
         replaced &= cuts.there & (cuts.apart > 0)
@@ -315,7 +322,10 @@ class _Stepping:
         return concat([Delta.of(gone).negated(), Delta.of(added)], cuts_schema(spec))
 
     def _usable(self, partitions: Partitions, matched: MatcherResult, times: Ints) -> Ints:
-        """From when on each row is a cut: NEVER if the search did not start anew there, or a row before it has its time."""
+        """Return the time from which each row can be used as a cut.
+
+        It is NEVER if the search did not start afresh at the row, or the row before it has the same time.
+        """
         spec, found = self._spec, matched.found
         assert spec.time is not None
         final = matched.settled.copy()
@@ -330,7 +340,7 @@ class _Stepping:
 
     @staticmethod
     def _fresh(owners: Indices, buckets: Ints, firsts: Ints) -> Mask:
-        """Which are the first of their bucket, given the bucket that each partition begins in."""
+        """Return a mask of the rows that are the first of their bucket, given the bucket in which each partition begins."""
         before = np.roll(buckets, 1)
         begins = np.ones(len(owners), dtype=np.bool_)
         begins[1:] = owners[1:] != owners[:-1]

@@ -1,11 +1,11 @@
-"""Finds the matches in sorted rows: from the left, at each row the most preferred, then on from where the rule says.
+"""Search for matches in sorted rows: from left to right, the most preferred match at each row, then on as the skip rule says.
 
-What can come of each row is known beforehand (see `reach`), so that a match is walked straight to its end: of the places
-that may come next it takes the first that leads to a match in time. If conditions look at the rows matched so far, this
-only says where there is none, and the others are searched for (see `searching`).
+The possible outcomes at each row are precomputed (see `reachability`), so that a match is followed straight to its end:
+among the possible next positions it takes the first that leads to a match in time. If conditions depend on the rows
+matched so far, this only rules out rows without a match; the others are searched in `backtracking`.
 
-A match is *final* at a time if rows from then on cannot change it: all decisions up to it in its partition were made
-looking at rows before that time, or ran out of time before it.
+A match is *final* at a time if rows from then on cannot change it: every decision in its partition up to the match was
+determined by rows before that time, or timed out before it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ from headwater.operators.zset.exact_sums import Bools, Ints
 
 @dataclass(frozen=True)
 class Failure:
-    """A row from which a match was searched for and not found, how far rows were looked at, and the most preferred path
-    that would have gone on when its time was over, if there is one."""
+    """A failed search for a match from a row.
+
+    `seen` is the boundary up to which rows were examined, `open` the most preferred path that could have continued when
+    its time limit passed, None if there is none.
+    """
 
     row: int
     seen: int
@@ -39,17 +42,17 @@ class Failure:
 
 @dataclass(frozen=True, eq=False)
 class MatcherResult:
-    """What was found."""
+    """The result of matching."""
 
     found: FoundMatches
     settled: Ints
-    """For each row, when it is final what was decided there, and at all rows before it. Zeros if nobody asked."""
+    """Time from which the decisions at each row and at all earlier rows are final; zeros if not requested."""
     visited: Bools
-    """Rows at which a match was looked for."""
+    """Mask of the rows at which a match was searched."""
 
 
 def joined(parts: Sequence[tuple[MatcherResult, int]]) -> MatcherResult:
-    """What was found in partitions that follow one another; with each part, how many partitions it has."""
+    """Concatenate the results for consecutive partitions; each part comes with its number of partitions."""
     if len(parts) == 1:
         return parts[0][0]
     partitions, rows, founds = 0, 0, []
@@ -70,7 +73,7 @@ def joined(parts: Sequence[tuple[MatcherResult, int]]) -> MatcherResult:
 
 @dataclass(frozen=True, eq=False)
 class Ground:
-    """What is known of all rows before matches are looked for."""
+    """Precomputed properties of all rows, before matches are searched."""
 
     spec: MatchSpec
     automaton: Automaton
@@ -82,25 +85,25 @@ class Ground:
     def of(
         spec: MatchSpec, automaton: Automaton, partitions: Partitions, masks: Masks, *, settling: bool = False
     ) -> Ground:
-        """How far each place of the pattern can get from each row; `settling` wants to know when that is final."""
+        """Compute the possible outcomes of each pattern position at each row; `settling` computes when results are final."""
         wanted = spec.closing or spec.timeouts or settling
         found = reach(automaton, masks, partitions.starts, partitions.ends, looked=wanted)
         return Ground(spec, automaton, partitions, masks, found)
 
     @cached_property
     def times(self) -> Ints:
-        """Of each row."""
+        """Time of each row."""
         assert self.spec.time is not None
         return self.partitions.times(self.spec.time)
 
     @cached_property
     def _untimed(self) -> Mask | None:
-        """Rows without a time, at which no match starts that must end in time."""
+        """Mask of the rows without a time, at which no match with a time limit starts."""
         assert self.spec.time is not None
         return null_mask(self.partitions.rows.column(self.spec.time))
 
     def limit(self, row: int, end: int) -> int:
-        """The first row that cannot belong to a match which starts at a row, given where its partition ends."""
+        """Return the first row that cannot belong to a match that starts at a row, given the end of its partition."""
         within = self.spec.within
         if within is None:
             return end
@@ -110,7 +113,8 @@ class Ground:
         return row + int(np.searchsorted(self.times[row:end], until))
 
     def beyond(self, boundaries: Boundaries) -> Bools:
-        """Whether a match that starts at each row and ends at a boundary takes too long; or there is no such boundary."""
+        """Whether a match that starts at each row and ends at a boundary would exceed the time limit, or has no such
+        boundary."""
         nowhere: Bools = boundaries == NOWHERE
         if self.spec.within is None:
             return nowhere
@@ -120,24 +124,24 @@ class Ground:
 
     @cached_property
     def cells(self) -> Indices:
-        """Of each row."""
+        """Cell of each row."""
         numbers = self.partitions.numbers
         from_end = self.partitions.ends[numbers] - 1 - np.arange(len(numbers))
         return self.reach.cells(numbers, from_end)
 
     def begins(self, row: int, partition: int) -> Options:
-        """What may come first in a match that starts at a row."""
+        """Return the options at the start of a match at a row."""
         is_first = row == self.partitions.starts.item(partition) and not self.partitions.cut.item(partition)
         return self.automaton.first[is_first][False]
 
     @cached_property
     def _firsts(self) -> Indices:
-        """The first rows of partitions."""
+        """First rows of partitions."""
         return self.partitions.starts[~self.partitions.cut]
 
     @cached_property
     def startable(self) -> Bools:
-        """At which rows a match can start, as far as symbols say."""
+        """Mask of the rows at which a match can start according to symbols."""
         ends = self._over_first(self.reach.ends, np.minimum, NOWHERE)
         inner, outer = (bool(options and options[-1] == ACCEPT) for options in self._first)
         found = ~self.beyond(ends)
@@ -149,7 +153,7 @@ class Ground:
 
     @cached_property
     def looked(self) -> Boundaries:
-        """How far one must look to see that no match starts at a row."""
+        """Boundary up to which rows must be examined to determine that no match starts at a row."""
         assert self.reach.looked is not None
         rows = np.arange(1, len(self.cells) + 1, dtype=np.int32)
         return np.maximum(self._over_first(self.reach.looked, np.maximum, 0), rows)
@@ -159,7 +163,7 @@ class Ground:
         return self.automaton.first[False][False], self.automaton.first[True][False]
 
     def _over_first(self, lanes: Boundaries, merge: np.ufunc, nothing: int) -> Boundaries:
-        """The least or greatest boundary over what may begin a match, at each row."""
+        """Return the least or greatest boundary over the options at the start of a match, at each row."""
         inner, outer = self._first
 
         def over(options: Options, cells: Indices) -> Boundaries:
@@ -175,7 +179,7 @@ class Ground:
         return made
 
     def walk(self, partition: int, row: int) -> tuple[Sequence[int], int]:
-        """The match that starts at a row where one does, and how far rows were looked at."""
+        """Return the match at a row where one starts, and the boundary up to which rows were examined."""
         end = self.partitions.ends.item(partition)
         limit, lane = self.limit(row, end), self.reach.lanes.item(partition)
         offsets, ends, looked = self.reach.offsets, self.reach.ends, self.reach.looked
@@ -194,11 +198,11 @@ class Ground:
             at += 1
             seen = max(seen, at)
             options = self.automaton.follow[option][at == end]
-        # a row that is not there yet might have been taken instead
+        # A future row might be taken instead.
         return path, seen if options[0] == ACCEPT else OPEN
 
     def walk_open(self, partition: int, row: int) -> Sequence[int]:
-        """The most preferred beginning of a match that takes all rows until its time is over."""
+        """Return the most preferred incomplete match that takes all rows until its time limit."""
         end = self.partitions.ends.item(partition)
         limit, lane = self.limit(row, end), self.reach.lanes.item(partition)
         offsets, looked = self.reach.offsets, self.reach.looked
@@ -213,7 +217,7 @@ class Ground:
 
 
 def match_symbols(ground: Ground) -> MatcherResult:
-    """All matches, where conditions are symbols."""
+    """Return all matches of a pattern whose conditions are all symbols."""
     finding = MatchCollector(ground.automaton)
     partitions = ground.partitions
     cursors = Cursors(partitions, ground.startable)
@@ -231,7 +235,7 @@ def match_symbols(ground: Ground) -> MatcherResult:
 
 
 class Cursors:
-    """Where matches may start, and rows that none starts at because one before them has gone on beyond them."""
+    """Iterates over rows at which matches may start, and records rows skipped by earlier matches."""
 
     def __init__(self, partitions: Partitions, candidates: Bools) -> None:
         count = len(candidates)
@@ -244,16 +248,19 @@ class Cursors:
             self.partitions = np.flatnonzero(
                 (origins < partitions.ends) & (self._next[inside] < partitions.ends)
             ).tolist()
-        # rows before the origin of their partition are there to be looked at
+        # Rows before the origin of their partition are only context.
         self.skipped: Bools = np.arange(count) < origins[partitions.numbers]
 
     def upfrom(self, row: int, end: int) -> int:
-        """The next row at which a match may start; or else the end."""
+        """Return the next row from `row` on at which a match may start, or `end`."""
         return min(self._next.item(row), end) if row < end else end
 
 
 def next_start(ground: Ground, row: int, path: Sequence[int]) -> int:
-    """Where the search goes on after a match."""
+    """Return the row at which the search continues after a match.
+
+    Raises EvaluationError if the skip target is missing, or is the first row of the match.
+    """
     skip = ground.spec.skip
     if not path or skip.kind == "to next row":
         return row + 1
@@ -282,7 +289,8 @@ def next_start(ground: Ground, row: int, path: Sequence[int]) -> int:
 def finished(
     ground: Ground, finding: MatchCollector, skipped: Bools, failures: Sequence[Failure] | None
 ) -> MatcherResult:
-    """Matches, and those beside them that ran out of time. `failures` are the searches in vain, if it took searches."""
+    """Return the result, including matches that timed out. `failures` are the failed searches, if conditions required
+    searches."""
     if ground.reach.looked is None:
         return MatcherResult(finding.found(), np.zeros(len(skipped), dtype=np.int64), ~skipped)
     seen = ground.looked.astype(np.int64)
@@ -299,7 +307,7 @@ def finished(
 def _timeouts(
     ground: Ground, matched: Indices, skipped: Bools, failures: Sequence[Failure] | None
 ) -> Iterator[tuple[int, int, Sequence[int], int]]:
-    """Matches that had begun when their time was over: partition, row, path, and the number they would have had."""
+    """Yield the matches that had begun when they timed out: partition, row, path, and the number that they would have had."""
     partitions = ground.partitions
     began = np.zeros(len(skipped) + 1, dtype=np.int64)
     began[matched + 1] = 1
@@ -316,9 +324,9 @@ def _timeouts(
 
 
 def closing_times(ground: Ground, seen: Indices, visited: Bools) -> Ints:
-    """When what is decided at each row is final, and all that is decided before it in its partition.
+    """Return when the decisions at each row, and at all rows before it in its partition, are final.
 
-    `seen` says up to which boundary rows were looked at; rows that are not `visited` decide nothing.
+    `seen` has the boundary up to which rows were examined; rows that are not `visited` decide nothing.
     """
     spec, partitions = ground.spec, ground.partitions
     count = len(seen)
@@ -339,13 +347,13 @@ def closing_times(ground: Ground, seen: Indices, visited: Bools) -> Ints:
 
 
 def rows_ahead(spec: MatchSpec, expressions: Sequence[int]) -> int:
-    """How many rows ahead some expressions look at most."""
+    """Return the greatest number of rows ahead that some expressions read."""
     inputs = [each for number in expressions for each in spec.expressions[number].inputs]
     return max((each.offset for each in inputs if isinstance(each, Navigate)), default=0)
 
 
 def running_max(values: Ints, partitions: Partitions) -> Ints:
-    """The greatest of each partition so far."""
+    """Return the running maximum within each partition."""
     found = values.copy()
     since = np.arange(len(values)) - partitions.starts[partitions.numbers] if len(values) else values
     longest = int(since.max(initial=0))

@@ -1,4 +1,4 @@
-"""The matches that were found in sorted rows: which rows they have, and which variable each row is mapped to."""
+"""The matches found in sorted rows: the rows of each match, and the variable to which each row is mapped."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from headwater.operators.zset.exact_sums import Bools
 
 @dataclass(frozen=True, eq=False)
 class FoundMatches:
-    """Matches, and the places of the pattern that their rows have taken, one match after the other.
+    """Matches, concatenated, with the variables to which their rows are mapped.
 
-    `numbers` counts the matches of a partition from 1. A match that ran out of time is there as far as it had come.
+    `numbers` counts the matches of a partition from 1. A match that timed out is included up to the row it had reached.
     """
 
     partitions: Indices
@@ -28,40 +28,40 @@ class FoundMatches:
     numbers: Indices
     timed_out: Bools
     labels: npt.NDArray[np.int64]
-    """The variable of each row of the matches, by number."""
+    """Variable of each row of the matches, by number."""
     shown: Bools
-    """Which rows of the matches are not excluded."""
+    """Mask of the rows of the matches that are not excluded from the output."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @cached_property
     def offsets(self) -> Indices:
-        """Where the rows of each match begin."""
+        """Index at which the rows of each match begin."""
         return np.cumsum(self.lengths) - self.lengths
 
     @cached_property
     def owners(self) -> Indices:
-        """The match of each of the rows."""
+        """Match index of each row."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
     @cached_property
     def rows(self) -> Indices:
-        """Where the rows of the matches are among the sorted rows."""
+        """Indices of the rows of the matches among the sorted rows."""
         places: Indices = np.arange(len(self.labels)) - self.offsets[self.owners] + self.starts[self.owners]
         return places
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The rows of matches that are mapped to some variables: where they are, and how many come before each row."""
+    """The rows of matches that are mapped to some variables: their indices, and the number of them before each row."""
 
     places: Indices
     before: Indices
 
     @staticmethod
     def of(spec: MatchSpec, found: FoundMatches, variables: Variables) -> Selection:
-        """The rows that are mapped to one of the variables."""
+        """Select the rows that are mapped to one of the variables."""
         if variables is None:
             return Selection(np.arange(len(found.labels)), np.arange(len(found.labels) + 1))
         wanted = np.array([name in variables for name in spec.variables], dtype=np.bool_)
@@ -91,13 +91,13 @@ class MatchCollector:
         *,
         timed_out: bool = False,
     ) -> None:
-        """A match, by the places that its rows take; it was found by looking at rows up to the boundary `seen`."""
+        """Add a match, given the pattern positions of its rows; `seen` is the boundary up to which rows were examined."""
         self._heads.append((partition, start, len(path), number, timed_out))
         self._paths.append(path)
         self.seen.append(seen)
 
     def found(self) -> FoundMatches:
-        """All of them, by partition and in the order in which they begin."""
+        """Return all matches, by partition and in the order in which they begin."""
         heads = np.array(self._heads, dtype=np.int64).reshape(-1, 5)
         paths = np.array([place for path in self._paths for place in path], dtype=np.int64)
         return FoundMatches(
@@ -112,5 +112,5 @@ class MatchCollector:
 
     @property
     def starts(self) -> Indices:
-        """Where they begin."""
+        """Start row of each match."""
         return np.array([head[1] for head in self._heads], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Evaluates expressions over matches: finds the rows that their inputs navigate to, for all matches at once."""
+"""Evaluation of expressions over matches: resolves the rows that inputs navigate to, for all matches at once."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from headwater.operators.zset.delta import take_rows
 from headwater.operators.zset.exact_sums import Bools
 
 LISTED_MAX = 1 << 22
-"""Values in the lists that are handed over at a time."""
+"""Maximum number of list values passed to an expression at a time, unless a single match has more."""
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Where expressions are evaluated: in which match, and after how many of its rows."""
+    """Evaluation points of expressions: the match, and the number of its rows up to the current one."""
 
     matches: Indices
     upto: Indices
 
 
 class Measuring:
-    """Evaluates expressions over the matches that were found."""
+    """Evaluates expressions over the matches found."""
 
     def __init__(
         self, spec: MatchSpec, partitions: Partitions, found: FoundMatches, evaluate: Evaluate
@@ -56,7 +56,10 @@ class Measuring:
         self._frames: list[Frames] = []
 
     def column(self, expression: int, points: Points) -> pa.Array:
-        """An expression at some points."""
+        """Return the values of an expression at some points.
+
+        Raises EvaluationError if the lists for one match would have more than `work_max` values.
+        """
         listed = self._listed(expression, points)
         if int(listed.sum()) <= LISTED_MAX:
             return self._column(expression, points)
@@ -75,7 +78,7 @@ class Measuring:
         )
 
     def _listed(self, expression: int, points: Points) -> Indices:
-        """How many values the lists of an expression have at each point."""
+        """Return the number of list values of an expression at each point."""
         counts = np.zeros(len(points.matches), dtype=np.int64)
         for each in self._spec.expressions[expression].inputs:
             if isinstance(each, PatternAggregate) and each.kind == "list":
@@ -124,14 +127,15 @@ class Measuring:
         return self._selections[variables]
 
     def _range(self, variables: Variables, points: Points, final: bool) -> tuple[Selection, Indices, Indices]:
-        """Which of the rows mapped to some variables belong to each point."""
+        """Return, for each point, the range of the rows mapped to some variables."""
         found, selection = self._found, self._selection(variables)
         low = found.offsets[points.matches]
         high = low + (found.lengths[points.matches] if final else points.upto)
         return selection, selection.before[low], selection.before[high]
 
     def _places(self, each: Navigate | Classify, points: Points) -> Indices:
-        """Where among the rows of all matches a navigation ends, before its offset; -1 if nowhere."""
+        """Return the target of a navigation, before its offset, as an index into the rows of all matches; -1 if there
+        is none."""
         selection, low, high = self._range(each.variables, points, each.final)
         at = low + each.nth if each.side == "first" else high - 1 - each.nth
         there = (at >= low) & (at < high)
@@ -149,7 +153,7 @@ class Measuring:
             return [lists(self._argument(held, selection), frames)]
         if held not in self._weighted:
             self._weighted[held] = weighted(self._argument(held, selection))
-        self._frames.append(frames)  # the values know frames by their identity
+        self._frames.append(frames)  # values are cached by the identity of their frames
         return aggregated(each, self._weighted[held], frames, self._spec)
 
     def _argument(self, held: tuple[Variables, int], selection: Selection) -> pa.Array:
@@ -163,7 +167,7 @@ class Measuring:
 
 @dataclass(frozen=True, eq=False)
 class Mapped:
-    """Rows of matches: the variable that each is mapped to, by number, and the number of its match."""
+    """Rows of matches, with the number of the variable that each is mapped to, and the number of its match."""
 
     rows: pa.RecordBatch
     labels: Indices
@@ -171,7 +175,7 @@ class Mapped:
 
 
 def argument_values(spec: MatchSpec, argument: int, mapped: Mapped, evaluate: Evaluate) -> pa.Array:
-    """The argument of an aggregate for rows of matches."""
+    """Return the argument of an aggregate for rows of matches."""
     columns = []
     for each in spec.expressions[argument].inputs:
         match each:
@@ -187,12 +191,12 @@ def argument_values(spec: MatchSpec, argument: int, mapped: Mapped, evaluate: Ev
 
 
 def weighted(values: pa.Array) -> Weighted:
-    """Values of an aggregate's argument, each of which counts once."""
+    """Return values of an aggregate's argument, each with weight 1."""
     return Weighted(batch([values]), np.ones(len(values), dtype=np.int64))
 
 
 def lists(values: pa.Array, frames: Frames) -> pa.Array:
-    """The values of each range, as a list."""
+    """Return the values of each range as a list."""
     sizes = frames.ends - frames.starts
     offsets = np.concatenate(([0], np.cumsum(sizes)))
     if offsets[-1] >= np.iinfo(np.int32).max:
@@ -204,7 +208,7 @@ def lists(values: pa.Array, frames: Frames) -> pa.Array:
 
 
 def too_long(spec: MatchSpec) -> EvaluationError:
-    """Why lists of the rows of a match are not made."""
+    """Return the error for a match whose lists of rows would be too long."""
     return EvaluationError(
         f"a match of the pattern {spec.text} is too long for what is asked of all its rows",
         detail=f"an aggregate would look at more than {spec.work_max:,} values: at all rows of the match, for each of them",
@@ -214,7 +218,7 @@ def too_long(spec: MatchSpec) -> EvaluationError:
 
 
 def aggregated(each: PatternAggregate, values: Weighted, frames: Frames, spec: MatchSpec) -> list[pa.Array]:
-    """The buffer columns of an aggregate over ranges of rows."""
+    """Return the buffer columns of an aggregate over ranges of rows."""
 
     def overflow(function: AggregateFunction, fits: Bools) -> None:
         if not fits.all():

@@ -1,7 +1,7 @@
-"""The rows that patterns are looked for in: sorted by partition and order, and the conditions that rows fulfil by themselves.
+"""Input of pattern matching: rows sorted by partition and order, with the conditions that depend on single rows.
 
-Such a condition is a *symbol*: it is evaluated once, for all rows. What is left of conditions, which depends on the rows
-that are matched so far, is in `searching`.
+Such a condition is a *symbol*: it is evaluated once, for all rows. Conditions that depend on the rows matched so far
+are evaluated in `backtracking`.
 """
 
 from __future__ import annotations
@@ -25,32 +25,31 @@ from headwater.operators.zset.grouping import group
 from headwater.operators.zset.numpy_columns import booleans, integers
 
 Masks = npt.NDArray[Any]
-"""Unsigned integers of any width: a bit for each variable whose condition a row fulfils."""
+"""Unsigned integers of any width: one bit for each variable whose symbols a row satisfies."""
 
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, eq=False)
 class Partitions:
-    """Sorted rows, and the half-open ranges of the partitions in them.
+    """Sorted rows, and the half-open index ranges of the partitions in them.
 
-    Of a partition there may be but the rows that matter: then matches are looked for from one of them on, and count from
-    those that came before.
+    A partition may be incomplete: then matches are searched from its origin on, and are numbered after those before it.
     """
 
     rows: pa.RecordBatch
     starts: Indices
     ends: Indices
     origins: Indices
-    """The rows from which on matches are looked for."""
+    """Index of the first row at which matches are searched, by partition."""
     matched: Indices
-    """How many matches there are before them."""
+    """Number of matches before the origin, by partition."""
     cut: Mask
-    """Which partitions have rows before those that are here."""
+    """Mask of the partitions of which earlier rows are not included."""
 
     @staticmethod
     def whole(rows: pa.RecordBatch, starts: Indices, ends: Indices) -> Partitions:
-        """All rows of partitions."""
+        """Return complete partitions."""
         count = len(starts)
         return Partitions(
             rows, starts, ends, starts, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.bool_)
@@ -60,7 +59,7 @@ class Partitions:
         return len(self.starts)
 
     def slice(self, part: slice) -> Partitions:
-        """Some partitions that follow one another, and their rows."""
+        """Return consecutive partitions and their rows."""
         if part == slice(0, len(self)):
             return self
         first, last = int(self.starts[part.start]), int(self.ends[part.stop - 1])
@@ -75,36 +74,37 @@ class Partitions:
 
     @cached_property
     def numbers(self) -> Indices:
-        """The partition of each row."""
+        """Partition index of each row."""
         return np.repeat(np.arange(len(self.starts)), self.ends - self.starts)
 
     def column_at(self, column: int, places: Indices) -> pa.Array:
-        """A column of the rows at some places; NULL where a place is negative."""
+        """Return a column of the rows at some indices; NULL where an index is negative."""
         absent = places < 0
         if absent.any():
             return pc.take(self.rows.column(column), pa.array(np.where(absent, 0, places), mask=absent))
         return pc.take(self.rows.column(column), pa.array(places), boundscheck=False)
 
     def shifted(self, places: Indices, within: Indices, offset: int) -> Indices:
-        """The places at a distance from others, of the same partitions; -1 where there is none."""
+        """Return the indices of rows at a distance from others within the same partition; -1 where there is none."""
         moved = places + offset
         outside = (places < 0) | (moved < self.starts[within]) | (moved >= self.ends[within])
         return np.where(outside, -1, moved)
 
     def times(self, column: int) -> Ints:
-        """The times of rows, which ascend in each partition; those that are NULL lie at the end where they sort."""
+        """Return the times of rows, which ascend in each partition; a NULL is the minimum or maximum, depending on its
+        position."""
         values = self.rows.column(column)
         times = integers(values)
         absent = null_mask(values)
         if absent is None:
             return times
-        # one NULL at the start of a partition is all that need be seen
+        # A NULL at the start of any partition shows that NULLs sort first.
         firsts = absent[self.starts] & ~absent[self.ends - 1]
         return np.where(absent, _EARLIEST if firsts.any() else _LATEST, times)
 
 
 def partitions_of(spec: MatchSpec, rows: pa.RecordBatch) -> Partitions:
-    """Rows, in any order, of any number of partitions, sorted."""
+    """Sort rows, in any order, of any number of partitions."""
     count = rows.num_rows
     if not count:
         none = np.zeros(0, dtype=np.int64)
@@ -122,7 +122,7 @@ def partitions_of(spec: MatchSpec, rows: pa.RecordBatch) -> Partitions:
 
 
 def symbols(spec: MatchSpec, partitions: Partitions, evaluate: Evaluate) -> Masks:
-    """Which variables each row can be mapped to, as far as its own symbols say."""
+    """Return the variables that each row can be mapped to according to its symbols, as bit masks."""
     count = partitions.rows.num_rows
     kinds: tuple[Any, ...] = (np.uint8, np.uint16, np.uint32, np.uint64)
     kind = next((k for k in kinds if np.iinfo(k).bits >= len(spec.variables)), None)
@@ -153,7 +153,7 @@ def symbols(spec: MatchSpec, partitions: Partitions, evaluate: Evaluate) -> Mask
 def _evaluated(
     spec: MatchSpec, partitions: Partitions, expression: int, evaluate: Evaluate
 ) -> npt.NDArray[np.bool_]:
-    """A condition of rows alone, for all of them."""
+    """Evaluate a symbol for all rows."""
     count = partitions.rows.num_rows
     places = np.arange(count)
     columns = []
@@ -168,5 +168,5 @@ def _evaluated(
 
 
 def batch(columns: list[pa.Array]) -> pa.RecordBatch:
-    """Inputs of an expression, in their order."""
+    """Return the input columns of an expression as a batch, in order."""
     return pa.RecordBatch.from_arrays(columns, names=[f"c{i}" for i in range(len(columns))])

@@ -1,9 +1,9 @@
 """A row pattern as a tree: variables, and how they follow one another.
 
-Preference goes from left to right: of alternatives the first that leads to a match, of a quantifier the most rows if it
-is greedy and the fewest if it is reluctant. A quantifier is the nested options that it stands for: `A{1,3}` is
-`A (A A?)?`. One without an upper bound goes on until an iteration takes no row: such a one is the last.
-How a tree becomes an automaton is in `automaton`.
+Preference goes from left to right: the first alternative that leads to a match is preferred, and of a quantifier the
+most rows if it is greedy and the fewest if it is reluctant. A quantifier stands for nested options: `A{1,3}` is `A (A
+A?)?`. A quantifier without an upper bound ends after an iteration that consumes no row. `automaton` compiles a tree
+into an automaton.
 """
 
 from __future__ import annotations
@@ -15,54 +15,54 @@ from itertools import permutations
 
 @dataclass(frozen=True)
 class Variable:
-    """One row that fulfils the condition of a variable; any row, if it has none."""
+    """Matches one row that satisfies the condition of a variable; any row, if the variable has no condition."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Empty:
-    """No row: `()`."""
+    """Matches no row: `()`."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """No row, before the first of the partition: `^`."""
+    """Matches before the first row of the partition, without consuming a row: `^`."""
 
 
 @dataclass(frozen=True)
 class End:
-    """No row, after the last of the partition: `$`."""
+    """Matches after the last row of the partition, without consuming a row: `$`."""
 
 
 @dataclass(frozen=True)
 class Concat:
-    """One part after the other."""
+    """Matches the parts in sequence."""
 
     parts: tuple[Pattern, ...]
 
 
 @dataclass(frozen=True)
 class Alternate:
-    """One of the parts, the first that leads to a match."""
+    """Matches one of several parts, preferably an earlier part."""
 
     parts: tuple[Pattern, ...]
 
 
 @dataclass(frozen=True)
 class Permute:
-    """All parts, in any order; the orders are preferred as they are listed in a dictionary of the parts."""
+    """Matches all parts, in any order; orders are preferred lexicographically by the position of their parts."""
 
     parts: tuple[Pattern, ...]
 
     def expanded(self) -> Pattern:
-        """The alternation that it stands for."""
+        """Return the equivalent alternation."""
         return Alternate(tuple(Concat(order) for order in permutations(self.parts)))
 
 
 @dataclass(frozen=True)
 class Quantified:
-    """A part `low` times at least, and at most `high` times; any number of times if that is None."""
+    """Matches a part at least `low` and at most `high` times; without an upper bound if `high` is None."""
 
     part: Pattern
     low: int
@@ -76,7 +76,7 @@ class Quantified:
 
 @dataclass(frozen=True)
 class Exclude:
-    """A part whose rows belong to the match, but are not shown: `{- A -}`."""
+    """Matches a part whose rows belong to the match, but are not output: `{- A -}`."""
 
     part: Pattern
 
@@ -85,12 +85,12 @@ Pattern = Variable | Empty | Start | End | Concat | Alternate | Permute | Quanti
 
 
 def variables(pattern: Pattern) -> tuple[str, ...]:
-    """The names of all variables, each once, in the order in which they appear."""
+    """Return the distinct names of all variables, in the order in which they first appear."""
     return tuple(dict.fromkeys(_names(pattern)))
 
 
 def has_start(pattern: Pattern) -> bool:
-    """Whether it asks where its partition starts."""
+    """Whether the pattern depends on the start of its partition."""
     match pattern:
         case Start():
             return True

@@ -1,14 +1,14 @@
-"""What can come of each place of a pattern at each row, found from the last row of a partition backwards.
+"""The possible outcomes of each pattern position at each row, computed backwards from the last row of a partition.
 
-For a place that takes a row there are two numbers, both boundaries between rows:
+Each position has two numbers at each row, both boundaries between rows:
 
-- `ends`: where a match ends at the earliest that goes on from there; NOWHERE if none does. A match that must end before
-  some row exists if, and only if, this one does.
-- `looked`: how far one must look to see that none does: up to there rows decide. OPEN if rows that are not there yet
-  could, because the partition ended before the pattern did.
+- `ends`: the earliest end of a match that continues from there; NOWHERE if there is none. A match that must end before
+  some row exists exactly if this earliest one does.
+- `looked`: the boundary up to which rows determine that no match exists; OPEN if future rows could change it, because
+  the partition ended before the pattern did.
 
-They are found for all partitions at once, row by row from their ends, in arrays that have a lane for each partition. A
-few long partitions, for which that is no gain, are gone through one by one.
+The numbers are computed for all partitions at once, row by row from the ends, in arrays with one column for each
+partition. A few long partitions, for which vectorization does not pay, are processed one by one.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ NOWHERE = 2**31 - 1
 OPEN = 2**31 - 1
 
 _LANES_MIN = 24
-"""Fewer partitions than that are gone through one by one."""
+"""Minimum number of partitions for vectorized processing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """Boundaries by place and *cell*: one cell for each row of a partition, found by its distance from the end."""
+    """Boundaries by position and *cell*: one cell for each row of a partition, indexed by its distance from the end."""
 
     ends: Boundaries
     looked: Boundaries | None
     lanes: Indices
-    """Of each partition."""
+    """Column of each partition."""
     offsets: Indices
-    """Where the cells of rows begin, by their distance from the last row of their partition."""
+    """Start of the cells of rows, by their distance from the last row of their partition."""
 
     def cells(self, partitions: Indices, from_end: Indices) -> Indices:
-        """Where rows are found, given their partitions and how many rows come after them."""
+        """Return the cells of rows, given their partitions and the number of rows after them."""
         found: Indices = self.offsets[from_end] + self.lanes[partitions]
         return found
 
@@ -51,7 +51,7 @@ class Reach:
 def reach(
     automaton: Automaton, masks: Masks, starts: Indices, ends: Indices, *, looked: bool = False
 ) -> Reach:
-    """What can come of every place at every row. Boundaries are counted as rows are."""
+    """Compute the outcomes of every position at every row. Boundaries are counted as rows are."""
     sizes = ends - starts
     order = np.argsort(-sizes, kind="stable")
     lanes = np.empty(len(order), dtype=np.int64)
@@ -62,7 +62,7 @@ def reach(
 
 
 class _Filling:
-    """Fills the cells of all lanes, the partitions from the longest to the shortest."""
+    """Fills the cells of all partitions, ordered from the longest to the shortest."""
 
     def __init__(
         self, automaton: Automaton, masks: Masks, lane_ends: Indices, lane_sizes: Indices, looked: bool
@@ -71,7 +71,7 @@ class _Filling:
         self._masks = masks
         self._lane_ends = lane_ends
         self._lane_sizes = lane_sizes
-        # how many partitions have a row at each distance from their end
+        # Number of partitions that have a row at each distance from their end.
         deepest = int(lane_sizes.max(initial=0))
         self._active = len(lane_sizes) - np.searchsorted(lane_sizes[::-1], np.arange(deepest), side="right")
         self.offsets = np.cumsum(self._active) - self._active
@@ -90,7 +90,7 @@ class _Filling:
             self._level(depth, count)
 
     def _level(self, depth: int, count: int) -> None:
-        """The rows that are so far from the last of their partition, one of each."""
+        """Process the rows at one distance from the last row of their partition, one of each partition."""
         automaton = self._automaton
         here = slice(self.offsets[depth], self.offsets[depth] + count)
         rows = self._lane_ends[:count] - 1 - depth
@@ -110,7 +110,7 @@ class _Filling:
                 best[options] = self._best(options, after, next_cells, depth)
             np.copyto(self.ends[place, here], best[options], where=holds[label])
             if self.looked is not None:
-                # what could follow if there were a row, at the end too
+                # Options as if another row followed, at the end of the partition too.
                 open_options = automaton.follow[place][False]
                 if open_options not in far:
                     far[open_options] = self._far(open_options, after, next_cells, depth)
@@ -139,7 +139,7 @@ class _Filling:
         return found
 
     def _lane(self, lane: int, depth: int) -> None:
-        """The rest of one partition, from a distance on."""
+        """Process the remaining rows of one partition, from a distance on."""
         size, end = int(self._lane_sizes[lane]), int(self._lane_ends[lane])
         automaton = self._automaton
         places = range(len(automaton))

@@ -1,6 +1,6 @@
-"""The whole of MATCH_RECOGNIZE over rows that are all there: sorted, matched, measured, shown.
+"""MATCH_RECOGNIZE over complete partitions: rows are sorted and matched, then measures and output are computed.
 
-What changes when rows do is in `step`.
+The incremental version is `step` in `match_operator`.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from headwater.operators.zset.exact_sums import Ints
 from headwater.operators.zset.numpy_columns import nulls
 
 CELLS_MAX = 1 << 26
-"""Rows times places of the pattern that are matched at a time."""
+"""Maximum number of rows times pattern positions matched at a time."""
 
 
 def match_rows(spec: MatchSpec, rows: pa.RecordBatch, evaluate: Evaluate) -> pa.RecordBatch:
-    """The output for rows of any number of partitions, in any order; a row that is there twice counts as two."""
+    """Return the output for rows of any number of partitions, in any order; equal rows count separately."""
     if not rows.num_rows:
         return empty_rows(spec.output)
     return match_partitions(spec, partitions_of(spec, rows), evaluate)
 
 
 def match_partitions(spec: MatchSpec, partitions: Partitions, evaluate: Evaluate) -> pa.RecordBatch:
-    """The output for sorted rows."""
+    """Return the output for sorted rows."""
     return output(spec, partitions, outcome(spec, partitions, evaluate), evaluate)
 
 
 def outcome(
     spec: MatchSpec, partitions: Partitions, evaluate: Evaluate, *, settling: bool = False
 ) -> MatcherResult:
-    """The matches in sorted rows; `settling` wants to know when they are final, even if it is not shown."""
+    """Return the matches in sorted rows; `settling` computes when they are final, even if the output does not include it."""
     automaton = compile_pattern(spec.pattern, spec.text)
     masks = symbols(spec, partitions, evaluate)
     made = []
@@ -62,7 +62,7 @@ def outcome(
 
 
 def _parts(partitions: Partitions, automaton: Automaton, spec: MatchSpec) -> Iterator[slice]:
-    """Partitions that are matched at a time, so that memory follows these."""
+    """Yield slices of partitions to match at a time, to bound memory."""
     rows_max = CELLS_MAX // max(len(automaton), 1)
     longest = int((partitions.ends - partitions.starts).max(initial=0))
     if longest > 8 * rows_max:
@@ -83,7 +83,7 @@ def _parts(partitions: Partitions, automaton: Automaton, spec: MatchSpec) -> Ite
 def output(
     spec: MatchSpec, partitions: Partitions, matched: MatcherResult, evaluate: Evaluate
 ) -> pa.RecordBatch:
-    """What is shown of matches."""
+    """Return the output columns of matches."""
     found = matched.found
     points, rows = _points(spec, found)
     measuring = Measuring(spec, partitions, found, evaluate)
@@ -112,12 +112,12 @@ def output(
 
 
 def _column(values: pa.Array, missing: int, kind: pa.DataType) -> pa.Array:
-    """A measure, and NULL for rows that belong to no match."""
+    """Append NULLs to a measure, for rows that belong to no match."""
     return pa.concat_arrays([values, nulls(missing, kind)]) if missing else values
 
 
 def _points(spec: MatchSpec, found: FoundMatches) -> tuple[Points, Indices]:
-    """Where measures are evaluated, and the rows whose columns are shown beside them."""
+    """Return the points at which measures are evaluated, and the rows whose columns are output with them."""
     every = np.arange(len(found))
     if spec.rows == "one":
         return Points(every, found.lengths), found.starts
@@ -131,7 +131,7 @@ def _points(spec: MatchSpec, found: FoundMatches) -> tuple[Points, Indices]:
 
 
 def _unmatched(spec: MatchSpec, partitions: Partitions, found: FoundMatches) -> Indices:
-    """Rows that are shown although they belong to no match, and no empty one starts there."""
+    """Return the rows output without a match: they belong to no match, and no empty match starts at them."""
     if spec.rows != "all, with unmatched":
         return np.zeros(0, dtype=np.int64)
     alone = np.arange(partitions.rows.num_rows) >= partitions.origins[partitions.numbers]
@@ -142,7 +142,7 @@ def _unmatched(spec: MatchSpec, partitions: Partitions, found: FoundMatches) -> 
 
 
 def settled(spec: MatchSpec, partitions: Partitions, matched: MatcherResult) -> Ints:
-    """When each match is final, and the rows after it that its measures look at."""
+    """Return when each match is final, including the rows after it that its measures read."""
     found = matched.found
     closes = matched.settled[found.starts]
     ahead = rows_ahead(spec, spec.measures)

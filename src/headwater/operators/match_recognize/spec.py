@@ -1,20 +1,20 @@
-"""What MATCH_RECOGNIZE asks for, as the kernels take it: pattern, conditions, measures, and what is shown of a match.
+"""The specification of a MATCH_RECOGNIZE clause for the kernels: pattern, conditions, measures, and output columns.
 
-Expressions are evaluated by who made them: a kernel hands over columns for their *inputs*, one row for each time that the
-expression is asked for, and takes the column of results. An input says where its value is found:
+Expressions are evaluated by a callback of the planner: a kernel passes columns for their *inputs*, one row for each
+evaluation, and receives a column of results. An input defines where its value comes from:
 
-- `Navigate`: a column of one row of the match, or of a row so many before or after that one. The row is the first or
-  last of those mapped to some variables, or the n-th from there. A plain reference to a column is the last row of all;
-  in DEFINE that is the row in question, which counts as mapped to the variable that it is asked for.
-- `Classify`: the variable that such a row is mapped to.
-- `PatternAggregate`: the buffer of an aggregate function (see `functions`) over the rows mapped to some variables.
-- `MatchNumber`: which match of its partition it is, counted from 1, empty ones too.
+- `Navigate`: a column of one row of the match, or of a row at an offset from it. The row is the first or last row
+  mapped to some variables, or the n-th from there. A plain column reference is the last row of the match; in DEFINE
+  that is the current row, which counts as mapped to the variable being tested.
+- `Classify`: the variable to which such a row is mapped.
+- `PatternAggregate`: the buffer of an aggregate function (see `aggregate_functions`) over the rows mapped to some variables.
+- `MatchNumber`: the number of the match in its partition, counted from 1 and including empty matches.
 
-*Running* looks at the match up to the current row, *final* at all of it. In DEFINE everything is running; with one row
-per match the current row is the last one.
+*Running* semantics read the match up to the current row, *final* semantics all of it. In DEFINE everything is running;
+with one row per match the current row is the last one.
 
-A condition whose inputs all are the row itself, or lie at a fixed distance from it, is evaluated once for all rows: a
-*symbol*. It is so asked for rows, too, that no match ever reaches.
+A condition whose inputs are all the row itself, or at a fixed distance from it, is a *symbol*: it is evaluated once for
+all rows, including rows that no match ever reaches.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from headwater.operators.match_recognize.pattern import Pattern, variables
 from headwater.operators.zset.collation import ColumnOrder
 
 Variables = frozenset[str] | None
-"""Some variables: one, or those of a SUBSET. None is all of them."""
+"""Set of pattern variables: a single variable or a SUBSET; None means all variables."""
 
 Evaluate = Callable[[int, pa.RecordBatch, int], pa.Array]
-"""Evaluates the expression of this number over its inputs, of so many rows; a batch without columns keeps no count."""
+"""evaluate(number, inputs, count): returns `count` results of an expression; a batch without columns has no row count."""
 
 AggregateKind = Literal["count", "sum", "avg", "min", "max", "list"]
 
 CLOSES = "closes"
-"""The column, the last of all if it is asked for, that says when a row of the output is final."""
+"""Name of the column, the last one if requested, with the time from which a row of the output is final."""
 NEVER = 2**63 - 1
-"""What `closes` says as long as only a row that is not there yet can settle it."""
+"""Value of `closes` while only a future row can make the match final."""
 WORK_MAX = 1_000_000
-"""Steps that matching may take in one partition, and as many more for each of its rows as `WORK_ROW_MAX` says."""
+"""Maximum number of matching steps in one partition, plus `WORK_ROW_MAX` for each of its rows."""
 WORK_ROW_MAX = 200
 
 
@@ -52,8 +52,8 @@ WORK_ROW_MAX = 200
 class Navigate:
     """A column of a row of the match; NULL if there is no such row.
 
-    `nth` counts from the first row forwards, from the last one backwards, among those mapped to the variables; `offset`
-    goes from there to any row of the partition: -1 is the one before (PREV), 1 the one after (NEXT).
+    `nth` counts the rows mapped to the variables, forwards from the first or backwards from the last; `offset` goes
+    from there to any row of the partition: -1 is the previous row (PREV), 1 the next row (NEXT).
     """
 
     column: int
@@ -66,7 +66,7 @@ class Navigate:
 
 @dataclass(frozen=True)
 class Classify:
-    """The variable that a row of the match is mapped to; NULL outside of it. The row is found as by `Navigate`."""
+    """The variable to which a row of the match is mapped; NULL outside the match. The row is resolved as in `Navigate`."""
 
     variables: Variables = None
     side: Literal["first", "last"] = "last"
@@ -77,11 +77,11 @@ class Classify:
 
 @dataclass(frozen=True)
 class PatternAggregate:
-    """The buffer columns of a function over the rows mapped to the variables, in place of one input as many as it has.
+    """The buffer columns of a function over the rows mapped to the variables; replaces one input by as many columns.
 
-    `argument` is the number of an expression whose inputs are columns of the row, its variable and the number of the match
-    alone; None counts rows. A `list` has the argument of every row, in their order: what becomes of it is up to the
-    expression, of which `function` tells one from another.
+    `argument` is the number of an expression whose inputs are only columns of the row, its variable and the number of
+    the match; None counts rows. A `list` has the argument of every row, in order, for functions that the expression
+    computes; `function` distinguishes such functions.
     """
 
     kind: AggregateKind
@@ -93,7 +93,7 @@ class PatternAggregate:
 
 @dataclass(frozen=True)
 class MatchNumber:
-    """Which match of its partition it is, counted from 1."""
+    """The number of the match in its partition, counted from 1."""
 
 
 Input = Navigate | Classify | PatternAggregate | MatchNumber
@@ -101,7 +101,7 @@ Input = Navigate | Classify | PatternAggregate | MatchNumber
 
 @dataclass(frozen=True)
 class PatternExpression:
-    """What an expression looks at, and the type of its result."""
+    """The inputs of an expression, and the type of its result."""
 
     inputs: tuple[Input, ...]
     type: pa.DataType
@@ -109,9 +109,9 @@ class PatternExpression:
 
 @dataclass(frozen=True)
 class Skip:
-    """Where the search goes on after a match that has rows; after an empty one, at the next row.
+    """The row at which the search continues after a non-empty match; after an empty one it is the next row.
 
-    `variables` belongs to the last two: the first or last row that is mapped to them.
+    `variables` applies to `to first` and `to last`: the first or last row mapped to them.
     """
 
     kind: Literal["past last row", "to next row", "to first", "to last"] = "past last row"
@@ -123,8 +123,10 @@ Shows = Literal["column", "measure", "timed out"]
 
 @dataclass(frozen=True)
 class Shown:
-    """A column of the output: one of the input or a measure, by number; or whether the row is a match that ran out of
-    time. With one row per match, columns of the input are those of its first row."""
+    """An output column: a column of the input or a measure, by number, or whether the match timed out.
+
+    With one row per match, columns of the input are those of its first row.
+    """
 
     name: str
     what: Shows
@@ -136,41 +138,41 @@ RowsPerMatch = Literal["one", "all", "all, omit empty", "all, with unmatched"]
 
 @dataclass(frozen=True, eq=False)
 class MatchSpec:
-    """What is looked for, in which rows, and what is shown."""
+    """The definition of a MATCH_RECOGNIZE operator: input, pattern, conditions and output."""
 
     schema: pa.Schema
     partition: tuple[int, ...]
     order: tuple[ColumnOrder, ...]
-    """Rows that it leaves tied go by their other columns (see `collation`)."""
+    """ORDER BY of the clause; ties are ordered by the other columns (see `collation`)."""
     pattern: Pattern
     text: str
-    """The pattern as it was written, for errors."""
+    """Pattern as written in the SQL, for errors."""
     expressions: tuple[PatternExpression, ...]
     conditions: Mapping[str, tuple[int, ...]]
-    """The expressions that must all be true of a row, by variable. Those that are symbols are looked at first."""
+    """Expressions, by variable, that must all be true for a row. Symbols are evaluated first."""
     measures: tuple[int, ...]
-    """Their expressions."""
+    """Numbers of the expressions of the measures."""
     shown: tuple[Shown, ...]
     rows: RowsPerMatch = "one"
     skip: Skip = field(default_factory=Skip)
     within: int | None = None
-    """The time of a match, in microseconds: its last row lies less than that after its first."""
+    """Time limit of a match, in microseconds: its last row is less than that after its first."""
     time: int | None = None
-    """The column of a timestamp by which `order` begins, ascending; needed for `within` and `closing`."""
+    """Timestamp column that is first in `order`, ascending; required for `within` and `closing`."""
     timeouts: bool = False
-    """Show also, as a row each, matches that had begun, and would have gone on, when their time was over."""
+    """Whether to output also, as one row each, matches that had begun and were incomplete when their time limit passed."""
     closing: bool = False
-    """Append when each row of the output is final: no row at that time or later can change it."""
+    """Whether to append when each row of the output is final: no row at that time or later can change it."""
     work_max: int = WORK_MAX
 
     @cached_property
     def variables(self) -> tuple[str, ...]:
-        """Those of the pattern, by number."""
+        """Variables of the pattern, by number."""
         return variables(self.pattern)
 
     @cached_property
     def output(self) -> pa.Schema:
-        """The schema of the output."""
+        """Schema of the output."""
         fields = [pa.field(shown.name, self._type_of(shown)) for shown in self.shown]
         if self.closing:
             fields.append(pa.field(CLOSES, pa.int64()))
@@ -185,7 +187,7 @@ class MatchSpec:
         return pa.bool_()
 
     def input_types(self, expression: int) -> list[pa.DataType]:
-        """The types of the columns that are handed over for an expression."""
+        """Return the types of the input columns of an expression."""
         return [kind for each in self.expressions[expression].inputs for kind in self._types(each)]
 
     def _types(self, each: Input) -> list[pa.DataType]:
@@ -207,18 +209,18 @@ class MatchSpec:
                 )
 
     def argument_inputs(self, each: Input) -> tuple[Input, ...]:
-        """What the argument of an aggregate looks at; nothing if it is none, or has none."""
+        """Return the inputs of an aggregate's argument; empty for other inputs and for aggregates without an argument."""
         if not isinstance(each, PatternAggregate) or each.argument is None:
             return ()
         return self.expressions[each.argument].inputs
 
     def is_symbol(self, variable: str, expression: int) -> bool:
-        """Whether a condition of a variable depends on the row, and rows at a fixed distance, alone."""
+        """Whether a condition of a variable depends only on the row and on rows at a fixed distance."""
         return all(is_fixed(each, variable) for each in self.expressions[expression].inputs)
 
 
 def is_fixed(each: Input, variable: str) -> bool:
-    """Whether an input of a condition of a variable is the row itself, or lies at a fixed distance from it."""
+    """Whether an input of a condition of a variable is the row itself, or a row at a fixed distance from it."""
     if not isinstance(each, Navigate):
         return False
     mine = each.variables is None or variable in each.variables
