@@ -1,4 +1,4 @@
-"""A batch of documents as queries see it: which atoms each has, where, and the values to compare."""
+"""A batch of documents prepared for matching: the atoms of each, their positions, and the values to compare."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOWHERE: tuple[int, list[int]] = (0, [])
 
 
 class DocumentBatch:
-    """Documents, taken apart. A hit is a word of a document that an atom means; hits lie by atom and document."""
+    """Documents, tokenized. A hit is a word of a document that matches an atom; hits are sorted by atom and document."""
 
     def __init__(self, atoms: Atoms, texts: Lookup, keywords: Lookup, documents: pa.Table) -> None:
         self.atoms = atoms
@@ -47,10 +47,11 @@ class DocumentBatch:
                 kept += len(its.row)
         self._lay(found, tokens)
         self._phrases: dict[int, tuple[int, list[int]]] = {}
-        """Of a phrase and a document, as one number, how often it is found and the words that take part."""
+        """Number of occurrences of a phrase in a document, and the words involved, by phrase and document combined in
+        one key."""
 
     def _hits(self, place: int, its: Tokens, lookup: Lookup, kept: int) -> list[tuple[Ints, Tokens, Ints]]:
-        """The atoms of words and of patterns, each with the numbers of its words."""
+        """Return the atoms of words and of patterns, each with the indices of its words."""
         hits = []
         if len(its.code):
             atom = lookup.terms(place, its.lexemes)[its.code]
@@ -74,7 +75,7 @@ class DocumentBatch:
         return hits
 
     def _lay(self, found: list[tuple[Ints, Tokens, Ints]], tokens: list[Tokens]) -> None:
-        """Sort the hits by atom and document."""
+        """Sort the hits by atom and document, and build the lookup columns."""
         self.token_row = _joined([its.row for its in tokens])
         self.token_item = _joined([its.item for its in tokens])
         self.token_position = _joined([its.position for its in tokens])
@@ -87,21 +88,21 @@ class DocumentBatch:
         order = np.argsort(keys, kind="stable")
         self.hit_token = token[order]
         self.pairs, starts = np.unique(keys[order], return_index=True)
-        """An atom and a document, as one number; `hit_at` says where the hits of the pair lie."""
+        """Pairs of an atom and a document, combined in one key; `hit_at` has the start of each pair's hits."""
         self.hit_at = np.append(starts, len(order)).astype(np.int64)
         pair_atom = self.pairs // size
         self.pair_row = self.pairs - pair_atom * size
         self.active, self.active_at = np.unique(pair_atom, return_index=True)
-        """The atoms that are there, in order, and where the pairs of each begin."""
+        """Atoms that occur, ascending, and the start of each atom's pairs."""
         self.active_at = np.append(self.active_at, len(self.pairs)).astype(np.int64)
         self.line = np.zeros(len(self.atoms) + 1, dtype=np.int32)
-        """Of each atom its line in `has`; 0 if no document has it, and at the end for what is no atom."""
+        """Row of each atom in `has`; 0 if no document has the atom, and for the extra last entry, which stands for no atom."""
         self.line[self.active] = np.arange(1, len(self.active) + 1)
         self.has = np.zeros((len(self.active) + 1, size), dtype=np.bool_)
         self.has[self.line[pair_atom], self.pair_row] = True
 
     def met(self, atom: npt.NDArray[np.integer], row: Ints) -> Bools:
-        """Whether each document has each atom."""
+        """Return a mask of the pairs where the document has the atom."""
         kind = self.atoms.kind[atom]
         held: Bools = self.has[self.line[atom], row]
         ranges = np.flatnonzero(kind == RANGE)
@@ -121,7 +122,7 @@ class DocumentBatch:
         return held
 
     def _phrases_met(self, atom: Ints, row: Ints) -> Bools:
-        """Whether documents have phrases; what is found of a phrase in a document is kept for its score."""
+        """Return a mask of the documents that have the phrases; occurrences are cached for the score."""
         size = max(self.size, 1)
         keys, back = np.unique(atom * size + row, return_inverse=True)
         unknown = np.array([key not in self._phrases for key in keys.tolist()], dtype=np.bool_)
@@ -130,7 +131,8 @@ class DocumentBatch:
         return held[back]
 
     def _find_phrases(self, keys: Ints) -> None:
-        """Look for phrases: first that documents have the terms, then where; the words of exact ones in vectors."""
+        """Find phrases: check first that documents have the terms, then where; exact phrases are found by vector
+        operations."""
         atom, row = keys // max(self.size, 1), keys % max(self.size, 1)
         self._phrases.update(dict.fromkeys(keys.tolist(), _NOWHERE))
         phrases = [self.atoms.phrases[one] for one in atom.tolist()]
@@ -154,7 +156,7 @@ class DocumentBatch:
             self._phrases[int(keys[one])] = occurrences(where, *phrases[one])
 
     def _exact(self, keys: Ints, owner: Ints, place: Ints, begin: Ints, times: Ints, count: Ints) -> None:
-        """Phrases without slop: where as many terms as the phrase has say that it begins."""
+        """Find phrases without slop: at start positions on which as many terms agree as the phrase has."""
         owners, token = np.repeat(owner, times), self.hit_token[spread(begin, times)]
         start = self.token_position[token] - np.repeat(place, times)
         order = np.lexsort((token, start, owners))
@@ -172,11 +174,11 @@ class DocumentBatch:
 
     @property
     def spans(self) -> tuple[Ints, Ints, Ints]:
-        """Where each word stands: in which value, from which character, and before which."""
+        """Location of each word: value index, start and end in characters."""
         return self.token_item, self.token_start, self.token_end
 
     def times(self, atom: Ints, row: Ints) -> Ints:
-        """How often documents have words; 1 for patterns and what is not counted, as one time scores."""
+        """Return how often documents have words and phrases; 1 for other atoms, which score like a single occurrence."""
         kind = self.atoms.kind[atom]
         counts = np.ones(len(atom), dtype=np.int64)
         words = np.flatnonzero(kind == TERM)
@@ -187,7 +189,7 @@ class DocumentBatch:
         return counts
 
     def marks(self, atom: Ints, row: Ints) -> tuple[Ints, Ints]:
-        """The words that each atom is found in in each document: which of the pairs, and the word."""
+        """Return the words in which each atom is found in each document: the index of the pair, and the word."""
         kind = self.atoms.kind[atom]
         words = np.flatnonzero((kind == TERM) | (kind == PATTERN))
         pair = np.searchsorted(self.pairs, atom[words] * self.size + row[words])

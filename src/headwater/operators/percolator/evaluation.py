@@ -1,4 +1,4 @@
-"""Candidates, pairs of a query and a document, evaluated all at once: which are matches, what they score, and where they are."""
+"""Vectorized evaluation of candidates, pairs of a query and a document: matches, scores and highlighted words."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from headwater.operators.percolator.tokens import spread
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 CANDIDATES_MAX = 1 << 20
-"""How many candidates are looked at at a time, which bounds the memory that takes."""
+"""Maximum number of candidates evaluated at a time, to bound memory."""
 
 
 @dataclass(frozen=True)
 class _Tree:
-    """The leaves and nodes of candidates laid out one after the other; sums of nodes are filled in from the deepest up."""
+    """The leaves and nodes of all candidates, concatenated; sums of nodes are computed from the deepest level up."""
 
     pair: Ints
-    """The candidate of each leaf."""
+    """Candidate index of each leaf."""
     leaf: Ints
     under: Ints
-    """The node that each leaf is under."""
+    """Parent node of each leaf."""
     met: Bools
     root: Ints
     holds: Bools
-    """Of each node."""
+    """Whether each node is satisfied."""
     parent: Ints
     levels: list[Ints]
-    """The nodes by depth, without the roots."""
+    """Node indices by depth, without the roots."""
 
 
 def candidates(segment: QuerySegment, anchors: AtomIndex, batch: DocumentBatch) -> list[tuple[Ints, Ints]]:
-    """Slots and documents that may match, in parts of bounded size; a pair may come twice."""
+    """Return slots and documents that may match, in parts of bounded size; a pair may occur twice."""
     anchor, row = _anchored(anchors, batch)
     count = anchors.at[anchor + 1] - anchors.at[anchor]
     parts = []
@@ -59,7 +59,7 @@ def candidates(segment: QuerySegment, anchors: AtomIndex, batch: DocumentBatch) 
 
 
 def _anchored(anchors: AtomIndex, batch: DocumentBatch) -> tuple[Ints, Ints]:
-    """The anchors that documents have: the place of each in `anchors`, and the document."""
+    """Return the anchors of documents: the index of each in `anchors`, and the document."""
     place, known = _places(anchors, batch.active)
     count = np.diff(batch.active_at)[known]
     pairs = spread(batch.active_at[:-1][known], count)
@@ -96,7 +96,7 @@ def _places(anchors: AtomIndex, atoms: Ints) -> tuple[Ints, Bools]:
 
 
 def _parts(count: Ints) -> list[tuple[int, int]]:
-    """Cut what is to be spread into parts of about so many candidates."""
+    """Split the anchors into ranges that each expand to about `CANDIDATES_MAX` candidates."""
     if not len(count):
         return []
     ends = np.cumsum(count)
@@ -106,7 +106,7 @@ def _parts(count: Ints) -> list[tuple[int, int]]:
 
 
 def met(segment: QuerySegment, slot: Ints, row: Ints, batch: DocumentBatch) -> Bools:
-    """Whether each candidate matches, but for its predicate."""
+    """Return a mask of the candidates that match, disregarding their predicate."""
     if not len(slot):
         return np.zeros(0, dtype=np.bool_)
     tree = _tree(segment, slot, row, batch)
@@ -116,7 +116,7 @@ def met(segment: QuerySegment, slot: Ints, row: Ints, batch: DocumentBatch) -> B
 def scored(
     segment: QuerySegment, slot: Ints, row: Ints, batch: DocumentBatch
 ) -> tuple[npt.NDArray[np.float64], Ints, Ints, Ints]:
-    """The scores of matches, and the words to be highlighted: the match and the word of each, and the field."""
+    """Return the scores of matches, and the words to highlight: the match, the word and the field of each."""
     tree = _tree(segment, slot, row, batch)
     alive = tree.holds
     for level in tree.levels:

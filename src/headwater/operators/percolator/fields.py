@@ -1,8 +1,8 @@
-"""What standing queries can ask of documents: the columns as fields, of which kind each is, and how its values are ordered.
+"""The searchable fields of documents: their kinds, and the order of their values.
 
-Strings are text, which is taken apart, or keywords, which are one term as they are. Numbers, dates, timestamps and
-booleans become integers of 64 bits in the order of their values, so that every range is a pair of integers, both
-included. As in Spark's SQL, NaN equals itself and is greater than every number, and 0.0 is -0.0.
+Strings are text, which is tokenized, or keywords, which are single terms. Numbers, dates, timestamps and booleans are
+mapped to 64-bit integers in the order of their values, so that every range is a pair of integers, both inclusive. As in
+Spark SQL, NaN equals itself and is greater than every number, and 0.0 equals -0.0.
 """
 
 from __future__ import annotations
@@ -54,17 +54,19 @@ class Field:
 
     @property
     def ordered(self) -> bool:
-        """Whether its values are numbers in an order, not words."""
+        """Whether values are ordered numbers, not words."""
         return self.kind not in ("text", "keyword")
 
     @property
     def many(self) -> bool:
-        """Whether it has a list of values."""
+        """Whether the column has lists of values."""
         return bool(pa.types.is_list(self.type) or pa.types.is_large_list(self.type))
 
     def interval(self, written: str) -> tuple[int, int]:
-        """The values that a number, date or truth value as it is written stands for: the first and the last. A date without a time
-        is its whole day in a column of timestamps; a number that the column cannot have is empty: last before first.
+        """Return the first and the last value that a literal (number, date or boolean) stands for.
+
+        A date without a time stands for the whole day in a timestamp column. A number that the column cannot represent
+        gives an empty interval, whose last value is before its first. Raises ValueError for other text.
         """
         if self.kind in ("date", "timestamp"):
             return self._dates(written)
@@ -83,7 +85,7 @@ class Field:
         return self.around(Fraction(number))
 
     def around(self, number: Fraction) -> tuple[int, int]:
-        """The smallest value not below a number, and the largest not above; the same one if the column can have it."""
+        """Return the smallest value not below a number, and the largest not above; equal if the column can represent it."""
         if self.kind == "float":
             return _floats_around(number)
         if self.kind == "decimal":
@@ -101,7 +103,7 @@ class Field:
         return first, last - 1
 
     def order(self, values: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """The place of each value in the order, and whether there is one."""
+        """Map values to integers in their order; also return a mask of the values that are not NULL."""
         there = np.asarray(values.is_valid())
         types, kind = pa.types, values.type
         if types.is_floating(kind):
@@ -120,7 +122,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields of documents, those that a query means where it names none, and how text is taken apart."""
+    """The fields of documents, the default fields of queries, and the analysis of text."""
 
     columns: tuple[Field, ...]
     default: tuple[str, ...]
@@ -134,8 +136,10 @@ class Fields:
         default: Sequence[str] | None = None,
         analysis: Analysis = Analysis(),  # noqa: B008 - it is immutable
     ) -> Fields:
-        """The fields of a schema's columns. `text` are the columns that are taken apart, every STRING and ARRAY<STRING> unless said;
-        `default` those that are searched where no field is named, all that are text unless said.
+        """Return the fields of a schema's columns.
+
+        `text` are the columns to tokenize, by default every STRING and ARRAY<STRING>; `default` are the fields searched
+        where a query names none, by default all text fields.
         """
         strings = [column.name for column in schema if _is_string(column.type)]
         text = strings if text is None else text
@@ -160,11 +164,11 @@ class Fields:
 
     @cached_property
     def named(self) -> dict[str, Field]:
-        """The fields by name."""
+        """Fields by name."""
         return {column.name: column for column in self.columns}
 
     def place(self, name: str) -> int:
-        """The number of a field."""
+        """Return the index of a field."""
         return self._places[name]
 
     @cached_property
@@ -172,7 +176,7 @@ class Fields:
         return {column.name: place for place, column in enumerate(self.columns)}
 
     def equals(self, column: str, value: Any) -> Node:
-        """What holds of every document whose column is a value, to select the documents that a predicate is asked of."""
+        """Return a condition implied by `column = value`, to select candidates for a predicate."""
         its = self.named.get(column)
         if its is None or value is None or its.many:
             return Everything()
@@ -188,7 +192,7 @@ class Fields:
     def between(
         self, column: str, low: Any = None, high: Any = None, *, low_in: bool = True, high_in: bool = True
     ) -> Node:
-        """What holds of every document whose column lies between two values, either of them None where it is open."""
+        """Return a condition implied by `column` lying between two values; None leaves an end open."""
         its = self.named.get(column)
         if its is None or not its.ordered:
             return Everything()
@@ -205,14 +209,14 @@ class Fields:
 
 
 def range_of(field: str, first: int, last: int) -> RangeQuery:
-    """A range whose ends may lie beyond what 64 bits hold."""
+    """Return a range, given ends that may exceed 64 bits."""
     if first > last or first > HIGHEST or last < LOWEST:
         return RangeQuery(field, HIGHEST, LOWEST)
     return RangeQuery(field, max(first, LOWEST), min(last, HIGHEST))
 
 
 def values_of(field: Field, values: pa.Array) -> Iterable[list[str]]:
-    """The texts of each row: one, several where the column is a list, none where it is NULL."""
+    """Yield the texts of each row: one, several for a list column, none for NULL."""
     for value in values.to_pylist():
         if value is None:
             yield []
@@ -221,7 +225,7 @@ def values_of(field: Field, values: pa.Array) -> Iterable[list[str]]:
 
 
 def float_order(floats: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Integers in the order of floats: NaN after everything, one zero."""
+    """Map floats to integers in their order: NaN last, and a single zero."""
     clean = np.where(np.isnan(floats), np.nan, floats + 0.0)
     bits = clean.view(np.int64)
     return np.where(bits < 0, bits ^ np.int64(HIGHEST), bits)
@@ -235,7 +239,7 @@ def _floats_around(number: Fraction) -> tuple[int, int]:
     exact = None if math.isinf(near) else Fraction(near)
     above = near if exact is not None and exact >= number else math.nextafter(near, math.inf)
     below = near if exact is not None and exact <= number else math.nextafter(near, -math.inf)
-    if exact is None:  # beyond the largest float there is infinity alone
+    if exact is None:  # beyond the largest float there is only infinity
         above, below = (
             (math.inf, math.nextafter(math.inf, 0))
             if number > 0
@@ -246,7 +250,7 @@ def _floats_around(number: Fraction) -> tuple[int, int]:
 
 
 def _around(field: Field, value: Any) -> tuple[int, int] | None:
-    """As `Field.around`, for a value of Python; None if it cannot be placed."""
+    """Apply `Field.around` to a Python value; None if the value cannot be mapped to the field."""
     if isinstance(value, bool):
         return (int(value), int(value)) if field.kind == "boolean" else None
     if isinstance(value, dt.datetime):
@@ -273,7 +277,7 @@ def _around(field: Field, value: Any) -> tuple[int, int] | None:
 
 
 def _instants(found: re.Match[str]) -> tuple[int, int]:
-    """The microsecond that a date of any precision begins with, and the one after its last."""
+    """Return the first microsecond of a date of any precision, and the one after its last."""
     year, month = int(found["year"]), int(found["month"] or 1)
     hour, minute, second = (int(found[name] or 0) for name in ("hour", "minute", "second"))
     part = int((found["part"] or "").ljust(6, "0"))

@@ -1,9 +1,9 @@
-"""Lucene's query syntax, read into nodes; what cannot be read is refused with where the mistake is.
+"""The parser of Lucene's query syntax; errors report the position of the mistake.
 
-From loosest to tightest: clauses beside each other, of which one must hold unless the operator is 'and', or those with
-`+` must and those with `-` or `NOT` must not; `OR` (`||`); `AND` (`&&`); `NOT` (`!`, `-`); one clause. That is Lucene's
-StandardQueryParser, and everywhere else `NOT` is plain negation. A word that is several to the analysis, such as
-wi-fi, is a phrase.
+From loosest to tightest: adjacent clauses, of which one must hold unless the operator is 'and', with `+` for clauses
+that must hold and `-` or `NOT` for those that must not; `OR` (`||`); `AND` (`&&`); `NOT` (`!`, `-`); a single clause.
+This is the grammar of Lucene's StandardQueryParser, except that `NOT` is plain negation everywhere else. A word that
+the analysis splits into several, such as wi-fi, is a phrase.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headwater.operators.percolator.query_nodes import (
 from headwater.operators.percolator.query_scanner import KEYWORDS, SPACE, SPACES, QueryScanner, QueryWord
 
 DEPTH_MAX = 50
-"""How deep parentheses may lie in each other."""
+"""Maximum nesting depth of parentheses."""
 SLOP_MAX = 1_000
 _SIGNS = frozenset("+-!")
 _NOTHING = frozenset(("", ")", *_SIGNS))
@@ -36,25 +36,25 @@ _SIMPLE = re.compile(
     r"([^\s\u3000()\[\]{}\"^~:\\*?+\-!&|/<>=][^\s\u3000()\[\]{}\"^~:\\*?]*)"
     r"(?:[ \t\r\n\u3000]+|(?=\))|\Z)"
 )
-"""A clause that is a word and nothing else, which most are, with the space after it."""
+"""Fast path for a clause that is a single word, as most are, with the space after it."""
 _OPERATOR = re.compile(
     r"(?:(AND|&&)|(?:OR|\|\|))(?:(?<=[&|])|(?=[ \t\r\n\u3000()\[\]{}\"^~:]|\Z))[ \t\r\n\u3000]*"
 )
 _BROKEN = re.compile("[\ud800-\udfff]")
-"""Surrogates, which no text of UTF-8 has."""
+"""Surrogates, which cannot be encoded in UTF-8."""
 _KNOWN_MAX = 50_000
-"""So many words are remembered as what they ask."""
+"""Maximum number of words whose nodes are cached."""
 
 Operator = Literal["or", "and"]
 
 
 def parse(text: str, fields: Fields, operator: Operator = "or") -> ParsedQuery:
-    """The query that a text is; `operator` is between clauses that just stand beside each other."""
+    """Parse a query; `operator` is the operator between adjacent clauses."""
     return Parser(fields, operator).parse(text)
 
 
 class Parser:
-    """Reads many queries over the same fields: what a word asks is found out once."""
+    """A parser of many queries over the same fields, which caches the nodes of words."""
 
     def __init__(self, fields: Fields, operator: Operator = "or") -> None:
         self.fields = fields
@@ -62,11 +62,11 @@ class Parser:
         self._known: dict[tuple[str, ...], dict[str, Node]] = {}
 
     def parse(self, text: str) -> ParsedQuery:
-        """The query that a text is; QueryError, with where the mistake is, if it is none."""
+        """Parse a query; raises QueryError, with the position of the mistake, if the text is not a query."""
         return ParsedQuery(text, _Reader(text, self).query())
 
     def known(self, where: tuple[str, ...]) -> dict[str, Node]:
-        """What plain words ask of some fields, as far as they were met."""
+        """Return the cache of plain words and their nodes in some fields."""
         words = self._known.setdefault(where, {})
         if len(words) >= _KNOWN_MAX:
             words.clear()
@@ -74,7 +74,7 @@ class Parser:
 
 
 class _Reader:
-    """Reads the clauses of one query, from the loosest to the tightest."""
+    """Recursive-descent reader of one query."""
 
     def __init__(self, text: str, parser: Parser) -> None:
         self._fields, self._parser = parser.fields, parser
@@ -98,7 +98,7 @@ class _Reader:
         return node
 
     def _clauses(self, where: tuple[str, ...]) -> Node:
-        """Clauses beside each other, up to the end or a closing parenthesis."""
+        """Read adjacent clauses, up to the end or a closing parenthesis."""
         must: list[Node] = []
         should: list[Node] = []
         must_not: list[Node] = []
@@ -117,7 +117,7 @@ class _Reader:
     def _joined(
         self, start: int, sign: str, node: Node, operator: str | None, where: tuple[str, ...]
     ) -> tuple[str, Node]:
-        """Clauses with OR between them, each of which may be several with AND between; `operator` stands after the first."""
+        """Read the rest of an OR expression, whose operands may be AND expressions; `operator` follows the first clause."""
         either: list[tuple[int, str, Node]] = []
         while True:
             both = [(sign, node)]
@@ -146,7 +146,7 @@ class _Reader:
         return "", Clauses(should=tuple(_signed(sign, node) for _, sign, node in either))
 
     def _operator(self) -> str | None:
-        """AND or OR, whatever stands for it, if it is next; it is passed."""
+        """Consume AND or OR in any spelling, if it is next; return its name."""
         start = self._scanner.at
         if self._scanner.text[start : start + 1] not in _OPERATORS:
             return None
@@ -160,7 +160,7 @@ class _Reader:
         return "AND" if found[1] else "OR"
 
     def _modified(self, where: tuple[str, ...]) -> tuple[str, Node]:
-        """A clause, and whether + or - (NOT, !) stands before it; the space after it is passed."""
+        """Read a clause, its sign (+, or - for NOT and !), and the space after it."""
         sign = ""
         if (character := self._scanner.ahead()) in _SIGNS:
             start = self._scanner.at
@@ -183,7 +183,7 @@ class _Reader:
         return sign, node
 
     def _simple(self, where: tuple[str, ...]) -> Node | None:
-        """A word that stands for itself, with its field or without; None if what is next is something else."""
+        """Read a plain word, with or without its field; None if something else is next."""
         found = _SIMPLE.match(self._scanner.text, self._scanner.at)
         if found is None:
             return None
@@ -209,7 +209,7 @@ class _Reader:
         return node
 
     def _clause(self, where: tuple[str, ...]) -> Node:
-        """A group, a phrase, a range or a word, with its field and its boost."""
+        """Read a group, a phrase, a range or a word, with its field and its boost."""
         self._scanner.skip_space()
         start = self._scanner.at
         if self._scanner.at == len(self._scanner.text):
@@ -246,7 +246,7 @@ class _Reader:
         return self._leaves.leaf(Everything(), start)
 
     def _value(self, where: tuple[str, ...], *, bare: bool = False) -> Node:
-        """What is looked for: `bare` where no field stands before it."""
+        """Read the value of a clause; `bare` if it is not preceded by a field."""
         character, start = self._scanner.ahead(), self._scanner.at
         if character == "(":
             return self._group(where)
@@ -343,7 +343,7 @@ class _Reader:
         return any_of(nodes)
 
     def _end_of_range(self, start: int) -> QueryWord | None:
-        """An end of a range; None if it is open."""
+        """Read an end of a range; None if it is open."""
         self._scanner.skip_space()
         begin = self._scanner.at
         if self._scanner.ahead() == '"':
@@ -389,7 +389,7 @@ class _Reader:
         return self._leaves.interval(field, word.plain, word.start, word.end)
 
     def _boosted(self, node: Node, start: int) -> Node:
-        """The node with the boost that may stand after it."""
+        """Apply the boost that may follow a node."""
         if self._scanner.ahead() != "^":
             return node
         begin = self._scanner.at

@@ -1,11 +1,11 @@
-"""Documents matched with stored queries, kept up to date as both come: the step of a view of matches.
+"""The percolator operator: documents matched against stored queries, maintained incrementally as both change.
 
-With D the documents before a step, dD their change, and F(d) what a document meets by the records of queries so far,
+With D the documents before a step, dD their change, and F(d) the matches of a document by the query records so far,
 
-    d(matches) = dD x F + D x (what the new queries that are asked of earlier documents add to F)
+    d(matches) = dD x F + D x (additions to F by new queries that backfill)
 
-for a record of a query changes nothing for documents that came before it, but for `backfill`. What F is stands in
-`standing.history`, which is held in memory and made anew from the state where it is not that of the state.
+because a query record does not affect documents that came before it, except by `backfill`. F is computed by
+`query_history`, which is held in memory and rebuilt from the state when the two differ.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from headwater.operators.zset.ordered_runs import arrange_ordered
 from headwater.operators.zset.runs import Run, arrange, contents
 
 ROWS_MAX = 1 << 15
-"""Documents that are matched together."""
+"""Maximum number of documents matched together."""
 
 Told = Callable[[Ints, Ints, Ints], Ints]
-"""told(partitions, offsets, records): how many of some records of queries, by their offsets in their order, were committed
-before each document or with it. It is asked where times do not tell."""
+"""told(partitions, offsets, records): returns, for each document, how many of some query records, given by their
+ascending offsets, were committed before or together with it. Called only where commit times are equal."""
 
 
 @dataclass(frozen=True, eq=False)
 class PercolatorSpec:
-    """What documents have in which column, and what is shown of them."""
+    """The columns of documents, and the document columns included in matches."""
 
     documents: pa.Schema
-    """The columns of documents: at least those of the fields, and those that are named below."""
+    """Schema of documents: at least the columns of the fields, and those named below."""
     fields: Fields
     partition: int
     offset: int
     committed: int
-    """Where a document stands in the log, and when it was committed."""
+    """Columns of a document's log position (`partition`, `offset`) and of its commit time (`committed`)."""
     time: int
-    """How old it is, for queries that are asked of earlier documents."""
+    """Column of a document's time, which backfilling queries compare with their limit."""
     id: tuple[int, ...]
-    """The columns that are its id; none if that is where it stands."""
+    """Columns of a document's id; empty if the id is its log position."""
     shown: tuple[int, ...]
     compile: Compile
     holds: HoldsFunction
@@ -57,7 +57,7 @@ class PercolatorSpec:
 
     @property
     def id_type(self) -> pa.DataType:
-        """The type of a document's id: that of its key, a struct of several columns, or `partition:offset` as text."""
+        """Type of a document's id: that of its key, a struct of several columns, or `partition:offset` as text."""
         if not self.id:
             return pa.string()
         fields = [self.documents.field(column) for column in self.id]
@@ -65,7 +65,8 @@ class PercolatorSpec:
 
     @property
     def output(self) -> pa.Schema:
-        """A match: the query and its version, the document, how well they meet, and what is shown of the document."""
+        """Schema of a match: the query and its version, the document, score and highlights, and the columns of the
+        document."""
         return pa.schema(
             [
                 pa.field("query_id", pa.string()),
@@ -80,12 +81,12 @@ class PercolatorSpec:
 
     @property
     def order(self) -> tuple[ColumnOrder, ...]:
-        """The order in which documents are kept."""
+        """Order in which documents are stored."""
         return (ColumnOrder(self.time, descending=False, nulls_first=True),)
 
 
 class Percolator:
-    """The step, with the history of queries in memory. Of one view; used by one thread at a time."""
+    """The operator's step, with the history of queries in memory. Belongs to one view; steps are for one thread at a time."""
 
     def __init__(self, spec: PercolatorSpec) -> None:
         self.spec = spec
@@ -95,7 +96,7 @@ class Percolator:
     def step(
         self, queries: Sequence[Run], documents: Sequence[Run], d_queries: Delta, d_documents: Delta
     ) -> tuple[Delta, Run, Run]:
-        """The change of the matches, and runs to add to what is kept of queries and documents."""
+        """Return the change of the matches, and the runs to add to the state of queries and of documents."""
         spec = self.spec
         new = records_of(d_queries.rows)
         with self._guard:
@@ -116,8 +117,10 @@ class Percolator:
         )
 
     def _at(self, queries: Sequence[Run], new: pa.RecordBatch) -> tuple[QueryHistory, int]:
-        """A history that has the records of the state and the new ones, and the offset that these end before. It may have
-        later ones, from an attempt that came to nothing."""
+        """Return a history with the records of the state and the new ones, and the end offset of these.
+
+        The history may contain later records, from a failed attempt.
+        """
         place = RECORDS.get_field_index("_offset")
         before = [run.rows.column(place).to_numpy() for run in queries if len(run)]
         after: Ints = new.column("_offset").to_numpy()
@@ -133,7 +136,7 @@ class Percolator:
         if before:
             made.take(records_of(contents(list(queries), queries[0].rows.schema).rows))
         made.take(new)
-        if before or history is None:  # else it is somebody's look at a few records
+        if before or history is None:  # otherwise this may be a query over a few records only
             self._history = made
         return made, upto
 
@@ -142,7 +145,7 @@ class Percolator:
         return self._output(piece, history.matches(_fields(self.spec, piece), reached, times, upto))
 
     def _places(self, history: QueryHistory, piece: Delta) -> tuple[Ints, Ints]:
-        """What documents have reached of the queries' topic, and how old they are."""
+        """Return the offset that each document has reached in the topic of queries, and the time of each document."""
         spec, rows = self.spec, piece.rows
         partitions, offsets = (
             rows.column(c).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -155,7 +158,7 @@ class Percolator:
         return history.reached(_micros(rows.column(spec.committed)), told), _micros(rows.column(spec.time))
 
     def _since(self, documents: Sequence[Run], since: int) -> Delta:
-        """The documents that are kept and not older than a time."""
+        """Return the stored documents that are not older than a time."""
         parts = []
         for run in documents:
             times = _micros(run.rows.column(self.spec.time))
@@ -168,7 +171,7 @@ class Percolator:
 
 
 def matches_of(spec: PercolatorSpec, documents: pa.RecordBatch, found: QueryMatches) -> pa.RecordBatch:
-    """What was found in documents, as the rows that show it."""
+    """Return matches found in documents as output rows."""
     rows = take_rows(documents, found.documents)
     columns = [
         pa.array([version.id for version in found.versions], pa.string()),
@@ -183,13 +186,13 @@ def matches_of(spec: PercolatorSpec, documents: pa.RecordBatch, found: QueryMatc
 
 
 def all_matches(spec: PercolatorSpec, records: pa.RecordBatch, documents: pa.RecordBatch) -> pa.RecordBatch:
-    """All matches of all documents, by all records of queries, from no state."""
+    """Return all matches of all documents, computed from all query records without state."""
     change, _, _ = Percolator(spec).step((), (), Delta.of(records), Delta.of(documents))
     return change.rows
 
 
 def records_of(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Records of queries in their order."""
+    """Return query records in offset order."""
     made = pa.RecordBatch.from_arrays(rows.columns, schema=RECORDS)
     offsets = made.column("_offset").to_numpy()
     if (offsets[1:] > offsets[:-1]).all():
@@ -207,7 +210,7 @@ def _fields(spec: PercolatorSpec, piece: Delta) -> pa.Table:
 
 
 def document_ids(spec: PercolatorSpec, rows: pa.RecordBatch) -> pa.Array:
-    """What matches know documents by."""
+    """Return the ids of documents, as used in matches."""
     columns = [rows.column(column) for column in spec.id]
     if len(columns) == 1:
         return columns[0]
@@ -218,7 +221,7 @@ def document_ids(spec: PercolatorSpec, rows: pa.RecordBatch) -> pa.Array:
 
 
 def _micros(times: pa.Array) -> Ints:
-    """Times in microseconds; one that is not there lies before all."""
+    """Return times in microseconds; NULL becomes the minimum."""
     values = times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
     lowest = pa.scalar(np.iinfo(np.int64).min, pa.int64())
     made: Ints = values.fill_null(lowest).to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""Phrases in one document: at which positions their terms stand close enough."""
+"""Phrase matching in one document: positions at which the terms are close enough."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 def occurrences(
     where: Sequence[Sequence[tuple[int, int]]], terms: Sequence[int], places: Sequence[int], slop: int
 ) -> tuple[int, list[int]]:
-    """How often a phrase is found, and the words that take part. `where` has of each term the positions and the words.
+    """Return how often a phrase occurs, and the words involved. `where` has the positions and the words of each term.
 
-    A choice of a word per term is an occurrence if the distances of the positions to `places` differ by no more than
-    `slop` and no word is taken twice. All that matters of a choice is a window of distances that it fits in, which begins
+    A choice of one word per term is an occurrence if the differences of the positions and `places` vary by at most
+    `slop` and no word is used twice. A choice is characterized by a window of differences that contains it and begins
     at one of them.
     """
     away = [
@@ -39,7 +39,7 @@ def occurrences(
 
 
 def _each_its_own(inside: list[list[int]], repeated: Sequence[int]) -> list[list[int]]:
-    """Of the words of each term those that can be taken when no word is taken twice; nothing if there is no such choice."""
+    """Restrict each term's words to those usable if no word is used twice; empty if there is no such choice."""
     kept = []
     for term, words in enumerate(inside):
         if term not in repeated:
@@ -51,7 +51,7 @@ def _each_its_own(inside: list[list[int]], repeated: Sequence[int]) -> list[list
 
 
 def _assigned(wanted: list[list[int]]) -> bool:
-    """Whether each can have a word of its own: augmenting paths, as for any matching of two sides."""
+    """Whether every term can be assigned a word of its own (bipartite matching by augmenting paths)."""
     owner: dict[int, int] = {}
 
     def given(one: int, tried: set[int]) -> bool:

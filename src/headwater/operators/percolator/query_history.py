@@ -1,12 +1,12 @@
-"""Stored queries with their whole history: which of them a document meets that stands at its own place in the log.
+"""Stored queries with all their versions: a document matches the versions valid at its own position in the log.
 
-Queries are records of a keyed topic with one partition, so their offsets are the order in which they came. A record puts
-a query in the place of the one that had its id, or takes it away. A document has *reached* an offset: all records before
-it were committed before the document, or together with it. A version of a query is valid for the documents that have
-reached its record and not the next one of its id. With `backfill` it is asked of earlier documents too, those not older
-than that when it was added. Of several versions that meet a document the first one tells.
+Queries are records of a keyed topic with one partition, so their offsets are their order. A record replaces the query
+with its id, or removes it. A document has *reached* an offset if all records before it were committed before the
+document or together with it. A version of a query is valid for the documents that have reached its record and not the
+next one of its id. With `backfill` it is also matched against earlier documents, up to a maximum age at the time it was
+added. If several versions match a document, the first one is reported.
 
-All of it is a function of the records and the documents alone: however they came, a document meets what it meets.
+All results are a function of the records and the documents alone, independent of the order in which the two are processed.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ RECORDS = pa.schema(
         ("_op", pa.string()),
     ]
 )
-"""The records of stored queries, with what the log says of each."""
+"""Schema of the records of stored queries, with their log metadata."""
 DELETE = "delete"
 NEVER = HIGHEST
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What a record asks to be stored."""
+    """The content of a record: a query to store."""
 
     id: str
     query: ParsedQuery
@@ -55,27 +55,28 @@ class Stored:
 
 
 Compile = Callable[[dict[str, Any]], Stored]
-"""A record that is no tombstone, understood; HeadwaterError if it cannot be."""
+"""Parses a record that is not a tombstone; raises HeadwaterError if it is invalid."""
 _READ = [name for name in RECORDS.names if name not in ("_offset", "_appended_at")]
 
 
 @dataclass(eq=False, slots=True)
 class Version:
-    """A query from its record on, until the next one of its id. What it asks is in the index, not here: there may be a million."""
+    """A query from its record on, until the next record of its id. The parsed query is only in the index: there may be
+    a million versions."""
 
     id: str
     owner: str | None
     offset: int
     asked: tuple[str, str | None, bool | None]
-    """Its text, kind and whether it may scan, to be understood once more where that is needed."""
+    """Text, kind and whether the query may scan, to parse it again when needed."""
     until: int = NEVER
     since_us: Microseconds = NEVER
-    """How old the documents before it may be that it is asked of."""
+    """Time of the oldest earlier documents that the version is matched against."""
 
 
 @dataclass(frozen=True, eq=False)
 class QueryMatches:
-    """Pairs of a version and a document that meets it, each query with a document once."""
+    """Pairs of a version and a matching document; a query occurs at most once with a document."""
 
     versions: list[Version]
     documents: Ints
@@ -86,19 +87,19 @@ class QueryMatches:
         return len(self.versions)
 
     def taken(self, some: Sequence[int]) -> QueryMatches:
-        """Some of them, by their places."""
+        """Return the pairs at these indices."""
         places = np.asarray(some, np.int64)
         scores, highlights = (column.take(pa.array(places)) for column in (self.scores, self.highlights))
         return QueryMatches([self.versions[i] for i in some], self.documents[places], scores, highlights)
 
 
 class QueryHistory:
-    """Every version of every query, of the records that it was given."""
+    """All versions of all queries of the records taken in."""
 
     def __init__(
         self, fields: Fields, compile: Compile, holds: HoldsFunction | None = None, *, backfill: bool = True
     ) -> None:
-        """`backfill`: whether versions are asked of earlier documents that say so."""
+        """`backfill`: whether versions that request it are matched against earlier documents."""
         self._backfill = backfill
         self._fields = fields
         self._compile = compile
@@ -111,7 +112,7 @@ class QueryHistory:
         self._arrays: tuple[Ints, Ints] | None = None
 
     def take(self, records: pa.RecordBatch) -> None:
-        """Take in records, in their order; those up to the last that is known are not looked at again."""
+        """Apply records, in offset order; records up to the last one applied are skipped."""
         last = self._offsets[-1] if self._offsets else -1
         times = records.column("_appended_at").cast(pa.int64()).to_pylist()
         offsets = records.column("_offset").to_pylist()
@@ -132,7 +133,7 @@ class QueryHistory:
             return
         try:
             stored = self._compile(record)
-        except HeadwaterError:  # it is told of elsewhere, and what it was to replace stays
+        except HeadwaterError:  # reported elsewhere; the previous version stays valid
             return
         self._end(stored.id, offset)
         asked = (record["query"], record["kind"], record["allow_scans"])
@@ -150,7 +151,7 @@ class QueryHistory:
             self._index.remove(query, offset + 1)
 
     def counted(self, upto: int) -> int:
-        """How many records it has before an offset."""
+        """Return the number of records before an offset."""
         return int(np.searchsorted(self._known[0], upto))
 
     @property
@@ -160,9 +161,10 @@ class QueryHistory:
         return self._arrays
 
     def reached(self, times: Ints, told: Callable[[Ints, Ints], Ints]) -> Ints:
-        """The offset that each document has reached, by the time of its commit. Where a record was committed in the same
-        microsecond, `told(documents, offsets)` says of some documents how many of the records at these offsets, in their
-        order, were committed before them or with them.
+        """Return the offset that each document has reached, given the commit times of documents.
+
+        For documents committed in the same microsecond as records, `told(documents, offsets)` returns how many of the
+        records at these ascending offsets were committed before or together with each document.
         """
         offsets, known = self._known
         if not len(known):
@@ -177,18 +179,18 @@ class QueryHistory:
         return ends[counts]
 
     def matches(self, documents: pa.Table, reached: Ints, times: Ints, upto: int) -> QueryMatches:
-        """All that documents meet, by the records before an offset alone; `times` say how old each document is."""
+        """Return all matches of documents by the records before the offset `upto`; `times` are the documents' times."""
         valid = self._valid(self._index, documents, np.minimum(reached, upto))
         return _first_of_each(valid, self._asking_back.matches(documents, reached, times, upto))
 
     def asked_back(self, offsets: Sequence[int]) -> Microseconds:
-        """How far back versions at these offsets are asked of earlier documents; NEVER if none is."""
+        """Return the earliest backfill time of the versions at these offsets; NEVER if none of them backfills."""
         return min((self._asking_back.since(offset) for offset in offsets), default=NEVER)
 
     def backfilled(
         self, new: Sequence[int], documents: pa.Table, reached: Ints, times: Ints, upto: int
     ) -> QueryMatches:
-        """What documents meet of the versions at these offsets that were added after them, and did not meet before."""
+        """Return the additional matches of documents by the versions at these offsets, which were added after them."""
         ids = {its for offset in new if (its := self._asking_back.id_at(offset)) is not None}
         index, asking_back = QueryIndex(self._fields, self._holds), _Backfills(self._fields, self._holds)
         for version in (version for its in ids for version in self._versions[its]):
@@ -227,7 +229,7 @@ class QueryHistory:
 
 
 class _Backfills:
-    """The versions that are asked of documents before them."""
+    """The versions that are matched against earlier documents."""
 
     def __init__(self, fields: Fields, holds: HoldsFunction | None) -> None:
         self._index = QueryIndex(fields, holds)
@@ -248,7 +250,7 @@ class _Backfills:
         return NEVER if found is None else found.since_us
 
     def matches(self, documents: pa.Table, reached: Ints, times: Ints, upto: int) -> QueryMatches:
-        """All pairs, so that a query may be with a document several times."""
+        """Return all matching pairs; a query may occur with a document several times."""
         some = np.flatnonzero(reached <= min(self._last, upto - 1))
         found = self._index.match(documents.take(pa.array(some)))
         rows: Ints = some[found.column("row").to_numpy()]
@@ -261,7 +263,7 @@ class _Backfills:
 
 
 def _first_of_each(valid: QueryMatches, back: QueryMatches) -> QueryMatches:
-    """Of every document and query the first version: the valid one, or the first of those that are asked back."""
+    """Reduce the matches to the first version for each document and query: the valid one, or the first that backfills."""
     if not len(back):
         return valid
     both = QueryMatches(

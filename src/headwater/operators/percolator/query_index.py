@@ -1,9 +1,9 @@
-"""Many standing queries at once: put and removed one by one, and matched with batches of documents.
+"""The index of stored queries: added and removed one by one, and matched against batches of documents.
 
-A query is valid from the position at which it was put to before the one at which it was replaced or removed, and a
-document is matched with the queries that were valid at its own position. Positions are whoever's who calls; nothing here
-knows a log. What is answered is what `plain` says; here a document looks up the few queries that it can meet by the words
-and values that it has.
+A query is valid from the position at which it was added to before the one at which it was replaced or removed, and a
+document is matched against the queries valid at its own position. The caller defines positions; the index does not
+depend on a log. Results equal those of `query_reference`; the index looks up the few queries that a document can match
+by its words and values.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ MATCHES = pa.schema(
         ("highlights", pa.list_(HIGHLIGHT)),
     ]
 )
-"""What `match` answers: the id of a query, the number of the document's row in the batch, the score, and where in the document the
-match is: the field, which of its values (0 where it is no list), and characters from `start` to before `end`."""
+"""Schema of the result of `match`: the id of a query, the row number of the document in the batch, the score, and the
+locations of the match in the document: the field, the index of the value (0 if the field is not a list), and characters
+from `start` to before `end`."""
 
 Ints = npt.NDArray[np.int64]
 Asked = Sequence[tuple[Hashable, Ints]]
 HoldsFunction = Callable[[Asked, pa.Table], Sequence[npt.NDArray[np.bool_]]]
-"""Which of the rows meet each predicate: the payload of a query and the numbers of the rows that it is asked of."""
+"""holds(asked, documents): returns, for each predicate payload and its row numbers, a mask of the rows that satisfy it."""
 
 BATCH_ROWS, BATCH_BYTES = 1024, 4 << 20
-"""Of how many documents, and of about how many bytes, the words are laid out at a time."""
+"""Maximum number and approximate maximum size of the documents that are tokenized at a time."""
 WAITING_MAX = 8_192
-"""So many new queries wait before they become a segment, which takes far less memory."""
+"""Number of new queries buffered before they become a segment, which uses far less memory."""
 LEARNT = 1 << 16
-"""After so many documents a segment no longer asks anew what is rare."""
+"""Number of counted documents after which a segment keeps its choice of atoms."""
 
 
 class QueryIndex:
-    """Standing queries over documents of the same fields. One thread at a time."""
+    """Stored queries over documents with the same fields. Not thread-safe."""
 
     def __init__(self, fields: Fields, holds: HoldsFunction | None = None) -> None:
         self.fields = fields
@@ -73,7 +74,7 @@ class QueryIndex:
         self._kept = LOWEST
 
     def __len__(self) -> int:
-        """How many queries are valid now."""
+        """Number of queries that are valid now."""
         return len(self._current)
 
     def __contains__(self, query_id: str) -> bool:
@@ -81,11 +82,12 @@ class QueryIndex:
 
     @property
     def nbytes(self) -> int:
-        """How much memory the columns of the queries take, without their ids and words."""
+        """Memory used by the columns of the queries, in bytes, without their ids and words."""
         return sum(segment.nbytes for segment, _ in self._segments)
 
     def put(self, query_id: str, query: ParsedQuery, since: int = LOWEST) -> None:
-        """Add a query, which replaces the one of that id; it is valid from the position `since`, which is not before the older one's."""
+        """Add a query, or replace the query with this id, valid from position `since`, which must not precede the old
+        query's."""
         number = self._free[-1] if self._free else len(self._ids)
         payload = self._waiting.add(number, query)
         self.remove(query_id, since)
@@ -104,7 +106,7 @@ class QueryIndex:
             self._gather()
 
     def remove(self, query_id: str, until: int = LOWEST) -> bool:
-        """End a query before the position `until`; False if there is none of that id."""
+        """End the validity of a query before position `until`; False if there is none with that id."""
         number = self._current.pop(query_id, None)
         if number is None:
             return False
@@ -112,7 +114,7 @@ class QueryIndex:
         return True
 
     def forget(self, before: int) -> None:
-        """Drop the versions that no document from position `before` on can meet."""
+        """Drop the versions that no document from position `before` on can match."""
         self._kept = max(self._kept, before)
 
     def _release(self, number: int) -> None:
@@ -121,8 +123,9 @@ class QueryIndex:
         self._free.append(number)
 
     def match(self, documents: pa.Table, at: Ints | None = None) -> pa.Table:
-        """The matches of documents, by row and by the id of the query. `at` are the positions of the documents; without it they are
-        matched with the queries that are valid now.
+        """Return the matches of documents, ordered by row and query id.
+
+        `at` are the positions of the documents; without it they are matched against the queries that are valid now.
         """
         self._settle()
         found = []
@@ -160,7 +163,7 @@ class QueryIndex:
     def _answer(
         self, documents: pa.Table, begin: int, batch: DocumentBatch, place: Ints, slot: Ints, row: Ints
     ) -> pa.Table:
-        """The matches as a table, after predicates were asked."""
+        """Evaluate predicates, then return the matches as a table."""
         number = np.zeros(len(slot), dtype=np.int64)
         score = np.zeros(len(slot))
         marks: list[tuple[Ints, Ints, Ints]] = []
@@ -171,7 +174,7 @@ class QueryIndex:
             score[its], owner, token, field = scored(segment, slot[its], row[its], batch)
             marks.append((its[owner], token, field))
         kept = self._asked(documents, begin, number, row, score)
-        _, firsts = distinct(number * batch.size + row)  # a pair may have been found twice
+        _, firsts = distinct(number * batch.size + row)  # a pair may occur twice
         firsts = firsts[kept[firsts]]
         names = pa.array([self._ids[one] for one in number[firsts].tolist()], pa.string())
         found = pa.table([pa.array(row[firsts]), names], names=["row", "query"])
@@ -195,7 +198,7 @@ class QueryIndex:
     def _asked(
         self, documents: pa.Table, begin: int, number: Ints, row: Ints, score: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.bool_]:
-        """Which matches there are once predicates have answered; those score."""
+        """Evaluate predicates: return a mask of the matches that remain, and add 1 to the score of those with a predicate."""
         kept = np.ones(len(number), dtype=np.bool_)
         if not self._payloads:
             return kept
@@ -216,7 +219,7 @@ class QueryIndex:
     def _highlights(
         self, batch: DocumentBatch, owner: Ints, token: Ints, field: Ints, count: int
     ) -> pa.Array:
-        """The words of each match, in the order of the fields and of the text, each once."""
+        """Return the distinct words of each match, in the order of the fields and of the text."""
         there = owner >= 0
         tokens = max(len(batch.token_row), 1)
         keys, firsts = distinct(owner[there] * tokens + token[there])
@@ -236,7 +239,7 @@ class QueryIndex:
     # Segments.
 
     def _settle(self) -> None:
-        """Take in what waits, and find queries by what is rare by now."""
+        """Index new queries, and rebuild the atom index of segments whose statistics have changed much."""
         self._gather()
         self._sweep()
         for place, (segment, anchors) in enumerate(self._segments):
@@ -245,7 +248,7 @@ class QueryIndex:
                 self._segments[place] = segment, derive(segment, self._atoms)
 
     def _gather(self) -> None:
-        """Make a segment of what waits, and merge segments of a size."""
+        """Turn the buffered queries into a segment, and merge segments of similar size."""
         if not self._waiting:
             return
         segment = self._alive(QuerySegment.of(self._waiting))
@@ -257,7 +260,7 @@ class QueryIndex:
             self._segments.append((self._alive(before).and_then(self._alive(last)), None))
 
     def _alive(self, segment: QuerySegment) -> QuerySegment:
-        """The segment without the versions that nobody can meet any more."""
+        """Return the segment without the versions that no document can match any more."""
         until = self._until[segment.numbers]
         dead = until <= np.maximum(self._since[segment.numbers], self._kept)
         if not dead.any():
@@ -267,7 +270,7 @@ class QueryIndex:
         return segment.only(np.flatnonzero(~dead))
 
     def _sweep(self) -> None:
-        """Where half of a segment is dead, make it anew, and give atoms back that nothing asks for."""
+        """Rebuild segments of which more than half is dead, and remove unused atoms."""
         swept = False
         for place, (segment, _) in enumerate(self._segments):
             until = self._until[segment.numbers]

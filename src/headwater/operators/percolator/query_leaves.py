@@ -1,4 +1,4 @@
-"""Leaves of a parsed query: words, phrases, patterns and ranges, as the fields that they are looked for in have them."""
+"""Leaves of a parsed query: words, phrases, patterns and ranges, converted for the fields that are searched."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from headwater.operators.percolator.query_nodes import (
 from headwater.operators.percolator.query_scanner import QueryScanner, QueryWord, escape
 
 LEAVES_MAX = 1024
-"""How many terms, phrases, patterns and ranges a query may have, counted once per field."""
+"""Maximum number of leaves of a query: terms, phrases, patterns and ranges, counted once per field."""
 FUZZY_MAX = 2
 FUZZY_CHARACTERS = 50
-"""How long a fuzzy word may be: what is left of it after two deletions is looked up."""
+"""Maximum length of a fuzzy word, because its deletion neighbourhood is enumerated."""
 _WORDS = "words are letters and digits, of less than 40 bytes"
 
 
 class QueryLeaves:
-    """Makes the leaves of one query."""
+    """Builds the leaves of one query."""
 
     def __init__(self, scanner: QueryScanner, fields: Fields) -> None:
         self._scanner = scanner
         self._fields = fields
         self.count = 0
-        """How many there are."""
+        """Number of leaves so far."""
         self._said = ""
         self._words: list[TextWord] = []
 
     def of_word(self, word: QueryWord, where: tuple[str, ...]) -> Node:
-        """A word, with the distance that may stand after it, in each of some fields."""
+        """Build the leaves of a word in several fields, with the fuzzy distance that may follow it."""
         distance = None
         if self._scanner.ahead() == "~":
             if word.wild:
@@ -82,7 +82,7 @@ class QueryLeaves:
         return self.leaf(Pattern(field.name, made), word.start)
 
     def _piece(self, field: Field, piece: str, word: QueryWord) -> str:
-        """A piece of a word as words are; it has to be one."""
+        """Normalize a piece of a word; raises QueryError if the piece is not part of a single word."""
         if field.kind == "keyword":
             return piece
         found = self._fields.analysis.words(piece)
@@ -96,10 +96,10 @@ class QueryLeaves:
         return self._fields.analysis.normal(piece)
 
     def of_text(self, name: str, said: str, slop: int, start: int, end: int) -> Node:
-        """A text in a field: a term, or a phrase where the analysis makes several words of it."""
+        """Build the leaf of a text in a field: a term, or a phrase where the analysis yields several words."""
         if self._fields.named[name].kind == "keyword":
             return self.leaf(Term(name, said), start)
-        if said != self._said:  # it is asked of each field
+        if said != self._said:  # called for each field
             self._said, self._words = said, self._fields.analysis.words(said)
         words = self._words
         if not words:
@@ -111,7 +111,7 @@ class QueryLeaves:
         return self.leaf(Phrase(name, tuple(word.term for word in words), places, slop), start)
 
     def interval(self, field: Field, said: str, start: int, end: int) -> Node:
-        """The values of a field that a text stands for."""
+        """Build the leaf for the field values that a text stands for."""
         first, last = self._values(field, said, start, end)
         return self.leaf(range_of(field.name, first, last), start)
 
@@ -124,7 +124,7 @@ class QueryLeaves:
         high_in: bool,
         start: int,
     ) -> Node:
-        """The values of a field between two, or from or up to one."""
+        """Build the leaf of a range of a field's values; None leaves an end open."""
         field = self._fields.named[name]
         if field.kind == "text":
             self._scanner.refuse(
@@ -157,7 +157,7 @@ class QueryLeaves:
             self._scanner.refuse(f"{said!r} is no value of field {field.name}: {reason}", start, end)
 
     def leaf(self, node: Node, start: int) -> Node:
-        """Count a leaf, of which a query has so many at most."""
+        """Count a leaf against the maximum per query; return the leaf."""
         self.count += 1
         if self.count > LEAVES_MAX:
             self._scanner.refuse(
@@ -169,7 +169,7 @@ class QueryLeaves:
         return node
 
     def field(self, word: QueryWord) -> str:
-        """The name of a field."""
+        """Return the name of a field, checking that it exists."""
         if word.wild:
             self._scanner.refuse(
                 "a pattern cannot name a field", word.start, word.end, hint="name the fields one by one"
@@ -183,5 +183,5 @@ class QueryLeaves:
 
 
 def any_of(nodes: list[Node]) -> Node:
-    """A node that holds if one of some does."""
+    """Return a node that holds if one of several nodes does."""
     return nodes[0] if len(nodes) == 1 else Clauses(should=tuple(nodes))

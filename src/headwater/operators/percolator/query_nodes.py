@@ -1,10 +1,11 @@
-"""What a standing query asks of a document, as a tree: leaves look at one field, clauses put them together.
+"""The tree of a stored query: leaves test one field, clauses combine them.
 
-A document meets a query by the document alone: nothing here counts other documents, so that the answer, and its score,
-is the same whenever it is asked. The score of a match is the sum of what its leaves contribute that
-hold and are not under a NOT, in their order (what must hold before what should): a term or a phrase that is found n times gives `boost * 2.2 * n / (n + 1.2)`, which is the
-boost for one time and never more than 2.2 of it; every other leaf gives its boost. What those leaves found in texts and
-keywords is highlighted. A boost of 0 asks, and neither scores nor highlights.
+Whether a document matches a query depends on this document alone: no statistics of other documents are used, so that
+the result and its score do not depend on when they are computed. The score of a match is the sum of the contributions
+of the leaves that hold and are not under a NOT, in order (`must` before `should`): a term or a phrase that occurs n
+times contributes `boost * 2.2 * n / (n + 1.2)`, which is the boost for one occurrence and always less than 2.2 times
+the boost; every other leaf contributes its boost. The words found by these leaves in texts and keywords are
+highlighted. A leaf with a boost of 0 must hold, but neither scores nor highlights.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Everything:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The field has a value: `title:*`. A text without a word has one."""
+    """Holds if the field has a value: `title:*`. A text without words is a value."""
 
     field: str
     boost: float = 1.0
@@ -34,7 +35,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A word of a text has this term, or a value of a keyword field is this one."""
+    """Holds if a word of a text field has this term, or a value of a keyword field equals it."""
 
     field: str
     term: str
@@ -43,10 +44,11 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """The terms stand beside each other: `"change data"~2`.
+    """Holds if the terms are close to each other: `"change data"~2`.
 
-    `places` are their positions in the phrase, each after the last. It holds where words of these terms, each its own, have positions whose
-    distances to `places` differ by no more than `slop`; it is found as often as its first term stands so.
+    `places` are the ascending positions of the terms in the phrase. The phrase occurs where distinct words with these
+    terms have positions whose differences to `places` vary by at most `slop`; occurrences are counted by the words
+    chosen for its first term.
     """
 
     field: str
@@ -58,14 +60,14 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A word, as it is written but for case and accents, fits: `stream*`, `s?r*m`. A backslash takes `*` and `?` as they are."""
+    """Holds if a word, normalized for case and accents only, fits: `stream*`, `s?r*m`. A backslash escapes `*` and `?`."""
 
     field: str
     pattern: str
     boost: float = 1.0
 
     def pieces(self) -> list[str | None]:
-        """The pattern from left to right: text as it is, `None` for any text, and for one character the empty text."""
+        """Return the parts of the pattern from left to right: literal text, None for `*`, and an empty string for `?`."""
         found: list[str | None] = []
         plain, characters = "", iter(self.pattern)
         for character in characters:
@@ -78,15 +80,17 @@ class Pattern:
 
     @property
     def prefix(self) -> str | None:
-        """What a word has to begin with, if that is all that is asked."""
+        """The required prefix of a word, if the pattern is nothing else."""
         pieces = self.pieces()
         return pieces[0] if len(pieces) == 2 and pieces[0] and pieces[1] is None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Fuzzy:
-    """A word is this one after no more than `distance` edits: `spark~1`. An edit is a character more, less or another, or two neighbours
-    that changed places."""
+    """Holds if a word is within `distance` edits of this one: `spark~1`.
+
+    An edit inserts, deletes or replaces a character, or swaps two neighbours.
+    """
 
     field: str
     word: str
@@ -96,7 +100,8 @@ class Fuzzy:
 
 @dataclass(frozen=True, slots=True)
 class RangeQuery:
-    """A number, date, timestamp or boolean lies between two, both included, in the order that `Fields` gives values."""
+    """Holds if a number, date, timestamp or boolean is in a range, both ends inclusive, in the order defined by
+    `Field.order`."""
 
     field: str
     low: int = LOWEST
@@ -106,7 +111,7 @@ class RangeQuery:
 
 @dataclass(frozen=True, slots=True)
 class KeywordRange:
-    """A value of a keyword field lies between two by its characters; None is open."""
+    """Holds if a value of a keyword field is in a range by its characters; None leaves an end open."""
 
     field: str
     low: str | None
@@ -118,7 +123,7 @@ class KeywordRange:
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """What somebody else answers: a predicate that is known by `payload` alone, asked where all else holds."""
+    """Holds if an external predicate does, identified by `payload`; evaluated only where everything else holds."""
 
     payload: Hashable
     boost: float = 1.0
@@ -126,7 +131,8 @@ class Holds:
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """All of `must`, none of `must_not`; and one of `should`, if there are any and nothing must. What only must not is plain negation."""
+    """Holds if all of `must` and none of `must_not` hold; and, if `must` is empty, one of `should`, unless that is
+    empty too. Clauses with only `must_not` are plain negation."""
 
     must: tuple[Node, ...] = ()
     should: tuple[Node, ...] = ()
@@ -139,26 +145,27 @@ Node: TypeAlias = Leaf | Clauses
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A standing query: its text as it was written, and what that asks."""
+    """A stored query: its text as written, and its tree."""
 
     text: str
     node: Node
 
     @staticmethod
     def of_predicate(text: str, payload: Hashable, necessary: Sequence[Node]) -> ParsedQuery:
-        """A predicate that `payload` stands for; what is `necessary` selects the documents that it is asked of."""
+        """Build the query of a predicate identified by `payload`; `necessary` conditions select the documents to
+        evaluate it on."""
         holds = Holds(payload)
         silent = tuple(boosted(node, 0.0) for node in necessary)
         return ParsedQuery(text, Clauses(must=(*silent, holds)) if silent else holds)
 
     @property
     def scans(self) -> bool:
-        """Whether nothing selects the documents that it can meet, so that every document would be looked at."""
+        """Whether no condition selects the documents that can match, so that every document must be examined."""
         return not selects(self.node)
 
 
 def selects(node: Node) -> bool:
-    """Whether a document that meets the node has a term, a word or a value that can be looked up."""
+    """Whether every document that matches the node has a term, a word or a value that can be looked up."""
     if isinstance(node, Clauses):
         if node.must:
             return any(map(selects, node.must))
@@ -173,7 +180,7 @@ def selects(node: Node) -> bool:
 
 
 def boosted(node: Node, factor: float) -> Node:
-    """The node with the boost of every leaf multiplied."""
+    """Multiply the boost of every leaf of a node."""
     if isinstance(node, Clauses):
         parts = (node.must, node.should, node.must_not)
         must, should, must_not = (tuple(boosted(child, factor) for child in part) for part in parts)
@@ -182,7 +189,7 @@ def boosted(node: Node, factor: float) -> Node:
 
 
 def leaves(node: Node) -> Iterator[Leaf]:
-    """The leaves from left to right, those under a NOT too."""
+    """Yield the leaves from left to right, including those under a NOT."""
     if isinstance(node, Clauses):
         for child in (*node.must, *node.should, *node.must_not):
             yield from leaves(child)

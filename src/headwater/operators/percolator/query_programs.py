@@ -1,8 +1,9 @@
-"""Queries as rows of numbers: leaves and nodes with weights, and the sets of atoms that each can be looked for by.
+"""Queries compiled to rows of numbers: leaves and nodes with weights, and the sets of atoms by which each can be indexed.
 
-A node holds if the weights of its children that hold sum up to its least or more. All of `must` with some of `should`
-is such a sum: what must hold weighs more than all that should, and what must not weighs more than everything else,
-downwards. So queries of every form are evaluated by the same few vector operations, from the deepest nodes up.
+A node holds if the sum of the weights of its children that hold reaches its threshold. All of `must` with some of
+`should` is such a sum: a required child outweighs all optional ones, and a prohibited child has a negative weight that
+outweighs everything else. So queries of every form are evaluated by the same few vector operations, from the deepest
+nodes up.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from headwater.operators.percolator.query_nodes import (
 from headwater.operators.percolator.terms import Atoms
 
 CHOICES_MAX = 8
-"""Of how many sets of atoms the best one is chosen as documents pass."""
+"""Maximum number of alternative atom sets per query, from which the best is chosen as documents are counted."""
 
 Choices = list[tuple[int, ...]] | None
-"""Sets of atoms; a document that meets a node has one of each set at least. None if there is no set: it scans."""
+"""Atom sets; a document that matches a node has at least one atom of each set. None: there is no set, the query scans."""
 
 
 class Programs:
-    """New queries in numbers, one after the other in columns that grow: what `Segment` holds once they are enough.
+    """Compiled new queries in growing columns, which become a `QuerySegment` once there are enough.
 
     Node 0 of a query is its root; the parent of a node has a smaller number.
     """
@@ -44,7 +45,7 @@ class Programs:
         self.leaf_parent: list[int] = []
         self.leaf_weight: list[int] = []
         self.leaf_boost: list[float] = []
-        """0 where a leaf neither scores nor highlights: its boost is, or it lies under a NOT."""
+        """Boost of each leaf; 0 if the leaf neither scores nor highlights: its boost is 0, or it is under a NOT."""
         self.node_at: list[int] = [0]
         self.node_parent: list[int] = []
         self.node_weight: list[int] = []
@@ -58,7 +59,7 @@ class Programs:
         return len(self.numbers)
 
     def add(self, number: int, query: ParsedQuery) -> Hashable | None:
-        """Add a query under its number, and its atoms to those that are there; the payload of its predicate, if it has one."""
+        """Add a query under a number, and register its atoms; return the payload of its predicate, or None."""
         node, payload = _apart(query.node)
         root = node if isinstance(node, Clauses) else Clauses((node,))
         try:
@@ -80,14 +81,14 @@ class Programs:
         return payload
 
     def _cut(self) -> None:
-        """Take back what was begun of a query."""
+        """Undo the partial addition of a query."""
         for name, column in vars(self).items():
             part = name.partition("_")[0]
             if part in ("leaf", "node") and not name.endswith("_at"):
                 del column[getattr(self, f"{part}_at")[-1] :]
 
     def _node(self, node: Clauses, parent: int, weight: int, depth: int, *, scores: bool) -> Choices:
-        """Add a node and what is below it; the sets that it can be looked for by."""
+        """Add a node and everything below it; return the sets by which it can be indexed."""
         must, should = node.must, node.should
         heavy = len(should) + 1
         all_of = heavy * len(must)
@@ -105,8 +106,11 @@ class Programs:
         return (required or None) if must else self._either(either)
 
     def _either(self, children: list[Choices]) -> Choices:
-        """Sets for one of several: the union of a set of each. Of all combinations those are kept that take the best of each, and the
-        first of each, the second and so on, which are the same words where a query is asked of several fields."""
+        """Return sets for a disjunction: each is the union of one set of every child.
+
+        Of all combinations, those are kept that take the best set of each child, the first of each, the second of each
+        and so on; the latter are the same words where a query searches several fields.
+        """
         known = [sets for sets in children if sets]
         if not known or len(known) < len(children):
             return None
@@ -135,7 +139,7 @@ class Programs:
         if isinstance(leaf, Phrase):
             return [(term,) for term in dict.fromkeys(self._atoms.phrases[atom][0])]
         if isinstance(leaf, RangeQuery) and leaf.low > leaf.high:
-            return [()]  # it is never met
+            return [()]  # an empty range never matches
         return [(atom,)]
 
     def _cost(self, choice: tuple[int, ...]) -> float:
@@ -143,7 +147,7 @@ class Programs:
 
 
 def _apart(node: Node) -> tuple[Node, Hashable | None]:
-    """A query's tree without its predicate, and the predicate."""
+    """Split a query into its tree without the predicate, and the predicate."""
     if isinstance(node, Holds):
         return Clauses(), node.payload
     if isinstance(node, Clauses) and node.must and isinstance(node.must[-1], Holds) and not node.should:

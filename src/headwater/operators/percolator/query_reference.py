@@ -1,7 +1,7 @@
-"""The meaning of standing queries, said as plainly as it can be: one document, one query, leaf by leaf.
+"""The reference semantics of stored queries: one document, one query, leaf by leaf.
 
-This is the specification. `index` answers the same for many queries and many documents at once, and tests hold it
-against this. It is as slow as it is plain.
+This is the specification. `query_index` computes the same results for many queries and many documents at once, and
+tests compare the two. This implementation is simple and slow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headwater.operators.percolator.query_nodes import (
 
 @dataclass(frozen=True, order=True)
 class Highlight:
-    """Where a match found something: characters from `start` to before `end` of a field's value, `item` numbers the values of lists."""
+    """The location of a match: characters from `start` to before `end` of a field's value; `item` is the index in a list."""
 
     field: int
     item: int
@@ -44,7 +44,7 @@ class Highlight:
 
 @dataclass(frozen=True)
 class Match:
-    """That a document meets a query."""
+    """The result of a document that matches a query."""
 
     score: float
     highlights: list[Highlight]
@@ -52,17 +52,17 @@ class Match:
 
 @dataclass(frozen=True)
 class Document:
-    """A document taken apart: the words of its texts, its keywords, and its values in their order."""
+    """A prepared document: the words of its texts, its keywords, and its values mapped to ordered integers."""
 
     fields: Fields
     words: dict[str, list[tuple[int, TextWord]]]
-    """The words of each text and keyword field, each with the number of the value that it stands in."""
+    """Words of each text and keyword field, each with the index of the value that contains it."""
     values: dict[str, int]
     present: frozenset[str]
 
 
 def documents_of(fields: Fields, rows: pa.Table) -> Iterator[Document]:
-    """The documents that rows are."""
+    """Yield the documents in the rows of a table."""
     words, values, present = {}, {}, {}
     for field in fields.columns:
         column = rows.column(field.name).combine_chunks()
@@ -84,7 +84,7 @@ def _keywords(texts: list[str]) -> list[tuple[int, TextWord]]:
 
 
 def _words(fields: Fields, texts: list[str]) -> list[tuple[int, TextWord]]:
-    """The words of a field's values; between two values there is a gap of one position, as in an index of tantivy."""
+    """Tokenize the values of a field; values are separated by a gap of one position, as in tantivy."""
     found: list[tuple[int, TextWord]] = []
     begin = 0
     for item, text in enumerate(texts):
@@ -97,7 +97,7 @@ def _words(fields: Fields, texts: list[str]) -> list[tuple[int, TextWord]]:
 def match(
     query: ParsedQuery, document: Document, holds: Callable[[Hashable], bool] = lambda payload: False
 ) -> Match | None:
-    """How a document meets a query; None if it does not."""
+    """Match a document against a query; None if it does not match."""
     scores: list[float] = []
     highlights: set[Highlight] = set()
     if not _meets(query.node, document, scores, highlights, holds):
@@ -143,7 +143,8 @@ def _meets(
 def _found(
     leaf: Leaf, document: Document, holds: Callable[[Hashable], bool]
 ) -> tuple[int, list[tuple[int, TextWord]]] | None:
-    """How often a leaf is found, 0 where that is not counted, and the words that it is found in; None if it is not."""
+    """Return how often a leaf is found (0 if that is not counted) and the words that it is found in; None if it does
+    not hold."""
     match leaf:
         case Everything():
             return 0, []
@@ -178,7 +179,7 @@ def _phrase(leaf: Phrase, words: list[tuple[int, TextWord]]) -> tuple[int, list[
 
 
 def fitting(leaf: Pattern | Fuzzy | KeywordRange) -> Callable[[str], bool]:
-    """Whether a word is one that the leaf means."""
+    """Return a predicate of the words that match the leaf."""
     match leaf:
         case Pattern():
             made = expression(leaf)
@@ -190,8 +191,10 @@ def fitting(leaf: Pattern | Fuzzy | KeywordRange) -> Callable[[str], bool]:
 
 
 def expression(leaf: Pattern) -> re.Pattern[str]:
-    """A pattern as a regular expression, which needs no more than the product of both lengths: what lies between two `*` is found
-    where it comes first, and that is final.
+    """Compile a pattern to a regular expression that runs in time proportional to the product of the lengths of pattern
+    and text.
+
+    The part between two `*` is matched at its first occurrence, without backtracking.
     """
     runs = [""]
     for piece in leaf.pieces():
@@ -206,7 +209,7 @@ def expression(leaf: Pattern) -> re.Pattern[str]:
 
 
 def edits(one: str, other: str) -> int:
-    """How many edits make one word of another: a character more, less or another, or two neighbours that changed places."""
+    """Return the edit distance of two words: insertions, deletions, replacements, and swaps of two neighbours."""
     before: list[int] = []
     last = list(range(len(other) + 1))
     for i, mine in enumerate(one, 1):

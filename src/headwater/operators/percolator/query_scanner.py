@@ -1,4 +1,4 @@
-"""Characters and words of Lucene's query syntax, and where in the text a mistake is."""
+"""The scanner of Lucene's query syntax: characters, words, and errors with their position in the text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SPACES = " \t\r\n\u3000"
 SPACE = frozenset(SPACES)
 _ENDS = frozenset(' \t\r\n\u3000()[]{}"^~:')
 _PLAIN = re.compile(r"[^\s\u3000()\[\]{}\"^~:\\*?]*")
-"""What is neither an end of anything nor a sign, which most words are to their end."""
+"""Fast path for the characters of a word without delimiters, escapes and wildcards, as in most words."""
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 KEYWORDS = frozenset(("AND", "OR", "NOT"))
@@ -21,7 +21,7 @@ KEYWORDS = frozenset(("AND", "OR", "NOT"))
 
 @dataclass(frozen=True, slots=True)
 class QueryWord:
-    """A word as it is written: where, what it says without its escapes, and the same as a pattern, where they are kept."""
+    """A word as written: its position, its text without escapes, and its text as a pattern, with escapes."""
 
     start: int
     end: int
@@ -32,12 +32,12 @@ class QueryWord:
 
     @property
     def keyword(self) -> str | None:
-        """Which operator it is."""
+        """The operator keyword that the word is, or None."""
         return self.plain if not self.escaped and self.plain in KEYWORDS else None
 
 
 class QueryScanner:
-    """A query's text, and how far it was read."""
+    """The text of a query, and the current position in it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -46,16 +46,16 @@ class QueryScanner:
         self._seen: QueryWord | None = None
 
     def ahead(self) -> str:
-        """The character that is next; empty at the end."""
+        """Return the next character; empty at the end."""
         return self.text[self.at : self.at + 1]
 
     def skip_space(self) -> None:
-        """Pass the space that is next."""
+        """Skip whitespace."""
         while self.ahead() in SPACE and self.at < len(self.text):
             self.at += 1
 
     def peeked(self) -> QueryWord | None:
-        """The word that is next, which is not passed."""
+        """Return the next word without consuming it."""
         if self._seen_at != self.at:
             at = self.at
             self._seen_at, self._seen = at, self.word()
@@ -63,7 +63,7 @@ class QueryScanner:
         return self._seen
 
     def word(self, *, signs: bool = False) -> QueryWord | None:
-        """The word that is next, which is passed; None if none is. `signs` lets it begin with + or -."""
+        """Consume the next word; None if there is none. `signs` allows the word to begin with + or -."""
         if not signs and self.ahead() in ("+", "-", "!"):
             return None
         if self.text.startswith(("&&", "||"), self.at):
@@ -71,11 +71,11 @@ class QueryScanner:
         return self._read(_ENDS)
 
     def value(self, ends: str) -> QueryWord | None:
-        """A value that may have colons, brackets and signs in it, up to a space or one of `ends`."""
+        """Consume a value, which may contain colons, brackets and signs, up to a space or one of `ends`."""
         return self._read(SPACE | frozenset(ends))
 
     def quoted(self) -> str:
-        """What stands in the quotes that are next, which is passed."""
+        """Consume a quoted text; return it without quotes and escapes."""
         found = _QUOTED.match(self.text, self.at)
         if found is None:
             self.refuse("this quote is not closed", self.at, self.at + 1)
@@ -83,7 +83,7 @@ class QueryScanner:
         return _ESCAPED.sub(r"\1", found[1])
 
     def number(self, sign: str, what: str, most: int, default: int | None = None) -> int:
-        """The number after a sign, which is passed; `default` if none stands there."""
+        """Consume a sign and the number after it; return `default` if there is no number."""
         start = self.at
         self.at += len(sign)
         word = self._read(_ENDS)
@@ -94,11 +94,11 @@ class QueryScanner:
         return int(word.plain)
 
     def missing(self) -> NoReturn:
-        """Refuse a query that ends too early."""
+        """Raise QueryError for a query that ends too early."""
         self.refuse("the query ends where a clause should be", max(0, len(self.text) - 1), len(self.text))
 
     def refuse(self, reason: str, start: int, end: int, *, hint: str | None = None) -> NoReturn:
-        """Refuse what stands between two places."""
+        """Raise QueryError for the text between two positions."""
         start, end = min(start, len(self.text)), min(end, len(self.text))
         detail, line, column = underlined(self.text, start, end)
         raise QueryError(reason, detail=detail, hint=hint, start=start, end=end, line=line, column=column)
@@ -135,7 +135,7 @@ class QueryScanner:
 
 
 def escape(text: str) -> str:
-    """A text with every sign of a pattern in it escaped."""
+    """Escape all special characters of a pattern in a text."""
     for special in (ESCAPE, ANY, ONE):
         text = text.replace(special, ESCAPE + special)
     return text

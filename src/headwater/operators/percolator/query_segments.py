@@ -1,7 +1,7 @@
-"""Segments: queries as columns of numbers, never changed but merged, and the way from an atom to the queries it can be of.
+"""Segments: queries as numeric columns, immutable but mergeable, and the index from an atom to the queries that need it.
 
-A query is found by one of its sets of atoms, the one that the fewest documents are expected to have. Which that is
-changes with the documents that pass: `derive` chooses anew, over all queries of a segment at once.
+A query is indexed by one of its sets of atoms: the set expected in the fewest documents. That set changes as documents
+are counted: `derive` chooses again, for all queries of a segment at once.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _KINDS: dict[str, Any] = {
     "node_parent": np.int16,
     "node_depth": np.int16,
 }
-"""The types of columns that are neither places nor numbers of 32 bits."""
+"""Types of the columns that are neither offsets nor 32-bit integers."""
 ALSO_MAX = 4
-"""Of how many atoms another set may be that is looked at before a candidate is evaluated: a word in four fields is one."""
+"""Maximum size of a second atom set that is checked before a candidate is evaluated; a word in four fields is such a set."""
 
 
 @dataclass(frozen=True)
 class QuerySegment:
-    """Queries by slot. `x_at` says where the rows of each slot lie in the columns `x_*`, with the end of the last."""
+    """Queries by slot. `x_at` has the start of each slot's rows in the columns `x_*`, and the end of the last slot's."""
 
     numbers: npt.NDArray[np.int32]
-    """The number of each query in the index."""
+    """Number of each query in the index."""
     leaf_at: Ints
     leaf_atom: npt.NDArray[np.int32]
     leaf_parent: npt.NDArray[np.int16]
@@ -46,9 +46,9 @@ class QuerySegment:
     node_least: npt.NDArray[np.int32]
     node_depth: npt.NDArray[np.int16]
     choice_at: Ints
-    """The sets of each query; none if it scans."""
+    """Offsets of the atom sets of each query, which has none if it scans."""
     pick_at: Ints
-    """The atoms of each set."""
+    """Offsets of the atoms of each set."""
     pick_atom: npt.NDArray[np.int32]
 
     def __len__(self) -> int:
@@ -56,12 +56,12 @@ class QuerySegment:
 
     @property
     def nbytes(self) -> int:
-        """How much memory its columns take."""
+        """Size of the columns in bytes."""
         return sum(getattr(self, name).nbytes for name in self.__dataclass_fields__)
 
     @staticmethod
     def of(programs: Programs) -> QuerySegment:
-        """The segment of new queries."""
+        """Build the segment of new queries."""
         made = {}
         for name in QuerySegment.__dataclass_fields__:
             kind = np.int64 if name.endswith("_at") else _KINDS.get(name, np.int32)
@@ -69,7 +69,7 @@ class QuerySegment:
         return QuerySegment(**made)
 
     def only(self, slots: Ints) -> QuerySegment:
-        """The segment of some of the slots."""
+        """Return the segment of some of the slots."""
         leaf_at, leaves = _rows(self.leaf_at, slots)
         node_at, nodes = _rows(self.node_at, slots)
         choice_at, choices = _rows(self.choice_at, slots)
@@ -86,7 +86,7 @@ class QuerySegment:
         return QuerySegment(**made)
 
     def and_then(self, other: QuerySegment) -> QuerySegment:
-        """Both, one after the other."""
+        """Append another segment."""
         made = []
         for name in self.__dataclass_fields__:
             mine, theirs = getattr(self, name), getattr(other, name)
@@ -98,25 +98,25 @@ class QuerySegment:
 
 @dataclass(frozen=True)
 class AtomIndex:
-    """By which atoms the queries of a segment are found."""
+    """Index from atoms to the queries of a segment."""
 
     atoms: Ints
-    """The atoms, in order."""
+    """Atoms, ascending."""
     at: Ints
-    """Where the slots of each atom lie."""
+    """Start of the slots of each atom in `slots`, and the end of the last."""
     slots: npt.NDArray[np.int32]
     also: npt.NDArray[np.int32]
-    """Of each slot other atoms, words or patterns, of which a document must have one, filled up with NONE; all NONE if there are no such."""
+    """Further atoms (words or patterns) for each slot, one of which a document must have; padded with NONE, or all NONE."""
     scanning: npt.NDArray[np.int32]
-    """The slots that no atom leads to."""
+    """Slots that are not reachable by an atom."""
     range_atoms: Ints
-    """Those of the atoms that are ranges of more than one value."""
+    """Atoms that are ranges of more than one value."""
     documents: int
-    """How many documents had been seen when it was made."""
+    """Number of documents that had been counted when the index was built."""
 
 
 def derive(segment: QuerySegment, atoms: Atoms) -> AtomIndex:
-    """Choose the set of each query that the fewest documents are expected to have."""
+    """Choose for each query the atom set expected in the fewest documents, and build the index."""
     costs = atoms.costs()
     sizes = np.diff(segment.pick_at)
     sums = np.append(0.0, np.cumsum(costs[segment.pick_atom]))
@@ -148,7 +148,7 @@ def derive(segment: QuerySegment, atoms: Atoms) -> AtomIndex:
 def _also(
     segment: QuerySegment, atoms: Atoms, order: Ints, firsts: Ints, sizes: Ints, owner: Ints
 ) -> npt.NDArray[np.int32]:
-    """The next best set of each slot that is of few words or patterns."""
+    """Return the next best set of each slot that consists of few words or patterns."""
     kinds = atoms.kind[segment.pick_atom]
     words = np.append(0, np.cumsum((kinds == TERM) | (kinds == PATTERN)))
     fits = (
@@ -157,7 +157,7 @@ def _also(
         & (sizes <= ALSO_MAX)
     )
     others = np.ones(len(order), dtype=np.bool_)
-    others[firsts] = False  # the best one is what the slot is found by
+    others[firsts] = False  # the best set is the one in the index
     rest = order[others]
     rest = rest[fits[rest]]
     slots = owner[rest]
@@ -172,7 +172,7 @@ def _also(
 
 
 def _rows(at: Ints, chosen: npt.NDArray[Any]) -> tuple[Ints, Ints]:
-    """Where the rows of the chosen slots will lie, and where they lie now."""
+    """Return the new offsets of the rows of the chosen slots, and the current indices of these rows."""
     counts = at[chosen + 1] - at[chosen]
     ends = np.zeros(len(chosen) + 1, dtype=np.int64)
     np.cumsum(counts, out=ends[1:])

@@ -1,4 +1,4 @@
-"""From words to atoms: found once for each word of a lexicon, and remembered for as long as neither queries nor words change."""
+"""Mapping from words to atoms, cached for each word of a lexicon until queries or the lexicon change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNKNOWN, _NONE = -2, -1
 
 
 class Lookup:
-    """The atoms of words: of the texts of documents, or of their keywords."""
+    """The atoms of the words of a lexicon, for text fields or for keyword fields."""
 
     def __init__(self, atoms: Atoms, lexicon: Lexicon) -> None:
         self.lexicon = lexicon
@@ -24,7 +24,7 @@ class Lookup:
         self._fit_of = (-1, -1)
 
     def terms(self, place: int, lexemes: Ints) -> Ints:
-        """The atom of the term of each word in a field; negative if nobody asks for it."""
+        """Return the atom of each word's term in a field; negative if no query uses the term."""
         stamp = (self.lexicon.generation, self._atoms.generation)
         known = self._terms.get(place)
         column = known[1] if known is not None and known[0] == stamp else np.zeros(0, dtype=np.int32)
@@ -37,7 +37,7 @@ class Lookup:
         return column[lexemes].astype(np.int64)
 
     def patterns(self, lexemes: Ints) -> list[tuple[int, tuple[int, ...]]]:
-        """Of the words that fit any pattern which they are, and the numbers of the patterns."""
+        """Return the words that match patterns, as indices into `lexemes`, with the numbers of these patterns."""
         patterns = self._atoms.patterns
         stamp = (self.lexicon.generation, patterns.generation)
         if stamp != self._fit_of:

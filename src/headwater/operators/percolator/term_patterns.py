@@ -1,8 +1,8 @@
-"""Patterns, fuzzy words and spans, found by the words that they mean: a word is looked up, not held against every pattern.
+"""Index of patterns, fuzzy words and keyword ranges: a word is looked up instead of being tested against every pattern.
 
-A pattern is found by what its words begin or end with, or by three characters that they have; a fuzzy word by the
-deletion neighbourhood: two words within k edits become one after no more than k deletions from each. What is found is
-checked. What a word was found to fit is remembered elsewhere, for as long as `generation` stays.
+A pattern is indexed by a prefix or suffix of its words, or by three characters that they contain; a fuzzy word by its
+deletion neighbourhood: two words within k edits become equal after at most k deletions from each. Candidates are then
+verified. Callers may cache results as long as `generation` is unchanged.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from headwater.operators.percolator.query_nodes import Fuzzy, KeywordRange, Patt
 from headwater.operators.percolator.query_reference import fitting
 
 RECENT_MAX = 4_096
-"""So many fuzzy words wait in a dictionary before they are sorted in with the others, which takes far less memory."""
+"""Number of fuzzy words buffered in a dictionary before they are merged into sorted arrays, which use far less memory."""
 GRAM = 3
 
 Shape = Pattern | Fuzzy | KeywordRange
 
 
 class Patterns:
-    """Numbered patterns; what they are of and what boost they have is not looked at."""
+    """Distinct patterns by number, regardless of field and boost."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[object, ...], int] = {}
@@ -43,7 +43,7 @@ class Patterns:
         self.generation = 0
 
     def add(self, shape: Shape) -> int:
-        """The number of a pattern."""
+        """Add a pattern if it is new; return its number."""
         key = _key(shape)
         number = self._numbers.get(key)
         if number is None:
@@ -55,7 +55,7 @@ class Patterns:
         return number
 
     def drop(self, number: int) -> None:
-        """Forget a pattern; its number is given away again."""
+        """Remove a pattern; its number may be reused."""
         shape = self._shapes.pop(number)
         del self._numbers[_key(shape)]
         self._fits.pop(number, None)
@@ -64,7 +64,7 @@ class Patterns:
         self.generation += 1
 
     def fitting(self, words: list[str]) -> list[tuple[int, ...]]:
-        """The numbers of the patterns that each word fits."""
+        """Return the numbers of the patterns that match each word."""
         self._fuzzy.settle()
         return [tuple(sorted(self._found(word))) for word in words]
 
@@ -118,7 +118,7 @@ class Patterns:
 
 
 class _Pieces:
-    """Patterns by what words begin with."""
+    """Patterns indexed by a prefix of the words that they match."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, set[int]] = {}
@@ -145,7 +145,7 @@ class _Pieces:
 
 
 class _Neighbours:
-    """Fuzzy words by what is left of them after deletions; several words may share a hash, and are checked."""
+    """Fuzzy words indexed by hashes of what remains of them after deletions; collisions are resolved by the caller."""
 
     def __init__(self) -> None:
         self._recent: dict[int, set[int]] = defaultdict(set)
@@ -170,7 +170,7 @@ class _Neighbours:
         self._dropped.add(number)
 
     def settle(self) -> None:
-        """Sort in what waits, if that is much."""
+        """Merge buffered words into the sorted arrays if there are many."""
         if self._recent_words > RECENT_MAX:
             self._sort_in()
 
@@ -200,7 +200,7 @@ class _Neighbours:
         self._recent_words = 0
 
     def _purge(self) -> None:
-        """Take what was dropped out for good, so that its numbers can be used again."""
+        """Remove dropped words from the arrays, so that their numbers can be reused."""
         kept = ~np.isin(self._numbers, np.fromiter(self._dropped, dtype=np.int32))
         self._hashes, self._numbers = self._hashes[kept], self._numbers[kept]
         for numbers in self._recent.values():
@@ -209,7 +209,7 @@ class _Neighbours:
 
 
 def without(word: str, deletions: int) -> set[str]:
-    """The word, and what is left of it after no more than so many deletions."""
+    """Return the word and everything that remains of it after at most that many deletions."""
     found = {word}
     last = found
     for _ in range(deletions):

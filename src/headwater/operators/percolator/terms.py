@@ -1,8 +1,7 @@
-"""Atoms: what the leaves of queries ask, each once, whoever asks it. An atom is a number; its facts lie in columns.
+"""Atoms: the distinct conditions of query leaves, shared by all queries. An atom is a number; its properties are columns.
 
-Words and patterns are found in documents by their atoms; ranges are compared where they are asked. How many documents
-had an atom is counted, so that queries are looked for by what is rare: that decides what a match costs, never what
-it answers.
+Words and patterns are found in documents by their atoms; ranges are evaluated on demand. The number of documents with
+each atom is counted, so that queries are indexed by rare atoms: this affects the cost of matching, never its result.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from headwater.operators.percolator.term_patterns import Patterns
 EVERYTHING, PRESENT, TERM, PATTERN, PHRASE, RANGE = range(6)
 COUNTED_MAX = 1_000_000
 ALWAYS = 0
-"""The atom of `Everything`."""
+"""Atom of `Everything`."""
 
 
 class Atoms:
@@ -44,17 +43,18 @@ class Atoms:
         self.low = np.zeros(1024, dtype=np.int64)
         self.high = np.zeros(1024, dtype=np.int64)
         self.met = np.zeros(1024, dtype=np.float64)
-        """In how many documents a word or a pattern was found, a guess to begin with; of the others the guess itself."""
+        """Number of documents in which a word or pattern was found, initially an estimate; for other kinds, an
+        estimated share of documents."""
         self.documents = 1
-        """How many documents were looked at, and one more."""
+        """Number of documents counted, plus one."""
         self.patterns = Patterns()
         self.generation = 0
-        """Counts the changes after which a term may have another atom."""
+        """Counter of changes after which a term may have another atom."""
         self.terms: list[dict[str, int]] = [{} for _ in range(count)]
         self.points: list[dict[int, int]] = [{} for _ in range(count)]
         self.by_pattern: list[dict[int, int]] = [{} for _ in range(count)]
         self.phrases: dict[int, tuple[tuple[int, ...], tuple[int, ...], int]] = {}
-        """Of each phrase the atoms of its terms, their places, and the slop."""
+        """Atoms of the terms of each phrase, their positions in the phrase, and the slop."""
         self._others: dict[tuple[Any, ...], int] = {}
         self._where: list[dict[Any, int] | None] = []
         self._keys: list[Any] = []
@@ -66,7 +66,7 @@ class Atoms:
         return len(self._keys)
 
     def of(self, leaf: Leaf) -> int:
-        """The atom of a leaf."""
+        """Return the atom of a leaf, creating it if necessary."""
         if isinstance(leaf, Term):
             place = self._places[leaf.field]
             known = self.terms[place]
@@ -130,17 +130,17 @@ class Atoms:
         return atom
 
     def costs(self) -> npt.NDArray[np.float64]:
-        """Of each atom how much of all documents is expected to have it."""
+        """Return the expected share of documents that have each atom."""
         kind, met = self.kind[: len(self)], self.met[: len(self)]
         return np.where((kind == TERM) | (kind == PATTERN), met / self.documents, met)
 
     def cost(self, atom: int) -> float:
-        """Of one atom the same."""
+        """Return the expected share of documents that have one atom."""
         met = float(self.met[atom])
         return met / self.documents if self.kind[atom] in (TERM, PATTERN) else met
 
     def count(self, active: npt.NDArray[np.int64], found: npt.NDArray[np.int64], documents: int) -> None:
-        """Take note of in how many of the documents that passed each atom was found; what is long ago counts less."""
+        """Count the documents in which each active atom was found; older counts decay."""
         self.met[active] += found
         self.documents += documents
         if self.documents > COUNTED_MAX:
@@ -149,7 +149,7 @@ class Atoms:
             self.documents //= 2
 
     def keep(self, used: npt.NDArray[np.bool_]) -> None:
-        """Forget the atoms that are not used; a phrase uses its terms."""
+        """Remove the atoms that are not in use; a phrase uses its terms."""
         used[ALWAYS] = True
         self.generation += 1
         for atom, (terms, _, _) in self.phrases.items():
@@ -172,7 +172,7 @@ class Atoms:
 
 
 def _rarity(term: str) -> float:
-    """How common a word is before any document was seen: longer words are rarer."""
+    """Return the assumed share of documents with a word before any document is counted: longer words are rarer."""
     return _RARITY[min(len(term), 12)]
 
 

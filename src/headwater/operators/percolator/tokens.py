@@ -1,6 +1,6 @@
-"""The words of many texts at once: `Analysis.words` in vectors, for fields of documents.
+"""Vectorized tokenization: `Analysis.words` for the fields of many documents at once.
 
-Words that are written alike are one code, so that what is to be known of a word is found once for all its places.
+Words with equal spelling share a code, so that properties of a word are computed once for all its occurrences.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ class Tokens:
     """The words of a field, in the order of documents and of their text; a keyword is one word."""
 
     row: Ints
-    """The document of each."""
+    """Document of each word."""
     item: Ints
-    """In which of the field's values it stands."""
+    """Index of the value that contains each word, among the values of the field."""
     position: Ints
     start: Ints
     end: Ints
     code: Ints
-    """Which of the distinct words it is."""
+    """Index of each word among the distinct words."""
     lexemes: Ints
-    """The numbers of the distinct words in the lexicon."""
+    """Numbers of the distinct words in the lexicon."""
 
 
 def tokens_of(field: Field, values: pa.Array, lexicon: Lexicon) -> Tokens:
-    """The words of a field of documents, by a lexicon with an analysis for text, and without one for keywords."""
+    """Tokenize a field of documents; the lexicon has an analysis for text fields, and none for keyword fields."""
     texts, row, item = _flat(field, values)
     if field.kind == "keyword":
         codes = texts.dictionary_encode()
@@ -51,7 +51,8 @@ def tokens_of(field: Field, values: pa.Array, lexicon: Lexicon) -> Tokens:
 
 
 def _flat(field: Field, values: pa.Array) -> tuple[pa.Array, Ints, Ints]:
-    """The texts of all documents, without NULLs, with the document and the number in it of each."""
+    """Return the texts of all documents, without NULLs, with the document of each and its index among the document's
+    values."""
     row = np.arange(len(values), dtype=np.int64)
     if field.many:
         row = np.repeat(row, np.asarray(pc.list_value_length(values).fill_null(0)).astype(np.int64))
@@ -64,7 +65,8 @@ def _flat(field: Field, values: pa.Array) -> tuple[pa.Array, Ints, Ints]:
 
 
 def _cut(texts: pa.Array) -> tuple[Ints, Ints, Ints, Ints, Ints, list[str]]:
-    """The words of texts: the text of each, its number in it, where it begins and ends in characters, and its code."""
+    """Split texts into words: return the text, index in the text, start, end (in characters) and code of each, and the
+    words."""
     offsets = np.frombuffer(texts.buffers()[1], dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
     buffer = texts.buffers()[2]
     data = np.frombuffer(buffer if buffer is not None else b"", dtype=np.uint8)[
@@ -110,7 +112,7 @@ def _cut(texts: pa.Array) -> tuple[Ints, Ints, Ints, Ints, Ints, list[str]]:
 
 
 def _codes(data: npt.NDArray[np.uint8], start: Ints, end: Ints) -> tuple[Ints, list[str]]:
-    """A code for each word, and the distinct words."""
+    """Return a code for each word, and the distinct words."""
     width = end - start
     at = np.zeros(len(width) + 1, dtype=np.int64)
     np.cumsum(width, out=at[1:])
@@ -121,7 +123,7 @@ def _codes(data: npt.NDArray[np.uint8], start: Ints, end: Ints) -> tuple[Ints, l
 
 
 def _bases(row: Ints, text: Ints, place: Ints) -> Ints:
-    """By how much the positions of each text of a list are moved: between two there is a gap of one, as in an index of tantivy."""
+    """Return the position offset of each text of a list: texts are separated by a gap of one position, as in tantivy."""
     length = np.zeros(len(row), dtype=np.int64)
     np.maximum.at(length, text, place + 1)
     length += 1
@@ -131,15 +133,17 @@ def _bases(row: Ints, text: Ints, place: Ints) -> Ints:
 
 
 def spread(start: Ints, count: Ints) -> Ints:
-    """The numbers of every range one after the other: from each start, so many."""
+    """Return the concatenated ranges [start, start + count)."""
     total = int(count.sum())
     before = np.cumsum(count) - count
     return np.repeat(start - before, count) + np.arange(total, dtype=np.int64)
 
 
 def distinct(keys: Ints) -> tuple[Ints, Ints]:
-    """The keys that there are, in order, and where each is first among them as they are given. For many keys sorting them is
-    quicker than `np.unique`, which hashes."""
+    """Return the distinct keys, ascending, and the index of the first occurrence of each.
+
+    For many keys, sorting is faster than `np.unique`, which hashes.
+    """
     order = np.argsort(keys, kind="stable")
     arranged = keys[order]
     first = np.ones(len(keys), dtype=np.bool_)
