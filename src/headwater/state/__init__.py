@@ -13,17 +13,17 @@ In import order, bottom to top:
     missing_ticks  the error for a tick that is not kept
     run_refs       a reference from a manifest to a run
     state_files    names of files below `state/`
-    cut_history    the cut of every tick, kept for good
+    cut_history    the cut of every tick, kept permanently
     manifest       the manifest of a tick: every run of every arrangement
-    ownership      which engine may commit ticks: one owner, fenced by epoch
+    ownership      the engine that may commit ticks: one owner, fenced by epoch
     run_files      the file format of a run
     task_exchange  files that the engine and its Spark tasks exchange within one step
     cache          open runs, memory-mapped
-    garbage        which files no kept manifest names
-    writer         writing the runs of a tick: small runs in one file, large ones in their own
-    manifests      which ticks there are, what each names, and the cuts of those that are gone
-    stored_runs    opening, verifying and forgetting the files of runs
-    base_ticks     base ticks, kept because records they were made from are removed
+    garbage        files that no kept manifest names
+    writer         the writer of a tick's runs: small runs share a file, large ones have their own
+    manifests      the manifests of all ticks, and the cuts of collected ticks
+    stored_runs    opening and verifying run files, and releasing removed ones
+    base_ticks     base ticks, kept because records that they were built from are removed
     store          `StateStore`: commit a tick, open a tick, collect garbage
     damage         detection of missing or damaged runs
     view_reader    reading a view's rows and changes from committed ticks

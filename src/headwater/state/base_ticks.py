@@ -1,8 +1,8 @@
-"""The base of views: a whole tick kept apart from the rest, for when records that it was made from are removed.
+"""Base ticks: a whole tick stored separately, because records that it was built from are removed from the log.
 
-`state/` can be deleted and is made again from the log; `bases/` can not, because what it holds was made from records that
-are there no more. A base is made of second names of the same files, so that it costs no copy. The newest is the one that
-counts: it covers everything that was ever removed, because records are let go only once a base has them.
+`state/` can be deleted and rebuilt from the log; `bases/` cannot, because its contents were built from records that no
+longer exist. A base consists of hard links to the same run files, so it needs no copy. Only the newest base is used: it
+covers all records ever removed, because records are removed only once a base contains their effect.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _NAME = re.compile(r"^(\d{12})\.json$")
 
 
 class Bases:
-    """The bases of one workspace. Reading is for anyone; `make` is for the engine that has claimed the workspace."""
+    """The bases of one workspace. Any process may read; `make` is reserved for the engine that owns the workspace."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._read: Manifest | None = None
 
     def newest(self) -> Manifest | None:
-        """The base that counts; None if no record was ever let go. CorruptionError if it is damaged."""
+        """Return the newest base; None if no record was ever removed. Raises CorruptionError if it is damaged."""
         ticks = self._ticks()
         if not ticks:
             return None
@@ -39,12 +39,12 @@ class Bases:
             name = _name(ticks[-1])
             try:
                 self._read = Manifest.decode(self._storage.read(name), name)
-            except WorkspaceMissingError:  # a newer one has taken its place meanwhile
+            except WorkspaceMissingError:  # replaced by a newer base meanwhile
                 return self.newest()
         return self._read
 
     def make(self, manifest: Manifest) -> None:
-        """Keep a committed tick as the base; durable when it returns, and then those before it are removed."""
+        """Store a committed tick as the base; it is durable on return, and earlier bases are removed."""
         self._storage.make_dirs(BASE_RUNS)
         for file in manifest.files:
             with contextlib.suppress(FileExistsError):
@@ -63,7 +63,7 @@ class Bases:
         self._remove_older(manifest)
 
     def replace(self, manifest: Manifest) -> None:
-        """Put another in the place of the base of that tick, durably, and remove the runs that it does not name."""
+        """Replace the base of the same tick, durably, and remove the runs that the new manifest does not name."""
         for file in manifest.files:
             with contextlib.suppress(FileExistsError):
                 self._storage.link(f"{RUNS}/{file}", f"{BASE_RUNS}/{file}")
@@ -73,7 +73,7 @@ class Bases:
         self._remove_older(manifest)
 
     def restore(self, files: Iterable[str]) -> None:
-        """Bring files of runs back to where ticks name them."""
+        """Link run files of the base back to the runs folder."""
         self._storage.make_dirs(RUNS)
         for file in set(files):
             if not self._storage.exists(f"{RUNS}/{file}"):
@@ -82,7 +82,7 @@ class Bases:
         self._storage.sync_dir(RUNS)
 
     def size_bytes(self) -> int:
-        """What the base takes, shared with `state/` or not."""
+        """Return the size of the base in bytes, including files shared with `state/`."""
         return sum(self._storage.size(f"{BASE_RUNS}/{file}") for file in self._files())
 
     def _remove_older(self, newest: Manifest) -> None:
@@ -90,12 +90,12 @@ class Bases:
             if tick < newest.tick:
                 self._storage.remove(_name(tick))
         self._storage.sync_dir(FOLDER)
-        for file in self._files():  # this engine may have stood still: another may be making the next base
+        for file in self._files():  # this engine may have been frozen while another creates the next base
             if file not in newest.files and is_garbage(runs_origin(file), newest, ()):
                 self._storage.remove(f"{BASE_RUNS}/{file}")
 
     def _files(self) -> list[str]:
-        """The files of runs; what others have put beside them is left out."""
+        """Return the files of runs, ignoring foreign files."""
         return [file for file in self._storage.files(BASE_RUNS) if runs_origin(file) is not None]
 
     def _ticks(self) -> list[int]:

@@ -1,6 +1,6 @@
-"""Runs in memory: files mapped without a copy and without an open handle, and runs that were opened or just written.
+"""Cache of runs: files mapped without a copy and without an open handle, and runs that were opened or just written.
 
-File names are never used again, so that what is kept under a name cannot become wrong.
+File names are never reused, so that entries never become stale.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from headwater.state.run_refs import RunRef
 from headwater.state.state_files import RUNS
 
 CHECK_BYTES_MAX = 1 << 20
-"""Runs below this size are checked in full when they are first opened; of larger ones a probe reads few pages."""
+"""Size below which runs are verified in full when first opened; of a larger run, a probe reads only few pages."""
 FILES_MAX = 1_024
 RUNS_MAX = 8_192
 SAME_ROWS_MAX = 1 << 17
-"""Runs of more rows are not compared with others when they are opened, to see whether they have the same keys."""
+"""Maximum number of rows of runs whose hashes are compared with those of other runs when opened, to share equal arrays."""
 HELD_BYTES_MAX = 256 << 20
-"""Memory for runs that were just written and are kept as they are; beyond it they are mapped like others."""
+"""Maximum memory for runs cached as they were written; beyond it, runs are mapped from their files."""
 TOUCHED_SHARE = 0.25
-"""Of the memory there is: a larger run may be gone from it by the time that it is written."""
+"""Maximum share of the physical memory for a touched run: a larger one may be evicted from memory before touching ends."""
 
 _Key = tuple[str, int, int]
-"""A file, where in it a stream begins, and the first row of it."""
+"""File, offset of a stream in it, and index of the run's first row in the stream."""
 
 
 @dataclass
 class _Stream:
-    """What the runs that share a stream take together, and how many of them are held."""
+    """The size of a stream shared by runs in memory, and the number of these runs that are cached."""
 
     bytes: int
     runs: int = 0
 
 
 class RunCache:
-    """The least recently used go first. What a caller holds stays good, also when the file is removed. Thread-safe."""
+    """An LRU cache of runs. Runs in use by a caller remain valid even if the file is removed. Thread-safe."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -55,18 +55,20 @@ class RunCache:
         self._maps: OrderedDict[str, pa.Buffer] = OrderedDict()
         self._runs: OrderedDict[_Key, Run] = OrderedDict()
         self._hashes: WeakValueDictionary[tuple[object, ...], Hashes] = WeakValueDictionary()
-        """Of runs that were opened, by file: no run holds the hashes of one whose file may go before its own."""
+        """Hashes of opened runs, by file: a run shares hashes only within a file, so that it never keeps another file
+        mapped."""
         self._held: OrderedDict[_Key, None] = OrderedDict()
         self._held_bytes = 0
         self._let_go: set[tuple[str, int]] = set()
-        """Streams of runs that were held and were not opened since."""
+        """Streams of runs that were cached in memory, evicted, and not opened since."""
         self._stamps: dict[str, Stamp | None] = {}
-        """What files were like when this process had written or first read them; None of those that were found damaged."""
+        """Stamps of files when this process wrote or first read them; None for files found damaged."""
         self._streams: dict[tuple[str, int], _Stream] = {}
-        """Of the runs that are held. In memory too those that share one are parts of a whole, which stays until the last goes."""
+        """Streams of the cached runs. In memory too, runs of one stream are slices of a whole, which is freed with the
+        last one."""
 
     def open(self, ref: RunRef) -> Run:
-        """The run; WorkspaceMissingError if its file is gone, CorruptionError if it is damaged."""
+        """Return a run; raises WorkspaceMissingError if its file is gone, CorruptionError if it is damaged."""
         key = (ref.file, ref.offset, ref.first)
         with self._guard:
             if (run := self._runs.get(key)) is not None:
@@ -90,7 +92,7 @@ class RunCache:
         return run
 
     def open_all(self, refs: Sequence[RunRef]) -> list[Run]:
-        """The same for several."""
+        """Return several runs."""
         found: list[Run | None] = []
         with self._guard:
             for ref in refs:
@@ -102,7 +104,7 @@ class RunCache:
         return [self.open(ref) if run is None else run for ref, run in zip(refs, found, strict=True)]
 
     def remember(self, ref: RunRef, run: Run) -> None:
-        """Keep a run that is in memory already."""
+        """Cache a run that is already in memory."""
         key = (ref.file, ref.offset, ref.first)
         with self._guard:
             if key not in self._runs:
@@ -111,7 +113,7 @@ class RunCache:
                 self._shrink()
 
     def map(self, file: str) -> pa.Buffer:
-        """The bytes of a file of runs."""
+        """Return the bytes of a file of runs, memory-mapped."""
         with self._guard:
             if (mapped := self._maps.get(file)) is not None:
                 self._maps.move_to_end(file)
@@ -127,34 +129,34 @@ class RunCache:
         return mapped
 
     def known(self, file: str) -> None:
-        """Note what a file is like that this process has written, or is about to read for the first time."""
+        """Record the stamp of a file that this process has written, or is about to read for the first time."""
         if file not in self._stamps:
             stamp = self._storage.stamp(f"{RUNS}/{file}")
             with self._guard:
                 self._stamps.setdefault(file, stamp)
 
     def suspect(self, file: str) -> None:
-        """Have a file count as changed: what was read of it is damaged."""
+        """Mark a file as changed, because data read from it is damaged."""
         with self._guard:
             self._stamps[file] = None
 
     def changed(self, file: str) -> bool:
-        """Whether a file was written or replaced since it became known, or was found damaged: nobody writes one twice."""
+        """Whether a file was modified since its stamp was recorded, or was found damaged; files are never written twice."""
         if file not in self._stamps:
             return False
         stamp = self._storage.stamp(f"{RUNS}/{file}")
         return stamp is None or stamp != self._stamps[file]
 
     def touch(self, ref: RunRef) -> None:
-        """Have every page of a run at hand that this process has written, so that it is in memory: else the probe that first comes to a
-        page pays for it, more than for the search."""
+        """Page in a run that this process has written: otherwise the first probe of each page pays for the page fault,
+        which costs more than the search."""
         mapped = self.map(ref.file).slice(ref.offset, ref.length)
         self._let_go.discard((ref.file, ref.offset))
         if 0 < mapped.size < TOUCHED_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
             np.frombuffer(mapped, np.uint8)[:: os.sysconf("SC_PAGE_SIZE")].max()
 
     def forget(self, gone: Callable[[str], bool]) -> None:
-        """Let go of files that are gone, so that their space on disk is free once nobody reads them."""
+        """Release files that are gone, so that their disk space is freed once no reader uses them."""
         with self._guard:
             files = (
                 {key[0] for key in self._runs} | {*self._maps, *self._stamps} | {f for f, _ in self._let_go}

@@ -1,7 +1,7 @@
-"""Every tick's cut, for ever: when it was committed and up to which positions, long after its manifest is collected.
+"""The cuts of all ticks, kept permanently: commit time and positions, long after a tick's manifest is collected.
 
-Lines of text in files that are only appended to. It is derived from the manifests and may lag behind them: a line that
-is missing or torn is written anew by `Cuts.extend`, as long as the manifest is there; so extend and sync, then collect.
+Lines of text in append-only files. They are derived from the manifests and may lag behind them: `Cuts.extend` writes a
+missing or torn line again, as long as the manifest exists; so extend and sync before collecting.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from headwater.core.storage import Storage
 from headwater.state.state_files import CUTS
 
 LINES_MAX = 4_096
-"""Lines of a file: what a reader goes through to find one tick."""
+"""Maximum number of lines of a file, which bounds the lines read to find one tick."""
 
 _PAGES_KEPT = 8
 
 
 @dataclass(frozen=True)
 class TickCut:
-    """What a tick covers: the log up to `positions`, whose last commit is number `sequence`."""
+    """The coverage of a tick: the log up to `positions`, whose last commit is number `sequence`."""
 
     tick: int
     committed_at: Microseconds
     sequence: int
     positions: Ends
     views: Mapping[str, ViewCut] = field(default_factory=dict)
-    """The views that are part of the tick."""
+    """Views that are part of the tick."""
     id: str = ""
-    """The tick's id; '' if it has none."""
+    """Id of the tick; '' for ticks without an id."""
 
 
 @dataclass(frozen=True)
 class ViewCut:
-    """A view in a tick: which one of its name, and where the topics that it reads began when it was built."""
+    """A view in a tick: its incarnation, and the start offsets of the topics that it reads when it was built."""
 
     incarnation: int
     begins: Mapping[str, Sequence[int]]
@@ -59,13 +59,13 @@ class _Line:
     sequence: int
     moved: Mapping[str, Any]
     views: Mapping[str, Any]
-    """What changes: an incarnation and its begins, None for a view that is no part any more."""
+    """Changed views: incarnation and start offsets, None for a view that is no longer part of the tick."""
     id: str = ""
 
 
 @dataclass
 class _Page:
-    """The good lines at the beginning of a file: those that fill its first `end` bytes."""
+    """The valid lines at the beginning of a file, which fill its first `end` bytes."""
 
     name: str
     end: int
@@ -73,7 +73,7 @@ class _Page:
     lines: list[_Line]
 
     def cut(self, tick: int) -> TickCut | None:
-        """The cut of that tick; None if there is no line for it."""
+        """Return the cut of a tick; None if there is no line for it."""
         place = bisect.bisect_left(self.lines, tick, key=lambda line: line.tick)
         if place == len(self.lines) or self.lines[place].tick != tick:
             return None
@@ -87,7 +87,7 @@ class _Page:
         return TickCut(tick, line.committed_at, line.sequence, positions, parts, line.id)
 
     def take(self, data: bytes) -> None:
-        """Go on with the bytes that follow, up to the first that are not a good line."""
+        """Parse the bytes that follow, up to the first invalid line."""
         *whole, _ = data.split(b"\n")
         before = self.lines[-1] if self.lines else _Line(-1, 0, 0, {}, {})
         for text in whole:
@@ -103,7 +103,7 @@ class _Page:
             self.checksum = checksum
 
     def text(self, cut: TickCut, before: TickCut | None) -> bytes:
-        """The line for a cut that follows `before`, or begins the file."""
+        """Return the line for a cut that follows `before`, or that begins the file."""
         since = before or TickCut(-1, 0, 0, {})
         moved = _moves(since.positions, cut.positions)
         line: list[Any] = [
@@ -126,7 +126,7 @@ class _Page:
 
 
 class Cuts:
-    """The cuts of a workspace. Many may read; `extend` and `sync` are for the engine alone."""
+    """The cuts of a workspace. Any number of readers; `extend` and `sync` are reserved for the engine."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -136,13 +136,13 @@ class Cuts:
         self._last: TickCut | None = None
 
     def last_tick(self) -> int | None:
-        """The newest tick that is recorded."""
+        """Return the newest recorded tick."""
         with self._guard:
             page = self._newest()
             return page.lines[-1].tick if page else None
 
     def of(self, tick: int) -> TickCut | None:
-        """The cut of a tick; None if it is not recorded."""
+        """Return the cut of a tick; None if it is not recorded."""
         with self._guard:
             names = self._names()
             for place in reversed(range(bisect.bisect_right(names, _name(tick)))):
@@ -153,13 +153,13 @@ class Cuts:
                     break
             else:
                 return None
-            # A crash tears the end of a file, and then the next goes on from its last tick. Damage leaves a hole.
+            # A crash tears the end of a file, and the next file continues from its last tick. Damage leaves a gap.
             if place + 1 < len(names) and page.end < self._storage.size(f"{CUTS}/{page.name}"):
                 raise _damaged(page, tick)
             return None
 
     def at(self, moment: Microseconds) -> int | None:
-        """The last recorded tick that was committed at or before `moment`; None if there is none."""
+        """Return the last recorded tick committed at or before `moment`; None if there is none."""
         with self._guard:
             names = self._names()
             places = range(len(names))
@@ -171,13 +171,13 @@ class Cuts:
             return None
 
     def extend(self, cuts: Iterable[TickCut]) -> None:
-        """Record cuts, ascending, of ticks that are not recorded yet. Durable after `sync`."""
+        """Record cuts of ticks that are not recorded yet, ascending. They are durable after `sync`."""
         with self._guard:
             for cut in cuts:
                 self._append(cut)
 
     def sync(self) -> None:
-        """Make all that is recorded durable."""
+        """Make all recorded cuts durable."""
         with self._guard:
             page = self._newest()
             if page:
@@ -192,9 +192,9 @@ class Cuts:
             if last is None or last.tick != page.lines[-1].tick:
                 last = page.cut(page.lines[-1].tick)
             size = self._storage.size(f"{CUTS}/{page.name}")
-            # What follows the good lines was torn by a crash: leave it alone, and go on in another file.
+            # Bytes after the valid lines were torn by a crash: keep them, and continue in another file.
             if len(page.lines) >= LINES_MAX or size != page.end:
-                self.sync()  # else these lines could be lost, and the newer file's be kept
+                self.sync()  # otherwise these lines could be lost while the newer file survives
                 page, last = None, None
         if page is None:
             self._storage.make_dirs(CUTS)
@@ -212,14 +212,14 @@ class Cuts:
         return [name for name in self._storage.files(CUTS) if _NAME.fullmatch(name)]
 
     def _newest(self) -> _Page | None:
-        """The newest file that has a good line."""
+        """Return the newest file that has a valid line."""
         for name in reversed(self._names()):
             if (page := self._page(name)).lines:
                 return page
         return None
 
     def _start(self, names: list[str], place: int) -> Microseconds:
-        """When the first tick of a file was committed; of one without a good line, what the file before says."""
+        """Return the commit time of the first tick of a file, or of the preceding file if this one has no valid line."""
         while place >= 0 and names[place] not in self._starts:
             if lines := self._page(names[place]).lines:
                 self._starts[names[place]] = lines[0].committed_at
@@ -258,7 +258,7 @@ def _name(tick: int) -> str:
 
 
 def _moves(before: Ends, after: Ends) -> dict[str, Any]:
-    """What changes: by how much each end moves; None for what is there no more."""
+    """Return the difference of two positions: the increment of each end, None for removed topics and partitions."""
     moved: dict[str, Any] = {topic: None for topic in before if topic not in after}
     for topic, ends in after.items():
         old = before.get(topic, {})
@@ -273,7 +273,7 @@ def _moves(before: Ends, after: Ends) -> dict[str, Any]:
 
 
 def _move(positions: dict[str, dict[int, int]], moved: Mapping[str, Any]) -> None:
-    """Carry out what `_moves` says."""
+    """Apply a difference returned by `_moves`."""
     for topic, steps in moved.items():
         if steps is None:
             positions.pop(topic, None)

@@ -1,4 +1,4 @@
-"""What is wrong with the runs that a tick names. Mends nothing: that is the engine, which builds from the log again."""
+"""Detection of damaged runs of a tick. Repairs nothing: the engine does, by rebuilding from the log."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from headwater.state.store import StateStore
 
 
 def is_of_state(error: HeadwaterError) -> bool:
-    """Whether an error says that the state is damaged, which the log can mend; not the log itself."""
+    """Whether an error reports damage of the state, which can be rebuilt from the log, and not damage of the log itself."""
     return isinstance(error, CorruptionError) and str(error.facts.get("file", "")).startswith(f"{FOLDER}/")
 
 
 def lost(store: StateStore, manifest: Manifest) -> dict[str, str]:
-    """Arrangements with a run whose file is gone or too short, or was changed since this process wrote or first read it, and what is
-    wrong. Reads no other run."""
+    """Return the arrangements with a missing, truncated or modified run file, with a description.
+
+    A file is modified if it changed since this process wrote or first read it, and no longer verifies. No other files
+    are read.
+    """
     sizes = {file: store.stored_runs.size_of(file) for file in manifest.files}
     changed = store.stored_runs.changed(file for file, size in sizes.items() if size is not None)
     found: dict[str, str] = {}
@@ -33,7 +36,8 @@ def lost(store: StateStore, manifest: Manifest) -> dict[str, str]:
 
 
 def damaged(store: StateStore, manifest: Manifest) -> dict[str, str]:
-    """Arrangements with a run that is not what was written, and what is wrong. Reads every byte of every run."""
+    """Return the arrangements with a run that differs from what was written, with a description. Reads every byte of
+    every run."""
     found: dict[str, str] = {}
     for arrangement, refs in manifest.arrangements.items():
         for ref in refs:

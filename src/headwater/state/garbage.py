@@ -1,4 +1,4 @@
-"""Which files of old ticks and of crashed attempts can go. Removes nothing itself; that is `StateStore.collect`."""
+"""The rules of garbage collection: files of old ticks and of crashed attempts. `StateStore.collect` removes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater.state.state_files import FileOrigin
 
 @dataclass(frozen=True)
 class RemovedFiles:
-    """What a collection removed."""
+    """The number and size of files removed by a collection."""
 
     files: int
     bytes: int
@@ -20,16 +20,16 @@ class RemovedFiles:
 
 @dataclass
 class NamedFiles:
-    """From which to which tick each file is named: at most one interval, because a run that was dropped stays so.
+    """The range of ticks that name each file: a single interval, because a run that was dropped never returns.
 
-    It grows with the number of files and not with that of manifests, each of which is looked at once.
+    Memory is proportional to the number of files, not to the number of manifests, each of which is read once.
     """
 
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
 
     def see(self, manifest: Manifest) -> None:
-        """Take in what a manifest names."""
+        """Record the files that a manifest names."""
         self.seen.add(manifest.tick)
         for file in manifest.files:
             first, last = self.spans.get(file, (manifest.tick, manifest.tick))
@@ -44,18 +44,18 @@ class NamedFiles:
         return place < len(kept) and kept[place] <= span[1]
 
     def forget(self, files: Iterable[str], ticks: Iterable[int]) -> None:
-        """Drop what was removed."""
+        """Drop removed files and ticks."""
         for file in files:
             self.spans.pop(file, None)
         self.seen.difference_update(ticks)
 
 
 def ticks_to_keep(ticks: list[int], keep_ticks: int, protect: Iterable[int]) -> list[int]:
-    """Of these ticks, ascending: the last `keep_ticks`, at least the newest, and the protected ones."""
+    """Return the ticks to keep, ascending: the last `keep_ticks`, at least the newest, and the protected ones."""
     kept = set(ticks[-max(keep_ticks, 1) :]) | set(protect)
     return [tick for tick in ticks if tick in kept]
 
 
 def is_garbage(origin: FileOrigin | None, latest: Manifest, spared: Collection[str]) -> bool:
-    """Whether a file that no manifest names can go; what is not ours (no origin) stays."""
+    """Whether a file that no manifest names can be removed; foreign files, without an origin, are kept."""
     return origin is not None and origin.attempt not in spared and origin.is_past(latest.tick, latest.epoch)

@@ -1,7 +1,7 @@
-"""A tick as it is committed: one manifest that names every run of every arrangement. How it is committed is in `store`.
+"""The manifest of a tick, which names every run of every arrangement. `store` commits manifests.
 
-Manifests are immutable, and most of one is that of the tick before: runs keep their text, and a manifest that was read
-makes its references when they are asked for.
+Manifests are immutable, and a manifest mostly repeats its predecessor: runs cache their JSON text, and references in a
+manifest that was read are parsed on demand.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headwater.core.positions import Ends, Token
 from headwater.state.run_refs import RunRef
 
 FORMAT = 2
-"""In format 1 every run has a stream of its own; else it is the same."""
+"""Version of the format. In format 1 every run has a stream of its own; otherwise the formats are equal."""
 
 Status = Literal["live", "backfilling", "stopped"]
 Json = bytes
@@ -34,44 +34,44 @@ _OPTIONS = orjson.OPT_NON_STR_KEYS
 
 @dataclass(frozen=True)
 class CollectionRecord:
-    """What the engine keeps of a view, a table or a derived relation besides its runs, to go on from it.
+    """The engine's metadata of a view, a table or a derived relation besides its runs, needed to continue from a tick.
 
-    Stored as the object `extra`; a field that has its default is left out, but for those that every planned one has.
+    Stored as the object `extra`; fields with their default value are left out, except those in `_ALWAYS`.
     """
 
     identity: str | None = None
-    """The definition and its plan: another identity is built from the start. None for a view that cannot be planned."""
+    """Definition and plan of the collection: a change triggers a rebuild. None for a view that cannot be planned."""
     fingerprint: str | None = None
-    """The plan, from which a base may be taken over."""
+    """Fingerprint of the plan: a base with an equal fingerprint can be used."""
     sequence: int = 0
-    """The last commit of the log that is in it."""
+    """Last commit of the log that the collection includes."""
     begun: bool = False
-    """Whether it has made its first step, in which constants and empty aggregates come in."""
+    """Whether the first step has run, which adds constants and the rows of empty aggregates."""
     begins: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """By topic, its incarnation and the first offsets of its partitions when the build began."""
     table: bool = False
-    """Whether it is the table of a keyed topic."""
+    """Whether this is the table of a keyed topic."""
     key: tuple[int, ...] = ()
-    """The columns that its contents are arranged by."""
+    """Columns by which the contents are arranged."""
     base: int | None = None
-    """The tick of the base that it was built on."""
+    """Tick of the base from which the collection was built."""
     blocked: bool = False
-    """Whether it is stopped for no other reason than that one below it is."""
+    """Whether the collection is stopped only because one that it reads is stopped."""
     old: int | None = None
-    """The tick that has the version which it has replaced."""
+    """Tick that has the previous version, which this version has replaced."""
     ledger: Mapping[str, Mapping[str, int]] | None = None
-    """By topic, what became of the rows that a view has read."""
+    """Row accounting of a view: the outcomes of the rows read, by topic."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    """Of the topics that it waits for, at its positions."""
+    """Watermarks of the topics on which the view waits, at its positions."""
     keeps: tuple[str, ...] = ()
-    """The topics of which it may keep private values."""
+    """Topics whose private values the collection may store."""
     unplanned: bool = False
-    """Whether the view cannot be planned as it is declared."""
+    """Whether the view cannot be planned as declared."""
     derived: bool = False
-    """Whether it is what a view gives beside its rows."""
+    """Whether this is a derived relation, an output of a view besides its rows."""
 
     def document(self) -> dict[str, Any]:
-        """The object that is stored."""
+        """Return the stored form of the record."""
         always = _ALWAYS if self.identity is not None else ("begins", "key") if self.unplanned else ()
         return {
             name: value
@@ -81,7 +81,7 @@ class CollectionRecord:
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> CollectionRecord:
-        """The record that was stored."""
+        """Parse the stored form of a record."""
         columns = {name: tuple(document[name]) for name in ("key", "keeps") if name in document}
         return cls(**{**document, **columns})
 
@@ -93,11 +93,11 @@ _ALWAYS = ("identity", "fingerprint", "sequence", "begun", "begins", "table", "k
 class ViewState:
     """A view at a tick.
 
-    `incarnation` rises when the view is declared anew, and `built` is the tick at which it was begun to be built: together
-    they are its *history*, within which changes add up. Unless `status` is 'live' the view is no part of the tick: `reason`
-    says why, `last_tick` is the last that it was part of, and `positions` is how far it is by itself. `contents` is
-    the arrangement with its rows, `change` the run of what this very tick changed (None if nothing), `schema` the text
-    of `encode_schema`.
+    `incarnation` increases when the view is declared again, and `built` is the tick at which its build began: together
+    they are the view's *history*, within which changes add up. Unless `status` is 'live' the view is not part of the
+    tick: `reason` explains why, `last_tick` is the last tick that it was part of, and `positions` is its own progress.
+    `contents` is the arrangement with its rows, `change` the run of changes of this tick (None if there are none),
+    `schema` the text of `encode_schema`.
     """
 
     name: str
@@ -114,12 +114,12 @@ class ViewState:
 
     @property
     def history(self) -> tuple[int, int]:
-        """Which history of the view this is."""
+        """History of the view: its incarnation and the tick at which its build began."""
         return self.incarnation, self.built
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The columns of the view."""
+        """Columns of the view."""
         return decode_schema(self.schema)
 
     def _json(self) -> Json:
@@ -156,15 +156,15 @@ class ViewState:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that a tick is.
+    """The complete description of a tick.
 
-    `positions` is its cut through the log, `sequence` the number of the last commit of the log within it. `committed_at`
-    never falls from tick to tick. `arrangements` maps an id such as 'revenue@3/agg.0' to its runs, oldest first;
-    `extra` is the engine's own: anything that JSON can say.
+    `positions` is its cut through the log, `sequence` the number of the last commit of the log within it.
+    `committed_at` never decreases from tick to tick. `arrangements` maps an id such as 'revenue@3/agg.0' to its runs,
+    oldest first; `extra` is JSON data of the engine.
 
-    `id` is random, and tells the tick from another one of its number: an older copy of the workspace that is put back makes
-    the same numbers once more. `previous` is the id of the tick that it goes on from, and `commit` that of the commit
-    `sequence`. Each is '' where it is not known: there were no ids before.
+    `id` is random, and distinguishes the tick from another tick with the same number: a workspace restored from an
+    older copy assigns the same numbers again. `previous` is the id of the preceding tick, and `commit` that of the
+    commit `sequence`. Each is '' if unknown, because older versions did not assign ids.
     """
 
     tick: int
@@ -181,12 +181,12 @@ class Manifest:
 
     @property
     def token(self) -> Token:
-        """What names the tick."""
+        """Token that identifies the tick."""
         return Token(self.tick, self.id)
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """Every file of runs that it names."""
+        """Files of runs that the manifest names."""
         if isinstance(self.arrangements, _Arrangements):
             named = set(self.arrangements.files())
         else:
@@ -195,14 +195,14 @@ class Manifest:
         return frozenset(named)
 
     def kept_for(self, view: ViewState) -> dict[str, tuple[RunRef, ...]]:
-        """Every arrangement of a view, by its id: that of its rows, and those of its operators."""
+        """Return the arrangements of a view, by id: that of its rows, and those of its operators."""
         if not view.contents:
             return {}
         prefix = view.contents.rsplit("/", 1)[0] + "/"
         return {name: self.arrangements[name] for name in self.arrangements if name.startswith(prefix)}
 
     def encode(self) -> Json:
-        """The bytes of its file."""
+        """Return the bytes of the manifest's file."""
         numbers: dict[str, Any] = {
             "tick": self.tick,
             "epoch": self.epoch,
@@ -229,7 +229,8 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes, name: str) -> Manifest:
-        """The manifest that the bytes of file `name` are; an error that names the file if they are damaged."""
+        """Parse the bytes of file `name`; raises CorruptionError, which names the file, if they are damaged, and
+        NewerVersionError if the format is newer."""
         start = len(_PREFIX) + 16 + len(b'",\n')
         if data.startswith(_PREFIXES) and data[len(_PREFIX) : len(_PREFIX) + 16] == _checksum(data[start:]):
             row = orjson.loads(data)
@@ -250,7 +251,7 @@ class Manifest:
 
 
 class _Arrangements(Mapping[str, tuple[RunRef, ...]]):
-    """The arrangements of a manifest that was read: references are made when they are asked for."""
+    """The arrangements of a manifest that was read: references are parsed on demand."""
 
     def __init__(self, rows: dict[str, list[list[Any]]]) -> None:
         self._rows = rows
@@ -272,18 +273,18 @@ class _Arrangements(Mapping[str, tuple[RunRef, ...]]):
         return repr(dict(self))
 
     def files(self) -> Iterator[str]:
-        """Files that are named, with repetitions."""
+        """Yield the named files, with repetitions."""
         return (row[0] for rows in self._rows.values() for row in rows)
 
 
 def encode_schema(schema: pa.Schema) -> str:
-    """An Arrow schema as text: its IPC message in base 64."""
+    """Encode an Arrow schema as text: its IPC message in base 64."""
     return base64.b64encode(schema.serialize()).decode("ascii")
 
 
 @lru_cache(maxsize=1024)
 def decode_schema(text: str) -> pa.Schema:
-    """The schema that a text of `encode_schema` says."""
+    """Decode a schema from the text of `encode_schema`."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 

@@ -1,4 +1,4 @@
-"""TickManifests: which ticks there are, what each of them names, and the cuts of those that are gone."""
+"""TickManifests: the manifests of the ticks that can be read, and the cuts of all ticks, including collected ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MANIFESTS_CACHED = 32
 
 
 class TickManifests:
-    """The manifests of a workspace. Opening them reads and writes nothing; reading is for any thread and process."""
+    """The manifests of a workspace. Opening them reads and writes nothing; any thread and process may read."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -32,31 +32,31 @@ class TickManifests:
         self._read: OrderedDict[int, Manifest] = OrderedDict()
 
     def ticks(self) -> list[int]:
-        """The ticks that can be read, ascending."""
+        """Return the ticks that can be read, ascending."""
         found = map(state_files.manifest_tick, self._storage.list(state_files.MANIFESTS))
         return [tick for tick in found if tick is not None]
 
     def latest(self) -> Manifest | None:
-        """The newest tick; None if there is none yet."""
+        """Return the newest tick, or None before the first tick."""
         for tick in self.newest_first():
-            with contextlib.suppress(TickNotKeptError):  # collected since
+            with contextlib.suppress(TickNotKeptError):  # collected meanwhile
                 return self.get(tick)
         return None
 
     def latest_whole(self) -> Manifest | None:
-        """The newest tick whose manifest is not damaged: what an engine can go on from."""
+        """Return the newest tick whose manifest is not damaged, from which an engine can continue."""
         for tick in self.newest_first():
             with contextlib.suppress(TickNotKeptError, CorruptionError):
                 return self.get(tick)
         return None
 
     def newest_first(self) -> Iterator[int]:
-        """The ticks that can be read, without a look at the names of those that nobody asks for."""
+        """Yield the ticks that can be read, newest first; names are parsed lazily."""
         found = map(state_files.manifest_tick, reversed(self._storage.list(state_files.MANIFESTS)))
         return (tick for tick in found if tick is not None)
 
     def get(self, tick: int) -> Manifest:
-        """A tick; TickNotKeptError if it was collected, or not made yet."""
+        """Return a tick; raises TickNotKeptError if it was collected or not committed yet."""
         with self._guard:
             if (manifest := self._read.get(tick)) is not None:
                 self._read.move_to_end(tick)
@@ -70,22 +70,22 @@ class TickManifests:
         return self._keep(Manifest.decode(data, name))
 
     def cut_of(self, tick: int) -> TickCut:
-        """What a tick covers, also when it was collected long ago; TickNotKeptError if it was never made."""
+        """Return the cut of a tick, even if it was collected long ago; raises TickNotKeptError if it was never committed."""
         if (cut := self._cuts.of(tick)) is not None:
             return cut
         return _cut(self.get(tick))
 
     def last_recorded(self) -> int:
-        """The newest tick whose cut is recorded, which may be there no more; 0 if there is none."""
+        """Return the newest tick whose cut is recorded, which may have been collected; 0 if there is none."""
         return self._cuts.last_tick() or 0
 
     def check_token(self, token: Token) -> None:
-        """OtherHistoryError if the tick of the token's number is another one; TickNotKeptError if it was never made."""
+        """Raise OtherHistoryError if the tick has another id than the token; TickNotKeptError if it was never committed."""
         if token.id and token.differs(found := self.cut_of(token.number).id):
             raise other_history(token, found, self.ticks())
 
     def tick_at(self, moment: datetime | Microseconds) -> int | None:
-        """The last tick that was committed at or before a moment; None if that was before the first."""
+        """Return the last tick committed at or before a point in time; None if that is before the first tick."""
         at = to_us(moment)
         recorded = self._cuts.last_tick()
         for tick in reversed(self._unrecorded(recorded)):
@@ -95,8 +95,11 @@ class TickManifests:
         return self._cuts.at(at)
 
     def create(self, manifest: Manifest) -> None:
-        """Make a tick, in one step and durably. FencedError if an engine of a newer epoch has taken over, or has made that tick
-        or a later one; then nothing was changed. The same again completes what an error of the disk has broken off."""
+        """Commit a tick, atomically and durably.
+
+        Raises FencedError if an engine of a newer epoch has taken over, or has committed this tick or a later one; then
+        nothing has changed. After a storage error, calling it again with the same manifest completes the commit.
+        """
         name, data = state_files.manifest_name(manifest.tick), manifest.encode()
         if not (self._storage.exists(name) and self._storage.read(name) == data):
             self._create(manifest, name, data)
@@ -111,7 +114,7 @@ class TickManifests:
             file.write_at(0, data)
             file.sync()
         try:
-            # Between this look and the link another engine may take over: it then removes the temporary file.
+            # Another engine may take over between this check and the link: it then removes the temporary file.
             self._refuse_if_late(manifest)
             self._storage.link(temporary, name)
         except FileExistsError:
@@ -133,7 +136,7 @@ class TickManifests:
         return list(found)[::-1]
 
     def record_cuts(self) -> None:
-        """Record the cuts of ticks whose manifests may be removed from now on."""
+        """Record the cuts of ticks, after which their manifests may be removed."""
         for tick in self._unrecorded(self._cuts.last_tick()):
             with contextlib.suppress(CorruptionError):
                 self._cuts.extend([_cut(self.get(tick))])
@@ -146,11 +149,11 @@ class TickManifests:
         return manifest
 
     def sync_cuts(self) -> None:
-        """Make the cuts that were recorded durable."""
+        """Make the recorded cuts durable."""
         self._cuts.sync()
 
     def forget(self) -> None:
-        """Let go of what was read: every tick was removed."""
+        """Clear the cache: every tick was removed."""
         with self._guard:
             self._read.clear()
 

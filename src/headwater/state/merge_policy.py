@@ -1,16 +1,16 @@
-"""When runs are merged: geometrically, so that there are few and each row is rewritten few times. Pure.
+"""The merge policy of runs: geometric, so that there are few runs and each row is rewritten few times. Pure functions.
 
-Small runs: a run is merged with its older neighbours as long as what is merged so far has at least half the rows of
-the next. So what stays apart more than halves from run to run, and a row that is merged finds itself in a run at least
-half as large again, but for those of the newest run: a row is rewritten O(log n) times.
+Small runs: a run is merged with its older neighbours as long as the merged rows are at least half as many as those of
+the next run. So the sizes of the remaining runs more than halve from run to run, and merging at least multiplies the
+size of a row's run by 1.5, except for rows of the newest run: a row is rewritten O(log n) times.
 
-Tiny runs: what a merge of them costs hardly depends on their rows, and so they are let stand until there are a few, which
-then become one.
+Tiny runs: the cost of merging them hardly depends on their rows, so they are left until there are a few, which are then
+merged at once.
 
-Large runs cost real time to rewrite, so they wait for company: runs are of one size class if they are within a factor of
-`fan` of each other, and `fan` neighbours of a class become one of the next, with what is smaller beside them; if that makes
-`fan` of the next, these become one with them at once. Probes then meet up to `fan` runs per class, and a row is rewritten at most
-once per class.
+Large runs are expensive to rewrite, so they wait for others of their size: runs are in one size class if they are
+within a factor of `fan` of each other. `fan` neighbours of a class are merged into one of the next class, together with
+the smaller runs between them; if that makes `fan` of the next class, these are merged in the same step. Probes then
+read up to `fan` runs per class, and a row is rewritten at most once per class.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 NOW_ROWS_MAX = 200_000
-"""Merges of fewer rows take milliseconds, and are done within the tick; larger ones are left to the background."""
+"""Merges of fewer rows take milliseconds and are done within the tick; larger ones are done in the background."""
 
 
 TINY_ROWS_MAX = 2_048
-"""Merges of fewer rows take about the same time, however many they are."""
+"""Merges of fewer rows all take about the same time."""
 
 FEW = 8
-"""How many tiny runs call for a merge: a probe of one that does not have the key takes some microseconds."""
+"""Number of tiny runs that triggers a merge: probing a run that does not contain the key takes some microseconds."""
 
 FAN = 4
-"""How many large runs of a size are let stand before they are merged."""
+"""Number of large runs of one size class that triggers a merge."""
 
 
 @dataclass(frozen=True)
 class Merge:
-    """Runs [start, stop) are to become one; `now` if within the tick."""
+    """A merge of runs [start, stop) into one; `now` if within the tick."""
 
     start: int
     stop: int
@@ -43,16 +43,16 @@ class Merge:
 
     @property
     def slice(self) -> slice:
-        """The runs, as a slice of those that were given."""
+        """The runs to merge, as a slice of the given runs."""
         return slice(self.start, self.stop)
 
 
 def to_merge(
     sizes: Sequence[int], now_rows_max: int = NOW_ROWS_MAX, fan: int = FAN, few: int = FEW
 ) -> list[Merge]:
-    """The merges that runs of one arrangement call for, by their rows, oldest first; they do not overlap.
+    """Return the merges due for the runs of one arrangement, given their rows, oldest first; merges do not overlap.
 
-    Runs that a background merge is at work on are left out by the caller, together with all that are older.
+    The caller leaves out runs that a background merge is working on, together with all older ones.
     """
     small = len(sizes)
     while small and sizes[small - 1] < now_rows_max:
@@ -65,9 +65,7 @@ def to_merge(
             start -= 1
         waiting = classes[start:first].count(size)
         if first < small and _size_class(sum(sizes[first:small]), now_rows_max, fan) == size:
-            waiting += (
-                1  # what comes of smaller ones makes them enough: then all become one, without a step between
-            )
+            waiting += 1  # the result of merging smaller runs completes the class: all are merged in one step
         if waiting >= fan:
             first = start
     if first < small:
@@ -76,7 +74,7 @@ def to_merge(
 
 
 def _settled(sizes: Sequence[int], small: int, now_rows_max: int, few: int) -> list[Merge]:
-    """The merges of small runs: of tiny ones once there are a few, which then are one."""
+    """Return the merges of small runs; tiny runs count only once there are a few, and then as one run."""
     tiny = end = len(sizes)
     while tiny > small and sizes[tiny - 1] < TINY_ROWS_MAX:
         tiny -= 1
@@ -85,14 +83,14 @@ def _settled(sizes: Sequence[int], small: int, now_rows_max: int, few: int) -> l
     if end - tiny < few:
         return []
     found = _halving([*sizes[small:tiny], sum(sizes[tiny:])], small, now_rows_max)
-    # what was settled before stays so: the only merge there can be has the tiny runs in it
+    # Runs settled before stay settled: the only possible merge includes the tiny runs.
     start = found[-1].start if found else tiny
     rows = sum(sizes[start:])
     return [Merge(start, end, rows, rows < now_rows_max)]
 
 
 def _halving(sizes: Sequence[int], offset: int, now_rows_max: int) -> list[Merge]:
-    groups: list[tuple[int, int]] = []  # where each begins, and its rows
+    groups: list[tuple[int, int]] = []  # start and rows of each
     for place, size in enumerate(sizes):
         start, rows = place, size
         while groups and 2 * rows >= groups[-1][1]:

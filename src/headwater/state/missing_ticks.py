@@ -1,4 +1,4 @@
-"""The error for a tick that cannot be read, worded by what is there instead."""
+"""Errors for ticks that cannot be read, with the ticks that are available instead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headwater.core.positions import Token
 
 
 def tick_not_kept(tick: int, ticks: list[int]) -> TickNotKeptError:
-    """The error for `tick` where `ticks` are those that are there."""
+    """Return the error for a missing `tick`; `ticks` are the available ones."""
     facts: dict[str, Any] = {
         "tick": tick,
         "first_available": ticks[0] if ticks else None,
@@ -37,7 +37,7 @@ def tick_not_kept(tick: int, ticks: list[int]) -> TickNotKeptError:
 
 
 def other_history(token: Token, found: str | None, ticks: list[int], what: str = "") -> OtherHistoryError:
-    """The error for a tick that this workspace has as another one, with id `found`; `what` is what was followed up to there."""
+    """Return the error for a tick whose id differs from the token's; `what` names what was read up to the token."""
     return OtherHistoryError(
         f"tick {token.number} of this workspace is not the tick {token.number} that {what or 'the token'} is of",
         detail=f"the token says {token}, and the tick has the id {found or 'of another history'}: an older copy of the "

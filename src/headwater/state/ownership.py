@@ -1,8 +1,9 @@
-"""Which engine may commit ticks: one at a time, numbered by its epoch. Readers ask `owner`, and never wait for it.
+"""Ownership of a workspace: one engine at a time may commit ticks, identified by its epoch. Reading `owner` never blocks.
 
-Each engine has a file of its own, `engine-<epoch>.lock`: who it is, its last heartbeat, and a lock that it holds while
-it lives. The file is locked before it gets its name, which only one can get; the highest epoch is the engine. So a
-frozen engine can be left behind, and nothing that it does when it thaws touches what its successor wrote.
+Each engine has its own file, `engine-<epoch>.lock`, with its process, its last heartbeat, and a lock that it holds
+while it runs. The file is locked before it is linked to its name, which only one engine can do; the engine with the
+highest epoch is the owner. So a frozen engine can be fenced off: nothing that it does when it resumes affects the files
+of its successor.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from headwater.core.storage import File, Storage
 from headwater.state import state_files
 
 STALE_AFTER_MS = 10_000.0
-"""An engine that gave no sign of life for so long is taken to be frozen: it beats once a second, also within a tick."""
+"""Time without a heartbeat after which an engine is considered frozen: it beats once a second, also during a tick."""
 BEAT_EVERY_MS = 1_000.0
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The engine that holds the workspace, or held it last. `heartbeat` is its last sign of life."""
+    """The engine that owns the workspace, or owned it last. `heartbeat` is the time of its last heartbeat."""
 
     epoch: int
     pid: int
@@ -45,12 +46,12 @@ class Owner:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is of this process."""
+        """Whether the engine belongs to this process."""
         return (self.pid, self.host) == (os.getpid(), platform.node())
 
 
 class Ownership:
-    """The right to commit, until `release`, the end of the process, or a takeover. Made by `claim`."""
+    """The right to commit, until `release`, the end of the process, or a takeover. Created by `claim`."""
 
     def __init__(self, storage: Storage, clock: Clock, epoch: int, lock: File, beat_at: int) -> None:
         self.epoch = epoch
@@ -64,14 +65,14 @@ class Ownership:
         self._done = threading.Event()
 
     def check(self) -> None:
-        """Nothing if this engine is still the one; FencedError if another has taken over."""
+        """Raise FencedError if another engine has taken over, ClosedError after `release`."""
         if self._lock is None:
             raise ClosedError("this engine has given the workspace back", hint="claim it again")
         if (newest := current_epoch(self._storage)) != self.epoch or not self._lock.linked():
             raise fenced(self.epoch, newest)
 
     def beat(self) -> None:
-        """Give a sign of life, at most once a second, so it may be called often; checks as `check` does."""
+        """Write a heartbeat at most once a second, so that frequent calls are cheap; runs `check` first."""
         with self._guard:
             now_ms = self._clock.steady_ms()
             if self._lock is None or now_ms - self._beaten_ms >= BEAT_EVERY_MS:
@@ -81,9 +82,10 @@ class Ownership:
                 self._lock.write_at(self._beat_at, _beat(self._clock))
 
     def beat_by_itself(self) -> None:
-        """Beat in a thread of its own until `release`: a long tick, or the start of Spark, is no sign of death.
+        """Write heartbeats in a background thread until `release`, so that a long tick or the start of Spark does not
+        look frozen.
 
-        It stops with the process, and when another engine has taken over, which this one learns by its next `check`.
+        The thread ends with the process, or when another engine has taken over; the next `check` then raises.
         """
         self._heart = threading.Thread(target=self._beat_on, name="headwater-heart", daemon=True)
         self._heart.start()
@@ -92,13 +94,13 @@ class Ownership:
         while not self._done.wait(BEAT_EVERY_MS / 1000):
             try:
                 self.beat()
-            except FencedError:  # another engine has taken over, which this one learns by its next `check`
+            except FencedError:  # another engine has taken over; the next `check` raises
                 return
-            except (HeadwaterError, OSError):  # the disk may be well again the next time
+            except (HeadwaterError, OSError):  # the disk may have recovered by the next beat
                 continue
 
     def release(self) -> None:
-        """Give the workspace back; again does nothing."""
+        """Release the workspace; further calls do nothing."""
         self._done.set()
         with self._guard:
             if self._lock is not None:
@@ -115,10 +117,10 @@ class Ownership:
 
 
 def claim(storage: Storage, clock: Clock, *, stale_after_ms: float = STALE_AFTER_MS) -> Ownership:
-    """Become the engine of the workspace, with an epoch that was never there before.
+    """Become the owner of the workspace, with a new epoch.
 
-    EngineRunningError if another engine is alive. One that holds its lock but gave no sign of life for `stale_after_ms`
-    is left behind: once this returns, nothing that it still tries can be committed.
+    Raises EngineRunningError if another engine is alive. An engine that holds its lock but wrote no heartbeat for
+    `stale_after_ms` is fenced off: once this function returns, it can commit nothing.
     """
     storage.make_dirs(state_files.FOLDER)
     while True:
@@ -132,24 +134,24 @@ def claim(storage: Storage, clock: Clock, *, stale_after_ms: float = STALE_AFTER
 
 
 def owner(storage: Storage) -> Owner | None:
-    """The engine that runs on the workspace; None if none does. A frozen one is told by its old heartbeat."""
+    """Return the engine that runs on the workspace, None if there is none. A frozen engine has an old heartbeat."""
     found = _look(storage, current_epoch(storage))
     return found[0] if found else None
 
 
 def alive(storage: Storage, clock: Clock, *, stale_after_ms: float = STALE_AFTER_MS) -> Owner | None:
-    """The engine that runs on the workspace; None if none does, or if it is frozen: then `claim` would succeed."""
+    """Return the live engine of the workspace; None if no engine runs or the engine is frozen, and `claim` would succeed."""
     return _alive(storage, clock, current_epoch(storage), stale_after_ms)
 
 
 def current_epoch(storage: Storage) -> int:
-    """The epoch of the newest engine; 0 if there was none yet."""
+    """Return the epoch of the newest engine; 0 if there was none yet."""
     epochs = map(state_files.lock_epoch, storage.list(state_files.FOLDER))
     return max((epoch for epoch in epochs if epoch is not None), default=0)
 
 
 def fenced(epoch: int, newer: int) -> FencedError:
-    """The error for an engine that was left behind."""
+    """Return the error for an engine that was fenced off."""
     if newer <= epoch:
         return FencedError(
             f"the state of the workspace was deleted while its engine ran (epoch {epoch})",
@@ -168,7 +170,7 @@ def fenced(epoch: int, newer: int) -> FencedError:
 
 
 def _take(storage: Storage, clock: Clock, epoch: int) -> Ownership | None:
-    """Become the engine of that epoch; None if another was faster."""
+    """Claim an epoch; None if another engine claimed it first."""
     about = {"epoch": epoch, "pid": os.getpid(), "host": platform.node(), "started_at": clock.now_us()}
     text = orjson.dumps(about) + b"\n"
     temporary = state_files.lock_temporary(epoch, uuid.uuid4().hex)
@@ -182,7 +184,10 @@ def _take(storage: Storage, clock: Clock, epoch: int) -> Ownership | None:
         lock.name = state_files.lock_name(epoch)
         storage.remove(temporary)
         storage.sync_dir(state_files.FOLDER)
-    except (FileExistsError, WorkspaceMissingError):  # taken; or taken, and the winner has cleared up
+    except (
+        FileExistsError,
+        WorkspaceMissingError,
+    ):  # claimed by another engine, which may have removed the temporary file
         lock.close()
         storage.remove(temporary)
         return None
@@ -193,8 +198,11 @@ def _take(storage: Storage, clock: Clock, epoch: int) -> Ownership | None:
 
 
 def _clear(storage: Storage, epoch: int) -> None:
-    """Take from older engines what they need to commit: a manifest is committed by linking its temporary file, so one
-    that was checked before this claim and is linked after it is not there any more."""
+    """Remove the files that older engines need to commit.
+
+    A manifest is committed by linking its temporary file, so a manifest that was checked before this claim can no
+    longer be linked after it.
+    """
     for file in storage.files(state_files.MANIFESTS):
         origin = state_files.temporary_origin(file)
         if origin is not None and origin.epoch < epoch:
@@ -206,16 +214,16 @@ def _clear(storage: Storage, epoch: int) -> None:
 
 
 def _alive(storage: Storage, clock: Clock, epoch: int, stale_after_ms: float) -> Owner | None:
-    """The engine of an epoch, if it runs and is not frozen."""
+    """Return the engine of an epoch, if it runs and is not frozen."""
     found = _look(storage, epoch)
     if found is None:
         return None
-    # The lock is held, so the machine has not started anew since: its steady clock is that of the heartbeat.
+    # The lock is held, so the machine has not restarted: the heartbeat is on the same steady clock.
     return found[0] if clock.steady_ms() - found[1] <= stale_after_ms else None
 
 
 def _look(storage: Storage, epoch: int) -> tuple[Owner, float] | None:
-    """The engine of an epoch and its last heartbeat on the steady clock, if it holds its lock."""
+    """Return the engine of an epoch and its last heartbeat on the steady clock, if it holds its lock."""
     name = state_files.lock_name(epoch)
     try:
         lock = storage.open(name, read_only=True)
@@ -240,7 +248,7 @@ def _look(storage: Storage, epoch: int) -> tuple[Owner, float] | None:
 
 
 def _beat(clock: Clock) -> bytes:
-    """A line that always has the same length, so that it can be written over."""
+    """Return a heartbeat line, of constant length so that a later heartbeat can overwrite the line in place."""
     text = orjson.dumps({"at": clock.now_us(), "steady_ms": round(clock.steady_ms(), 3)})
     return text.ljust(79) + b"\n"
 

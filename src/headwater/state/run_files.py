@@ -1,8 +1,9 @@
-"""A run as bytes: a header of 64 bytes, then a plain Arrow IPC stream of one record batch. Files are in `writer`.
+"""The file format of a run: a header of 64 bytes, then a plain Arrow IPC stream of one record batch. `writer` writes files.
 
-Several small runs of the same columns can lie in one batch, one after the other: that takes hardly longer than one of them.
+Several small runs with the same columns can share a batch, one after the other: writing it takes hardly longer than one run.
 
-Columns are kept by position: `_hash`, `_weight`, then the row's own, whose names may repeat, be empty, or be those two.
+Columns are identified by position: `_hash`, `_weight`, then the row's own columns, whose names may repeat, be empty, or
+equal those two.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from headwater.state.run_refs import RunRef
 from headwater.state.state_files import RUNS
 
 ALIGNMENT = 64
-"""Headers begin at multiples of this many bytes of a file, and so do streams."""
+"""Alignment in bytes of headers and of streams within a file."""
 
 _MAGIC = b"HWR1"
 _HEADER = struct.Struct("<4sIQQQQQQQ")
@@ -36,7 +37,7 @@ _WEIGHT = pa.field("_weight", pa.int64(), nullable=False)
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run made ready to be written: `parts` follow each other, and the stream is all but the first of them."""
+    """An encoded run: `parts` are written in sequence, and the stream is all of them but the first."""
 
     parts: tuple[Bytes, ...]
     length: int
@@ -49,16 +50,16 @@ class RunFile:
 
     @property
     def padding(self) -> int:
-        """Zeros that follow it, up to where the next may begin."""
+        """Number of zero bytes after the run, up to the possible start of the next one."""
         return -(_HEADER.size + self.length) % ALIGNMENT
 
     @property
     def size(self) -> int:
-        """Bytes with the header and the padding."""
+        """Size in bytes, including the header and the padding."""
         return _HEADER.size + self.length + self.padding
 
     def at(self, file: str, start: int) -> RunRef:
-        """The reference to it, if it is written to that place."""
+        """Return the reference to the run, given the file and the offset at which it is written."""
         return RunRef(
             file,
             start + _HEADER.size,
@@ -74,7 +75,7 @@ class RunFile:
     def parts_at(
         self, file: str, start: int, runs: Sequence[Run], ticks: Sequence[tuple[int, int]]
     ) -> list[RunRef]:
-        """The references to the runs that share it, in their order; `ticks` are those of each."""
+        """Return the references to the runs that share the stream, in their order; `ticks` has the tick range of each."""
         found, first = [], 0
         for run, own in zip(runs, ticks, strict=True):
             low, high = _bounds(run)
@@ -98,7 +99,7 @@ class RunFile:
 
 
 def encode_together(runs: Sequence[Run], ticks: Sequence[tuple[int, int]]) -> RunFile:
-    """The bytes that several runs share. They have the same columns, and none is empty; `ticks` are those of each."""
+    """Encode several non-empty runs with the same columns as one stream; `ticks` has the tick range of each."""
     whole = Run(
         np.concatenate([run.hashes for run in runs]),
         concat_rows([run.rows for run in runs], runs[0].rows.schema),
@@ -110,7 +111,7 @@ def encode_together(runs: Sequence[Run], ticks: Sequence[tuple[int, int]]) -> Ru
 
 
 def encode(run: Run, ticks: tuple[int, int]) -> RunFile:
-    """The bytes of a run, with one copy of its columns. Dictionary-encoded columns are refused."""
+    """Encode a run, copying its columns once. Raises TypeError for dictionary-encoded columns."""
     return _encoded(run, ticks, *_bounds(run))
 
 
@@ -136,9 +137,9 @@ def _encoded(run: Run, ticks: tuple[int, int], low: int, high: int) -> RunFile:
 
 
 def decode(file: pa.Buffer, ref: RunRef) -> Run:
-    """The run, as views into the file's bytes. Checked: that the bytes are there, and all that describes the columns.
+    """Return a run as views into the bytes of its file.
 
-    Not checked: the values; that is `check`.
+    The length and the checksum of the column descriptions are verified, the values are not: `check` verifies them.
     """
     _refuse_if_short(file, ref)
     start = ref.offset - _HEADER.size
@@ -148,7 +149,7 @@ def decode(file: pa.Buffer, ref: RunRef) -> Run:
     top = file.slice(ref.offset, head).to_pybytes()
     if xxhash.xxh3_64_intdigest(_HEADER.pack(magic, head, 0, length, *fields) + top) != checksum:
         raise _damaged(ref, start, "the checksum of a run's description does not hold")
-    # Faster than to open a stream: most runs have the schema of one that was seen before.
+    # Faster than opening a stream: most runs have a schema that is already in the cache.
     schema = top[: _message_head(memoryview(top))]
     batch = pa.ipc.read_record_batch(file.slice(ref.offset + len(schema)), _schema(schema))
     if ref.shared:
@@ -163,7 +164,7 @@ def decode(file: pa.Buffer, ref: RunRef) -> Run:
 
 
 def check(file: pa.Buffer, ref: RunRef) -> None:
-    """Read all of a run's bytes and hold them against its checksum."""
+    """Read all bytes of a run and verify its checksum."""
     if file.size < ref.end:
         raise _damaged(ref, file.size, f"it ends at byte {file.size}, and a run should end at byte {ref.end}")
     if xxhash.xxh3_64_hexdigest(file.slice(ref.offset, ref.length)) != ref.checksum:
@@ -175,19 +176,19 @@ def check(file: pa.Buffer, ref: RunRef) -> None:
 def _as_batch(run: Run) -> pa.RecordBatch:
     hashes = pa.array(np.ascontiguousarray(run.hashes, dtype=np.uint64))
     weights = pa.array(np.ascontiguousarray(run.weights, dtype=np.int64))
-    if not run.rows.num_columns:  # such a batch may not know its number of rows
+    if not run.rows.num_columns:  # such a batch may not have a row count
         return pa.RecordBatch.from_arrays([hashes, weights], schema=pa.schema([_HASH, _WEIGHT]))
     return run.rows.add_column(0, _WEIGHT, weights).add_column(0, _HASH, hashes)
 
 
 def _message_head(message: memoryview) -> int:
-    """Bytes of an Arrow message ahead of its body."""
+    """Return the number of bytes of an Arrow message before its body."""
     return 8 + int.from_bytes(message[4:8], "little")
 
 
 @lru_cache(maxsize=1024)
 def _refuse_dictionaries(message: bytes) -> None:
-    """Looks at a schema once: most runs have that of one that was seen before."""
+    """Check a schema; cached, because most runs share their schema with earlier ones."""
     for field in _schema(message):
         if pa.types.is_dictionary(field.type):
             raise TypeError(f"column {field.name!r} is dictionary-encoded: cast it to its values first")

@@ -1,4 +1,4 @@
-"""A reference to one run on disk: everything that a manifest says of it. The bytes themselves are in `segments`."""
+"""A reference to a run on disk: everything that a manifest records of the run. The file format is in `run_files`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ Json = bytes
 
 @dataclass(frozen=True)
 class RunRef:
-    """Where a run lies and what it holds.
+    """The location of a run and a summary of its contents.
 
-    `file` is within `state/runs`; the Arrow stream takes `length` bytes from `offset`. Its hashes are in [low, high),
-    with `high` up to 2**64. `ticks` are the first and the last tick (both included) whose changes are in it.
-    `checksum` is the XXH3-64 of the stream; `bytes` is what its columns take in memory.
+    `file` is within `state/runs`; the Arrow stream takes `length` bytes from `offset`. The run's hashes are in [low,
+    high), with `high` up to 2**64. `ticks` are the first and the last tick (both inclusive) whose changes are in the
+    run. `checksum` is the XXH3-64 of the stream; `bytes` is the size of its columns in memory.
 
-    Small runs of the same columns may share a stream: a run is then its rows from `first` on, of `shared` rows in all.
+    Small runs with the same columns may share a stream: the run then has the stream's rows from `first` on, and
+    `shared` is the total number of rows of the stream.
     """
 
     file: str
@@ -34,22 +35,22 @@ class RunRef:
     bytes: int
     first: int = 0
     shared: int = 0
-    """0 if the stream is its own."""
+    """Total number of rows in the stream; 0 if the run has a stream of its own."""
 
     @property
     def size(self) -> int:
-        """Bytes of its stream, or its share in one."""
+        """Size of the stream in bytes, or the run's share of it."""
         return self.length * self.rows // self.shared if self.shared else self.length
 
     @property
     def end(self) -> int:
-        """The byte of the file after its last."""
+        """Offset of the end of the stream in the file."""
         return self.offset + self.length
 
     @cached_property
     def json(self) -> Json:
-        """Its text in a manifest, made once: unchanged runs cost next to nothing in the manifests that follow."""
-        # The last hash in place of the bound, which may be 2**64 and then is no 64-bit number.
+        """JSON text in a manifest, computed once: unchanged runs cost almost nothing in later manifests."""
+        # The last hash instead of the bound, which may be 2**64 and would then exceed 64 bits.
         return orjson.dumps(
             (
                 self.file,
@@ -67,7 +68,7 @@ class RunRef:
 
     @classmethod
     def from_json(cls, row: Sequence[Any]) -> RunRef:
-        """The reference that a row of a manifest is."""
+        """Parse a reference from a row of a manifest."""
         file, offset, length, rows, low, last, first_tick, last_tick, checksum, size, *part = row
         first, shared = part or (0, 0)
         return cls.quickly(
@@ -86,8 +87,8 @@ class RunRef:
 
     @classmethod
     def quickly(cls, **fields: Any) -> RunRef:
-        """The reference with these fields, all of them: there are thousands, and the constructor of a frozen class takes four
-        times as long."""
+        """Create a reference from all of its fields; there are thousands, and the constructor of a frozen dataclass
+        takes four times as long."""
         made = cls.__new__(cls)
         made.__dict__.update(fields)
         return made

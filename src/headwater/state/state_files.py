@@ -1,4 +1,4 @@
-"""Names of the files below `state/`, and when a file that no manifest names is garbage. Reads and writes nothing."""
+"""File names below `state/`, and the rule by which a file that no manifest names is garbage. Performs no I/O."""
 
 from __future__ import annotations
 
@@ -18,95 +18,95 @@ _EXCHANGE = re.compile(r"^(\d{12})-(\d+)-([0-9a-z]+)-\d+$")
 _TEMPORARY = re.compile(r"^(\d{12})\.(\d+)\.tmp$")
 _LOCK_TEMPORARY = re.compile(r"engine-\d+\.[0-9a-f]+\.tmp")
 EXCHANGE_FILES = re.compile(r"(?:input|output)-[0-9a-f-]+\.arrow")
-"""What is in the folder of an exchange."""
+"""Pattern of the files in an exchange folder."""
 OWN = {
     MANIFESTS: re.compile(r"\d{12}\.(?:json|\d+\.tmp)"),
     RUNS: re.compile(r"\d{12}-\d+-[0-9a-z]+(?:-\d+)?\.runs"),
     EXCHANGE: re.compile(rf"\d{{12}}-\d+-[0-9a-z]+-\d+/{EXCHANGE_FILES.pattern}"),
 }
-"""What the engine writes below `state/`, by the folder that it is in. Other files there are somebody else's and stay."""
+"""Patterns of the files that the engine writes below `state/`, by folder. Other files are foreign and are not removed."""
 _LOCK = re.compile(r"^engine-(\d+)\.lock$")
 
 
 @dataclass(frozen=True)
 class FileOrigin:
-    """Who wrote a file: the engine of `epoch`, on the way to `tick`, in one `attempt`."""
+    """The origin of a file: the engine's `epoch`, the `tick` in progress, and the `attempt` at it."""
 
     tick: int
     epoch: int
     attempt: str = ""
 
     def is_past(self, tick: int, epoch: int) -> bool:
-        """Whether no commit can name the file any more, if it is not named yet, once `epoch` has committed `tick`.
+        """Whether a file that no manifest names can never be named any more, once `epoch` has committed `tick`.
 
-        An engine of an older epoch can commit nothing after that. One of a newer epoch is just preparing its first.
+        An engine of an older epoch can commit nothing after that. An engine of a newer epoch may be preparing its first tick.
         """
         return self.epoch < epoch or (self.epoch == epoch and self.tick <= tick)
 
 
 def manifest_name(tick: int) -> str:
-    """The manifest of a tick."""
+    """Return the name of a tick's manifest."""
     return f"{MANIFESTS}/{tick:012d}.json"
 
 
-@lru_cache(maxsize=1 << 14)  # the folder is listed again and again
+@lru_cache(maxsize=1 << 14)  # the folder is listed repeatedly
 def manifest_tick(file: str) -> int | None:
-    """The tick of a file in the folder of manifests; None if it is none."""
+    """Return the tick of a file in the manifests folder; None if the file is not a manifest."""
     match = _MANIFEST.match(file)
     return int(match[1]) if match else None
 
 
 def temporary_name(tick: int, epoch: int) -> str:
-    """What a manifest is called before it is committed."""
+    """Return the temporary name of a manifest before it is committed."""
     return f"{MANIFESTS}/{tick:012d}.{epoch}.tmp"
 
 
 @lru_cache(maxsize=1 << 14)
 def temporary_origin(file: str) -> FileOrigin | None:
-    """Who wrote a manifest that was not committed; None if the file is something else."""
+    """Return the origin of an uncommitted manifest; None if the file is something else."""
     match = _TEMPORARY.match(file)
     return FileOrigin(int(match[1]), int(match[2])) if match else None
 
 
 def runs_name(origin: FileOrigin, number: int) -> str:
-    """The file, within the folder of runs, that is number `number` of an attempt."""
+    """Return the name, within the runs folder, of file number `number` of an attempt."""
     suffix = f"-{number}" if number else ""
     return f"{origin.tick:012d}-{origin.epoch}-{origin.attempt}{suffix}.runs"
 
 
 def runs_origin(file: str) -> FileOrigin | None:
-    """Who wrote a file in the folder of runs; None if it is something else."""
+    """Return the origin of a file in the runs folder; None if it is not a file of runs."""
     match = _RUNS.match(file)
     return FileOrigin(int(match[1]), int(match[2]), match[3]) if match else None
 
 
 def exchange_name(origin: FileOrigin, number: int) -> str:
-    """The folder, within that of exchanges, of step number `number` of an attempt."""
+    """Return the name, within the exchange folder, of the folder of step number `number` of an attempt."""
     return f"{origin.tick:012d}-{origin.epoch}-{origin.attempt}-{number}"
 
 
 def exchange_origin(folder: str) -> FileOrigin | None:
-    """Who made a folder of an exchange; None if it is something else."""
+    """Return the origin of an exchange folder; None if it is something else."""
     match = _EXCHANGE.match(folder)
     return FileOrigin(int(match[1]), int(match[2]), match[3]) if match else None
 
 
 def lock_name(epoch: int) -> str:
-    """The file of the engine of an epoch, which it holds the lock of as long as it lives."""
+    """Return the name of an engine's lock file, which the engine keeps locked while it runs."""
     return f"{FOLDER}/engine-{epoch}.lock"
 
 
 def lock_epoch(file: str) -> int | None:
-    """The epoch of such a file; None if it is something else."""
+    """Return the epoch of a lock file; None if the file is something else."""
     match = _LOCK.match(file)
     return int(match[1]) if match else None
 
 
 def lock_temporary(epoch: int, attempt: str) -> str:
-    """What such a file is called before the epoch is taken."""
+    """Return the temporary name of a lock file before the epoch is claimed."""
     return f"{FOLDER}/engine-{epoch}.{attempt}.tmp"
 
 
 def is_lock_temporary(file: str) -> bool:
-    """Whether an attempt to take an epoch made the file."""
+    """Whether a file is the temporary lock file of an attempt to claim an epoch."""
     return _LOCK_TEMPORARY.fullmatch(file) is not None

@@ -1,7 +1,7 @@
-"""The ticks of a workspace on disk: written by the one engine that owns it, read by anyone, without waiting.
+"""The ticks of a workspace on disk: written by the one engine that owns it, read by any process without blocking.
 
-A tick is its manifest. It is there or it is not: runs are written and synced first, the manifest is created in one
-step, and what a crash leaves behind no manifest names, so that nobody sees it and `collect` removes it.
+A tick exists if and only if its manifest does: runs are written and synced first, then the manifest is created
+atomically. No manifest names the leftovers of a crash, so that readers never see them and `collect` removes them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from headwater.state.writer import Writer
 
 
 class StateStore:
-    """The state of one workspace. Opening it reads and writes nothing. Reading is for any thread and process; `begin`,
-    `commit` and `collect` are for the engine that has claimed the workspace."""
+    """The state of one workspace. Opening the store performs no I/O.
+
+    Any thread and process may read; `begin`, `commit` and `collect` are reserved for the engine that owns the workspace.
+    """
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self.storage = self._storage = storage
         self._clock = clock
         self._manifests = TickManifests(storage)
         self.stored_runs = StoredRuns(storage, self._manifests)
-        """The files of runs, and what is wrong with them."""
+        """The files of runs, and detection of damage in them."""
         self._guard = threading.Lock()
         self._named = NamedFiles()
         self._writers: dict[str, Writer] = {}
@@ -47,48 +49,48 @@ class StateStore:
     # --- ticks -----------------------------------------------------------------------------------------------------
 
     def ticks(self) -> list[int]:
-        """The ticks that can be read, ascending."""
+        """Return the ticks that can be read, ascending."""
         return self._manifests.ticks()
 
     def latest(self) -> Manifest | None:
-        """The newest tick; None if there is none yet."""
+        """Return the newest tick, or None before the first tick."""
         manifest = self._manifests.latest()
         if manifest is not None:
             self.stored_runs.let_go_of_removed(manifest.tick)
         return manifest
 
     def latest_whole(self) -> Manifest | None:
-        """The newest tick whose manifest is not damaged: what an engine can go on from."""
+        """Return the newest tick whose manifest is not damaged, from which an engine can continue."""
         return self._manifests.latest_whole()
 
     def manifest(self, tick: int) -> Manifest:
-        """A tick; TickNotKeptError if it was collected, or not made yet."""
+        """Return a tick; raises TickNotKeptError if it was collected or not committed yet."""
         return self._manifests.get(tick)
 
     def cut_of(self, tick: int) -> TickCut:
-        """What a tick covers, also when it was collected long ago; TickNotKeptError if it was never made."""
+        """Return the cut of a tick, even if it was collected long ago; raises TickNotKeptError if it was never committed."""
         return self._manifests.cut_of(tick)
 
     def last_recorded(self) -> int:
-        """The newest tick whose cut is recorded, which may be there no more; 0 if there is none."""
+        """Return the newest tick whose cut is recorded, which may have been collected; 0 if there is none."""
         return self._manifests.last_recorded()
 
     def check_token(self, token: Token) -> None:
-        """OtherHistoryError if the tick of the token's number is another one; TickNotKeptError if it was never made."""
+        """Raise OtherHistoryError if the tick has another id than the token; TickNotKeptError if it was never committed."""
         self._manifests.check_token(token)
 
     def tick_at(self, moment: datetime | Microseconds) -> int | None:
-        """The last tick that was committed at or before a moment; None if that was before the first."""
+        """Return the last tick committed at or before a point in time; None if that is before the first tick."""
         return self._manifests.tick_at(moment)
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
     def begin(self, tick: int, epoch: int, attempt: str | None = None) -> Writer:
-        """A writer for the runs of a tick that is to come.
+        """Return a writer for the runs of a future tick.
 
-        Its files are spared by this store's `collect` until a manifest names one of them, or `abandon`. A process other
-        than the engine's abandons the writer once it is flushed; if its runs may be for a later tick than `tick`, the
-        engine passes `attempt` (letters and digits, never used before) to `collect`.
+        `collect` of this store does not remove its files until a manifest names one of them, or until `abandon`. A
+        process other than the engine's abandons the writer once it is flushed; if its runs may be for a later tick than
+        `tick`, the engine passes `attempt` (letters and digits, never used before) to `collect`.
         """
         self._epoch = max(self._epoch, epoch)
         writer = Writer(self._storage, state_files.FileOrigin(tick, epoch, attempt or uuid.uuid4().hex[:12]))
@@ -97,29 +99,31 @@ class StateStore:
         return writer
 
     def abandon(self, writer: Writer) -> None:
-        """Spare the writer's files no longer: what no manifest names by the next tick is garbage."""
+        """Stop protecting the writer's files: those that no manifest names by the next tick are garbage."""
         with self._guard:
             self._writers.pop(writer.origin.attempt, None)
 
     def exchange(self, writer: Writer, number: int) -> Exchange:
-        """A folder for what a writer's tick hands to tasks in its step number `number`; not made yet.
+        """Return a folder for the data that a writer's tick passes to tasks in step number `number`; it is not created yet.
 
-        It is spared as the writer's files are. Tasks write runs under the origin of that writer with an attempt of their
-        own, flush them, and say what they wrote: what is not named then is garbage once the tick is made.
+        It is protected from `collect` like the writer's files. Tasks write runs under the origin of that writer with an
+        attempt of their own, flush them, and report what they wrote: files that no manifest names are garbage once the
+        tick is committed.
         """
         return Exchange(self._storage, state_files.exchange_name(writer.origin, number))
 
     def commit_time(self) -> Microseconds:
-        """The time to give to the next tick: now, but never before the last."""
+        """Return the commit time for the next tick: now, but never before that of the last tick."""
         latest = self.latest_whole()
         now = self._clock.now_us()
         return max(now, latest.committed_at) if latest else now
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a tick, in one step and durably, with all runs that it names.
+        """Commit a tick, atomically and durably, including the named runs.
 
-        FencedError if an engine of a newer epoch has taken over, or has made that tick or a later one; then nothing
-        was changed. After an error of the disk the tick may or may not be there: the same again completes it.
+        Raises FencedError if an engine of a newer epoch has taken over, or has committed this tick or a later one; then
+        nothing has changed. After a storage error the tick may or may not exist: calling it again with the same
+        manifest completes the commit.
         """
         self._epoch = max(self._epoch, manifest.epoch)
         for writer in self._writers_of(manifest):
@@ -129,7 +133,7 @@ class StateStore:
             for file in writer.files & manifest.files:
                 self.stored_runs.known(file)
             self.abandon(writer)
-        with contextlib.suppress(StorageError):  # the tick is made; `collect` completes the cuts
+        with contextlib.suppress(StorageError):  # the tick is committed; `collect` completes the cuts
             self._manifests.record_cuts()
 
     def _writers_of(self, manifest: Manifest) -> list[Writer]:
@@ -139,31 +143,32 @@ class StateStore:
     # --- runs ------------------------------------------------------------------------------------------------------
 
     def open_run(self, ref: RunRef) -> Run:
-        """A run, as views into its file. TickNotKeptError if no kept tick names it any more and its file is gone."""
+        """Return a run as views into its file; raises TickNotKeptError if its file is gone and no kept tick names it."""
         return self.stored_runs.open(ref)
 
     def open_all(self, refs: Sequence[RunRef]) -> list[Run]:
-        """The same for several, oldest first."""
+        """Return several runs as views into their files, oldest first."""
         return self.stored_runs.open_all(refs)
 
     def runs(self, manifest: Manifest, arrangement: str) -> list[Run]:
-        """The runs of an arrangement at a tick, oldest first; TickNotKeptError if the tick was collected meanwhile."""
+        """Return the runs of an arrangement at a tick, oldest first; raises TickNotKeptError if the tick was collected
+        meanwhile."""
         return self.open_runs(manifest, manifest.arrangements[arrangement])
 
     def open_runs(self, manifest: Manifest, refs: Sequence[RunRef]) -> list[Run]:
-        """Runs that a tick names; TickNotKeptError if it was collected meanwhile."""
+        """Return runs named by a tick; raises TickNotKeptError if it was collected meanwhile."""
         return self.stored_runs.open_named(manifest, refs)
 
     def touch(self, ref: RunRef) -> None:
-        """Have a run that was just written at hand for probes."""
+        """Load a run that was just written into memory, for fast probes."""
         self.stored_runs.touch(ref)
 
     def remember(self, ref: RunRef, run: Run) -> None:
-        """Spare the reading of a run that is in memory already."""
+        """Cache a run that is already in memory, to avoid reading the file."""
         self.stored_runs.remember(ref, run)
 
     def verify(self, ref: RunRef) -> None:
-        """Read a run's bytes from its file and hold them against the checksum; CorruptionError names the byte."""
+        """Read a run's bytes from its file and verify the checksum; raises CorruptionError, which names the byte."""
         self.stored_runs.verify(ref)
 
     # --- upkeep ----------------------------------------------------------------------------------------------------
@@ -171,11 +176,12 @@ class StateStore:
     def collect(
         self, keep_ticks: int, protect: Iterable[int] = (), *, spare: Iterable[str] = ()
     ) -> RemovedFiles:
-        """Remove ticks but the last `keep_ticks` and the protected ones, the runs that no tick left names, and what
-        crashed attempts left. The newest tick always stays. `spare` has attempts of other processes under way.
+        """Remove all ticks but the last `keep_ticks` and the protected ones, the runs that no remaining tick names, and
+        leftovers of crashed attempts.
 
-        A crash at any point leaves every tick that was to be kept whole. Readers who hold a run keep it. FencedError
-        if another engine has taken over since this store wrote something.
+        The newest tick always stays. `spare` has the attempts of other processes in progress. A crash at any point
+        leaves every tick that was to be kept intact. Readers that have a run open can continue to use it. Raises
+        FencedError if another engine has taken over since this store wrote something.
         """
         if self._epoch and (newest := current_epoch(self._storage)) > self._epoch:
             raise fenced(self._epoch, newest)
@@ -188,7 +194,7 @@ class StateStore:
             if tick not in self._named.seen:
                 try:
                     self._named.see(self.manifest(tick))
-                except CorruptionError:  # what it named nobody knows: it goes
+                except CorruptionError:  # the files that it named are unknown: remove it
                     kept.remove(tick)
         self._manifests.record_cuts()
         self._manifests.sync_cuts()
@@ -196,7 +202,7 @@ class StateStore:
             spared = {*spare, *self._writers}
         dropped = sorted(set(ticks) - set(kept))
         removed = self._remove([state_files.manifest_name(tick) for tick in dropped])
-        # A tick must not come back after a loss of power when its runs are gone.
+        # A removed tick must not reappear after a power failure when its runs are gone.
         if dropped:
             self._storage.sync_dir(state_files.MANIFESTS)
         temporary = [
@@ -219,7 +225,7 @@ class StateStore:
         return RemovedFiles(len(dropped) + len(temporary) + len(files), removed)
 
     def drop(self) -> None:
-        """Remove every tick: what views keep is made again from the log, or their base. For who has claimed the workspace."""
+        """Remove every tick; views are then rebuilt from the log or their base. Requires ownership of the workspace."""
         self._manifests.record_cuts()
         self._manifests.sync_cuts()
         for folder in (state_files.MANIFESTS, state_files.RUNS, state_files.EXCHANGE):

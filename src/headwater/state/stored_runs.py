@@ -1,4 +1,4 @@
-"""Runs as files: opened as views into them, verified, and told from those that are damaged or were replaced."""
+"""Runs as files: opened as memory-mapped views, verified, and checked for damage or replacement."""
 
 from __future__ import annotations
 
@@ -29,62 +29,65 @@ class StoredRuns:
         self._swept_at = 0
 
     def open(self, ref: RunRef) -> Run:
-        """A run, as views into its file. TickNotKeptError if no kept tick names it any more and its file is gone."""
+        """Return a run as views into its file; raises TickNotKeptError if its file is gone and no kept tick names it."""
         try:
             return self._cache.open(ref)
         except WorkspaceMissingError:
             raise self._missing(ref) from None
 
     def open_all(self, refs: Sequence[RunRef]) -> list[Run]:
-        """The same for several, oldest first."""
+        """Return several runs as views into their files, oldest first."""
         try:
             return self._cache.open_all(refs)
         except WorkspaceMissingError:
             return [self.open(ref) for ref in refs]
 
     def touch(self, ref: RunRef) -> None:
-        """Have a run that was just written at hand for probes."""
+        """Load a run that was just written into memory, for fast probes."""
         self._cache.touch(ref)
 
     def open_named(self, manifest: Manifest, refs: Sequence[RunRef]) -> list[Run]:
-        """Runs that a tick names; TickNotKeptError if it was collected meanwhile."""
+        """Return runs named by a tick; raises TickNotKeptError if it was collected meanwhile."""
         try:
             return self.open_all(refs)
         except TickNotKeptError:
             raise tick_not_kept(manifest.tick, self._manifests.ticks()) from None
 
     def remember(self, ref: RunRef, run: Run) -> None:
-        """Spare the reading of a run that is in memory already."""
+        """Cache a run that is already in memory, to avoid reading the file."""
         self._cache.remember(ref, run)
 
     def verify(self, ref: RunRef) -> None:
-        """Read a run's bytes from its file and hold them against the checksum; CorruptionError names the byte."""
+        """Read a run's bytes from its file and verify the checksum; raises CorruptionError, which names the byte."""
         try:
             check(self._cache.map(ref.file), ref)
         except WorkspaceMissingError:
             raise self._missing(ref) from None
 
     def suspect(self, file: str) -> None:
-        """Have a file looked into again, of which something was found damaged."""
+        """Mark a file as damaged; `changed` then reports the file."""
         self._cache.suspect(file)
 
     def changed(self, files: Iterable[str]) -> set[str]:
-        """Files of runs that were written or replaced since this process wrote or first read them, or that were found damaged.
-        What was kept of them in memory is let go of, so that they are read anew; they are as they should be if they verify."""
+        """Return the run files that were modified or replaced since this process wrote or first read them, or were
+        found damaged.
+
+        Cached contents of these files are dropped, so that the files are read again; a file is intact if it then verifies.
+        """
         found = {file for file in files if self._cache.changed(file)}
         if found:
             self._cache.forget(found.__contains__)
         return found
 
     def size_of(self, file: str) -> int | None:
-        """Bytes of a file of runs; None if it is not there."""
+        """Return the size in bytes of a file of runs; None if it does not exist."""
         try:
             return self._storage.size(f"{state_files.RUNS}/{file}")
         except WorkspaceMissingError:
             return None
 
     def _missing(self, ref: RunRef) -> CorruptionError | TickNotKeptError:
-        """TickManifests are removed before files are, so a missing file that a tick still names is damage."""
+        """Return the error for a missing file: manifests are removed before files, so a file named by a tick is damage."""
         ticks = self._manifests.ticks()
         for tick in ticks:
             with contextlib.suppress(TickNotKeptError):
@@ -99,15 +102,15 @@ class StoredRuns:
         return tick_not_kept(ref.ticks[1], ticks)
 
     def known(self, file: str) -> None:
-        """Note that a file has what this process wrote."""
+        """Record the state of a file that this process wrote, to detect later modification."""
         self._cache.known(file)
 
     def forget(self, chosen: Callable[[str], bool]) -> None:
-        """Let go of files that are removed."""
+        """Release files that are being removed."""
         self._cache.forget(chosen)
 
     def let_go_of_removed(self, tick: int) -> None:
-        """Another process collects: files that it removed take space as long as they are mapped here."""
+        """Release files removed by another process's collection: they use disk space as long as they are mapped here."""
         if tick - self._swept_at >= _FORGET_EVERY_TICKS:
             self._swept_at = tick
             self._cache.forget(lambda file: not self._storage.exists(f"{state_files.RUNS}/{file}"))

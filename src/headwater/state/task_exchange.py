@@ -1,6 +1,6 @@
-"""Changes on their way between the engine and its tasks: files in a folder of one step, which nothing outlives.
+"""Exchange of changes between the engine and its Spark tasks: files in a folder that exists for one step.
 
-They are neither synced nor named by a manifest. What a crash leaves behind is swept with the runs that nobody names.
+The files are neither synced nor named by a manifest. Leftovers of a crash are collected together with unreferenced runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WEIGHT = pa.field("_weight", pa.int64(), nullable=False)
 
 
 class Exchange:
-    """The folder of one step, by its name within `state/exchange`. Each file is written once, under a name of its own."""
+    """The folder of one step, by its name within `state/exchange`. Each file is written once, under a unique name."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self.name = name
@@ -27,11 +27,11 @@ class Exchange:
         self._folder = f"{EXCHANGE}/{name}"
 
     def create(self) -> None:
-        """Make the folder; whoever writes to one that is gone is told that it is."""
+        """Create the folder; writing to a removed folder raises an error."""
         self._storage.make_dirs(self._folder)
 
     def write(self, file: str, changes: Sequence[Delta]) -> None:
-        """Changes of one schema, at least one, which can be read one by one."""
+        """Write one or more changes of equal schema, which can be read individually."""
         schema = pa.schema([_WEIGHT, *changes[0].rows.schema])
         with (
             contextlib.closing(self._storage.open(f"{self._folder}/{file}", exclusive=True)) as opened,
@@ -42,12 +42,12 @@ class Exchange:
                 writer.write_batch(pa.RecordBatch.from_arrays([weights, *change.rows.columns], schema=schema))
 
     def read(self, file: str, place: int = 0, *, distinct: bool = False) -> Delta:
-        """The change at a place of a file, as views into it, which stay good when the folder is removed."""
+        """Return the change at index `place` of a file, as views that remain valid when the folder is removed."""
         name = f"{self._folder}/{file}"
         with translated(name), pa.memory_map(self._storage.path(name)) as opened:
             batch = pa.ipc.open_file(opened.read_buffer()).get_batch(place)
         return Delta(batch.select(range(1, batch.num_columns)), batch.column(0).to_numpy(), distinct)
 
     def remove(self) -> None:
-        """Delete the folder with what is in it. Tasks that are still at work on the step find it gone."""
+        """Delete the folder and its files. Tasks still working on the step get an error."""
         self._storage.remove_dir(self._folder, EXCHANGE_FILES)

@@ -1,4 +1,4 @@
-"""What a view holds and how it changed, read from committed ticks alone: no engine, no JVM. SQL over it is elsewhere."""
+"""Contents and changes of views, read from committed ticks alone, without an engine or JVM; without SQL."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from headwater.state.store import StateStore
 
 
 def view_contents(store: StateStore, manifest: Manifest, view: str, first: int | None = None) -> pa.Table:
-    """The rows of a view at a tick, each as often as it is there, in no promised order; or the `first` so many, and
-    perhaps some more.
+    """Return the rows of a view at a tick, repeated by weight, in unspecified order; or about the `first` so many, at least.
 
-    ViewUnavailableError if the view is no part of the tick, TickNotKeptError if the tick was collected.
+    Raises ViewUnavailableError if the view is not part of the tick, TickNotKeptError if the tick was collected.
     """
     state = view_state(manifest, view)
     runs, schema = store.runs(manifest, state.contents), state.arrow_schema
@@ -30,10 +29,10 @@ def view_contents(store: StateStore, manifest: Manifest, view: str, first: int |
 
 
 def view_lookup(store: StateStore, manifest: Manifest, view: str, key: Key, keys: pa.RecordBatch) -> pa.Table:
-    """The rows of a view whose columns `key` (places) have one of the values that `keys` has.
+    """Return the rows of a view whose columns `key` (by index) equal one of the rows of `keys`.
 
-    `key` must be the columns that the view's contents are arranged by, in that order, and `keys` has no row twice. The
-    cost follows the rows that are found.
+    `key` must be the columns by which the view's contents are arranged, in that order, and `keys` must not repeat a
+    row. The cost is proportional to the rows found.
     """
     state = view_state(manifest, view)
     hashes = key_hashes(keys, range(keys.num_columns))
@@ -45,11 +44,11 @@ def view_lookup(store: StateStore, manifest: Manifest, view: str, key: Key, keys
 
 
 def view_changes(store: StateStore, view: str, after: int | Token) -> pa.Table:
-    """What changed in a view after a tick, up to the newest: its columns, `_weight` and `_tick`, oldest first.
+    """Return the changes of a view after a tick, up to the newest: its columns, `_weight` and `_tick`, oldest first.
 
-    OtherHistoryError if the tick of a token is another one now. TickNotKeptError names the first tick that is available if one
-    of those is not kept, or if the view was built anew after it: then what a follower has is not what these changes are
-    changes of, and it starts from the contents.
+    Raises OtherHistoryError if the token's tick now has another id. Raises TickNotKeptError, which names the first
+    available tick, if one of the ticks is not kept, or if the view was rebuilt after the given tick: then these changes
+    do not apply to a subscriber's copy, and the subscriber restarts from the contents.
     """
     token = after if isinstance(after, Token) else Token(after)
     latest, since = store.latest(), token.number
@@ -66,7 +65,7 @@ def view_changes(store: StateStore, view: str, after: int | Token) -> pa.Table:
         except TickNotKeptError:
             if tick != since:
                 raise
-            if 0 < since < state.built:  # nobody knows whether there was another history then
+            if 0 < since < state.built:  # the history at that tick can no longer be determined
                 raise _rebuilt(store, state, since, latest) from None
             continue
         then = manifest.views.get(view)
@@ -80,7 +79,7 @@ def view_changes(store: StateStore, view: str, after: int | Token) -> pa.Table:
 
 
 def view_state(manifest: Manifest, view: str) -> ViewState:
-    """A view that is part of a tick; ViewUnavailableError if it is not."""
+    """Return the state of a view that is part of a tick; raises ViewUnavailableError if it is not."""
     state = manifest.views.get(view)
     if state is None:
         raise ViewUnavailableError(
@@ -117,7 +116,7 @@ def _may_have(ref: RunRef, hashes: npt.NDArray[np.uint64]) -> bool:
 
 
 def expanded(found: Delta, schema: pa.Schema, view: str) -> pa.Table:
-    """A row of weight n as n rows."""
+    """Repeat every row by its weight."""
     if (found.weights < 0).any():
         raise CorruptionError(
             f"view {view!r} holds a row fewer than zero times",
@@ -131,24 +130,24 @@ def expanded(found: Delta, schema: pa.Schema, view: str) -> pa.Table:
 
 
 def changes_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of a view's changes."""
+    """Return the schema of a view's changes."""
     return schema.append(pa.field("_weight", pa.int64())).append(pa.field("_tick", pa.int64()))
 
 
 def as_changes(change: Delta, schema: pa.Schema, tick: int) -> pa.RecordBatch:
-    """A change at a tick as users see it: its rows with `_weight` and `_tick`."""
+    """Return a tick's change in its public form: its rows with `_weight` and `_tick`."""
     columns = [*change.rows.columns, pa.array(change.weights), pa.repeat(pa.scalar(tick), len(change))]
     return pa.RecordBatch.from_arrays(columns, schema=changes_schema(schema))
 
 
 def change_run(store: StateStore, manifest: Manifest, ref: RunRef) -> Delta:
-    """What a tick changed in a view, from the run that it names."""
+    """Return the change of a view in a tick, from the run that the manifest names."""
     (run,) = store.open_runs(manifest, [ref])
     return Delta(run.rows, run.weights, distinct=True)
 
 
 def kept_after(store: StateStore, since: int, latest: int) -> range:
-    """The ticks after `since`, if all are kept."""
+    """Return the range of ticks after `since`; raises TickNotKeptError unless all of them are kept."""
     ticks = store.ticks()
     kept = set(ticks)
     first = latest + 1
@@ -160,7 +159,7 @@ def kept_after(store: StateStore, since: int, latest: int) -> range:
 
 
 def check_follows(store: StateStore, token: Token, latest: Manifest, what: str = "") -> None:
-    """OtherHistoryError unless the newest tick is that of the token, or follows it; what lies between is kept."""
+    """Raise OtherHistoryError unless the newest tick is the token's, or continues from it; ticks in between must be kept."""
     if not token.id:
         return
     found: str | None = None
@@ -173,7 +172,7 @@ def check_follows(store: StateStore, token: Token, latest: Manifest, what: str =
 
 
 def _rebuilt(store: StateStore, state: ViewState, since: int, latest: Manifest) -> TickNotKeptError:
-    """The view was another one at `since`: from where on can it be read as this one?"""
+    """Return the error for a view rebuilt after `since`, with the first tick from which its changes can be read."""
     first = latest.tick
     while first - 1 > since:
         before = store.manifest(first - 1).views.get(state.name)

@@ -1,4 +1,4 @@
-"""The files of runs that one attempt at a tick writes: many small runs in one file, large ones in files of their own."""
+"""The run files of one attempt at a tick: many small runs share a file, large runs have files of their own."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from headwater.state.run_refs import RunRef
 from headwater.state.state_files import RUNS, FileOrigin, runs_name
 
 LARGE_BYTES = 64 << 20
-"""A run of this size has a file of its own, so that merging it away frees its space at once."""
+"""Minimum size of a run in a file of its own, so that merging the run away frees its disk space at once."""
 PENDING_BYTES_MAX = 16 << 20
-"""What is collected in memory before it is handed to the file."""
+"""Maximum size of the runs buffered in memory before they are written to the file."""
 _GATHER_BYTES = 1 << 20
-"""Pieces below this size share a call."""
+"""Size below which pieces are combined into one write."""
 
 
 class Writer:
-    """Runs on their way to disk. A run may be named by a manifest once `flush` has returned.
+    """A writer of runs. A manifest may name a run once `flush` has returned.
 
-    Nobody sees the files before, and no two writers share one. After an error the writer is of no more use: what it
-    wrote is garbage, and the tick is done again with another. Made by `StateStore.begin`; not for several threads.
+    Files are not visible to readers before that, and no two writers share a file. After an error the writer cannot be
+    used any more: its files are garbage, and the tick is retried with another writer. Created by `StateStore.begin`;
+    not thread-safe.
     """
 
     def __init__(self, storage: Storage, origin: FileOrigin) -> None:
         self.origin = origin
         self.files: set[str] = set()
-        """Names, within the folder of runs, of the files that it has made or will make."""
+        """Names, within the runs folder, of the files that the writer has created or will create."""
         self._storage = storage
         self._shared: _Growing | None = None
         self._unsynced: list[_Growing] = []
         self._failure: StorageError | None = None
 
     def add(self, run: Run, *, ticks: tuple[int, int]) -> RunRef:
-        """Take a run that holds the changes of these ticks (first and last, both included).
+        """Add a run with the changes of a range of ticks (first and last, both inclusive).
 
-        The reference is good once `flush` has returned.
+        The reference is valid once `flush` has returned.
         """
         self._refuse_after_failure()
         segment = encode(run, ticks)
@@ -55,8 +56,8 @@ class Writer:
         return ref
 
     def add_together(self, runs: Sequence[Run], *, ticks: Sequence[tuple[int, int]]) -> list[RunRef]:
-        """The same for several small runs of the same columns, none of which is empty: in the file they are one. `ticks`
-        are those of each."""
+        """Add several small, non-empty runs with the same columns, stored as one stream; `ticks` has the tick range of
+        each."""
         if len(runs) == 1:
             return [self.add(runs[0], ticks=ticks[0])]
         self._refuse_after_failure()
@@ -69,14 +70,14 @@ class Writer:
         return refs
 
     def flush(self) -> None:
-        """Make every run that was added durable; again without new runs it does nothing."""
+        """Make all added runs durable; does nothing if there are no new runs."""
         self._refuse_after_failure()
         if self._unsynced:
             self._guarded(self._flush)
 
     @property
     def flushed(self) -> bool:
-        """Whether every run that was added is durable."""
+        """Whether all added runs are durable."""
         return not self._unsynced
 
     def _flush(self) -> None:
@@ -127,7 +128,7 @@ class _Growing:
         return segment.parts_at(self.name, self._place(segment), runs, ticks)
 
     def _place(self, segment: RunFile) -> int:
-        """Where in the file it begins."""
+        """Reserve space for a segment; return its offset in the file."""
         start = self._written + self.pending_bytes
         self._pending.append(segment)
         self.pending_bytes += segment.size
