@@ -1,9 +1,9 @@
-"""Whether a group has a value, in a few bits for each: Bloom filters, as an aggregate and a function for views.
+"""Bloom filters as an aggregate and a function for views: approximate set membership in a few bits per value.
 
-A filter is a row of bits. A value sets `hashes` of them, which two 64-bit hashes, the same for ever, tell; a filter may
-contain what has all of its bits set. So what was added is always found. Of n values in m bits by k hashes another one is
-found by a chance of (1 - exp(-k * n / m)) ** k; a filter has a tenth more bits than that asks for, since places are told
-by two hashes and not by k.
+A filter is an array of bits. A value sets `hashes` of them, derived from two 64-bit hashes that never change; a filter
+may contain a value if all of the value's bits are set, so there are no false negatives. With n values in m bits and k
+hashes, the false positive rate is (1 - exp(-k * n / m)) ** k; a filter has a tenth more bits than this requires,
+because bits are derived from two hashes instead of k.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ _SEEDS = (1, 2)
 
 @dataclass(frozen=True)
 class BloomFilter:
-    """Filters for values of type `of`: with up to `items` different ones, a share of `rate` of all others is taken for one of
-    them at most. More than `items` raise that share, and never lose a value.
+    """Filters for values of type `of`: with up to `items` distinct values, the false positive rate is at most `rate`.
 
-    `ws.aggregate("seen", **filters.aggregate)` declares the aggregate, which gives a BINARY for each group, and
-    `ws.function("may_have", **filters.predicate)` the function `may_have(filter, value)` that asks it.
+    More than `items` values increase the false positive rate, but never cause false negatives.
+
+    `ws.aggregate("seen", **filters.aggregate)` declares the aggregate, which returns a BINARY for each group, and
+    `ws.function("may_have", **filters.predicate)` declares the function `may_have(filter, value)` that tests
+    membership.
     """
 
     of: str
@@ -60,13 +62,13 @@ class BloomFilter:
 
     @property
     def aggregate(self) -> dict[str, Any]:
-        """What `ws.aggregate` is to be called with."""
+        """Keyword arguments for `ws.aggregate`."""
         parts = {"zero": bytes(self.bits // 8), "add": self.add, "merge": self.merge}
         return {**parts, "returns": "BINARY", "version": self._version}
 
     @property
     def predicate(self) -> dict[str, Any]:
-        """What `ws.function` is to be called with."""
+        """Keyword arguments for `ws.function`."""
         return {"fn": self.may_have, "returns": "BOOLEAN", "version": self._version}
 
     @property
@@ -74,20 +76,20 @@ class BloomFilter:
         return f"1: {self.of}, {self.bits} bits, {self.hashes} hashes"
 
     def add(self, state: bytes, values: pa.Array) -> bytes:
-        """A filter with values in it; NULL is none."""
+        """Add values to a filter; NULLs are ignored."""
         values = self._typed(values).drop_null()
         held = np.zeros(self.bits, dtype=np.bool_)
         held[self._places(values)] = True
         return self.merge(state, np.packbits(held, bitorder="little").tobytes())
 
     def add_by_group(self, filters: pa.Array, owners: npt.NDArray[np.int64], values: pa.Array) -> pa.Array:
-        """Many filters, each with the values in it of which it is the owner. It is `add` for all groups of a view at once."""
+        """Add each value to the filter of its owner: `add` for all groups of a view at once."""
         count, size = len(filters), self.bits // 8
         known = np.flatnonzero(np.asarray(values.is_valid()))
         places = self._places(self._typed(values).take(pa.array(known)))
         held = self._bytes_of(filters)[0].copy()
         bits, bytes_of = (places & 7).ravel(), ((places >> 3) + owners[known] * size).ravel()
-        for bit in range(8):  # one at a time, so that it does not matter if a byte is met twice
+        for bit in range(8):  # one bit at a time, because a byte may occur several times
             held[bytes_of[bits == bit]] |= np.uint8(1 << bit)
         offsets = np.arange(count + 1, dtype=np.int64) * size
         made = pa.LargeBinaryArray.from_buffers(
@@ -96,12 +98,12 @@ class BloomFilter:
         return made.cast(filters.type)
 
     def merge(self, one: bytes, other: bytes) -> bytes:
-        """A filter with the values of both."""
+        """Return the union of two filters."""
         both: bytes = (np.frombuffer(one, np.uint8) | np.frombuffer(other, np.uint8)).tobytes()
         return both
 
     def may_have(self, filters: pa.Array, values: pa.Array) -> pa.Array:
-        """Whether each filter may contain its value: always if it does. NULL where either is."""
+        """Whether each filter may contain its value: always true if it does. NULL if the filter or the value is NULL."""
         known = np.asarray(filters.is_valid()) & np.asarray(values.is_valid())
         chosen = pa.array(np.flatnonzero(known))
         held, starts = self._bytes_of(filters.take(chosen))
@@ -113,7 +115,7 @@ class BloomFilter:
         return pa.array(found, mask=~known)
 
     def _bytes_of(self, filters: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """The bytes of all filters behind each other, none of which is NULL, and where each begins."""
+        """Return the concatenated bytes of filters, none of which is NULL, and the start of each."""
         cells, size = filters.cast(pa.large_binary()), self.bits // 8
         if not len(cells):
             return np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64)
@@ -129,7 +131,7 @@ class BloomFilter:
         return values.cast(parse_type(self.of))
 
     def _places(self, values: pa.Array) -> npt.NDArray[np.int64]:
-        """The bits of values, a row for each hash."""
+        """Return the bit indices of values, one row for each hash."""
         first, second = (hash_rows([values], len(values), seed) for seed in _SEEDS)
         steps = np.arange(self.hashes, dtype=np.uint64)[:, None]
         places: npt.NDArray[np.uint64] = (first + steps * second + steps * steps * steps) % np.uint64(

@@ -1,7 +1,7 @@
-"""Folds: views of every key's current state, made by a user's step over a topic's records in their order.
+"""Folds: views of every key's current state, computed by a user-defined step over a topic's records in order.
 
-A fold is a view whose query reads `FOLD topic BY key, ... WITH name`, where `name` is the function that the step is
-declared under. `advance` moves states on by the records of a tick; `recomputed` does the same in batch, another way.
+A fold is a view whose query is `FOLD topic BY key, ... WITH name`, where `name` is the function that declares the step.
+`FoldStep` advances states by the records of a tick; `recomputed` computes the same in batch, independently.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _EXACT: dict[pa.DataType, type] = {
     pa.bool_(): bool,
     pa.date32(): datetime.date,
 }
-"""Types whose Python values are kept as they are; any other value goes through Arrow after every step."""
+"""Types whose Python values are kept unchanged; any other value is converted through Arrow after every step."""
 
 
 @dataclass(frozen=True)
 class FoldDefinition:
-    """Which topic is folded by which key, with which function."""
+    """The definition of a fold: the topic, the key, and the name of the function."""
 
     topic: str
     key: tuple[str, ...]
@@ -47,12 +47,12 @@ class FoldDefinition:
 
     @property
     def text(self) -> str:
-        """The fold as the query of its view."""
+        """Query text of the fold's view."""
         return f"FOLD {quote(self.topic)} BY {', '.join(map(quote, self.key))} WITH {self.name}"
 
 
 def parse_fold(query: str) -> FoldDefinition | None:
-    """The fold that a view's query is, if it is one."""
+    """Parse a view's query as a fold; None if the query is something else."""
     found = _FOLD.match(query)
     if found is None:
         return None
@@ -61,12 +61,12 @@ def parse_fold(query: str) -> FoldDefinition | None:
 
 
 Events = Any
-"""A key's records as a step takes them: a list of dictionaries, or a batch."""
+"""Records of a key in the form that the step takes: a list of dictionaries, or a batch."""
 
 
 @dataclass(frozen=True)
 class FoldCode:
-    """The step of a fold: `step(state, event)`, or `step(state, events)` with a batch where it is not `per_row`."""
+    """The code of a fold: `step(state, event)` if `per_row`, otherwise `step(state, events)` with a batch."""
 
     name: str
     state: pa.DataType
@@ -75,12 +75,12 @@ class FoldCode:
     per_row: bool
 
     def begin(self) -> dict[str, Any]:
-        """The state of a key without records."""
+        """Return the state of a key without records."""
         (state,) = plain(self.zero)
         return dict(state)
 
     def advanced(self, state: Any, events: Events, where: Mapping[str, Any]) -> dict[str, Any]:
-        """The state after some records of a key."""
+        """Return the state after some records of a key."""
         if isinstance(events, pa.RecordBatch):
             return dict(self._stepped(state, events, where, {}))
         for event in events:
@@ -88,11 +88,11 @@ class FoldCode:
         return dict(state)
 
     def events(self, rows: pa.RecordBatch) -> Events:
-        """Records as the step takes them; they can be sliced."""
+        """Convert records to the form that the step takes, which can be sliced."""
         return rows.to_pylist(maps_as_pydicts="strict") if self.per_row else rows
 
     def _stepped(self, state: Any, event: Any, where: Mapping[str, Any], row: Mapping[str, Any]) -> Any:
-        """One call of the user's step."""
+        """Call the user's step once."""
         try:
             return self._settled(self.step(state, event))
         except Exception as error:
@@ -104,7 +104,7 @@ class FoldCode:
             ) from error
 
     def _settled(self, state: Any) -> dict[str, Any]:
-        """A state as it will be read back, so that it does not matter where a tick ends."""
+        """Convert a state as if it were stored and read back, so that results do not depend on tick boundaries."""
         given = state if type(state) is dict and state.keys() == self._names else complete(state, self.state)
         inexact = [
             f
@@ -115,7 +115,7 @@ class FoldCode:
 
     @functools.cached_property
     def _fields(self) -> list[tuple[pa.Field, type | None]]:
-        """The columns of a state, with the Python type whose values are kept as they are."""
+        """Columns of a state, with the Python type whose values are kept unchanged."""
         fields = (self.state.field(i) for i in range(self.state.num_fields))
         return [(f, _EXACT.get(f.type)) for f in fields]
 
@@ -133,7 +133,7 @@ def _read_back(value: Any, field: pa.Field) -> Any:
 
 @dataclass(frozen=True)
 class FoldStep:
-    """A fold at its place in a graph: what the kernel calls (`operators.fold.Advance`)."""
+    """A fold in an operator graph, called by the fold kernel (`operators.table.fold.Advance`)."""
 
     functions: Functions
     definition: FunctionDefinition
@@ -142,7 +142,7 @@ class FoldStep:
     def __call__(
         self, rows: pa.RecordBatch, groups: KeyGroups, found: Ints, stored: pa.RecordBatch
     ) -> list[pa.Array]:
-        """The columns of each key's new state."""
+        """Return the columns of each key's new state."""
         code: FoldCode = self.functions.code(self.definition)
         width = len(self.key)
         names = [self.definition.returns.field(i).name for i in range(self.definition.returns.num_fields)]
@@ -162,7 +162,7 @@ def _tuples(parts: Sequence[pa.Array]) -> list[tuple[Any, ...]]:
 
 
 def columns(states: list[dict[str, Any]], definition: FunctionDefinition) -> list[pa.Array]:
-    """States as columns; EvaluationError if one does not fit."""
+    """Convert states to columns; raises EvaluationError if a value does not fit its type."""
     kind = definition.returns
     made = []
     for field in (kind.field(i) for i in range(kind.num_fields)):
@@ -178,7 +178,7 @@ def columns(states: list[dict[str, Any]], definition: FunctionDefinition) -> lis
 def graph(
     fold: FoldDefinition, schema: pa.Schema, definition: FunctionDefinition, functions: Functions
 ) -> tuple[g.FoldNode, pa.Schema]:
-    """The operator graph of a fold over a topic of this schema, and the columns of its view."""
+    """Return the operator graph of a fold over a topic with this schema, and the columns of its view."""
     key = tuple(schema.get_field_index(name) for name in fold.key)
     kind = definition.returns
     shown = pa.schema(
@@ -195,7 +195,7 @@ def graph(
 def recomputed(
     rows: pa.Table, fold: FoldDefinition, code: FoldCode, definition: FunctionDefinition
 ) -> pa.Table:
-    """The view from nothing: `rows` are all records of the topic, each key's in their order."""
+    """Compute the view from all records of the topic, in which each key's records are in order."""
     states: dict[tuple[Any, ...], dict[str, Any]] = {}
     shown: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     events: dict[tuple[Any, ...], list[int]] = {}
@@ -207,7 +207,9 @@ def recomputed(
     for same, numbers in events.items():
         where = dict(zip(fold.key, shown[same], strict=True))
         states[same] = code.begin()
-        for batch in rows.take(pa.array(numbers)).combine_chunks().to_batches():  # several beyond 2 GiB
+        for batch in (
+            rows.take(pa.array(numbers)).combine_chunks().to_batches()
+        ):  # several batches beyond 2 GiB
             states[same] = code.advanced(states[same], code.events(batch), where)
     first = [
         pa.array([k[i] for k in shown.values()], rows.schema.field(n).type) for i, n in enumerate(fold.key)
@@ -218,7 +220,7 @@ def recomputed(
 
 
 def check_topic(topic: TopicDefinition, key: Sequence[str]) -> None:
-    """Refuse a topic whose records of a key have no order, or are not all kept."""
+    """Raise an error for a topic whose records of a key are not ordered, or are not all kept."""
     for name in key:
         if name not in topic.schema.names:
             raise SchemaError(f"topic {topic.name!r} has no column {name!r}", topic=topic.name)
@@ -236,7 +238,7 @@ def check_topic(topic: TopicDefinition, key: Sequence[str]) -> None:
 
 
 def check_columns(name: str, key: Sequence[str], returns: pa.DataType) -> None:
-    """Refuse a state that has a column of the key's name."""
+    """Raise UsageError if a state column has the name of a key column."""
     taken = {k.lower() for k in key}
     for field in (returns.field(i) for i in range(returns.num_fields)):
         if field.name.lower() in taken:

@@ -1,4 +1,4 @@
-"""Users' aggregates in views: a state per group, to which a change adds its rows, and from which it takes rows back."""
+"""User-defined aggregates in views: a state per group, updated by adding inserted rows and removing retracted ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from headwater.udf.udf_states import AggregateCode, all_rows
 
 @dataclass(frozen=True)
 class UserAggregate:
-    """An aggregate at its place in a graph: what the aggregation kernel calls (`operators.custom.Custom`)."""
+    """A user-defined aggregate in an operator graph, called by the aggregation kernel
+    (`custom_aggregates.CustomAggregate`)."""
 
     functions: Functions
     definition: FunctionDefinition
@@ -28,21 +29,21 @@ class UserAggregate:
 
     @property
     def state(self) -> pa.DataType:
-        """The type of a group's state."""
+        """Type of a group's state."""
         return self.definition.state
 
     @property
     def result(self) -> pa.DataType:
-        """The type of a group's value."""
+        """Type of a group's value."""
         return self.definition.returns
 
     def zeros(self, count: int) -> pa.Array:
-        """The state of groups without rows."""
+        """Return the states of `count` groups without rows."""
         zero = self._code().zero
         return zero.take(pa.array(np.zeros(count, dtype=np.int64)))
 
     def applied(self, states: pa.Array, batch: GroupedRows, there: Bools) -> pa.Array:
-        """The states after a change; those of groups that have rows no more are zero again."""
+        """Return the states after a change; those of groups that have no more rows are reset to zero."""
         code = self._code()
         groups = batch.groups
         columns = [batch.rows.column(i) for i in self.args]
@@ -77,7 +78,7 @@ class UserAggregate:
         return code.states(made)
 
     def finished(self, states: pa.Array, there: Bools) -> pa.Array:
-        """The values of states; NULL for groups that are not there."""
+        """Return the values of states; NULL for groups without rows."""
         code = self._code()
         if code.result is None and there.all():
             return states
@@ -94,7 +95,7 @@ def _key(keys: pa.RecordBatch, number: int) -> dict[str, Any]:
 
 
 def _split(rows: list[pa.Array], weights: Ints | None) -> tuple[list[pa.Array] | None, list[pa.Array] | None]:
-    """The rows that come and those that go, each as often as its weight says; None for none."""
+    """Split rows into inserted and retracted rows, repeated by weight; an empty part is None."""
     if weights is None:
         return rows, None
     places = np.arange(len(weights))

@@ -1,6 +1,6 @@
-"""The boundary to users' code: every call of it goes through here, is checked, and fails with the row and the traceback.
+"""The boundary to users' code: every call is made here, its result is checked, and errors include the row and the traceback.
 
-Runs in the driver and in Spark's Python workers alike, and so knows neither Spark nor the log.
+Runs in the driver and in Spark's Python workers alike, and therefore depends neither on Spark nor on the log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FRAMES_MAX = 8
 
 @dataclass(frozen=True)
 class BoundFunction:
-    """A scalar or table function, ready to be called with columns: an array of arguments each, one value per row back."""
+    """A scalar or table function that is called with columns: one array for each argument; returns one value per row."""
 
     name: str
     code: Code
@@ -36,7 +36,8 @@ class BoundFunction:
     per_row: bool
 
     def __call__(self, arguments: Sequence[pa.Array], texts: Sequence[str] | None = None) -> pa.Array:
-        """The values for rows of arguments; EvaluationError, naming a row that it fails on. `texts` name the arguments."""
+        """Return the values for rows of arguments; raises EvaluationError, naming a failing row. `texts` name the
+        arguments."""
         count = len(arguments[0])
         if not count:
             return pa.array([], self.returns)
@@ -63,7 +64,7 @@ class BoundFunction:
         return fitted(result, self.returns, count)
 
     def _row(self, value: Any) -> Any:
-        """What one call gives; a table function's rows may come from a generator, and as tuples."""
+        """Normalize the result of one call; the rows of a table function may come from a generator, and as tuples."""
         if not pa.types.is_list(self.returns) or not pa.types.is_struct(self.returns.value_type):
             return value
         return None if value is None else [named(row, self.returns.value_type) for row in value]
@@ -71,7 +72,7 @@ class BoundFunction:
     def _first_failure(
         self, arguments: Sequence[pa.Array], count: int, error: Exception
     ) -> tuple[int | None, Exception]:
-        """The first row that fails by itself, found by halves; None if only several do together."""
+        """Return the first row that fails by itself, found by bisection; None if only several rows together fail."""
         start = 0
         while count > 1:
             half = count // 2
@@ -89,13 +90,13 @@ class BoundFunction:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What Spark calls in a worker: arrays in, an array out. Without `calls` it is there to be planned with."""
+    """A function called by Spark in a worker: arrays in, an array out. Without `calls` it can be planned but not run."""
 
     name: str
     calls: Callable[[Sequence[pa.Array]], pa.Array] | None
 
     def __call__(self, *arrays: pa.Array) -> pa.Array:
-        """The values for rows of arguments."""
+        """Return the values for rows of arguments."""
         if not arrays:
             raise EvaluationError(f"function {self.name!r} is called without an argument")
         if self.calls is None:
@@ -104,7 +105,7 @@ class Evaluated:
 
 
 class Misfit(Exception):
-    """What a user's function returned is not what it was declared to return; `whole`: whatever the rows."""
+    """Raised if a function's result does not match its declaration; `whole`: independently of the rows."""
 
     def __init__(self, message: str, *, whole: bool = False) -> None:
         super().__init__(message)
@@ -112,7 +113,7 @@ class Misfit(Exception):
 
 
 def fitted(result: Any, kind: pa.DataType, count: int) -> pa.Array:
-    """What a function returned, as an array of the declared type; Misfit if it is another type or number of values."""
+    """Convert a function's result to an array of the declared type; raises Misfit for a wrong type or number of values."""
     if isinstance(result, pa.ChunkedArray):
         result = result.combine_chunks()
     if isinstance(result, (str, bytes, Mapping)) or not hasattr(result, "__len__"):
@@ -133,7 +134,7 @@ def fitted(result: Any, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def named(row: Any, kind: pa.DataType) -> Any:
-    """A row given as a mapping or as a tuple, as a mapping."""
+    """Convert a row given as a mapping or as a tuple to a mapping."""
     if row is None or isinstance(row, Mapping):
         return row
     names = [kind.field(i).name for i in range(kind.num_fields)]
@@ -143,7 +144,7 @@ def named(row: Any, kind: pa.DataType) -> Any:
 
 
 def complete(row: Any, kind: pa.DataType) -> dict[str, Any]:
-    """A row that has every column and no other."""
+    """Check that a row has every column and no other; return it as a dictionary."""
     made = named(row, kind)
     names = [kind.field(i).name for i in range(kind.num_fields)]
     if made is None or made.keys() != set(names):
@@ -152,7 +153,7 @@ def complete(row: Any, kind: pa.DataType) -> dict[str, Any]:
 
 
 def plain(column: pa.Array) -> list[Any]:
-    """A column as Python values: maps as dictionaries, structs as dictionaries, NULL as None."""
+    """Convert a column to Python values: maps and structs become dictionaries, NULL becomes None."""
     values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
     return values
 
@@ -166,9 +167,9 @@ def failure(
     number: int | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> EvaluationError:
-    """The error for a call that failed; to be raised from its cause. Facts: row, number (in its batch), and `more`.
+    """Return the error for a failed call, to be raised from its cause. Facts: row, number (in its batch), and `more`.
 
-    `where` is empty if it is not about rows.
+    `where` is empty if the failure does not concern rows.
     """
     said = str(cause).strip().splitlines()
     reason = said[0] if said else ""
@@ -189,7 +190,7 @@ def failure(
 
 
 def worker_failure(text: str) -> EvaluationError | None:
-    """The error that a call in one of Spark's Python workers raised, from what Spark says of it."""
+    """Parse the error of a call in a Spark Python worker from Spark's message; None if the message contains no such error."""
     found = _FROM_WORKER.search(text)
     if found is None:
         return None
@@ -200,7 +201,7 @@ def worker_failure(text: str) -> EvaluationError | None:
 
 
 def _frames(cause: BaseException) -> traceback.StackSummary:
-    """The frames of the user's own code."""
+    """Return the frames of the user's own code."""
     frames = traceback.extract_tb(cause.__traceback__)
     own = [f for f in frames if not f.filename.replace("\\", "/").startswith(_HERE)]
     return traceback.StackSummary.from_list(own[-_FRAMES_MAX:])

@@ -1,4 +1,4 @@
-"""What a user's function is declared to be: its kind, its types and its version, as the log keeps it. Code is not here."""
+"""Declarations of user-defined functions: kind, types and version, as stored in the log, without their code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwater.sql.lexer import words_of
 from headwater.sql.parser import parse_columns
 
 FUNCTION = "function"
-"""The kind of the log's entries that declare functions."""
+"""Kind of the log entries that declare functions."""
 FORMAT = 1
 
 FunctionKind = Literal["scalar", "aggregate", "table", "fold"]
@@ -27,20 +27,20 @@ _METHODS = {"scalar": "function", "aggregate": "aggregate", "table": "table_func
 
 @dataclass(frozen=True)
 class FunctionDefinition:
-    """A function's contract. `returns` is a value's type; of a table function a list of its rows, of a fold its state."""
+    """A function's contract. `returns` is the type of a value; of a table function a list of rows, of a fold the state."""
 
     kind: FunctionKind
     name: str
     returns: pa.DataType
     version: str = "1"
     state: pa.DataType | None = None
-    """What an aggregate keeps for each group."""
+    """Type of an aggregate's state per group."""
     removes: bool = False
-    """Whether an aggregate can take rows back by itself."""
+    """Whether an aggregate supports retraction, by its own `remove`."""
 
     @property
     def signature(self) -> str:
-        """All of it in a line: state that was made by another signature is not this function's."""
+        """The whole definition in a line: state that was computed under another signature cannot be reused."""
         kept = "" if self.state is None else f" state {format_type(self.state)}"
         taken = " with remove" if self.removes else ""
         return (
@@ -49,11 +49,11 @@ class FunctionDefinition:
 
     @property
     def method(self) -> str:
-        """The workspace's method that declares it."""
+        """Call of the workspace method that declares the function."""
         return f"ws.{_METHODS[self.kind]}({self.name!r}, ...)"
 
     def to_document(self) -> dict[str, Any]:
-        """A plain form, safe for JSON, that `from_document` reads back."""
+        """Return a JSON-compatible form, which `from_document` parses."""
         return {
             "format": FORMAT,
             "kind": self.kind,
@@ -66,7 +66,7 @@ class FunctionDefinition:
 
     @staticmethod
     def from_document(document: Mapping[str, Any]) -> FunctionDefinition:
-        """The definition that `to_document` wrote."""
+        """Parse the form written by `to_document`; raises NewerVersionError for a newer format."""
         if document["format"] > FORMAT:
             raise NewerVersionError(
                 f"function {document['name']!r} was declared by a newer version of Headwater",
@@ -94,7 +94,7 @@ def define(
     state: Any = None,
     removes: bool = False,
 ) -> FunctionDefinition:
-    """A checked definition of what a user passed to one of the workspace's methods."""
+    """Return a validated definition, given the arguments of a workspace method; raises UsageError if they are invalid."""
     if not isinstance(name, str) or not _NAME.match(name):
         raise UsageError(
             f"{name!r} cannot be the name of a function",
@@ -115,7 +115,7 @@ def define(
 
 
 def type_of(name: str, what: str, given: Any) -> pa.DataType:
-    """A type given as SQL has it, or as Arrow's own."""
+    """Parse a type given as SQL text or as an Arrow type."""
     if isinstance(given, pa.DataType):
         given = format_type(given)
     if not isinstance(given, str):
@@ -127,7 +127,7 @@ def type_of(name: str, what: str, given: Any) -> pa.DataType:
 
 
 def columns_of(name: str, given: Any) -> pa.DataType:
-    """Columns given as in CREATE TOPIC, or as an Arrow schema: a struct of them, each of which may be null."""
+    """Parse columns given as in CREATE TOPIC, or as an Arrow schema, into a struct of nullable fields."""
     if isinstance(given, pa.Schema):
         given = ", ".join(f"`{f.name}` {format_type(f.type)}" for f in given)
     if not isinstance(given, str):
@@ -148,8 +148,8 @@ def columns_of(name: str, given: Any) -> pa.DataType:
 
 @lru_cache(maxsize=1024)
 def names_in(query: str) -> frozenset[str]:
-    """The names that stand before a parenthesis in a query, in lower case: any of them may be a function. Of a fold,
-    its own."""
+    """Return the names before a parenthesis in a query, in lower case, each of which may be a function; of a fold, its
+    function."""
     words = words_of(query)
     called = {a.text.lower() for a, b in itertools.pairwise(words) if a.is_name and b.text == "("}
     if words[0].text.upper() == "FOLD":
@@ -163,12 +163,12 @@ case cast chr collations cumulate_window date decimal div double float from_avro
 luhn_check map measure mod not or percentile_cont percentile_disc python_worker_logs random range schema_of_avro smallint
 space sql_keywords string time timestamp tinyint to_avro to_protobuf uuid variant_explode variant_explode_outer
 """
-"""Functions of SQL that PySpark has no Python function for: with those it has, the list is known without a JVM."""
+"""SQL functions without a Python function in PySpark: together with PySpark's, the list is available without a JVM."""
 
 
 @lru_cache(maxsize=1)
 def builtin() -> frozenset[str]:
-    """The functions of SQL itself, in lower case."""
+    """Return the names of SQL's own functions, in lower case."""
     from pyspark.sql import functions
 
     return frozenset(name.lower() for name in (*functions.__all__, *_SQL_ALONE.split()))

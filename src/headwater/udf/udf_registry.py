@@ -1,4 +1,4 @@
-"""The functions of a workspace: declared in its log, with the code that this process has for them."""
+"""The functions of a workspace: their declarations in its log, and the code that this process has for them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headwater.log.protocol import Log
 from headwater.udf.udf_definitions import FUNCTION, FunctionDefinition, names_in
 
 ATTEMPTS_MAX = 100
-"""How often a declaration is tried again because another process made one meanwhile."""
+"""Maximum number of attempts at a declaration that conflicts with concurrent ones."""
 
 
 class Functions:
-    """What is declared, by any process, and what this one can call."""
+    """Declarations of functions by all processes, and the functions that this process can call."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -27,7 +27,7 @@ class Functions:
         self._guard = threading.RLock()
 
     def declared(self) -> dict[str, FunctionDefinition]:
-        """Every function of the workspace, by its name in lower case."""
+        """Return every function of the workspace, by its name in lower case."""
         entries = self.log.entries(FUNCTION)
         stamp = tuple((name, entry.sequence) for name, entry in entries.items())
         with self._guard:
@@ -37,21 +37,22 @@ class Functions:
             return self._known[1]
 
     def used(self, query: str) -> dict[str, FunctionDefinition]:
-        """Those whose names occur in a query, by name in lower case; more rather than fewer."""
+        """Return the functions whose names occur in a query, by name in lower case; may include functions that are not
+        called."""
         return _used(query, self.declared())
 
     @staticmethod
     def signatures(query: str, declared: Mapping[str, FunctionDefinition]) -> tuple[str, ...]:
-        """What a query counts on, of what is declared: its plan is another one when this changes."""
+        """Return the signatures of the functions that a query uses: a change of these changes the query's plan."""
         return tuple(d.signature for d in _used(query, declared).values())
 
     def require(self, query: str) -> None:
-        """FunctionMissingError if this process has no code for a function that a query names."""
+        """Raise FunctionMissingError if this process has no code for a function that a query names."""
         for definition in self.used(query).values():
             self.code(definition)
 
     def declare(self, definition: FunctionDefinition, code: Any) -> FunctionDefinition | None:
-        """Declare a function, with its code; gives the definition that it replaces, if that one differs."""
+        """Declare a function, with its code; return the replaced definition, if there is one and it differs."""
         replaced = self._put(definition)
         with self._guard:
             self._code[definition.name.lower()] = (definition, code)
@@ -79,19 +80,19 @@ class Functions:
         raise ConflictError(f"function {definition.name!r} is being declared by others all the time")
 
     def restore(self, definition: FunctionDefinition) -> None:
-        """Take a declaration back: the one before it is in force again, without code in this process."""
+        """Undo a declaration: restore the previous definition, without code in this process."""
         self._put(definition)
         with self._guard:
             self._code.pop(definition.name.lower(), None)
 
     def here(self) -> list[str]:
-        """The functions that this process has the code of, as they are declared now."""
+        """Return the names of the functions for which this process has the code of the current declaration."""
         declared = self.declared()
         with self._guard:
             return [d.name for name, (d, _) in self._code.items() if declared.get(name) == d]
 
     def code(self, definition: FunctionDefinition) -> Any:
-        """The code of a function; FunctionMissingError if this process has none, or that of another version."""
+        """Return the code of a function; raises FunctionMissingError if this process has none, or code of another version."""
         with self._guard:
             mine = self._code.get(definition.name.lower())
         if mine is not None and mine[0].signature == definition.signature:
@@ -118,13 +119,13 @@ def _used(query: str, declared: Mapping[str, FunctionDefinition]) -> dict[str, F
 
 @dataclass(frozen=True)
 class BoundCall:
-    """A scalar or table function at its place in a graph; which code it runs is settled when it is called."""
+    """A scalar or table function in an operator graph; its code is looked up when it is called."""
 
     functions: Functions
     definition: FunctionDefinition
     texts: tuple[str, ...]
 
     def __call__(self, arguments: Sequence[pa.Array]) -> pa.Array:
-        """The values for rows of arguments."""
+        """Return the values for rows of arguments."""
         values: pa.Array = self.functions.code(self.definition)(arguments, self.texts)
         return values

@@ -1,8 +1,9 @@
-"""The code of users' aggregates: its parts, called with the rows of a group. Light, since Spark's workers load it too.
+"""The code of user-defined aggregates, called with the rows of a group. Has few imports, because Spark workers load it too.
 
-The laws that an aggregate keeps: `merge` is associative and commutative with `zero` as its neutral element, and
-`add(state, rows)` is `merge(state, add(zero, rows))`, however rows are split and ordered; `remove` undoes `add`. A view
-is kept by `merge` and `remove`; in batch, all rows of a group go through one `add`. So `verify` tests the laws.
+An aggregate must obey these laws: `merge` is associative and commutative with `zero` as its neutral element, and
+`add(state, rows)` equals `merge(state, add(zero, rows))`, however rows are split and ordered; `remove` undoes `add`.
+Views are maintained by `merge` and `remove`; in batch, all rows of a group go through one `add`. So `verify` tests the
+laws.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from headwater.operators.zset.exact_sums import Ints
 from headwater.udf.udf_calls import Code, failure, fitted, plain
 
 Where = Callable[[], Mapping[str, Any]]
-"""The key of the group that a call is about; asked for if it fails."""
+"""Returns the key of the group of a call; evaluated only if the call fails."""
 
 
 def all_rows() -> Mapping[str, Any]:
-    """No key: the group is not known, or there is but one."""
+    """Return an empty key: the group is unknown, or there is only one."""
     return {}
 
 
 @dataclass(frozen=True)
 class AggregateCode:
-    """The parts of an aggregate. `zero` is one value of the state's type."""
+    """The functions of an aggregate. `zero` is an array of one value of the state's type."""
 
     name: str
     state: pa.DataType
@@ -42,12 +43,15 @@ class AggregateCode:
     result: Code | None
 
     def added(self, columns: Sequence[pa.Array], where: Where, texts: Sequence[str]) -> Any:
-        """The state of some rows alone."""
+        """Return the state of some rows alone."""
         return self._called("add", self.add, plain(self.zero)[0], columns, where, texts)
 
     def added_by_group(self, states: pa.Array, owners: Ints, columns: Sequence[pa.Array]) -> pa.Array | None:
-        """The states with rows added, each to that of its owner, in one call, if the object whose method `add` is has one for
-        that: `add_by_group(states, owners, *columns)`. None if it has not, or if it fails: one by one it is found out where."""
+        """Add each row to the state of its owner in a single call of `add_by_group(states, owners, *columns)`.
+
+        That is an optional method of the object whose method `add` is. Returns None if there is no such method, or if
+        it fails: group by group, the caller then finds the failing one.
+        """
         by_group: Code | None = getattr(getattr(self.add, "__self__", None), "add_by_group", None)
         if by_group is None:
             return None
@@ -56,19 +60,19 @@ class AggregateCode:
         return None
 
     def merged(self, one: Any, other: Any, where: Where) -> Any:
-        """The state of the rows of both."""
+        """Return the state of the rows of two states."""
         try:
             return self.merge(one, other)
         except Exception as error:
             raise self._failure("merge", where, {"state": one, "other": other}, error) from error
 
     def removed(self, state: Any, columns: Sequence[pa.Array], where: Where, texts: Sequence[str]) -> Any:
-        """The state without some of its rows."""
+        """Return the state after removing rows."""
         assert self.remove is not None
         return self._called("remove", self.remove, state, columns, where, texts)
 
     def finished(self, state: Any, where: Where) -> Any:
-        """The value of a state."""
+        """Return the value of a state."""
         if self.result is None:
             return state
         try:
@@ -77,11 +81,11 @@ class AggregateCode:
             raise self._failure("result", where, {"state": state}, error) from error
 
     def states(self, values: list[Any]) -> pa.Array:
-        """States as a column."""
+        """Convert states to a column."""
         return self._column("the state", values, self.state)
 
     def values(self, values: list[Any]) -> pa.Array:
-        """Results as a column."""
+        """Convert results to a column."""
         return self._column("the result", values, self.returns)
 
     def _column(self, what: str, values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -135,7 +139,7 @@ class CollectedCalls:
     code: AggregateCode
 
     def __call__(self, arguments: Sequence[pa.Array]) -> pa.Array:
-        """The value of each list."""
+        """Return the value of each list."""
         (lists,) = arguments
         rows = lists.values
         columns = [rows.field(i) for i in range(rows.type.num_fields)]
