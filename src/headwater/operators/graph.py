@@ -41,7 +41,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Project:
-    """Maps each row to one row of expressions."""
+    """Maps rows to rows of expressions, one to one."""
 
     expressions: tuple[Expression, ...]
 
@@ -167,7 +167,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Union:
-    """All rows of all inputs."""
+    """Concatenates the rows of the inputs (UNION ALL)."""
 
     inputs: tuple[Node, ...]
     schema: pa.Schema

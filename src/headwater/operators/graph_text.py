@@ -20,7 +20,7 @@ import pyarrow as pa
 from headwater.operators import graph as g
 
 _SHOWN_BYTES = 100
-"""Length in bytes from which a name or type is truncated in the text of a schema."""
+"""Length in bytes beyond which a name or type is truncated in the text of a schema."""
 _PREVIEW_ROWS = 20
 _PREVIEW_COLUMNS = 10
 """Limits above which a constant is printed in part; a digest of all its values then follows."""

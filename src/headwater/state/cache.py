@@ -32,7 +32,7 @@ SAME_ROWS_MAX = 1 << 17
 HELD_BYTES_MAX = 256 << 20
 """Maximum memory for runs cached as they were written; beyond it, runs are mapped from their files."""
 TOUCHED_SHARE = 0.25
-"""Maximum share of the physical memory for a touched run: a larger one may be evicted from memory before touching ends."""
+"""Maximum share of the physical memory for a touched run: a larger one may be partly evicted by the time it is written."""
 
 _Key = tuple[str, int, int]
 """File, offset of a stream in it, and index of the run's first row in the stream."""

@@ -102,7 +102,7 @@ class AggregateSpec:
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """Index, for each accumulator, of the accumulator that counts its rows."""
+        """Indices of the accumulators that count the rows of each accumulator."""
         return tuple(self.accumulators.index(accumulator.count) for accumulator in self.accumulators)
 
     @cached_property
@@ -403,7 +403,7 @@ def _merged(
 
 
 def collect(spec: AggregateSpec, batch: GroupedRows) -> GroupState:
-    """Return the state that a delta contributes to each of its groups."""
+    """Aggregate a delta by group, without the stored state."""
     sums = [accumulator.collect(batch) for accumulator in spec.accumulators]
     return GroupState(sums, [each.collect(batch) for each in spec.held], [])
 

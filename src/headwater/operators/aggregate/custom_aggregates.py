@@ -33,5 +33,5 @@ class CustomAggregate(Protocol):
         ...
 
     def finished(self, states: pa.Array, there: Bools) -> pa.Array:
-        """Return the value of each group, NULL where `there` is false."""
+        """Return the value of each group, or NULL if `there` is false for the group."""
         ...

@@ -77,7 +77,7 @@ class Sketched:
         return self.sketch.state
 
     def collect(self, batch: GroupedRows) -> list[pa.Array]:
-        """Return the state that a delta contributes to each of its groups."""
+        """Aggregate a delta by group, without the stored state."""
         weights = batch.weights((self.arg,), self.filter)
         groups = batch.groups
         owners = np.repeat(np.arange(len(groups)), groups.sizes)

@@ -57,11 +57,11 @@ class RangeJoinSpec:
     high: int
     width: int | None
     ends: tuple[int, ...] = ()
-    """Columns of the right side that determine only the end of a range, `high` among them; empty if readers of the
-    output or the condition use these columns for anything else.
+    """Columns of the right side that determine the end of a range, `high` among them.
 
-    Where such a row is replaced by one with another end, only the points between the two ends are searched. Not
-    supported by joins that output right rows without partners.
+    Set only if the condition uses these columns for nothing else and no reader of the output uses them at all. Where
+    such a row is replaced by one with another end, only the points between the two ends are searched. Not supported by
+    joins that output right rows without partners.
     """
 
     def __post_init__(self) -> None:

@@ -90,11 +90,11 @@ def cuts_order(spec: MatchSpec) -> tuple[ColumnOrder, ...]:
 
 
 def kept(spec: MatchSpec) -> int | None:
-    """Return for how long before the least time that can still change rows and cuts are needed, in microseconds; None
-    if for ever.
+    """Return how long rows and cuts are needed before the least time that can still change, in microseconds; None means
+    for ever.
 
-    The time of a cut is `at`. The answer is None without WITHIN, and if matches are numbered, the pattern has a start
-    anchor, or an expression reads rows before the match.
+    The time of a cut is `at`. The result is None without WITHIN, and if matches are numbered, the pattern has a start
+    anchor, or an expression reads earlier rows (PREV).
     """
     counts = any(isinstance(each, MatchNumber) for each in _inputs(spec))
     if spec.within is None or counts or has_start(spec.pattern) or _rows_back(spec):

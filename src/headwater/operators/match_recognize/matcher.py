@@ -217,7 +217,7 @@ class Ground:
 
 
 def match_symbols(ground: Ground) -> MatcherResult:
-    """Return all matches of a pattern whose conditions are all symbols."""
+    """Find the matches of a pattern without conditions on earlier rows (only symbols)."""
     finding = MatchCollector(ground.automaton)
     partitions = ground.partitions
     cursors = Cursors(partitions, ground.startable)

@@ -85,7 +85,7 @@ class Partitions:
         return pc.take(self.rows.column(column), pa.array(places), boundscheck=False)
 
     def shifted(self, places: Indices, within: Indices, offset: int) -> Indices:
-        """Return the indices of rows at a distance from others within the same partition; -1 where there is none."""
+        """Shift row indices by an offset within their partition; -1 for indices outside the partition."""
         moved = places + offset
         outside = (places < 0) | (moved < self.starts[within]) | (moved >= self.ends[within])
         return np.where(outside, -1, moved)

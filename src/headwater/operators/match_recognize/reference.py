@@ -142,7 +142,7 @@ def _unmatched(spec: MatchSpec, partitions: Partitions, found: FoundMatches) -> 
 
 
 def settled(spec: MatchSpec, partitions: Partitions, matched: MatcherResult) -> Ints:
-    """Return when each match is final, including the rows after it that its measures read."""
+    """Return the time from which each match is final, considering the later rows that measures read."""
     found = matched.found
     closes = matched.settled[found.starts]
     ahead = rows_ahead(spec, spec.measures)

@@ -2,8 +2,8 @@
 
 From loosest to tightest: adjacent clauses, of which one must hold unless the operator is 'and', with `+` for clauses
 that must hold and `-` or `NOT` for those that must not; `OR` (`||`); `AND` (`&&`); `NOT` (`!`, `-`); a single clause.
-This is the grammar of Lucene's StandardQueryParser, except that `NOT` is plain negation everywhere else. A word that
-the analysis splits into several, such as wi-fi, is a phrase.
+Adjacent clauses behave as in Lucene's StandardQueryParser; everywhere else `NOT` is plain negation. A word that the
+analysis splits into several, such as wi-fi, is a phrase.
 """
 
 from __future__ import annotations

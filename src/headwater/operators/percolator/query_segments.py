@@ -46,7 +46,7 @@ class QuerySegment:
     node_least: npt.NDArray[np.int32]
     node_depth: npt.NDArray[np.int16]
     choice_at: Ints
-    """Offsets of the atom sets of each query, which has none if it scans."""
+    """Offsets of the atom sets of each query; a query that scans has no set."""
     pick_at: Ints
     """Offsets of the atoms of each set."""
     pick_atom: npt.NDArray[np.int32]
@@ -106,7 +106,8 @@ class AtomIndex:
     """Start of the slots of each atom in `slots`, and the end of the last."""
     slots: npt.NDArray[np.int32]
     also: npt.NDArray[np.int32]
-    """Further atoms (words or patterns) for each slot, one of which a document must have; padded with NONE, or all NONE."""
+    """Second set of atoms (words or patterns) per slot, padded with NONE: a matching document has one of the atoms,
+    unless all are NONE."""
     scanning: npt.NDArray[np.int32]
     """Slots that are not reachable by an atom."""
     range_atoms: Ints

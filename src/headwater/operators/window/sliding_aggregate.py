@@ -210,7 +210,7 @@ def _times(rows: pa.RecordBatch, column: int) -> tuple[Ints, Bools]:
 def near(
     rows: pa.RecordBatch, wanted: pa.RecordBatch, key: Key, time: int, preceding: int, following: int
 ) -> Mask:
-    """Return a mask of rows in the frame [t - preceding, t + following] of a wanted row, or equal to one in key and time."""
+    """Return a mask of the rows in the frame [t - preceding, t + following] of a wanted row; it includes the row itself."""
     if not rows.num_rows:
         return np.zeros(0, dtype=np.bool_)
     every = [pa.concat_arrays([rows.column(i), wanted.column(i)]) for i in (*key, time)]

@@ -96,7 +96,7 @@ def bounds(line: Timeline, at: Indices, low: int, high: int) -> Frames:
 
 
 class Weighted:
-    """Sorted rows, each repeated as often as its weight, or absent where it is 0."""
+    """Sorted rows with multiplicities: a row counts as often as its weight."""
 
     def __init__(self, rows: pa.RecordBatch, weights: Weights) -> None:
         self._rows = rows
@@ -219,7 +219,7 @@ def _finite_sums(values: Floats, weights: Weights, frames: Frames) -> Floats:
 
 
 def _extremes(column: pa.Array, taken: Bools, frames: Frames, *, greatest: bool) -> pa.Array:
-    """Return the least, or greatest, value of each frame; NULL where there is none."""
+    """Return the minimum or maximum value of each frame, or NULL."""
     words = _words(column)
     order = np.argsort(words[0], kind="stable") if len(words) == 1 else np.lexsort(words[::-1])
     count = len(order)
