@@ -1,4 +1,4 @@
-"""From rows as users have them to one commit of the log: in one piece, or staged where they may exceed memory."""
+"""Appends of rows as users pass them, in one commit of the log: in one piece, or staged where the rows may exceed memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.log.protocol import Append, CursorMove, Log, Producer, Stage
 from headwater.log.topic_names import check_written
 
 Expect = int | Mapping[Any, int]
-"""The next offset of the one partition concerned, or {partition: offset}, or {key: count of its records}."""
+"""Next offset of the only partition concerned, or {partition: next offset}, or {key: number of the key's records}."""
 
 
 def append_rows(
@@ -48,7 +48,7 @@ def append_rows(
 
 
 def stage_rows(stage: Stage, rows: Any, definition: TopicDefinition) -> None:
-    """Put rows into a stage, chunk by chunk."""
+    """Conform rows to the topic and add them to a stage, chunk by chunk."""
     check_written(definition)
     done = 0
     for chunk in chunks(rows):
@@ -62,7 +62,7 @@ def stage_rows(stage: Stage, rows: Any, definition: TopicDefinition) -> None:
 
 
 def make_producer(name: str | None, sequence: int | None, epoch: int | None) -> Producer | None:
-    """The producer that the options of an append name; None where they name none."""
+    """Return the producer that the options of an append name, or None if they name no producer."""
     if name is None:
         if sequence is not None or epoch is not None:
             raise UsageError(
@@ -81,7 +81,7 @@ def make_producer(name: str | None, sequence: int | None, epoch: int | None) -> 
 
 
 def expectations(expect: Any) -> dict[str, Expect] | None:
-    """What an append to several topics expects, by topic; None where it expects nothing."""
+    """Return the expectations of an append to several topics, by topic; None if the append has none."""
     if expect is None or isinstance(expect, Mapping):
         return None if expect is None else dict(expect)
     raise UsageError(
@@ -90,7 +90,7 @@ def expectations(expect: Any) -> dict[str, Expect] | None:
 
 
 def check_expect(expect: Any, topic: TopicDefinition) -> Expect:
-    """What an append expects of one topic, in plain numbers."""
+    """Return the expectation of an append for one topic with every number as a plain int; UsageError if it is malformed."""
     if topic.versioned_by is not None:
         hint = f"topic {topic.name!r} is versioned by {topic.versioned_by!r}: expect={{key: count of its records}}"
         if not isinstance(expect, Mapping):
@@ -106,7 +106,7 @@ def check_expect(expect: Any, topic: TopicDefinition) -> Expect:
 
 
 def _shifted(error: BadRowError, by: int) -> BadRowError:
-    """The same error with the row counted from the beginning of the stream."""
+    """Return the error with its row number counted from the beginning of the stream instead of the chunk."""
     row = error.row + by
     message = error.message.replace(f"row {error.row} ", f"row {row} ", 1)
     return BadRowError(message, detail=error.detail, hint=error.hint, **{**error.facts, "row": row})

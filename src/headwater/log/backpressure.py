@@ -1,6 +1,7 @@
-"""Backpressure: what becomes of an append when a cursor marked `hold` is too far behind. Pure but for the wait.
+"""Backpressure: rejects or delays an append while a cursor with `hold` is too far behind. Pure except for the wait.
 
-The topic decides: it grows, or the append is refused, or it waits. Both backends ask here, under their locks.
+The topic's `when_behind` decides whether the topic grows, the append is rejected, or the append waits. Both backends call this
+module under their locks.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from headwater.log.protocol import CursorInfo, CursorMove
 from headwater.log.topic_names import VIEWS_HOLD
 
 BLOCK_FOR_US: Microseconds = parse_span_us("1 minute")
-"""So long an append waits where the topic does not say."""
+"""Time that an append waits if the topic sets no `block_for`."""
 PIECE_MS = 1_000.0
 
 
 class FollowedLog(Protocol):
-    """What a wait needs of a log."""
+    """The methods of a log that `patiently` needs."""
 
     def sequence(self) -> int: ...
     def wait_commit(self, sequence: int, timeout_ms: float | None) -> bool: ...
@@ -35,9 +36,11 @@ def check_backlog(
     cursors: Iterable[CursorInfo],
     moves: Iterable[CursorMove] = (),
 ) -> None:
-    """BacklogError if so many rows more would leave a holding cursor too far behind. An append is taken as a whole: one that is
-    larger than the limit is written when nothing is behind. The cursor with which records are kept for views counts not: a
-    view follows by itself."""
+    """Raise BacklogError if appending `rows` more rows would leave a holding cursor more than the topic's limit behind.
+
+    An append is accepted or rejected as a whole: an append that is larger than the limit is accepted if no cursor is behind.
+    The cursor that keeps records for views is ignored, because views advance on their own.
+    """
     limit = topic.backlog_rows
     if limit is None or topic.when_behind not in ("block", "refuse") or not rows:
         return
@@ -61,7 +64,10 @@ def check_backlog(
 
 
 def patiently(log: FollowedLog, clock: Clock, append: Callable[[], Receipt]) -> Receipt:
-    """Append; where the topic says 'block', wait until its readers have caught up. BacklogError after its `block_for`."""
+    """Run `append`; on a topic with `when_behind = 'block'`, retry until its holding cursors have caught up.
+
+    Raises BacklogError after the topic's `block_for`.
+    """
     began: float | None = None
     seen: int | None = None
     while True:
@@ -79,17 +85,21 @@ def patiently(log: FollowedLog, clock: Clock, append: Callable[[], Receipt]) -> 
                 raise BacklogError(error.message, detail=waited, hint=error.hint, **error.facts) from None
             if seen is not None:
                 log.wait_commit(seen, min(left, PIECE_MS))
-            seen = log.sequence()  # before the next attempt: what comes after it is not missed
+            seen = log.sequence()  # before the attempt, so that a commit during it ends the next wait
 
 
 def rows_kept(topic: TopicDefinition) -> int | None:
-    """How many records each partition keeps of a topic that drops its oldest; None of others."""
+    """Return the number of records that a partition keeps on a topic with `when_behind = 'drop_oldest'`; None on other
+    topics."""
     if topic.when_behind != "drop_oldest" or topic.backlog_rows is None:
         return None
     return -(-topic.backlog_rows // topic.partitions)
 
 
 def segment_rows(topic: TopicDefinition) -> int | None:
-    """At how many records a segment of such a topic is closed: only whole ones are removed."""
+    """Return the number of records at which a segment of a topic that drops its oldest is closed; None on other topics.
+
+    Retention removes whole segments only, so they must be small compared with `rows_kept`.
+    """
     kept = rows_kept(topic)
     return None if kept is None else max(1, kept // 8)

@@ -1,7 +1,7 @@
-"""Whether a commit that somebody names is the one that this log has under its number, and not one of another history.
+"""Checks that a commit number from outside names a commit of this log, and not one of another history.
 
-An older copy of a workspace that is put back goes on with the numbers that were given before. What holds a number from then
-(a receipt, a position of a client, a checkpoint of Spark) holds the id of the commit with it, and it is compared here.
+A workspace that was restored from an older copy assigns commit numbers again that it had assigned before. Whatever stores a
+commit number (a receipt, a client's position, a Spark checkpoint) stores the commit's id with it, and this module compares it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from headwater.log.protocol import Log
 
 
 def check_commit(log: Log, token: Token | None, of: str = "the receipt") -> None:
-    """OtherHistoryError if a commit is not, or no longer, part of the log; `of` is what names it."""
+    """Raise OtherHistoryError if the commit of `token` is not, or no longer, part of the log.
+
+    `of` names the holder of the token in the error message. Without a token, or if an id is not known, the check passes.
+    """
     if token is None or not token.differs(found := log.commit_id(token.number)):
         return
     now = f"the id {found}" if found else "not been made yet"
@@ -27,6 +30,6 @@ def check_commit(log: Log, token: Token | None, of: str = "the receipt") -> None
 
 
 def token_of(log: Log, sequence: int) -> Token | None:
-    """What names a commit; None if its id is not known."""
+    """Return the number and id of a commit as a token; None if its id is not known."""
     found = log.commit_id(sequence)
     return Token(sequence, found) if found else None

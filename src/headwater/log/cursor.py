@@ -1,4 +1,4 @@
-"""A named consumer position, kept by the log: read from it, commit it, look how far behind it is.
+"""A named consumer position, stored in the log, with methods to read from it, commit it and compute its lag.
 
 For a topic shared among several processes see `group`.
 """
@@ -30,31 +30,32 @@ AutoCommit = Literal["before", "after"]
 
 @runtime_checkable
 class Consumer(Protocol):
-    """What `ws.append(..., commit=...)` can move: a cursor, or a member of a group."""
+    """A position that `ws.append(..., commit=...)` can move: a cursor, or a member of a group."""
 
     def pending_move(self) -> CursorMove:
-        """The move that would commit everything handed out so far."""
+        """Return the move that would commit everything handed out so far."""
         ...
 
     def committed(self, move: CursorMove) -> None:
-        """Take note that the move was stored."""
+        """Record that the move was stored."""
         ...
 
     def refused(self) -> None:
-        """Take note that the append was fenced: what it was made of is handed out again."""
+        """Record that the append was fenced: the uncommitted rows are handed out again."""
         ...
 
 
 @dataclass(frozen=True)
 class Lag:
-    """How far behind a position is: rows not yet read, and the age in seconds of the oldest of them."""
+    """Lag of a position: the number of rows not yet read, and the age in seconds of the oldest of them."""
 
     rows: int
     seconds: float
 
 
 def make_cursor(log: Log, topic: str, name: str, start: Start, hold: bool | None) -> None:
-    """Make a cursor at `start` if it is not there yet, and have it hold what it has not read, or not, if that is said."""
+    """Create a cursor at `start` if it does not exist; if `hold` is not None, set whether retention keeps its unread
+    records."""
     stored = log.cursor(topic, name)
     if stored is None or (hold is not None and hold != stored.hold):
         positions = stored.positions if stored else resolve_start(log, topic, start)
@@ -64,9 +65,9 @@ def make_cursor(log: Log, topic: str, name: str, start: Start, hold: bool | None
 class Cursor:
     """A durable position in each partition of a topic.
 
-    `read` begins at what was last committed, so whatever was handed out and not committed comes again after a crash:
-    at least once. `commit="before"` turns that into at most once, and `ws.append(..., commit=cursor)` into exactly
-    once for what is appended. One reader at a time: the position belongs to the newest `read`.
+    `read` begins at the last committed position, so rows that were handed out and not committed come again after a crash: at
+    least once. `commit="before"` changes that to at most once, and `ws.append(..., commit=cursor)` to exactly once for the rows
+    appended. One reader at a time: the position belongs to the newest `read`.
     """
 
     def __init__(
@@ -99,10 +100,10 @@ class Cursor:
         commit: AutoCommit | None = None,
         timeout: float | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches from the committed position on, as `Topic.read` gives them.
+        """Yield batches from the committed position on, in the form of `Topic.read`.
 
-        You call `commit()` once you have processed what was handed out; or `commit` does it for each batch:
-        "after" when you ask for the next one (at least once), "before" handing it out (at most once).
+        You call `commit()` once you have processed the rows handed out; or `commit` does it for each batch: "after" when you
+        ask for the next batch (at least once), "before" handing it out (at most once).
         """
         check_auto_commit(commit)
         stored = self._stored()
@@ -124,7 +125,7 @@ class Cursor:
             self.commit()
 
     def commit(self, positions: Mapping[int, int] | None = None) -> None:
-        """Store, durably, that everything handed out so far is done; or that all before `positions` is."""
+        """Store durably that everything handed out so far is processed; or, with `positions`, every record before them."""
         if positions is not None:
             move = CursorMove(self.topic, self.name, self._places(positions), lost=self._lost_pending())
         else:
@@ -134,31 +135,31 @@ class Cursor:
             self.committed(move)
 
     def pending_move(self) -> CursorMove:
-        """The move that `commit()` would store, for `ws.append(..., commit=cursor)`."""
+        """Return the move that `commit()` would store, for `ws.append(..., commit=cursor)`."""
         reached = self._reader.positions if self._reader else {}
         moved = {p: offset for p, offset in reached.items() if offset != self._committed.get(p)}
         return CursorMove(self.topic, self.name, moved, lost=self._lost_pending())
 
     def committed(self, move: CursorMove) -> None:
-        """Take note that a move was stored, so that it is not stored again."""
+        """Record that a move was stored; the next commit then leaves it out."""
         self._committed.update(move.positions)
         self._lost_committed += move.lost
 
     def refused(self) -> None:
-        """Take note that an append with this cursor's move was fenced: what is uncommitted is handed out again."""
+        """Record that an append with this cursor's move was fenced: the uncommitted rows are handed out again."""
         if self._reader is not None:
             self._reader.seek(self._committed)
 
     def position(self) -> dict[int, int]:
-        """The committed position: the next offset to read in each partition."""
+        """Return the committed position: the next offset to read in each partition."""
         return dict(self._stored().positions)
 
     def lag(self) -> Lag:
-        """How far the committed position is behind the end of the topic."""
+        """Return how far the committed position is behind the end of the topic."""
         return lag_of(self._log, self._stored(), self._clock)
 
     def seek(self, to: Start, *, by: TimeAxis = "appended") -> dict[int, int]:
-        """Move the committed position, durably, and a reader with it; a mapping moves only the partitions it names."""
+        """Move the committed position durably, and an open reader with it; a mapping moves only the partitions it names."""
         positions = (
             self._places(to) if isinstance(to, Mapping) else resolve_start(self._log, self.topic, to, by)
         )
@@ -170,18 +171,18 @@ class Cursor:
 
     @property
     def lost(self) -> int:
-        """Rows that this cursor missed because they were removed before it came to them."""
+        """Number of rows that retention removed before this cursor read them."""
         return self._stored().lost + self._lost_pending()
 
     def drop(self) -> None:
-        """Forget the cursor; under the same name a new one may begin anywhere."""
+        """Delete the cursor; a new cursor of the same name may begin anywhere."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
         self._log.drop_cursor(self.topic, self.name)
 
     def _places(self, given: Mapping[int, int]) -> dict[int, int]:
-        """The partitions that are given, at the offsets given; UsageError for one that is not there."""
+        """Return the given offsets as plain numbers by partition; UsageError for a partition that does not exist."""
         found = resolve_start(self._log, self.topic, given)
         return {p: offset for p, offset in found.items() if p in given}
 
@@ -193,7 +194,7 @@ class Cursor:
 
 
 def stored_cursor(log: Log, topic: str, name: str) -> CursorInfo:
-    """A cursor as it is stored; UsageError if it was dropped."""
+    """Return a cursor as it is stored; UsageError if it was dropped."""
     stored = log.cursor(topic, name)
     if stored is None:
         raise UsageError(
@@ -203,9 +204,9 @@ def stored_cursor(log: Log, topic: str, name: str) -> CursorInfo:
 
 
 def lag_of(log: Log, cursor: CursorInfo, clock: Clock) -> Lag:
-    """How far a stored position is behind the end of its topic, as of now.
+    """Return how far a stored position is behind the end of its topic, as of now.
 
-    Gaps between records count as rows; one with no record behind it, such as a punctuation at the end, does not.
+    Gaps between records count as rows; a gap after the last record, such as a punctuation at the end, does not.
     """
     rows, oldest = 0, None
     for partition, info in log.partitions(cursor.topic).items():
@@ -219,12 +220,12 @@ def lag_of(log: Log, cursor: CursorInfo, clock: Clock) -> Lag:
 
 
 def check_auto_commit(commit: Any) -> None:
-    """UsageError for what is not a way to commit."""
+    """Raise UsageError unless `commit` is 'before', 'after' or None."""
     if commit is not None and commit not in get_args(AutoCommit):
         raise UsageError(f"commit is 'before', 'after' or None, not {commit!r}")
 
 
 def check_name(name: Any) -> None:
-    """Names of cursors, groups and members are text that prints on one line."""
+    """Raise UsageError unless a name of a cursor, group or member is 1 to 200 printable characters."""
     if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
         raise UsageError(f"{name!r} cannot be a name", hint="use 1 to 200 printable characters")

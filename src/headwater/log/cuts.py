@@ -1,8 +1,8 @@
-"""Where the next tick ends: positions in several topics that split no commit, as far on as a bound on rows allows.
+"""Computes where the next tick ends: positions in several topics that split no commit, as far ahead as a row limit allows.
 
-A cut at commit S holds every record of the commits up to S and none of a later one. Offsets that hold no record
-(punctuations, what compaction took away) go with the next record of their partition: a cut reaches up to that record, or
-to the end. So it holds everything up to S, and it may hold a later punctuation, which has no rows to split.
+A cut at commit S contains every record of the commits up to S and no record of a later commit. Offsets without a record
+(punctuations, records removed by compaction) belong to the next record of their partition: a cut reaches up to that record, or
+to the end. A cut therefore contains everything up to S, and may contain a later punctuation, which has no rows to split.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ Positions = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True)
 class Cut:
-    """Ends of several topics, all of one commit."""
+    """End positions of several topics, all as of one commit."""
 
     positions: Positions
-    """topic -> partition -> the offset after the last that it holds."""
+    """topic -> partition -> the offset after the last one in the cut."""
     sequence: int
-    """The highest number up to which it holds every commit of these topics."""
+    """The highest commit number for which the cut contains every earlier or equal commit of these topics."""
     rows: int
-    """New rows in it, at most: exact if records had to be counted to keep within a bound; otherwise offsets that hold
-    no record count too."""
+    """Upper bound on the new rows in the cut: exact if records were counted to stay within the row limit; otherwise offsets
+    without a record count too."""
 
 
 def next_cut(
     log: Log, topics: Sequence[str], start: Positions, rows_max: int | None, until: int | None = None
 ) -> Cut:
-    """The furthest cut from `start` that splits no commit and holds at most `rows_max` new rows over all topics, and no
+    """Return the furthest cut from `start` that splits no commit, has at most `rows_max` new rows over all topics, and no
     commit after `until`.
 
-    Whatever is new, it holds a commit of it: the first is taken whole even if it is larger. With nothing new it is where
-    `start` is. A partition that `start` does not name starts at its first record. GapError if a start was removed.
+    If there are new commits, the cut contains at least the first of them, even if that commit alone has more than `rows_max`
+    rows. Without new commits the cut is at `start`. A partition that `start` does not name starts at its first record. GapError
+    if a start was removed.
     """
     if rows_max is not None and rows_max < 1:
         raise UsageError(
@@ -76,8 +77,8 @@ def _starts(log: Log, topic: str, ends: Mapping[int, int], start: Mapping[int, i
 
 
 def _last_commit(tails: Sequence[_Tail], rows_max: int, sequence: int) -> int:
-    """The commit to cut at, `sequence` if everything up to there fits."""
-    # A commit has many records, which lie together: it is commits that are sorted, not records.
+    """Return the commit to cut at; `sequence` if everything up to it is within the row limit."""
+    # The many records of one commit are adjacent, so commits are sorted instead of records.
     commits, counts = (
         np.concatenate(parts) for parts in zip(*(_counted(t.commits) for t in tails), strict=True)
     )
@@ -94,7 +95,7 @@ def _last_commit(tails: Sequence[_Tail], rows_max: int, sequence: int) -> int:
 
 
 class _Tail:
-    """The offsets and commits of a partition's new records, as far as they were read: at first `rows`, or all."""
+    """Offsets and commits of a partition's new records, as far as they have been read: at first `rows` of them, or all."""
 
     def __init__(self, log: Log, topic: str, partition: int, start: int, end: int, rows: int) -> None:
         self.topic = topic
@@ -112,22 +113,22 @@ class _Tail:
         self.commits = _column(pieces, "_sequence")
 
     def read_past(self, commit: int) -> None:
-        """Read on until a record of a later commit, or all. What is passed is counted, not kept."""
+        """Read until a record of a later commit, or the end. Records passed over are counted, not kept."""
         while self.after(commit) is None and (batch := next(self._batches, None)) is not None:
             self._passed += len(self.commits)
             self._offsets, self.commits = _column([batch], "_offset"), _column([batch], "_sequence")
 
     def rows(self, commit: int) -> int:
-        """Records up to a commit."""
+        """Return the number of records up to and including a commit."""
         return self._passed + self._place(commit)
 
     def after(self, commit: int) -> int | None:
-        """The commit of the first record read that is later."""
+        """Return the commit of the first record read that belongs to a later commit; None if no such record was read."""
         place = self._place(commit)
         return int(self.commits[place]) if place < len(self.commits) else None
 
     def position(self, commit: int) -> int:
-        """The offset of the first record of a later commit; the end if there is none."""
+        """Return the offset of the first record of a later commit; the end if there is none."""
         place = self._place(commit)
         return int(self._offsets[place]) if place < len(self._offsets) else self._end
 
@@ -136,8 +137,8 @@ class _Tail:
 
 
 def _batches(log: Log, topic: str, partition: int, span: range, rows: int) -> Iterator[pa.RecordBatch]:
-    """Offsets and commits of a span, so many offsets at first and twice as many each time after: no more is read than is
-    asked for, and wide gaps are passed in few steps."""
+    """Yield the offsets and commits of a span, `rows` offsets at first and twice as many in each further step: this reads
+    little more than is used, and crosses wide gaps in few steps."""
     at = span.start
     while at < span.stop:
         stop = min(span.stop, at + rows)
@@ -146,7 +147,7 @@ def _batches(log: Log, topic: str, partition: int, span: range, rows: int) -> It
 
 
 def _counted(ascending: Integers) -> tuple[Integers, Integers]:
-    """The numbers that there are, and how often each is."""
+    """Return the distinct numbers of an ascending array, and how often each occurs."""
     starts = np.flatnonzero(np.diff(ascending, prepend=-1))
     return ascending[starts], np.diff(starts, append=len(ascending))
 

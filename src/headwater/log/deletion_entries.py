@@ -1,4 +1,4 @@
-"""Deletions as entries of the log's catalog: what was deleted, and how far everything derived from it has followed."""
+"""Deletions as entries of the log's catalog: what was deleted, and how far derived data has followed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headwater.core.clock import Microseconds
 from headwater.log.protocol import Entry, Log
 
 _OF_EXCISIONS = ("offsets", "since", "incarnation")
-"""Fields that only the documents of excisions have, and of these some only until they are over."""
+"""Fields that only entries of excisions have; some of them are removed once the excision has finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeletionEntry:
-    """A subject that was forgotten, or records of a topic that were excised.
+    """A forgotten subject (crypto-shredding), or records of a topic that were excised (hard delete).
 
-    `name` and `sequence` are those of the entry, the other fields those of its document, which `document` writes again.
+    `name` and `sequence` belong to the catalog entry; the other fields are those of its document, which `document` returns.
     """
 
     name: str
@@ -27,35 +27,35 @@ class DeletionEntry:
     of: str
     """The subject, or the topic."""
     where: str | None
-    """The condition of an excision, without its values."""
+    """The condition of an excision, without its literal values."""
     at: Microseconds
     who: str | None
     reason: str | None
     topics: Mapping[str, int]
-    """How many records of each topic are deleted, or were private values of the subject."""
+    """By topic, the number of records that were deleted, or that had private values of the subject."""
     logged: bool = True
-    """Whether the log no longer gives the values out."""
+    """Whether reads of the log no longer return the deleted values."""
     tick: int | None = None
-    """The first tick without them."""
+    """The first tick without the deleted values."""
     settled_at: Microseconds | None = None
     views: Sequence[str] | None = None
-    """The views that held something of them, once a tick has followed."""
+    """Views that contained deleted values; None until a tick has processed the deletion."""
     mended: Sequence[str] = ()
-    """Those of the views that they were retracted from, and that need not be rebuilt."""
+    """Views from which the deleted values were retracted and which need no rebuild."""
     sinks: Mapping[str, Microseconds] = field(default_factory=dict)
-    """When each sink was brought to where it holds nothing of them."""
+    """By sink, the time at which the sink no longer contained any of the deleted values."""
     followed: bool = False
-    """Whether all sinks were."""
+    """Whether every sink has removed the deleted values."""
     offsets: Mapping[str, str] | None = None
-    """The records of an excision, by partition, packed; None once it is over."""
+    """Packed offsets of the excised records, by partition; None once the excision has finished."""
     since: Microseconds | None = None
-    """When the first record of an excision was appended."""
+    """Append time of the first excised record."""
     incarnation: int | None = None
-    """The topic of an excision, among all that had its name."""
+    """Incarnation of the excision's topic, because earlier or later topics may have the same name."""
 
     @classmethod
     def read(cls, entry: Entry) -> DeletionEntry:
-        """The deletion that an entry of the catalog describes."""
+        """Return the deletion that an entry of the catalog describes."""
         return cls(name=entry.name, sequence=entry.sequence, **entry.document)
 
     @property
@@ -69,16 +69,16 @@ class DeletionEntry:
         return self.what == "excise"
 
     def document(self) -> dict[str, Any]:
-        """The document of the entry."""
+        """Return the document of the catalog entry."""
         written = {n: v for n, v in vars(self).items() if n not in ("name", "sequence")}
         return {n: v for n, v in written.items() if v is not None or n not in _OF_EXCISIONS}
 
 
 def deletion_entries(log: Log) -> dict[str, DeletionEntry]:
-    """Every deletion, by the name of its entry."""
+    """Return every deletion, by the name of its entry."""
     return {name: DeletionEntry.read(entry) for name, entry in log.entries(DELETION).items()}
 
 
 def put_deletion(log: Log, entry: DeletionEntry, expect: int | None) -> DeletionEntry:
-    """Store a deletion; ConflictError if its entry is another one by now."""
+    """Store a deletion; ConflictError if its entry was changed after the sequence `expect`."""
     return DeletionEntry.read(log.put_entry(DELETION, entry.name, entry.document(), expect=expect))

@@ -1,17 +1,17 @@
-"""Device clocks: what the log adds to a row whose times are by the clock of a device.
+"""Device clocks: the columns that the log adds to a row whose timestamps come from the clock of a device.
 
-Each transmission of a device is one look at its clock: the *offset* is the append time less the time at which the device
-says that it sent. Rows of a device that were sent at the same time and appended together are one transmission. The
-smoothed offset is the median (the lower of two) over the device's latest nine, this one included: late deliveries and
-single jumps do not move it, and a clock that was set anew is followed once most of the nine say so.
+Each transmission of a device is one measurement of its clock: the *offset* is the append time less the time at which the device
+says that it sent. Rows of a device that were sent at the same time and appended together are one transmission. The smoothed
+offset is the median (the lower of two) over the device's latest nine transmissions, including the current one: late deliveries
+and single jumps do not change it, and a clock that was reset is followed once most of the nine agree.
 
-A row is then given
+Each row then gets
   corrected_at   the time at which it occurred plus the smoothed offset, but not later than its append time
   clock_offset   the smoothed offset, in microseconds
   clock_flag     'ok'; or 'outlier', if its own offset is far from the smoothed one: more than ten seconds, and more than
                  five times the median distance of the nine; or 'impossible'
-An impossible clock (no time, sent before it occurred, an offset of more than ten years) counts for nothing: the row is
-given its append time, and no offset.
+A row with an impossible clock (no time, sent before it occurred, an offset of more than ten years) does not enter the median:
+it gets its append time, and no offset.
 
 Pure: a function of the records before and of the append. Both backends use it.
 """
@@ -34,16 +34,16 @@ from headwater.core.types import TIMESTAMP
 from headwater.log.watermarks import NONE
 
 WINDOW = 9
-"""Transmissions of a device that its offset is the median of."""
+"""Number of a device's transmissions over which its offset is the median."""
 JUDGED_FROM = 4
-"""Transmissions that are needed to call one of them an outlier."""
+"""Minimum number of transmissions for calling one of them an outlier."""
 OUTLIER_MIN_US = parse_span_us("10 seconds")
 OUTLIER_SPREADS = 5
 IMPOSSIBLE_US = 10 * parse_span_us("365 days")
 FLAGS = ("ok", "outlier", "impossible")
 WINDOWS_AT_ONCE = 65_536
 READ_BACK_ROWS = 1_000_000
-"""Records of a partition that are read, at most, to know its devices again."""
+"""Maximum number of records of a partition that are read to restore the state of its devices."""
 
 _MISSING = np.iinfo(np.int64).max
 _EARLIEST = NONE // 2
@@ -54,7 +54,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class DeviceChange:
-    """What some rows do to what is known of devices: taken over by `Devices.advance` once they are committed."""
+    """Changes to the device state caused by some rows; `Devices.advance` applies them once the rows are committed."""
 
     new: list[Any]
     places: Integers
@@ -64,7 +64,7 @@ class DeviceChange:
 
 @dataclass(frozen=True)
 class _Judged:
-    """By row: the smoothed offset, and whether its own is far from it."""
+    """By row: the smoothed offset, and whether the row's own offset is far from it."""
 
     offsets: Integers
     outliers: Mask
@@ -81,7 +81,7 @@ class Devices:
     def correct(
         self, batch: pa.RecordBatch, topic: TopicDefinition, appended_at: Microseconds
     ) -> tuple[pa.RecordBatch, DeviceChange]:
-        """The rows of one append, with the columns that the log fills, and what they change."""
+        """Return the rows of one append with the columns that the log fills, and the resulting change of the device state."""
         assert topic.clock is not None
         assert topic.occurred is not None
         assert topic.sent is not None
@@ -108,7 +108,7 @@ class Devices:
         return batch, change
 
     def absorb(self, batch: pa.RecordBatch, topic: TopicDefinition) -> None:
-        """Take in records that are in the log, in order: the `read_back` columns of them."""
+        """Update the state from records of the log, in order. `batch` has the columns of `read_back`."""
         assert topic.clock is not None
         assert topic.sent is not None
         flags = batch.column(FLAG)
@@ -117,11 +117,11 @@ class Devices:
         self.advance(self._judge(batch.column(topic.clock), rows, sent, received)[1])
 
     def advance(self, change: DeviceChange) -> None:
-        """Take over what committed rows have changed."""
+        """Apply the changes of committed rows."""
         for device in change.new:
             self._places[device] = len(self._places)
         grown = len(self._places) - len(self._windows)
-        if grown > 0:  # by doubling: devices come one by one
+        if grown > 0:  # double the capacity, because devices are added one by one
             room = max(grown, len(self._windows))
             self._windows = np.vstack([self._windows, np.full((room, WINDOW), _MISSING)])
             self._latest = np.vstack([self._latest, np.full((room, 2), NONE)])
@@ -131,7 +131,8 @@ class Devices:
     def _judge(
         self, devices: pa.Array, rows: Integers, sent: Integers, received: Integers
     ) -> tuple[_Judged, DeviceChange]:
-        """For `rows`, in order: what their clocks are worth, given what was known before them."""
+        """Return the smoothed offset and outlier flag of each of `rows`, in order, and the resulting change of the device
+        state."""
         places, new = self._find(devices.take(pa.array(rows)))
         order = np.argsort(places, kind="stable")
         places, told = places[order], np.column_stack([sent[rows], received[rows]])[order]
@@ -141,7 +142,7 @@ class Devices:
         before[starts] = known
         fresh = (told != before).any(axis=1)
 
-        # A block for each device: what was known, then its new transmissions. A row's window ends at its transmission.
+        # One block for each device: its stored window, then its new transmissions. A row's window ends at its transmission.
         counts = np.add.reduceat(fresh, starts, dtype=np.int64) if len(starts) else starts
         sizes = WINDOW + counts
         begins = np.cumsum(sizes) - sizes
@@ -162,7 +163,7 @@ class Devices:
         return judged, DeviceChange(new, places[starts], windows, told[closing])
 
     def _find(self, devices: pa.Array) -> tuple[Integers, list[Any]]:
-        """The place of each device, and those that are new, in the order of the places that they are to have."""
+        """Return the index of each device, and the new devices in the order of the indices that they will get."""
         encoded = devices.dictionary_encode(null_encoding="encode")
         values = encoded.dictionary.to_pylist()
         new: list[Any] = []
@@ -176,7 +177,7 @@ class Devices:
         return places[encoded.indices.to_numpy(zero_copy_only=False)], new
 
     def _known(self, places: Integers) -> tuple[Integers, Integers]:
-        """The latest transmission and the window of each place; of one that is new, nothing."""
+        """Return the latest transmission and the window at each index; placeholder values for a new device."""
         latest, windows = np.full((len(places), 2), NONE), np.full((len(places), WINDOW), _MISSING)
         old = places < len(self._windows)
         latest[old], windows[old] = self._latest[places[old]], self._windows[places[old]]
@@ -184,13 +185,13 @@ class Devices:
 
 
 def read_back(topic: TopicDefinition) -> list[str]:
-    """The columns that `Devices.absorb` needs."""
+    """Return the columns that `Devices.absorb` needs."""
     return [str(topic.clock), str(topic.sent), FLAG, "_appended_at"]
 
 
 def _smooth(line: Integers) -> tuple[Integers, Mask]:
-    """For each place of a line of offsets: the median of the window that ends there, and whether the last one of it is
-    an outlier. The first places, which end no whole window, are of no account."""
+    """Return, for each position in a sequence of offsets, the median of the window that ends there, and whether the window's
+    last offset is an outlier. Positions before the first complete window have no meaningful value."""
     middle, outlier = np.zeros(len(line), np.int64), np.zeros(len(line), np.bool_)
     if len(line) >= WINDOW:
         windows = np.lib.stride_tricks.sliding_window_view(line, WINDOW)
@@ -219,7 +220,7 @@ def _times(column: pa.Array) -> Integers:
 
 
 def _bare_tombstones(batch: pa.RecordBatch, topic: TopicDefinition, occurred: Integers) -> Mask:
-    """Tombstones that say no time: they are given none."""
+    """Return the mask of tombstones without an event time, whose corrected time stays null."""
     if not topic.keyed:
         return np.zeros(batch.num_rows, np.bool_)
     bare: Mask = (batch.column("_op").to_numpy(zero_copy_only=False) == DELETE) & (occurred == NONE)

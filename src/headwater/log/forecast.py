@@ -1,9 +1,9 @@
-"""When a cursor falls off the tail, and when the disk is full, if things go on at present rates. Pure arithmetic.
+"""Forecasts when retention overtakes a cursor and when the disk is full, assuming present rates. Pure arithmetic.
 
-Retention moves the tail of a partition towards its end. By time, the tail is where records are as old as the
-retention; by size, where the bytes behind it fill it. A cursor falls off when the tail overtakes it. Everything is
-taken to go on linearly. Retention removes whole segments, and by size only one whose removal leaves at least
-`retention_bytes`: a cursor falls off at the time forecast or later, and a partition grows to `retention_bytes` and about one
+Retention moves the tail of a partition towards its end. By time, the tail is where records are as old as the retention; by
+size, where the records from there to the end take `retention_bytes`. A cursor falls off when the tail overtakes it. All rates
+are extrapolated linearly. Retention removes whole segments, and by size only a segment whose removal leaves at least
+`retention_bytes`: a cursor falls off at the forecast time or later, and a partition grows to `retention_bytes` and about one
 segment more. Positions, sizes and rates are counted in offsets, which gaps make slightly larger than rows.
 """
 
@@ -18,12 +18,12 @@ from headwater.log.protocol import CursorInfo, PartitionInfo
 
 SECOND_US = 1_000_000
 HORIZON_SECONDS = 100 * 365 * 86_400
-"""What is further away than this counts as never."""
+"""Time spans longer than this count as never."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a topic takes in per second, in all partitions together."""
+    """Append rates of a topic per second, over all partitions together."""
 
     rows: float
     size_bytes: float
@@ -38,19 +38,19 @@ class CursorForecast:
     reason: str | None = None
     """'retention' or 'retention_bytes'."""
     missed: int = 0
-    """Offsets that are gone already and were not read."""
+    """Offsets that were removed before the cursor read them."""
 
 
 @dataclass(frozen=True)
 class TopicGrowth:
-    """How a topic fills the disk: so many bytes per second, until retention removes as much as comes in."""
+    """Growth of a topic on disk: its rate in bytes per second, until retention removes as much as arrives."""
 
     bytes_per_second: float
     until_us: Microseconds | None = None
 
 
 def append_rates(partitions: Iterable[PartitionInfo], recent_rows: int, window_us: Microseconds) -> Rates:
-    """A topic's rates from the rows appended in a recent window, and the mean size of the rows that are kept."""
+    """Return a topic's rates from the rows appended in a recent window, and the mean size of the rows that are kept."""
     infos = list(partitions)
     seconds = max(window_us, SECOND_US) / SECOND_US
     rows = recent_rows / seconds
@@ -58,7 +58,7 @@ def append_rates(partitions: Iterable[PartitionInfo], recent_rows: int, window_u
 
 
 def cursor_rate(cursor: CursorInfo) -> float:
-    """Offsets per second that a cursor has gone forward over its latest commits; 0 where too few are known."""
+    """Return the offsets per second by which a cursor advanced over its latest commits; 0 if there are fewer than two."""
     if len(cursor.history) < 2:
         return 0.0
     (began, start), (ended, end) = cursor.history[0], cursor.history[-1]
@@ -73,7 +73,7 @@ def cursor_forecast(
     rates: Rates,
     now: Microseconds,
 ) -> CursorForecast:
-    """When the first of a cursor's partitions is overtaken.
+    """Return when the first of a cursor's partitions is overtaken.
 
     `unread_since` is the append time of the first unread record of each partition, None where all are read.
     """
@@ -108,7 +108,8 @@ def topic_growth(
     *,
     held: bool = False,
 ) -> TopicGrowth:
-    """How long a topic still grows at its rate. A holding cursor (`held`) may keep retention from acting: no end."""
+    """Return how long a topic still grows at its rate: without end if a holding cursor (`held`) may keep retention from
+    acting."""
     if held or rates.size_bytes <= 0:
         return TopicGrowth(max(0.0, rates.size_bytes))
     until: list[Microseconds] = []
@@ -126,7 +127,7 @@ def topic_growth(
 
 
 def disk_full_at(topics: Iterable[TopicGrowth], free_bytes: int, now: Microseconds) -> Microseconds | None:
-    """When the free bytes are used up if each topic grows as said; None if never."""
+    """Return when the free bytes are used up if each topic grows as forecast; None if never."""
     growing = list(topics)
     at, free = now, float(free_bytes)
     for until in [
@@ -143,10 +144,11 @@ def disk_full_at(topics: Iterable[TopicGrowth], free_bytes: int, now: Microsecon
 
 
 def _remover(definition: TopicDefinition, info: PartitionInfo) -> str:
-    """Which retention has removed the oldest records: by size where it is the only one, or what is kept fills it."""
+    """Return the retention that removed the oldest records: by size if that is the only one, or if the remaining records fill
+    it."""
     if definition.retention_bytes is None:
         return "retention"
-    # what was left filled it; it may be smaller since, because sealed segments are
+    # allow one segment less: the remaining records filled the limit, and may have become smaller by sealing since
     full = info.size_bytes + _segment_bytes(info) > definition.retention_bytes
     return "retention_bytes" if full or definition.retention_us is None else "retention"
 
@@ -156,7 +158,7 @@ def _later(now: Microseconds, seconds: float | None) -> Microseconds | None:
 
 
 def _current_rate(cursor: CursorInfo, now: Microseconds) -> float:
-    """The cursor's rate, fading once it has been silent for longer than its commits used to take together."""
+    """Return the cursor's rate, decreasing once the time since its last commit exceeds the span of its commit history."""
     rate = cursor_rate(cursor)
     if not rate or cursor.committed_at is None:
         return rate
@@ -174,7 +176,8 @@ def _overtaken_by_time(
     reading: float,
     now: Microseconds,
 ) -> float | None:
-    """Seconds until the tail, which moves one second of the log per second, has caught up with the cursor."""
+    """Return the seconds until the tail, which moves one second of the log per second, catches up with the cursor; None if
+    never."""
     if definition.retention_us is None:
         return None
     slack = max(0.0, (oldest + definition.retention_us - now) / SECOND_US)
@@ -192,7 +195,8 @@ def _overtaken_by_time(
 def _overtaken_by_size(
     definition: TopicDefinition, info: PartitionInfo, backlog: int, arriving: float, reading: float
 ) -> float | None:
-    """Seconds until what lies behind the cursor, and behind the oldest segment, is as large as retention keeps."""
+    """Return the seconds until retention by size reaches the cursor: until both the records from the cursor on, and those after
+    the oldest segment, take `retention_bytes`. None if never."""
     per_row = _bytes_per_row([info])
     if definition.retention_bytes is None or not per_row:
         return None
@@ -210,12 +214,12 @@ def _overtaken_by_size(
 
 
 def _keeps_up(backlog: int, arriving: float, reading: float, slack_seconds: float) -> bool:
-    """Whether a cursor is so close to the end, and so nearly as fast, that the difference may be chance."""
+    """Whether a cursor is so close to the end, and so nearly as fast as the appends, that the difference may be chance."""
     return reading >= 0.9 * arriving and backlog < reading * slack_seconds / 10
 
 
 def _segment_bytes(info: PartitionInfo) -> float:
-    """The mean size of a partition's segments."""
+    """Return the mean size of a partition's segments."""
     return info.size_bytes / max(1, info.segments)
 
 

@@ -1,11 +1,11 @@
 """A consumer group: processes that share a topic's partitions, each partition read by one member at a time.
 
-The group's position is the cursor of the group's name, so a partition that changes hands is read on from what was
-committed: rows may come twice (handed out, not committed), never not at all, and always in order per partition.
+The group's position is the cursor of the group's name, so the new owner of a partition reads on from the committed position:
+rows may come twice (handed out, not committed), are never skipped, and are always in order per partition.
 
-There is no heartbeat thread. A member says that it is alive by reading, committing or calling `beat()`; one that does
-none of them within its timeout is taken for hung, its partitions go to others, and its commit is refused
-(FencedError). Work that takes longer than the timeout calls `beat()` in between.
+There is no heartbeat thread. A member is alive as long as it reads, commits or calls `beat()`; a member that does none of them
+within its timeout is considered dead, its partitions go to others, and its commit fails with FencedError. Work that takes
+longer than the timeout calls `beat()` in between.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from headwater.log.reader import (
 
 BEATS_WHILE_WAITING = 3
 BEATS_WHILE_READING = 10
-"""How often within its timeout a member says that it is alive."""
+"""Number of beats that a member sends within its timeout."""
 
 
 @dataclass
 class _Share:
-    """A partition that this member has: what is committed, and how far it has come since."""
+    """A partition that this member owns: the committed offset, and the next offset to read."""
 
     committed: int
     reached: int
@@ -52,11 +52,11 @@ class _Share:
     dirty: bool = False
     """Whether rows were handed out that are not committed."""
     leaving_since_ms: float | None = None
-    """Since when another member waits for it."""
+    """When another member began to wait for this partition, on the steady clock; None if no member waits."""
 
 
 class _Feeds:
-    """The partitions that are being read, one batch of each in turn."""
+    """The partitions being read, one batch of each in turn."""
 
     def __init__(self, log: Log, topic: str) -> None:
         self._log = log
@@ -64,17 +64,18 @@ class _Feeds:
         self._feeds: deque[PartitionFeed] = deque()
 
     def clear(self) -> None:
-        """Read from none any more."""
+        """Stop reading every partition."""
         self._feeds.clear()
 
     def drop(self, partition: int) -> None:
-        """Read from a partition no more."""
+        """Stop reading a partition."""
         self._feeds = deque(feed for feed in self._feeds if feed.partition != partition)
 
     def open(
         self, shares: Mapping[int, _Share], options: ReadOptions, ends: Mapping[int, int] | None
     ) -> bool:
-        """Read from partitions that have something; whether one has. `ends` are where to stop, their present ends if not said."""
+        """Start reading the partitions that have unread records; return whether any has. `ends` are the offsets to stop at, by
+        default the present ends."""
         bounds = self._log.partitions(self._topic)
         for partition, share in shares.items():
             end = bounds[partition].end if ends is None else ends[partition]
@@ -86,7 +87,7 @@ class _Feeds:
         return bool(self._feeds)
 
     def take(self, shares: Mapping[int, _Share]) -> pa.RecordBatch | None:
-        """The next batch, with the share that it is of moved on; None where none is left."""
+        """Return the next batch, and advance the share of its partition; None if none is left."""
         while self._feeds:
             feed = self._feeds.popleft()
             share, before = shares[feed.partition], feed.lost
@@ -102,23 +103,23 @@ class _Feeds:
 
 @dataclass(frozen=True)
 class MemberOptions:
-    """How a member takes part in a group."""
+    """Options of a member's participation in a group."""
 
     member: str | None = None
-    """Its name; one of its own if it is not said."""
+    """Name of the member; None generates a unique one."""
     timeout: str | float = "10 seconds"
-    """So long it may be silent before it loses its partitions."""
+    """Time without a beat after which the member loses its partitions."""
     start: Start = "earliest"
-    """Where the group begins, if it is a new one."""
+    """Start position of a new group."""
     on_gap: OnGap = "fail"
 
 
 class GroupMember:
-    """One member. Use it in a `with` block: leaving the block hands its partitions on at once.
+    """One member of a group. Use it in a `with` block: leaving the block hands its partitions on at once.
 
-    When a partition is wanted by another member it is not read from any more, and handed over as soon as what was
-    handed out of it is committed; if that takes longer than the timeout it is handed over uncommitted, the rows come
-    again to the next owner, and the next commit of this member raises FencedError.
+    A partition that is assigned to another member is no longer read, and is released as soon as the rows handed out from it are
+    committed. If that takes longer than the timeout it is released uncommitted: the rows come again to the next owner, and the
+    next commit of this member raises FencedError.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class GroupMember:
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions that this member reads, as of its last beat."""
+        """Partitions that this member reads, as of its last beat."""
         return sorted(p for p, share in self._shares.items() if share.leaving_since_ms is None)
 
     def read(
@@ -174,11 +175,11 @@ class GroupMember:
         commit: AutoCommit | None = None,
         timeout: float | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of the partitions that are this member's, as they change hands; each from the committed position.
+        """Yield batches of the partitions that this member owns, as they change; each partition from its committed position.
 
-        A member beyond the number of partitions waits for its turn. `timeout` ends the iteration after so many
-        seconds without a batch; `follow=False` when its partitions have been read to their present end. `commit` as
-        for a cursor: "after" commits a batch when the next is asked for, "before" ahead of handing it out.
+        A member beyond the number of partitions waits until one is assigned to it. `timeout` ends the iteration after so many
+        seconds without a batch; `follow=False` when its partitions have been read to their present end. `commit` works as for a
+        cursor: "after" commits a batch when the next is asked for, "before" ahead of handing it out.
         """
         self._check_joined()
         check_auto_commit(commit)
@@ -207,15 +208,15 @@ class GroupMember:
                 quiet_since = self._clock.steady_ms()
                 continue
             if commit is not None:
-                self.commit()  # what lies between the last row and the end
+                self.commit()  # offsets without a record between the last row and the end
             if not follow or not self._wait(quiet_since, timeout_ms):
                 return
 
     def commit(self) -> None:
-        """Store, durably, that everything handed out so far is done.
+        """Store durably that everything handed out so far is processed.
 
-        FencedError if a partition of it was lost meanwhile: its rows come again to its new owner. This member has
-        then forgotten it, and goes on with the others, which the next commit covers.
+        FencedError if this member has lost one of the partitions: its uncommitted rows come again to the new owner. The member
+        then no longer reads that partition and continues with the others, which its next commit covers.
         """
         self._check_joined()
         if self._forfeited:
@@ -231,10 +232,10 @@ class GroupMember:
         self.committed(move)
 
     def pending_move(self) -> CursorMove:
-        """The move that `commit()` would store, for `ws.append(..., commit=member)`.
+        """Return the move that `commit()` would store, for `ws.append(..., commit=member)`.
 
-        FencedError if rows that were handed out belong to a partition lost meanwhile: what was made of them must not
-        be written. All that is uncommitted is then handed out again, by this member or by the new owner.
+        FencedError if rows were handed out from a partition that this member has since lost: results computed from them must
+        not be written. All uncommitted rows are then handed out again, by this member or by the new owner.
         """
         self._check_joined()
         if self._forfeited:
@@ -243,31 +244,31 @@ class GroupMember:
         return self._move()
 
     def committed(self, move: CursorMove) -> None:
-        """Take note that a move was stored, and hand over the partitions that others wait for."""
+        """Record that a move was stored, and release the partitions that other members wait for."""
         for partition, position in move.positions.items():
             if share := self._shares.get(partition):
                 share.committed, share.lost, share.dirty = position, 0, False
         self._hand_over()
 
     def refused(self) -> None:
-        """Take note that an append with this member's move was fenced: all that is uncommitted is handed out again."""
+        """Record that an append with this member's move was fenced: all uncommitted rows are handed out again."""
         self._follow_group(self._log.group(self.topic, self.name))
         self._forfeited.clear()
         self._rewind()
 
     def beat(self) -> None:
-        """Say that this member is alive, and learn which partitions are its own now."""
+        """Report that this member is alive, and update the partitions that it owns."""
         self._check_joined()
         self._beat_at_ms = self._clock.steady_ms()
         self._follow_group(self._log.beat(self.topic, self.name, self.member, self._timeout_ms))
         self._hand_over()
 
     def lag(self) -> Lag:
-        """How far the whole group is behind the end of the topic."""
+        """Return how far the whole group is behind the end of the topic."""
         return lag_of(self._log, stored_cursor(self._log, self.topic, self.name), self._clock)
 
     def leave(self) -> None:
-        """Give up all partitions at once; what is not committed comes again to others."""
+        """Release all partitions at once; uncommitted rows come again to other members."""
         if not self._left and self._pid == os.getpid():
             self._left = True
             self._feeds.clear()
@@ -286,7 +287,7 @@ class GroupMember:
             raise UsageError(f"member {self.member!r} has left group {self.name!r}", hint="join it again")
 
     def _look(self) -> None:
-        """See who has what; beat if it is time to, or if others take this member for gone."""
+        """Refresh the assignment; beat if a beat is due, or if the group no longer lists this member."""
         if self._clock.steady_ms() - self._beat_at_ms < self._timeout_ms / BEATS_WHILE_READING:
             info = self._log.group(self.topic, self.name)
             if info is not None and self.member in info.members:
@@ -296,7 +297,7 @@ class GroupMember:
         self.beat()
 
     def _follow_group(self, info: GroupInfo | None) -> None:
-        """Take up new partitions at their committed position, drop those that are gone, mark those to hand over."""
+        """Take up new partitions at their committed position, drop lost ones, and mark the ones to release."""
         owners = info.owners if info else {}
         mine = {p for p, owner in owners.items() if owner == self.member}
         for partition in set(self._shares) - mine:
@@ -308,7 +309,7 @@ class GroupMember:
             for partition in mine:
                 share = self._shares.get(partition)
                 if share is not None and share.committed != stored[partition]:
-                    self._forget(partition)  # it was someone else's in between, or the cursor was moved
+                    self._forget(partition)  # another member owned it in between, or the cursor was moved
                     share = None
                 if share is None:
                     self._shares[partition] = _Share(stored[partition], stored[partition])
@@ -320,7 +321,7 @@ class GroupMember:
                 self._feeds.drop(partition)
 
     def _hand_over(self) -> None:
-        """Release what others want, once it is committed or has been waited for too long."""
+        """Release the partitions that other members wait for, once they are committed or the timeout has passed."""
         now = self._clock.steady_ms()
         leaving = {p: s for p, s in self._shares.items() if s.leaving_since_ms is not None}
         done = [
@@ -339,7 +340,7 @@ class GroupMember:
         self._feeds.drop(partition)
 
     def _rewind(self) -> None:
-        """Hand out again what was not committed."""
+        """Reset every partition to its committed offset, so that uncommitted rows are handed out again."""
         self._feeds.clear()
         for share in self._shares.values():
             share.reached, share.lost, share.dirty = share.committed, 0, False
@@ -368,7 +369,7 @@ class GroupMember:
         return {p: self._shares[p] for p in self.partitions}
 
     def _wait(self, quiet_since: float, timeout_ms: float | None) -> bool:
-        """Wait for rows, or until the next beat is due; False when the caller's patience is over."""
+        """Wait for rows, or until the next beat is due; return False once the caller's timeout has passed."""
         patience = self._timeout_ms / BEATS_WHILE_WAITING
         if timeout_ms is not None:
             left = quiet_since + timeout_ms - self._clock.steady_ms()

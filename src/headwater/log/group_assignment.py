@@ -1,4 +1,4 @@
-"""Which member of a group is to read which partition. Pure; both backends use it, so that they share out alike."""
+"""Assigns partitions to the members of a group. Pure; both backends use it, so that they assign alike."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 
 def share_out(partitions: int, members: Iterable[str], current: Mapping[int, str]) -> dict[int, str]:
-    """Partition -> member, for partitions 0 up to `partitions`; empty where there are no members.
+    """Return partition -> member, for partitions 0 up to `partitions`; empty if there are no members.
 
-    Balanced: no member has two more than another, so members beyond the number of partitions have none and stand by.
-    Sticky: of what `current` gives to a member it keeps as much as balance allows, lowest partitions first, and no
-    other balanced sharing moves fewer partitions. Deterministic: the order of `members` does not matter.
+    Balanced: no member has two more than another; members beyond the number of partitions get none. Sticky: each member keeps
+    as many of its `current` partitions as balance allows, lowest partitions first, and no other balanced assignment moves fewer
+    partitions. Deterministic: the order of `members` does not matter.
     """
     names = sorted(set(members))
     if not names:
@@ -21,7 +21,7 @@ def share_out(partitions: int, members: Iterable[str], current: Mapping[int, str
         if owner in held:
             held[owner].append(partition)
     share, extra = divmod(partitions, len(names))
-    # The places that are left over go to those who hold the most, so that they need not give any up.
+    # The members that own most get the larger shares, so that they need not give up a partition.
     larger = sorted(names, key=lambda name: (-len(held[name]), name))[:extra]
     quota = {name: share + (name in larger) for name in names}
     kept = {partition: name for name in names for partition in held[name][: quota[name]]}

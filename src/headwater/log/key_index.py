@@ -1,10 +1,11 @@
-"""Where the last record of each key is, or every one: for every partition of a topic, runs of (key, offset), sorted by the key's 128 bits.
+"""An index from key to the offset of its last record, or of all its records: per partition, runs of (key, offset) sorted by the
+128-bit hash of the key.
 
-A run is of the records of a span of offsets, the newest of each key (or all), whether it is a tombstone told in the lowest bit. Small runs
-are in memory, those of more than a few ten thousand keys in files that are mapped; neighbours are merged as they become alike in
-size, piece by piece, so that memory stays bounded however many keys there are. What is here can be made again from the log: it is
-written without a journal, is taken up by its file's name, and is checked against the records that it leads to. A run for which the
-disk has no room stays in memory: the records that it tells of are committed, whatever becomes of it.
+A run covers a span of offsets and has the newest record of each key (or all); the lowest bit of an entry marks a tombstone.
+Small runs are in memory, runs of more than a few ten thousand keys in memory-mapped files. Adjacent runs of similar size are
+merged, piece by piece, so that memory stays bounded for any number of keys. The index can be rebuilt from the log: it is
+written without a journal, its files are recognized by name, and lookups are checked against the records found. If the disk has
+no room for a run, it stays in memory: the records that it indexes are committed in any case.
 """
 
 from __future__ import annotations
@@ -26,23 +27,24 @@ from headwater.core.hashing import Hashes, identities
 from headwater.core.storage import Storage, translated
 
 MERGED_KEYS = 1 << 20
-"""How many keys are merged at a time."""
+"""Number of keys merged at a time."""
 FILE_KEYS = 1 << 16
-"""From so many keys on a run is in a file."""
+"""Number of keys from which a run is written to a file."""
 GROWTH = 3
-"""A run that is less than so many times as large as the one behind it is merged with it."""
+"""Size ratio of adjacent runs: a run with fewer than GROWTH times the keys of the run after it is merged with it."""
 MAPPED_KEYS = 1 << 22
-"""From so many on even a list of offsets is in a file."""
+"""Number of offsets from which the list returned by `PartitionIndex.live` is in a memory-mapped file."""
 
 Offsets = npt.NDArray[np.int64]
 _NAME = re.compile(r"^(\d+)-(\d+)-(\d+)-(\d+)-(\d+)\.keys\Z")
 KEY_FILES = re.compile(r"\d+(?:-\d+){4}\.keys|[0-9a-f]{32}\.new")
-"""What is in the folder of an index."""
+"""Names of the files in the folder of an index."""
 
 
 @dataclass(frozen=True)
 class KeyRun:
-    """The newest record of each key among offsets begin <= offset < end. `places` are twice the offset, plus one for a tombstone."""
+    """The newest record of each key among offsets begin <= offset < end. Each entry of `places` is twice an offset, plus one
+    for a tombstone."""
 
     begin: int
     end: int
@@ -52,13 +54,13 @@ class KeyRun:
     file: Path | None = None
 
     def find(self, low: Hashes, high: Hashes) -> Offsets:
-        """The places of keys, -1 for those that are not here."""
+        """Return the entry of `places` of each key, -1 for keys that are not in this run."""
         if not len(self.low):
             return np.full(len(low), -1)
         at = np.searchsorted(self.low, low)
         found = np.full(len(low), -1)
         open_ = np.flatnonzero(at < len(self.low))
-        while len(open_):  # more than once only if two keys have the same upper half
+        while len(open_):  # loops more than once only if two keys have the same upper half
             here = at[open_]
             same = self.low[here] == low[open_]
             hit = same & (self.high[here] == high[open_])
@@ -69,7 +71,7 @@ class KeyRun:
         return found
 
     def all_of(self, low: np.uint64, high: np.uint64) -> Offsets:
-        """Every place of one key, ascending."""
+        """Return every entry of `places` of one key, ascending."""
         first, behind = np.searchsorted(self.low, low, "left"), np.searchsorted(self.low, low, "right")
         places: Offsets = self.places[first:behind][self.high[first:behind] == high]
         return places
@@ -86,10 +88,11 @@ class PartitionIndex:
         sync: Callable[[], None] = lambda: None,
         every: bool = False,
     ) -> None:
-        """`folder` is for files that stay; None if nothing is to stay. `every`: all records of a key, not the last alone.
+        """Open the index of a partition, with the files that are already in `folder`.
 
-        `sync` makes the log durable (`Log.sync`). It is called before a file is written: after a loss of power other records
-        may have the offsets of those that were lost.
+        `folder` is for files that persist; None keeps the index in memory. `every` indexes all records of a key, not only the
+        last. `sync` makes the log durable (`Log.sync`). It is called before a file is written: after a loss of power, other
+        records may get the offsets of the records that were lost.
         """
         self._folder = folder
         self._sync = sync
@@ -99,19 +102,19 @@ class PartitionIndex:
 
     @property
     def end(self) -> int:
-        """Up to where records are known."""
+        """The offset up to which records are indexed."""
         return self._runs[-1].end if self._runs else 0
 
     def add(
         self, keys: Sequence[pa.Array], offsets: Offsets, deleted: npt.NDArray[np.bool_], end: int
     ) -> None:
-        """Take in records behind those that are known, up to an offset."""
+        """Index the records from `self.end` up to the offset `end`."""
         low, high = identities(keys, len(offsets), exact=False)
         places = offsets * 2 + deleted
         self._push(KeyRun(self.end, end, *_sorted(low, high, places, every=self._every)))
 
     def find(self, keys: Sequence[pa.Array], rows: int) -> Offsets:
-        """The offset of the last record of each key; -1 if there is none, or a tombstone is the last."""
+        """Return the offset of the last record of each key; -1 if the key has no record, or its last one is a tombstone."""
         low, high = identities(keys, rows, exact=False)
         places, missing = np.full(rows, -1), np.arange(rows)
         for run in reversed(self._runs):
@@ -123,15 +126,15 @@ class PartitionIndex:
         return np.where((places < 0) | (places & 1 == 1), -1, places >> 1)
 
     def find_every(self, keys: Sequence[pa.Array], after: int = -1) -> Offsets:
-        """The offsets of all records of one key behind an offset, ascending; keys are of one row."""
+        """Return the offsets of all records of one key after an offset, ascending; `keys` has one row."""
         low, high = identities(keys, 1, exact=False)
         found = [run.all_of(low[0], high[0]) for run in self._runs if run.end > after + 1]
         places = np.concatenate(found) >> 1 if found else np.empty(0, np.int64)
         return places[places > after]
 
     def live(self, first: int = 0) -> Offsets:
-        """The offsets, from the first on, of the last records of all keys that are there, ascending. Large lists are in a file
-        without a name."""
+        """Return the offsets, from `first` on, of the last records of all keys that are not deleted, ascending. Large lists are
+        in an unnamed temporary file."""
         size = sum(len(run.low) for run in self._runs)
         with tempfile.TemporaryFile(dir=self._folder) as file:
             if size > MAPPED_KEYS:
@@ -147,7 +150,7 @@ class PartitionIndex:
         return offsets[:count]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove every run and its file."""
         for run in self._runs:
             _remove(run)
         self._runs = []
@@ -160,7 +163,7 @@ class PartitionIndex:
             self._merge(count=1)
 
     def _merge(self, count: int = 2) -> None:
-        """Make one run of the last ones; in a file, if it is large."""
+        """Merge the last `count` runs into one; in a file, if it is large."""
         olds = self._runs[-count:]
         begin, end = olds[0].begin, olds[-1].end
         size = sum(len(run.low) for run in olds)
@@ -189,7 +192,7 @@ class PartitionIndex:
                 for columns in _merged(olds, drop=drop, every=self._every):
                     for place, column in enumerate(
                         columns
-                    ):  # not through a map: a full disk would end the process
+                    ):  # an explicit write, not a memory map: on a full disk a map would kill the process with a signal
                         file.write_at(8 * (place * size + count), column.tobytes())
                     count += len(columns[0])
                 file.truncate(24 * size)
@@ -203,7 +206,8 @@ class PartitionIndex:
         return _opened(folder / made)
 
     def _stored(self) -> list[KeyRun]:
-        """The files that follow one another from the first offset on; others are of a time that is past."""
+        """Return the runs of the files that cover consecutive spans from offset 0 on; delete all other files, which are
+        outdated."""
         if self._folder is None or not self._folder.is_dir():
             return []
         spans = {}
@@ -240,7 +244,7 @@ def _remove(run: KeyRun) -> None:
 
 
 def _sorted(low: Hashes, high: Hashes, places: Offsets, *, every: bool) -> tuple[Hashes, Hashes, Offsets]:
-    """Sorted by key, of each its last place, or every one; those of one key come in their order."""
+    """Return the arrays sorted by key, with the last entry of each key, or with every entry in its order."""
     if every:
         order = np.lexsort((places, high, low))
         return low[order], high[order], places[order]
@@ -258,7 +262,7 @@ def _sorted(low: Hashes, high: Hashes, places: Offsets, *, every: bool) -> tuple
 def _merged(
     runs: Sequence[KeyRun], *, drop: bool = False, every: bool = False
 ) -> Iterator[tuple[Hashes, Hashes, Offsets]]:
-    """The keys of several runs in order, each with its newest place or all, some at a time; `drop`: without tombstones."""
+    """Yield the keys of several runs in order, in pieces, each with its newest entry or all; `drop` leaves out tombstones."""
     if not runs:
         return
     pieces = max(1, sum(len(run.low) for run in runs) // MERGED_KEYS)

@@ -1,4 +1,4 @@
-"""How far every cursor is behind, and where that leads: gathers the facts for `forecast`."""
+"""Computes the lag of every cursor, and gathers the input of its `forecast`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from headwater.log.forecast import (
 from headwater.log.protocol import CursorInfo, Log, PartitionInfo
 
 WINDOW_US: Microseconds = 3_600_000_000
-"""Present rates are those of the last hour, or since the first record if that is less."""
+"""Window of the present rates: the last hour, or the time since the first record if that is shorter."""
 WINDOW_MIN_US: Microseconds = 300_000_000
-"""A burst is spread over at least five minutes: the first load of a topic is not yet a rate."""
+"""Minimum window: the rows of a burst are divided by at least five minutes, because the first load of a topic is not a rate."""
 
 
 @dataclass(frozen=True)
 class CursorLag:
-    """One cursor: how far behind, how fast, and when it falls off the tail (None: never)."""
+    """Lag of one cursor, its rate, and the time at which it falls off the tail (None: never)."""
 
     topic: str
     cursor: str
@@ -38,7 +38,7 @@ class CursorLag:
     hold: bool
     lost: int
     missed: int
-    """Offsets that retention removed before this cursor came to them."""
+    """Offsets that retention removed before this cursor reached them."""
     falls_off_at: datetime | None
     falls_off_by: str | None
     """'retention' or 'retention_bytes'."""
@@ -46,7 +46,7 @@ class CursorLag:
 
 @dataclass(frozen=True)
 class LagReport:
-    """Every cursor of a workspace, and when its disk is full at present rates (None: never)."""
+    """Lag of every cursor of a workspace, and when its disk is full at present rates (None: never)."""
 
     cursors: tuple[CursorLag, ...]
     disk_free_bytes: int | None
@@ -60,7 +60,7 @@ class LagReport:
 
 
 def lag_report(log: Log, clock: Clock, disk_free_bytes: int | None = None) -> LagReport:
-    """Look at every topic and every cursor once."""
+    """Compute the lag of every cursor of every topic."""
     now = clock.now_us()
     lags: list[CursorLag] = []
     growth: list[TopicGrowth] = []
@@ -88,7 +88,7 @@ def _rates(log: Log, topic: str, partitions: Mapping[int, PartitionInfo], now: M
 def _unread_since(
     log: Log, cursor: CursorInfo, partitions: Mapping[int, PartitionInfo]
 ) -> dict[int, Microseconds | None]:
-    """The append time of the first unread record of each partition."""
+    """Return the append time of the first unread record of each partition."""
     return {
         p: log.appended_at(cursor.topic, p, max(cursor.positions.get(p, 0), info.first))
         for p, info in partitions.items()

@@ -1,9 +1,9 @@
-"""The watermark of a topic whose producers promise: the minimum over the known ones, which never goes back.
+"""The watermark of a topic with producer watermarks: the minimum over its current producers, which never decreases.
 
-A producer is known from its first promise, or from its first append in its own name, until it is retired or expires.
-One that has appended and not promised may still send anything, so it holds the watermark where it is: a row is never
-made late by what others have said. With nobody known there is no minimum, and the watermark stays. Pure; both backends
-use it.
+A producer joins with its first watermark, or with its first append in its own name, and stays until it is retired or expires. A
+producer that has appended and sent no watermark may still send anything, so it holds the topic's watermark where it is: the
+watermarks of other producers never make its rows late. Without producers there is no minimum, and the watermark does not
+change. Pure; both backends use it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Promises = Mapping[str, Promise]
 
 
 def promised(known: Promises, producer: str, moment: Microseconds, at: Microseconds) -> dict[str, Promise]:
-    """The producers after one has promised."""
+    """Return the producers after `producer` sent the watermark `moment`; a watermark below its earlier one has no effect."""
     before = known.get(producer)
     if before is not None and before.moment is not None:
         moment = max(moment, before.moment)
@@ -28,30 +28,33 @@ def promised(known: Promises, producer: str, moment: Microseconds, at: Microseco
 
 
 def appended(known: Promises, producer: str, at: Microseconds) -> dict[str, Promise]:
-    """The producers after one has appended in its own name."""
+    """Return the producers after `producer` appended in its own name."""
     before = known.get(producer)
     return {**known, producer: Promise(None if before is None else before.moment, at)}
 
 
 def retired(known: Promises, producer: str) -> dict[str, Promise]:
-    """The producers without one."""
+    """Return the producers without `producer`."""
     return {name: promise for name, promise in known.items() if name != producer}
 
 
 def level(known: Promises) -> Microseconds:
-    """What they have promised together; NONE if one has not, or there is none."""
+    """Return the minimum of the producers' watermarks; NONE if a producer has sent none, or there are no producers."""
     moments = [NONE if promise.moment is None else promise.moment for promise in known.values()]
     return min(moments, default=NONE)
 
 
 def raised(known: Promises, watermarks: Iterable[Microseconds]) -> dict[int, Microseconds]:
-    """The partitions whose watermark, in order, is below what the producers have promised together, with that moment."""
+    """Return the partitions whose watermark is below the minimum of the producers' watermarks, each with that minimum.
+
+    `watermarks` are those of the partitions, in order.
+    """
     reached = level(known)
     return {p: reached for p, watermark in enumerate(watermarks) if watermark < reached}
 
 
 def check_promised(topic: TopicDefinition) -> None:
-    """UsageError unless the producers of the topic are to promise."""
+    """Raise UsageError unless the topic takes producer watermarks."""
     if topic.watermark != "producers":
         raise UsageError(
             f"the producers of topic {topic.name!r} make no promises: its watermark follows its rows",

@@ -1,15 +1,15 @@
-"""What a log promises, whichever backend keeps it. The contract suite in `headwater.testing.contract` holds it.
+"""The interface of a log backend, and its guarantees. The contract suite in `headwater.testing.contract` tests them.
 
-A log is a set of topics; a topic has a fixed number of partitions; a partition is a sequence of records at rising
-offsets. Every change is one *commit*: an append to any number of partitions (with cursors moved in it, if asked), a
-punctuation, a topic created or altered, an entry of the catalog put or dropped. Commits are atomic, in one order, and
-numbered: a later one has a higher number. Readers see whole commits only.
+A log is a set of topics; a topic has a fixed number of partitions; a partition is a sequence of records at rising offsets.
+Every change is one *commit*: an append to any number of partitions (with cursors moved in it, if asked), a punctuation, a topic
+created or altered, an entry of the catalog put or dropped. Commits are atomic and totally ordered, and their numbers rise in
+that order. Readers see whole commits only.
 
-Names of topics ignore case. A method that takes one finds the topic that is spelled just so, or else the only one that
-differs by case alone; what it returns has the name as it was declared.
+Names of topics ignore case. A method that takes a name finds the topic with exactly that spelling, or else the only topic whose
+name differs by case alone; results have the name as it was declared.
 
-Not promised: an order between records of different partitions other than "of an earlier commit"; that offsets have no
-gaps (compaction, excision and punctuation leave some).
+Not guaranteed: an order between records of different partitions, except that records of an earlier commit come first; that
+offsets have no gaps (compaction, excision and punctuation leave some).
 """
 
 from __future__ import annotations
@@ -28,44 +28,44 @@ from headwater.core.trusted_clock import TrustedClock
 from headwater.privacy.subject_keys import SubjectKeys
 
 TimeAxis = Literal["appended", "event"]
-"""Which time a seek goes by: append time, or the running maximum of event time."""
+"""The time that a seek uses: append time, or the running maximum of event time."""
 
 
 @dataclass(frozen=True)
 class Producer:
-    """Who appends, for idempotence: a sequence that rises, an epoch that fences older ones."""
+    """An idempotent producer: its name, a rising sequence, and an epoch that fences instances of a lower epoch."""
 
     name: str
     sequence: int
     epoch: int = 0
     note: Mapping[str, Any] | None = field(default=None, compare=False)
-    """Plain JSON that the log keeps with the sequence, in the same commit: where the producer stands by its own reckoning."""
+    """Plain JSON that the log stores with the sequence, in the same commit: the producer's own record of its progress."""
     exact: bool = field(default=True, compare=False)
-    """Whether a repeat of the sequence must have the same rows, in any order: SequenceReusedError otherwise. False where whoever
-    appends may come to other rows when it does its work again, and is answered with the first receipt all the same."""
+    """Whether a repeated sequence must have the same rows, in any order; otherwise SequenceReusedError. False if the producer
+    may compute other rows when it repeats its work: it then gets the first receipt all the same."""
 
 
 @dataclass(frozen=True)
 class ProducerInfo:
-    """What the log knows of a producer that has appended."""
+    """State of a producer that has appended."""
 
     sequence: int
-    """The last that was written."""
+    """The last sequence that was written."""
     epoch: int
     note: Mapping[str, Any] | None
-    """The last that was given; it may be of an earlier sequence."""
+    """The last note that was given; it may belong to an earlier sequence than the last."""
 
 
 @dataclass(frozen=True)
 class CursorMove:
-    """A cursor's new positions. `member` must still own the partitions it moves, else FencedError."""
+    """New positions of a cursor. FencedError unless `member`, if given, still owns the partitions moved."""
 
     topic: str
     cursor: str
     positions: Mapping[int, int]
     member: str | None = None
     lost: int = 0
-    """Rows that were skipped because retention had removed them, to be added to the cursor's count."""
+    """Rows that were skipped because retention had removed them; they are added to the cursor's count."""
 
 
 @dataclass(frozen=True)
@@ -77,51 +77,54 @@ class Append:
     expect: Mapping[str, int | Mapping[Any, int]] = field(default_factory=dict)
     moves: tuple[CursorMove, ...] = ()
     incarnations: Mapping[str, int] = field(default_factory=dict)
-    """topic -> `TopicDefinition.incarnation` that its rows were conformed to; TopicNotFoundError if it is another now."""
+    """topic -> `TopicDefinition.incarnation` that its rows were conformed to; TopicNotFoundError if the topic has another
+    now."""
     relaxed: bool = False
-    """It is visible when the call returns, and as durable as its topics ask only with the next commit that is."""
+    """Whether the call may return before the append is durable. The rows are then visible on return, and become as durable as
+    their topics require with the next commit that is not relaxed."""
 
 
 @dataclass(frozen=True)
 class PartitionInfo:
-    """The bounds of a partition that readers see now."""
+    """Bounds of a partition, as readers see them now."""
 
     first: int
     """The first offset that retention has not removed."""
     end: int
     rows: int
-    """Records that are kept, which is fewer than end - first where compaction or punctuation left gaps."""
+    """Number of records kept, which is less than end - first where compaction or punctuation left gaps."""
     size_bytes: int
     segments: int
     watermark: Microseconds | None
-    """At `end`: the highest event time so far less the lateness, or the highest punctuation."""
+    """Watermark at `end`: the highest event time so far less the lateness, or the highest punctuation."""
     last_appended_at: Microseconds | None
     oldest_appended_at: Microseconds | None
     ahead: int = 0
     """Rows so far ahead of their append time (`max_ahead`) that they did not raise the watermark."""
     heard_at: Microseconds = 0
-    """When it was last heard of: the time of its last record or declared punctuation, at first that of the topic's
-    creation. What silence alone wrote does not count."""
+    """Time of the last activity: of the last record or declared punctuation, initially of the topic's creation. Punctuations
+    that were written because the partition was idle do not count."""
     compacted_to: int = 0
-    """Below this offset compaction may have removed records that later ones replaced: what the topic held at a position
-    before it can no longer be told."""
+    """Offset below which compaction may have removed records that later ones replaced: the topic's content at a position below
+    it can no longer be reconstructed."""
     oldest_bytes: int = 0
-    """The size of the first segment, which retention removes next."""
+    """Size of the first segment, which retention removes next."""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What is known of a producer of a topic `WITH (watermark = 'producers')`."""
+    """Watermark of one producer of a topic `WITH (watermark = 'producers')`."""
 
     moment: Microseconds | None
-    """It sends nothing older from now on; None if it has appended and promised nothing yet, which holds the watermark."""
+    """The producer sends no older event times from now on. None if it has appended and sent no watermark yet, which holds the
+    watermark of the topic."""
     heard_at: Microseconds
-    """The time of its last promise or append."""
+    """Time of the producer's last watermark or append."""
 
 
 @dataclass(frozen=True)
 class CursorInfo:
-    """A named consumer position as it is stored."""
+    """A named consumer position, as stored."""
 
     topic: str
     name: str
@@ -130,12 +133,12 @@ class CursorInfo:
     lost: int
     committed_at: Microseconds | None
     history: tuple[tuple[Microseconds, int], ...] = ()
-    """The latest commits as (time, sum of positions): what a forecast goes by."""
+    """The latest commits as (time, sum of positions), from which the forecast computes the cursor's rate."""
 
 
 @dataclass(frozen=True)
 class GroupInfo:
-    """Who of a group reads what."""
+    """Members of a consumer group, and the assignment of partitions to them."""
 
     topic: str
     name: str
@@ -144,26 +147,26 @@ class GroupInfo:
     owners: Mapping[int, str]
     """partition -> the member that may read and commit it now."""
     wanted: Mapping[int, str]
-    """partition -> the member that is to have it; where it differs from the owner, the owner is to release it."""
+    """partition -> the member that it is assigned to; if that is not the owner, the owner has to release it."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A named document of the catalog: what a view, a source or a sink is declared to be."""
+    """A named document of the catalog: the declaration of a view, a source or a sink."""
 
     kind: str
     name: str
     document: dict[str, Any]
-    """Plain JSON. It belongs to the log: not to be changed in place."""
+    """Plain JSON, owned by the log: callers must not change it in place."""
     sequence: int
-    """The number of the commit that put it."""
+    """Number of the commit that stored the entry."""
     created_at: Microseconds
-    """The time of that commit."""
+    """Time of that commit."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that verification found wrong, in words and with its place."""
+    """A defect found by verification, described in words and with its location."""
 
     file: str
     byte: int | None
@@ -174,21 +177,21 @@ class Finding:
 
 @dataclass(frozen=True)
 class HeldRecords:
-    """Records of a topic that retention would remove by now, and the view that they are kept for."""
+    """Records of a topic that retention would have removed by now, and the view that they are kept for."""
 
     topic: str
     view: str
     status: str
-    """'stopped' or 'backfilling'; 'private' where the view itself is fine, and needs every record all the same."""
+    """'stopped' or 'backfilling'; 'private' if the view itself works, and needs every record nevertheless."""
     reason: str | None
-    """Why it is so, where that is known."""
+    """Reason for the status, if known."""
     hint: str
-    """What to do about it."""
+    """Suggested remedy."""
 
 
 @dataclass(frozen=True)
 class FailedWork:
-    """A piece of maintenance that failed, such as the sealing of one partition, and why."""
+    """A maintenance task that failed, such as sealing one partition, and the reason."""
 
     work: str
     reason: str
@@ -196,14 +199,14 @@ class FailedWork:
 
     @classmethod
     def of(cls, work: str, error: Exception, hint: str | None = None) -> FailedWork:
-        """The failure as an error tells it. `hint` wins over the error's own."""
+        """Return the failure described by an error. `hint` takes precedence over the error's own."""
         reason, hint = described(error, hint)
         return cls(work, reason, hint)
 
 
 @dataclass(frozen=True)
 class MaintenanceReport:
-    """What a maintenance step did, and what it could not do yet."""
+    """Results of a maintenance run, and what it could not do yet."""
 
     sealed: int = 0
     segments_removed: int = 0
@@ -212,39 +215,39 @@ class MaintenanceReport:
     bytes_freed: int = 0
     seconds: float = 0.0
     waiting: tuple[HeldRecords, ...] = ()
-    """Of a workspace: what stays for the sake of views that have stopped, or have yet to read it."""
+    """Records kept for views that have stopped, or have yet to read them. Only set for a whole workspace."""
     failed: tuple[FailedWork, ...] = ()
-    """Pieces of work that failed. The others were done; each of these is also a fault of the workspace until it succeeds."""
+    """Tasks that failed. The other tasks were done; each failure is also a fault of the workspace until the task succeeds."""
 
 
 class Log(Protocol):
     """A durable, typed, partitioned log."""
 
     faults: Faults
-    """The errors of background work on this workspace."""
+    """Errors of background work on this workspace."""
     clock: TrustedClock
-    """The time of the workspace, for whatever is done by it."""
+    """Clock of the workspace, used for everything that is done in it."""
 
     @property
     def keys(self) -> SubjectKeys:
-        """The keys to private columns: where one is destroyed readers see NULL, and `_forgotten`."""
+        """Keys to private columns: where a key is destroyed, readers see NULL, and `_forgotten`."""
         ...
 
     @property
     def identity(self) -> str:
-        """Tells this workspace from every other, also from one that takes its place later."""
+        """An identifier that distinguishes this workspace from every other, also from a later one in the same place."""
         ...
 
     def topics(self) -> Mapping[str, TopicDefinition]:
-        """Every topic, by name (found in any case), as of the last commit that is visible."""
+        """Return every topic, by name (found in any case), as of the last visible commit."""
         ...
 
     def topic(self, name: str) -> TopicDefinition:
-        """One topic as of the last commit that is visible; TopicNotFoundError."""
+        """Return one topic as of the last visible commit; TopicNotFoundError."""
         ...
 
     def create_topic(self, definition: TopicDefinition) -> None:
-        """TopicExistsError if there is one of that name, in any case, or a view."""
+        """Create a topic; TopicExistsError if a topic or a view has its name, in any case."""
         ...
 
     def alter_topic(self, old: TopicDefinition, new: TopicDefinition) -> None:
@@ -252,9 +255,8 @@ class Log(Protocol):
         ...
 
     def replace_topic(self, old: TopicDefinition, new: TopicDefinition) -> None:
-        """Put a new topic in the place of `old`, of the same name, in one commit; ConflictError if that is no longer
-        what is there, or it has records or cursors.
-        """
+        """Replace `old` by a new topic of the same name, in one commit; ConflictError if `old` is no longer the current
+        definition, or has records or cursors."""
         ...
 
     def drop_topic(self, name: str) -> None:
@@ -262,49 +264,49 @@ class Log(Protocol):
         ...
 
     def entries(self, kind: str) -> Mapping[str, Entry]:
-        """The entries of the catalog of one kind, by name (found in any case), as of the last commit that is visible."""
+        """Return the catalog entries of one kind, by name (found in any case), as of the last visible commit."""
         ...
 
     def put_entry(self, kind: str, name: str, document: Mapping[str, Any], *, expect: int | None) -> Entry:
-        """Store a document, plain JSON, under a name, in one commit; durable as the workspace asks when it returns.
+        """Store a document, plain JSON, under a name, in one commit; it is as durable as the workspace requires on return.
 
-        `expect` is the sequence of the entry that it replaces (which may be spelled in another case), None if there is
-        to be none; ConflictError otherwise. Views share their names with topics: TopicExistsError if one has it.
+        `expect` is the sequence of the entry that it replaces (whose name may differ in case), None if there must be none;
+        ConflictError otherwise. Views and topics share one namespace: TopicExistsError if a topic has the name of a view.
         """
         ...
 
     def drop_entry(self, kind: str, name: str, *, expect: int | None = None) -> None:
-        """Remove an entry, in one commit; ConflictError if there is none, or not the one whose sequence is expected."""
+        """Remove an entry, in one commit; ConflictError if it does not exist, or has another sequence than expected."""
         ...
 
     def sequence(self) -> int:
-        """The number of the last commit that is visible; 0 before the first."""
+        """Return the number of the last visible commit; 0 before the first."""
         ...
 
     def commit_id(self, sequence: int) -> str | None:
-        """The random id of a commit: another commit of the same number, in a copy of the workspace that has gone on by itself, has
-        another one. '' if no commit of this number is visible; None if its id is not known: there were none when it was
-        written, or it is no longer kept."""
+        """Return the random id of a commit. If a copy of the workspace has continued on its own, its commit of the same number
+        has another id. '' if no commit of this number is visible; None if its id is not known: commits had no ids when it was
+        written, or the id is no longer kept."""
         ...
 
     def wait_commit(self, sequence: int, timeout_ms: float | None) -> bool:
-        """Block until a commit after `sequence`, of whatever kind, is visible; False at the timeout. Does not poll."""
+        """Block until a commit of any kind after `sequence` is visible; return False at the timeout. Does not poll."""
         ...
 
     def append(self, append: Append) -> Receipt:
-        """Commit and return once it is as durable as its topics ask. Raises, in this order of checks:
-        FencedError (older epoch), AlreadyWrittenError, ConflictError; a known sequence returns its first receipt, unless it
-        comes with other rows (SequenceReusedError, which is a ConflictError).
-        """
+        """Commit, and return once the append is as durable as its topics require. Raises, in this order of checks: FencedError
+        (older epoch), AlreadyWrittenError, ConflictError. A sequence that was already written returns its first receipt, unless
+        it comes with other rows (SequenceReusedError, which is a ConflictError)."""
         ...
 
     def producer(self, name: str) -> ProducerInfo | None:
-        """A producer that has appended, as of the last commit that is visible, or None."""
+        """Return a producer that has appended, as of the last visible commit, or None."""
         ...
 
     def settle(self) -> None:
-        """Make visible whatever was written by now. A process that died may have left a commit that it had not published yet;
-        the next one to be written would bring it to light. Who goes on from where another has stopped asks for it first."""
+        """Make everything visible that has been written so far. A process that died may have written a commit without
+        publishing it; the next commit written would make it visible. A process that takes over the work of another calls this
+        first."""
         ...
 
     def punctuate(
@@ -314,86 +316,81 @@ class Log(Protocol):
         *,
         silent_at: Mapping[int, int] | None = None,
     ) -> None:
-        """Raise the watermark of each partition given; takes one offset in each, which readers skip.
+        """Raise the watermark of the given partitions. A punctuation takes one offset in its partition, which readers skip.
 
-        `silent_at` says that these partitions were found silent, with the ends that they had then: one that has grown
-        since, or whose watermark is as high already, is left alone, and the others are as silent as before.
+        With `silent_at`, the partitions were found idle at these end offsets: a partition that has grown since, or whose
+        watermark is already as high, is skipped, and the punctuation does not count as activity of the others.
         """
         ...
 
     def promise(self, topic: str, producer: str, moment: Microseconds) -> None:
-        """The producer sends nothing older from now on: one commit, which makes it known if it is new, and in which
-        every partition gets the minimum over the known producers' promises, if that is higher than its watermark.
-        A promise below an earlier one of the same producer is only a sign of life. UsageError unless the topic is
-        `WITH (watermark = 'producers')`.
-        """
+        """Declare that the producer sends nothing older than `moment` from now on. In one commit, a new producer is added, and
+        every partition gets the minimum over the producers' watermarks, if that is higher than its own watermark. A moment
+        below an earlier one of the same producer only counts as activity. UsageError unless the topic is `WITH (watermark =
+        'producers')`."""
         ...
 
     def retire(self, topic: str, producer: str, *, silent_since: Microseconds | None = None) -> bool:
-        """The producer is no longer one: it is left out of the minimum, which may rise, in the same commit. With
-        `silent_since` only if nothing was heard of it after that. False if it is not known, or was heard of.
-        """
+        """Remove a producer from the minimum, which may rise, in the same commit. With `silent_since`, only if the producer has
+        not been active after that time. Return False if there is no such producer, or it was active."""
         ...
 
     def promises(self, topic: str) -> Mapping[str, Promise]:
-        """The known producers of a topic `WITH (watermark = 'producers')`, by name; none on another topic."""
+        """Return the producers of a topic `WITH (watermark = 'producers')`, by name; empty for other topics."""
         ...
 
     def partitions(self, topic: str) -> Mapping[int, PartitionInfo]:
-        """The bounds of every partition, all from one commit."""
+        """Return the bounds of every partition, all as of one commit."""
         ...
 
     def ends(self, topics: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
-        """End offsets of several topics, by the names given, all from one commit: a cut that splits no append."""
+        """Return the end offsets of several topics, by the names given, all as of one commit: a cut that splits no append."""
         ...
 
     def cut(self, topics: Sequence[str]) -> tuple[int, Mapping[str, Mapping[int, int]]]:
-        """The number of the last visible commit, and `ends` at just that commit."""
+        """Return the number of the last visible commit, and the result of `ends` as of that commit."""
         ...
 
     def read(
         self, topic: str, partition: int, start: int, end: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Records with start <= offset < end, in order, in batches: the topic's columns as they are declared now,
+        """Return the records with start <= offset < end, in order, in batches: the topic's columns as they are declared now,
         then `_offset`, `_appended_at`, `_watermark`, `_sequence`, on keyed topics `_op` (text) and on versioned ones
-        `_version`; or just `columns`, in that order. GapError if `start` was removed; CorruptionError, with
-        `next_offset` to go on from, at damaged bytes.
-        """
+        `_version`; or only `columns`, in that order. GapError if `start` was removed; CorruptionError, with `next_offset` to
+        continue from, at damaged bytes."""
         ...
 
     def offset_at(self, topic: str, partition: int, moment: Microseconds, axis: TimeAxis) -> int:
-        """appended: the offset of the first record whose append time is >= moment; `end` if there is none.
-        event: the offset of the first record whose event time is >= moment; `end` if there is none. UsageError on
-        topics without event time.
-        """
+        """Return the offset of the first record whose append time ('appended') or event time ('event') is >= moment; `end` if
+        there is none. UsageError for event time on a topic without event time."""
         ...
 
     def watermark(self, topic: str, partition: int, offset: int) -> Microseconds | None:
-        """The partition's watermark at an offset: a function of the records before it."""
+        """Return the partition's watermark at an offset: a function of the records before it."""
         ...
 
     def appended_at(self, topic: str, partition: int, offset: int) -> Microseconds | None:
-        """The append time of the first record at or after an offset; None past the end."""
+        """Return the append time of the first record at or after an offset; None past the end."""
         ...
 
     def wait(self, topic: str, ends: Mapping[int, int], timeout_ms: float | None) -> bool:
-        """Block until a partition has grown beyond `ends`; False at the timeout. Does not poll."""
+        """Block until a partition has grown beyond `ends`; return False at the timeout. Does not poll."""
         ...
 
     def cursor(self, topic: str, name: str) -> CursorInfo | None:
-        """A cursor as stored, or None."""
+        """Return a cursor as stored, or None."""
         ...
 
     def cursors(self, topic: str | None = None) -> Sequence[CursorInfo]:
-        """All cursors, of one topic or of all."""
+        """Return the cursors of a topic, or of every topic if `topic` is None."""
         ...
 
     def create_cursor(self, topic: str, name: str, positions: Mapping[int, int], hold: bool) -> CursorInfo:
-        """Store a cursor; one that is there keeps its positions and takes the new `hold`."""
+        """Store a cursor; an existing cursor keeps its positions and takes the new `hold`."""
         ...
 
     def drop_cursor(self, topic: str, name: str) -> None:
-        """Forget a cursor and, with it, a group of that name."""
+        """Delete a cursor and the group of the same name."""
         ...
 
     def move_cursor(self, move: CursorMove) -> None:
@@ -401,60 +398,62 @@ class Log(Protocol):
         ...
 
     def group(self, topic: str, name: str) -> GroupInfo | None:
-        """A group's state, or None."""
+        """Return the state of a group, or None."""
         ...
 
     def beat(self, topic: str, group: str, member: str, timeout_ms: float) -> GroupInfo:
-        """Join, or say that this member is alive; members silent for longer than their timeout lose their
-        partitions, and partitions are shared out again. Cheap when nothing changed.
-        """
+        """Join the group, or report that this member is alive. Members without a beat for longer than their timeout lose their
+        partitions, which are then reassigned. Cheap if nothing changed."""
         ...
 
     def release(self, topic: str, group: str, member: str, partitions: Sequence[int]) -> GroupInfo:
-        """Give up partitions that are wanted by another member."""
+        """Release partitions that are assigned to another member."""
         ...
 
     def leave(self, topic: str, group: str, member: str) -> None:
-        """Leave a group and give up its partitions at once."""
+        """Leave a group and release its partitions at once."""
         ...
 
     def sync(self) -> None:
-        """Return once every visible commit is durable, also those that no topic asks to sync (`durability = 'os'`). Whatever is
-        stored durably outside the log, and is worthless without the commits that it was made from, is stored after this call.
-        Costs a look at one small file where nothing is left to sync."""
-        ...
+        """Return once every visible commit is durable, also those of topics that do not ask for a sync (`durability = 'os'`).
 
-    def stage(self, producer: Producer | None = None) -> Stage:
-        """Begin an atomic append that may be larger than memory. `producer` is the one that `commit` will name, where that is
-        known: its rows are then added up on the way, so that a repeat with other rows is refused. Without it a repeat is answered,
-        whatever its rows are."""
-        ...
-
-    def maintain(self, *, force: bool = False, override_holds: bool = False) -> MaintenanceReport:
-        """Seal, apply retention and compact. `force` includes what is active and below the usual thresholds."""
-        ...
-
-    def excise(self, topic: str, offsets: Mapping[int, Sequence[int]]) -> int:
-        """Remove the records at these offsets, by partition, for good; how many were there. Their offsets stay gaps, and
-        watermarks and the bounds of partitions are as they were. Crashed anywhere, each record is there or is not, and
-        the same again completes it. UsageError on an event-sourced topic.
+        Call this before durably storing anything outside the log that is useless without the commits it was computed from.
+        Costs a read of one small file if there is nothing to sync.
         """
         ...
 
+    def stage(self, producer: Producer | None = None) -> Stage:
+        """Begin an atomic append that may be larger than memory.
+
+        `producer` is the producer that `commit` will name, if already known: the checksum of its rows is then computed on the
+        way, so that a repeat with other rows is rejected. Without it, a repeat returns the first receipt whatever its rows are.
+        """
+        ...
+
+    def maintain(self, *, force: bool = False, override_holds: bool = False) -> MaintenanceReport:
+        """Seal, apply retention and compact. `force` includes active segments and those below the usual thresholds."""
+        ...
+
+    def excise(self, topic: str, offsets: Mapping[int, Sequence[int]]) -> int:
+        """Remove the records at these offsets, by partition, permanently, and return how many there were. Their offsets stay
+        gaps; watermarks and the bounds of partitions do not change. After a crash at any point each record is either there or
+        not, and repeating the call completes it. UsageError on an event-sourced topic."""
+        ...
+
     def verify(self, topics: Sequence[str] | None = None) -> Iterator[Finding | int]:
-        """Read everything and check it: yields findings, and between them the number of bytes checked so far."""
+        """Read and check everything: yields findings, and between them the number of bytes checked so far."""
         ...
 
     def close(self) -> None:
-        """Release every handle. Committed appends need no close to be there."""
+        """Release every handle. Committed appends do not depend on it."""
         ...
 
 
 class Stage(Protocol):
-    """An atomic append in the making: invisible until committed, gone if aborted or if the process dies."""
+    """An atomic append in progress: invisible until committed, discarded if aborted or if the process dies."""
 
     def add(self, topic: str, batch: pa.RecordBatch, incarnation: int | None = None) -> None:
-        """Take in conformed rows; large ones go to disk. `incarnation` as for `Append`."""
+        """Add conformed rows; large ones go to disk. `incarnation` as in `Append`."""
         ...
 
     def commit(
@@ -468,5 +467,5 @@ class Stage(Protocol):
         ...
 
     def abort(self) -> None:
-        """Forget it."""
+        """Discard the stage."""
         ...

@@ -1,6 +1,6 @@
-"""Reading a topic as Arrow batches: over partitions, to a cut or following the end, with gaps as declared.
+"""Reads a topic as Arrow batches: over its partitions, up to a cut or following the end, with a policy for gaps.
 
-Knows positions only as numbers that it is given and moves on; keeping them is `cursor` and `group`.
+Positions are plain numbers here; `cursor` and `group` store them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Start = Literal["earliest", "latest"] | int | Mapping[int, int] | datetime
 
 BATCH_ROWS = 65_536
 WAIT_MS = 2_000.0
-"""How long a follower waits in one piece: so late at most it sees that another thread has closed it."""
+"""Longest single wait of a following reader, which bounds how late it notices that another thread has closed it."""
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read: which columns, in batches of at most how many rows, and what to do where rows were removed."""
+    """Options of a read: the columns, the maximum rows of a batch, and what to do where rows were removed."""
 
     columns: tuple[str, ...] | None = None
     batch_rows: int = BATCH_ROWS
@@ -47,7 +47,7 @@ class ReadOptions:
 
 
 def columns_of(given: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The `columns` of a read as its options have them."""
+    """Return the `columns` of a read as a tuple; UsageError if a name occurs twice."""
     if isinstance(given, str):
         raise UsageError("columns is a list of names", hint=f"columns=[{given!r}]")
     names = None if given is None else tuple(given)
@@ -58,7 +58,7 @@ def columns_of(given: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def whole(value: Any) -> int | None:
-    """A whole number of any kind, also numpy's, as an int; None for what is none."""
+    """Return a whole number of any type, including numpy's, as an int; None for any other value."""
     try:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -66,7 +66,7 @@ def whole(value: Any) -> int | None:
 
 
 def wait_ms(timeout: Any, what: str = "timeout") -> float | None:
-    """How long a call waits, in milliseconds; None is for as long as it takes."""
+    """Return a timeout in milliseconds; None means no limit."""
     if timeout is None:
         return None
     if isinstance(timeout, (bool, str)) or not hasattr(timeout, "__float__") or not float(timeout) >= 0:
@@ -77,7 +77,7 @@ def wait_ms(timeout: Any, what: str = "timeout") -> float | None:
 def resolve_start(
     log: Log, topic: str, start: Start, by: TimeAxis = "appended", partitions: Sequence[int] | None = None
 ) -> dict[int, int]:
-    """The offset to begin at in each partition; a partition that a mapping leaves out begins at its earliest."""
+    """Return the offset to begin at in each partition; a partition that a mapping leaves out begins at its earliest."""
     infos = log.partitions(topic)
     chosen = _chosen(topic, infos, partitions)
     if isinstance(start, datetime):
@@ -129,7 +129,7 @@ def _partition(topic: str, infos: Mapping[int, PartitionInfo], given: Any) -> in
 
 
 def _place(topic: str, infos: Mapping[int, PartitionInfo], partition: Any, offset: Any) -> tuple[int, int]:
-    """A partition and an offset in it, as plain numbers."""
+    """Return a partition and an offset in it as plain numbers; UsageError if they do not exist."""
     partition, number = _partition(topic, infos, partition), whole(offset)
     if number is None or not 0 <= number <= infos[partition].end:
         raise UsageError(
@@ -146,7 +146,7 @@ def _no_partition(topic: str, infos: Mapping[int, PartitionInfo], partition: Any
 
 
 def shown_columns(definition: TopicDefinition, columns: Sequence[str] | None) -> tuple[str, ...]:
-    """The columns of a batch, in order; UsageError for one that the topic does not have."""
+    """Return the columns of a batch, in order; UsageError for a column that the topic does not have."""
     op = ("_op",) if definition.keyed else ()
     if columns is None:
         return (*definition.schema.names, "_partition", "_offset", *op)
@@ -168,13 +168,13 @@ def shown_columns(definition: TopicDefinition, columns: Sequence[str] | None) ->
 
 
 def _repeated(partition: int, rows: int) -> pa.Array:
-    # From a buffer: at its first conversion of Python or numpy values pyarrow loads pandas, which is slow.
+    # Built from a buffer: the first conversion of Python or numpy values makes pyarrow load pandas, which is slow.
     buffer = pa.py_buffer(np.full(rows, partition, np.int32))
     return pa.Array.from_buffers(pa.int32(), rows, [None, buffer])
 
 
 class PartitionFeed:
-    """The batches of one partition up to an end. `position` is the next offset to come, `lost` counts rows skipped."""
+    """Batches of one partition up to an end offset. `position` is the next offset to read, `lost` counts rows skipped."""
 
     def __init__(
         self, log: Log, topic: str, partition: int, start: int, end: int, options: ReadOptions
@@ -190,7 +190,7 @@ class PartitionFeed:
         self._batches = self._read()
 
     def next(self) -> pa.RecordBatch | None:
-        """The next batch, or None at the end. After an error it can be asked again and tries again."""
+        """Return the next batch, or None at the end. After an error, calling it again retries."""
         try:
             batch = next(self._batches, None)
         except BaseException:
@@ -235,10 +235,10 @@ class PartitionFeed:
 class TopicReader:
     """An iterator over record batches, each of one partition.
 
-    `positions` is the next offset of each partition after what was yielded: reading from it continues without a
-    gap. `lost` counts rows that were removed before they could be read (`on_gap`). Partitions take turns. With
-    `follow` it blocks until there is more, without polling, and ends only by `close()` or after `timeout` seconds
-    in which nothing came. Without, it reads up to one cut, taken when it was made, that splits no append.
+    `positions` is the next offset of each partition after the batches yielded: reading from it continues without a gap. `lost`
+    counts rows that were removed before they could be read (`on_gap`). Partitions take turns. With `follow` it blocks until
+    there are more records, without polling, and ends only by `close()` or after `timeout` seconds without a record. Otherwise
+    it reads up to a cut taken at its creation, which splits no append.
     """
 
     def __init__(
@@ -278,12 +278,12 @@ class TopicReader:
         raise StopIteration
 
     def seek(self, positions: Mapping[int, int]) -> None:
-        """Go on from other positions."""
+        """Continue from other positions."""
         self._feeds.clear()
         self.positions.update(positions)
 
     def close(self) -> None:
-        """End the iteration; a thread that waits in it for more comes back within a moment."""
+        """End the iteration; a thread that waits in it returns within `WAIT_MS`."""
         self._closed = True
         self._feeds.clear()
 
@@ -314,7 +314,7 @@ class TopicReader:
         return bool(self._feeds)
 
     def _wait(self) -> bool:
-        """Wait for rows, in pieces: False when closed meanwhile or at the timeout."""
+        """Wait for rows, in short waits; return False if closed meanwhile or at the timeout."""
         left = math.inf if self._timeout_ms is None else self._timeout_ms
         while not self._closed:
             piece = min(left, WAIT_MS)
@@ -322,13 +322,13 @@ class TopicReader:
                 return True
             left -= piece
             if left <= 0:
-                self._log.partitions(self._topic)  # silence, or is the topic gone and its folder with it?
+                self._log.partitions(self._topic)  # raises if the topic was dropped, not just idle
                 break
         return False
 
 
 def recreated(topic: str) -> TopicNotFoundError:
-    """The error of a reader whose topic ends before where the reader is."""
+    """Return the error of a reader whose position is beyond the end of the topic."""
     return TopicNotFoundError(
         f"topic {topic!r} was dropped, and made again, while it was being read",
         hint="start a new read from 'earliest'",

@@ -1,13 +1,12 @@
-"""Repeated sequences: what the rows of an append add up to, so that a producer's retry is told from other rows under its number.
+"""Row checksums of appends, which distinguish a producer's retry from other rows under a sequence that was already written.
 
-Each row gives 64 bits by its values (`headwater.core.hashing.sum_of_rows`), and the rows of a topic are added up: their order, their
-batches and their partitions do not matter. Rows are taken as they are stored. An encrypted value differs each time that it is
-encrypted; in its place stands a code of the value that nobody can make without the subject's key. Nothing of a private value can be
-guessed from a sum, and once the key is destroyed nobody can tell any more whether two private values are the same: then the other
-columns decide.
+Each row hashes to 64 bits (`headwater.core.hashing.sum_of_rows`), and the hashes of a topic's rows are added: their order,
+batches and partitions do not matter. Rows are hashed as they are stored. An encrypted value differs each time that it is
+encrypted; instead a code of the value is hashed that cannot be computed without the subject's key. Private values cannot be
+guessed from a sum, and once the key is destroyed private values can no longer be compared: then only the other columns count.
 
-Only appends that name a producer and a sequence are added up. A receipt without sums, because it is from an older version or its
-producer does not ask for them, is answered whatever the rows are.
+Only appends that name a producer and a sequence get a sum. A repeat whose receipt has no sums, because the receipt is from an
+older version or its producer does not ask for them, is answered with the receipt whatever the rows are.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ from headwater.privacy.column_encryption import value_codes
 from headwater.privacy.subject_keys import SubjectKeys
 
 Sums = Mapping[str, Sequence[Any]]
-"""By the number of a topic, as JSON has it: the schema's version, the rows, their sum; and where columns are private the sum without
-these, and how many keys were destroyed by then."""
+"""Sums by topic incarnation (a string, as in JSON): the schema's version, the number of rows, their sum; and if columns are
+private, the sum without these columns, and the number of keys destroyed by then."""
 
 _WORD = 2**64
 
 
 @dataclass
 class RowSum:
-    """What some rows of one topic add up to, under one definition. `topic` is the topic's number, which no other ever has."""
+    """Running sum of rows of one topic, under one definition. `topic` is the topic's incarnation, which is never reused."""
 
     topic: int
     definition: TopicDefinition
     rows: int = 0
     total: int = 0
     public: int = 0
-    """Without private columns, if there are any."""
+    """Sum without the private columns; 0 if there are none."""
 
     def add(self, plain: pa.RecordBatch, stored: pa.RecordBatch, keys: SubjectKeys) -> None:
-        """Take in rows: as they were given, and as they are stored."""
+        """Add rows: `plain` as they were given, `stored` as they are stored."""
         private = [column for column, _ in self.definition.private]
         columns = dict(zip(stored.schema.names, stored.columns, strict=True))
         if private:
@@ -57,7 +56,7 @@ class RowSum:
         self.total = (self.total + sum_of_rows(list(columns.values()), stored.num_rows)) % _WORD
 
     def plain(self, keys: SubjectKeys) -> list[Any]:
-        """What is kept of it."""
+        """Return the sum in the form that is stored, see `Sums`."""
         found = [self.definition.schema_version, self.rows, f"{self.total:016x}"]
         if self.definition.private:
             found += [f"{self.public:016x}", len(keys.destroyed())]
@@ -65,12 +64,13 @@ class RowSum:
 
 
 def sums_of(totals: Sequence[RowSum], keys: SubjectKeys) -> dict[str, list[Any]]:
-    """The sums of an append, by topic; topics without rows are left out."""
+    """Return the sums of an append, by topic; topics without rows are left out."""
     return {str(total.topic): total.plain(keys) for total in totals if total.rows}
 
 
 def check_repeat(producer: Producer, receipt: Receipt, known: Sums | None, given: Sums | None) -> None:
-    """SequenceReusedError if the rows of a repeated sequence are other rows than the first ones, as far as that is known."""
+    """Raise SequenceReusedError if the rows of a repeated sequence differ from the first ones. Passes if either sum is
+    missing."""
     if known is None or given is None:
         return
     if (were := _rows(known)) != (are := _rows(given)):
@@ -96,11 +96,11 @@ def _rows(sums: Sums) -> int:
 
 
 def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two appends have the same rows of a topic. The values of two versions of a schema are not compared."""
+    """Whether two appends have the same rows of a topic. Values under different schema versions are not compared."""
     if one[1] != other[1]:
         return False
     if one[0] != other[0] or len(one) != len(other):
         return True
-    if len(one) > 3 and one[4] != other[4]:  # a key that is destroyed gives no codes any more
+    if len(one) > 3 and one[4] != other[4]:  # a destroyed key can no longer produce codes
         return bool(one[3] == other[3])
     return bool(one[2] == other[2])

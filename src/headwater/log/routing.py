@@ -1,4 +1,4 @@
-"""Which partition a row goes to: the hash of its routing columns, or spread where the topic has none.
+"""Assigns rows to partitions: by the hash of the routing columns, or spread if the topic has none.
 
 Pure; both backends use it, so that they place rows alike.
 """
@@ -15,14 +15,14 @@ from headwater.core.errors import TopicNotFoundError
 from headwater.core.hashing import hash_rows, partition_of
 
 SPREAD_ROWS_MIN = 64
-"""An append without routing columns is split over the partitions if each gets at least this many rows;
-a smaller one stays whole and goes to the partition with the fewest records."""
+"""Minimum rows per partition for splitting an append without routing columns. A smaller append stays whole and goes to the
+partition with the fewest records."""
 
 
 def route(
     batch: pa.RecordBatch, topic: TopicDefinition, ends: Mapping[int, int]
 ) -> dict[int, pa.RecordBatch]:
-    """The batch by partition, order kept within each. `ends` decides only where rows are spread."""
+    """Return the batch split by partition, in order within each. `ends` matters only if rows are spread."""
     if batch.num_rows == 0:
         return {}
     if topic.partitions == 1:
@@ -46,7 +46,7 @@ def route(
 
 
 def check_incarnation(topic: TopicDefinition, incarnation: int) -> None:
-    """TopicNotFoundError if the topic that rows were made for is gone, and another has its name."""
+    """Raise TopicNotFoundError if the topic that the rows were conformed to was dropped, and another topic has its name."""
     if topic.incarnation != incarnation:
         raise TopicNotFoundError(
             f"topic {topic.name!r} was dropped and made anew while rows were on their way to it",
@@ -57,12 +57,12 @@ def check_incarnation(topic: TopicDefinition, incarnation: int) -> None:
 
 
 def needs_ends(topic: TopicDefinition) -> bool:
-    """Whether routing depends on how full the partitions are, so that it must be done under the lock."""
+    """Whether routing depends on the size of the partitions, so that it must be done under the lock."""
     return topic.partitions > 1 and not topic.routing
 
 
 def partition_of_key(topic: TopicDefinition, values: Sequence[object]) -> int:
-    """The partition of one key."""
+    """Return the partition of one key."""
     if topic.partitions == 1:
         return 0
     columns = [

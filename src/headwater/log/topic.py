@@ -1,4 +1,4 @@
-"""A topic as users hold it: append to it, read it, keep positions in it. All it knows is in the log."""
+"""The handle of a topic for users: append to it, read it, keep positions in it. All its state is in the log."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from headwater.log.reader import (
 )
 
 END_OF_TIME = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
-"""No event is later: what `finish` raises the watermark to."""
+"""The latest event time: `finish` raises the watermark to it."""
 
 
 class Topic:
-    """A handle; making one is free, and any number may exist."""
+    """A handle of a topic. Creating one costs nothing, and any number may exist."""
 
     def __init__(self, log: Log, name: str, clock: Clock | None = None) -> None:
         self.name = log.topic(name).name
@@ -45,12 +45,12 @@ class Topic:
 
     @property
     def definition(self) -> TopicDefinition:
-        """What the topic is declared to be, now."""
+        """The current definition of the topic."""
         return self._log.topic(self.name)
 
     @property
     def schema(self) -> pa.Schema:
-        """The topic's own columns."""
+        """The columns that the topic declares."""
         return self.definition.schema
 
     def append(
@@ -62,12 +62,12 @@ class Topic:
         epoch: int | None = None,
         expect: Expect | None = None,
     ) -> Receipt:
-        """Append rows in one commit and return when they are as durable as the topic promises.
+        """Append rows in one commit and return when they are as durable as the topic guarantees.
 
-        Rows are a list of dicts, a pyarrow Table or RecordBatch, a pandas or polars frame; or an iterator of dicts
-        or batches or a RecordBatchReader, which may be larger than memory. A row that does not fit is refused
-        (BadRowError) and nothing is written. The same `producer` and `sequence` again writes nothing and returns
-        the first receipt. `expect` makes it conditional: ConflictError if someone was first.
+        Rows are a list of dicts, a pyarrow Table or RecordBatch, a pandas or polars frame; or an iterator of dicts or batches
+        or a RecordBatchReader, which may be larger than memory. If a row does not fit the topic, BadRowError is raised and
+        nothing is written. Repeating a `producer` and `sequence` writes nothing and returns the first receipt. `expect` makes
+        the append conditional: ConflictError if another writer was first.
         """
         return append_rows(
             self._log,
@@ -77,7 +77,7 @@ class Topic:
         )
 
     def delete(self, rows: Any, **options: Any) -> Receipt:
-        """Append a tombstone for the key of each row; the other columns may be left out. Options as for append."""
+        """Append a tombstone for the key of each row; the other columns may be left out. Options as for `append`."""
         if not self.definition.keyed:
             raise UsageError(
                 f"topic {self.name!r} has no primary key, so its records cannot be deleted",
@@ -98,15 +98,16 @@ class Topic:
         batch_rows: int = BATCH_ROWS,
         timeout: float | None = None,
     ) -> TopicReader:
-        """Record batches, each of one partition: the topic's columns, `_partition`, `_offset`, and `_op` if keyed.
+        """Return an iterator over record batches, each of one partition: the topic's columns, `_partition`, `_offset`, and
+        `_op` if keyed.
 
-        `start` is 'earliest', 'latest', a datetime or {partition: offset}; partitions that a mapping leaves out
-        begin at their earliest record, `partitions` says which to read at all. `from_time` (or a datetime as
-        `start`) begins by the index, without a scan: `by='appended'` at the first record appended at or after it,
-        `by='event'` where no record before can have an event time at or after it; earlier ones may still follow.
-        `columns` selects, also among `_appended_at`, `_watermark`, `_sequence`. With `follow`, `timeout` is how
-        many seconds of silence end the iteration. `on_gap` says what to do when the position was removed: 'fail'
-        (GapError), or go on at the 'earliest' record or at the 'latest', with the loss counted in `lost`.
+        `start` is 'earliest', 'latest', a datetime or {partition: offset}; partitions that a mapping leaves out begin at their
+        earliest record, `partitions` selects the partitions to read. `from_time` (or a datetime as `start`) uses the index,
+        without a scan: with `by='appended'` reading begins at the first record appended at or after it, with `by='event'` where
+        no record before can have an event time at or after it; earlier event times may still follow. `columns` selects columns,
+        also `_appended_at`, `_watermark` and `_sequence`. With `follow`, the iteration ends after `timeout` seconds without a
+        record. `on_gap` decides what happens if the position was removed: 'fail' (GapError), or continue at the 'earliest'
+        record or at the 'latest', with the loss counted in `lost`.
         """
         if from_time is not None:
             if start != "earliest":
@@ -119,9 +120,9 @@ class Topic:
     def cursor(
         self, name: str, start: Start = "earliest", *, hold: bool | None = None, on_gap: OnGap = "fail"
     ) -> Cursor:
-        """The named consumer position; made at `start` if it is not there yet, else where it was left.
+        """Return the named consumer position; created at `start` if it does not exist, else where it was left.
 
-        `hold=True` keeps retention from removing what it has not read; left out, it stays as it was.
+        `hold=True` keeps retention from removing records that it has not read; None leaves this setting as it is.
         """
         check_name(name)
         options = ReadOptions(on_gap=on_gap)
@@ -139,7 +140,7 @@ class Topic:
     ) -> GroupMember:
         """Join the group of that name as a member: a context manager that leaves the group at its end.
 
-        Members share the partitions, one member each; one that is silent for `timeout` loses its partitions.
+        Members share the partitions, each read by one member; a member without a beat for `timeout` loses its partitions.
         """
         options = MemberOptions(member, timeout, start, on_gap)
         return GroupMember(self._log, self.name, name, self._clock, options)
@@ -147,8 +148,8 @@ class Topic:
     def punctuate(self, moment: datetime, *, producer: str | None = None) -> None:
         """Declare that no record earlier than `moment` is to come: raises the watermark of every partition to it.
 
-        On a topic `WITH (watermark = 'producers')` a `producer` promises it of its own records, and the watermark is the
-        minimum over the known producers: those that have promised or appended in their own name, and not retired.
+        On a topic `WITH (watermark = 'producers')` a `producer` declares it for its own records, and the watermark is the
+        minimum over the producers that have punctuated or appended in their own name, and are not retired.
         """
         if self.definition.time is None:
             raise UsageError(
@@ -166,7 +167,7 @@ class Topic:
         self._log.punctuate(self.name, {p: to_us(moment) for p in self._log.partitions(self.name)})
 
     def retire(self, producer: str) -> None:
-        """The producer sends no more: the watermark no longer waits for its promises. It joins again as it came first."""
+        """Remove a producer: the watermark no longer waits for it. Its next punctuation or append adds it again."""
         if not self._log.retire(self.name, label(producer, "producer")):
             known = ", ".join(sorted(self._log.promises(self.name)))
             raise UsageError(
@@ -177,7 +178,7 @@ class Topic:
             )
 
     def promises(self) -> Mapping[str, Promise]:
-        """The known producers of a topic `WITH (watermark = 'producers')`, with what each has promised."""
+        """Return the producers of a topic `WITH (watermark = 'producers')`, each with its watermark."""
         return self._log.promises(self.name)
 
     def finish(self) -> None:
@@ -185,7 +186,7 @@ class Topic:
         self.punctuate(END_OF_TIME)
 
     def watermark(self, partition: int, offset: int | None = None) -> datetime | None:
-        """A partition's watermark at an offset, by default at its end: the same for ever."""
+        """Return a partition's watermark at an offset, by default at its end. It never changes for a given offset."""
         partitions = self._log.partitions(self.name)
         partition = whole_number(partition, "partition")
         if partition not in partitions:
@@ -197,7 +198,7 @@ class Topic:
         return None if moment is None else from_us(moment)
 
     def partitions(self) -> Mapping[int, PartitionInfo]:
-        """The bounds of every partition, all from one moment."""
+        """Return the bounds of every partition, all as of one commit."""
         return self._log.partitions(self.name)
 
 

@@ -1,7 +1,7 @@
-"""Names as callers write them, and the rules for giving new ones. Pure; both backends use it, so that they agree.
+"""Lookup of topic names as callers write them, and the rules for new names. Pure; both backends use it, so that they agree.
 
-Topics and views are one namespace that ignores case. Workspaces made before that was so may have two topics that differ
-by case alone: each is found by its exact name.
+Topics and views share one namespace that ignores case. Workspaces from before that rule may have two topics that differ by case
+alone: each is found by its exact name.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from headwater.core.names import spelling, spellings
 from headwater.log.protocol import Append, Entry
 
 VIEWS_HOLD = "headwater_views"
-"""The cursor with which records are kept for views; nobody reads with it."""
+"""Name of the cursor that keeps records for views; no reader uses it."""
 RELATIONS = ("view",)
-"""Kinds of entries that a query reads by name, as it does topics."""
+"""Kinds of catalog entries that a query can read by name, like topics."""
 
 EntryKey = tuple[str, str]
 """Kind, and name in lower case."""
 
 
 def entry_key(kind: str, name: str) -> EntryKey:
-    """Where an entry is kept."""
+    """Return the key under which an entry is stored."""
     return kind, name.lower()
 
 
 def no_topic(name: str, topics: Collection[str]) -> TopicNotFoundError:
-    """The error for a topic that is not there."""
+    """Return the error for a topic that does not exist."""
     if "." in name:
         return TopicNotFoundError(
             f"there is no topic {name!r}",
@@ -58,7 +58,7 @@ def no_topic(name: str, topics: Collection[str]) -> TopicNotFoundError:
 
 
 def respell(append: Append, topics: Collection[str]) -> Append:
-    """The append with every topic named as it is declared; names of topics that are not there stay."""
+    """Return the append with every topic spelled as it is declared; names of topics that do not exist stay."""
     moved = [move.topic for move in append.moves]
     given = {*append.batches, *append.expect, *append.incarnations, *moved}
     if all(name in topics for name in given):
@@ -84,7 +84,7 @@ def _renamed(by_topic: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[st
 
 
 def check_topic_name(name: str, topics: Collection[str], entries: Mapping[EntryKey, Entry]) -> None:
-    """TopicExistsError if a new topic cannot have this name."""
+    """Raise TopicExistsError if a new topic cannot have this name."""
     if alike := spellings(topics, name):
         _refuse_name(name, "topic", alike[0], "CREATE TOPIC IF NOT EXISTS, or choose another name")
     for kind in RELATIONS:
@@ -104,7 +104,7 @@ def _refuse_name(name: str, kind: str, there: str, hint: str) -> None:
 def check_entry(
     entry: tuple[str, str], topics: Collection[str], entries: Mapping[EntryKey, Entry], expect: int | None
 ) -> None:
-    """ConflictError unless what is stored under this kind and name is what the caller expects to replace."""
+    """Raise ConflictError unless the entry stored under this kind and name is the one that the caller expects to replace."""
     kind, name = entry
     found = entries.get(entry_key(kind, name))
     if found is None and kind in RELATIONS and (alike := spellings(topics, name)):
@@ -114,7 +114,7 @@ def check_entry(
 
 
 def check_drop(entry: tuple[str, str], entries: Mapping[EntryKey, Entry], expect: int | None) -> None:
-    """ConflictError if there is nothing to drop, or it is not what is expected."""
+    """Raise ConflictError if there is no entry to drop, or its sequence is not the expected one."""
     kind, name = entry
     found = entries.get(entry_key(kind, name))
     if found is None or expect not in (None, found.sequence):
@@ -138,7 +138,7 @@ def _conflict(kind: str, name: str, found: Entry | None, expect: int | None) -> 
 
 
 def plain_document(kind: str, name: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a document as it reads back from JSON; UsageError if it is not plain."""
+    """Return a copy of a document as it reads back from JSON; UsageError if it is not plain JSON."""
     if not kind or not name:
         raise UsageError(f"an entry has a kind and a name, not {kind!r} and {name!r}")
     try:
@@ -150,12 +150,12 @@ def plain_document(kind: str, name: str, document: Mapping[str, Any]) -> dict[st
 
 
 def is_own(topic: TopicDefinition) -> bool:
-    """Whether a topic is the workspace's own: what is held there is needed, and nobody may override that."""
+    """Whether a topic is the workspace's own: holds on its records are needed, and cannot be overridden."""
     return topic.name.startswith("_")
 
 
 def check_new(topic: TopicDefinition) -> None:
-    """SchemaError if only a queue, or the workspace itself, makes a topic of that name."""
+    """Raise SchemaError if only a queue, or the workspace itself, may create a topic of that name."""
     check_free(topic.name)
     if "." in topic.name:
         raise SchemaError(
@@ -165,13 +165,13 @@ def check_new(topic: TopicDefinition) -> None:
 
 
 def check_left(topic: TopicDefinition) -> None:
-    """UsageError if a topic must stay as it is."""
+    """Raise UsageError if a topic must not be changed."""
     if topic.name in TELLING:
         raise UsageError(f"topic {topic.name!r} says what was deleted, and stays as it is", topic=topic.name)
 
 
 def check_written(topic: TopicDefinition) -> None:
-    """UsageError if only the workspace, or the queue that a topic belongs to, writes it."""
+    """Raise UsageError if only the workspace, or the queue that a topic belongs to, may write to it."""
     if is_kept(topic.name):
         raise UsageError(
             f"topic {topic.name!r} is written by the workspace itself, and by nobody else",
@@ -188,7 +188,7 @@ def check_written(topic: TopicDefinition) -> None:
 
 
 def check_excision(topic: TopicDefinition) -> None:
-    """UsageError if records of a topic may not be removed one by one."""
+    """Raise UsageError if records of a topic may not be removed one by one."""
     if topic.versioned_by is not None:
         raise UsageError(
             f"records of topic {topic.name!r} cannot be excised: it is event-sourced (versioned_by = {topic.versioned_by!r})",

@@ -13,7 +13,7 @@ from headwater.log.protocol import CursorMove, Log, Producer, Stage
 
 
 class Transaction:
-    """Use it in a `with` block: committed at its end, given up if an exception leaves it. May exceed memory."""
+    """A transaction, used in a `with` block: committed at its end, aborted if an exception leaves it. May exceed memory."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Transaction:
     def append(self, topic: str, rows: Any) -> None:
         """Add rows; they are checked at once, and visible when the block ends.
 
-        Once an append of it has failed, also one whose error was caught, the transaction cannot be committed.
+        Once an append has failed, even if its error was caught, the transaction cannot be committed.
         """
         if self._stage is None:
             raise UsageError(
@@ -88,7 +88,7 @@ def _broken(cause: BaseException) -> UsageError:
 
 
 def check_consumer(commit: Any) -> Consumer | None:
-    """What `commit=` may be: a cursor, or a member of a group."""
+    """Return the value of `commit=` if it is a cursor, a member of a group or None; UsageError otherwise."""
     if commit is None or isinstance(commit, Consumer):
         return commit
     raise UsageError(
@@ -98,7 +98,7 @@ def check_consumer(commit: Any) -> Consumer | None:
 
 
 class Moving:
-    """A consumer's move carried by an append: told afterwards whether it was stored or fenced."""
+    """A consumer's move carried by an append. Afterwards the consumer is notified whether the move was stored or fenced."""
 
     def __init__(self, consumer: Consumer | None) -> None:
         self._consumer = consumer

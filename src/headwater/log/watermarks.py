@@ -1,8 +1,8 @@
-"""The watermark as a function of the records: W before a row is the higher of the highest eligible event time before
-it less the lateness, and the highest punctuation before it.
+"""The watermark as a function of the records: the watermark before a row is the higher of two values, the highest eligible
+event time before it less the lateness, and the highest punctuation before it.
 
-Eligible are rows not further ahead of their append time than `max_ahead`; none on a topic whose producers promise (see
-`promises`), where punctuation alone raises it. Pure; both backends use it.
+Rows are eligible if they are not further ahead of their append time than `max_ahead`; no row is on a topic with producer
+watermarks (see `producer_watermarks`), where only punctuation raises the watermark. Pure; both backends use it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from headwater.catalog.definitions import TopicDefinition
 from headwater.core.clock import Microseconds
 
 NONE: Microseconds = -(2**63)
-"""No watermark yet: earlier than every time there is."""
+"""No watermark yet: earlier than every possible time."""
 
 
 def event_times(batch: pa.RecordBatch, topic: TopicDefinition) -> npt.NDArray[np.int64] | None:
-    """The event times of a batch, NONE where a tombstone has none; None on topics without event time."""
+    """Return the event times of a batch, NONE where a tombstone has none; None on topics without event time."""
     if topic.time is None:
         return None
     column = batch.column(topic.time).view(pa.int64())
@@ -32,7 +32,7 @@ def event_times(batch: pa.RecordBatch, topic: TopicDefinition) -> npt.NDArray[np
 def row_watermarks(
     times: npt.NDArray[np.int64], before: Microseconds, appended_at: Microseconds, topic: TopicDefinition
 ) -> tuple[npt.NDArray[np.int64], Microseconds, int]:
-    """For rows of one append: the watermark before each, the one after them all, and how many were too far ahead."""
+    """Return, for rows of one append, the watermark before each, the watermark after all, and how many were too far ahead."""
     if topic.watermark == "producers":
         return np.full(len(times), before, dtype=np.int64), before, 0
     ahead = 0
@@ -46,14 +46,14 @@ def row_watermarks(
 
 
 def latest_of(times: npt.NDArray[np.int64]) -> Microseconds:
-    """The highest of some event times, NONE if there are none."""
+    """Return the highest event time of `times`, NONE if it is empty."""
     return int(np.max(times)) if len(times) else NONE
 
 
 def watermark_after(
     times: npt.NDArray[np.int64], before: Microseconds, appended_at: Microseconds, topic: TopicDefinition
 ) -> tuple[Microseconds, int]:
-    """The last two answers of `row_watermarks`, without the one for each row."""
+    """Return the last two values of `row_watermarks`, without computing the watermark of each row."""
     if topic.watermark == "producers":
         return before, 0
     ahead = 0
@@ -67,8 +67,8 @@ def watermark_after(
 def decisive_times(
     times: npt.NDArray[np.int64], now: Microseconds, topic: TopicDefinition
 ) -> npt.NDArray[np.int64]:
-    """The few event times that decide what rows appended at `now` or later do to the watermark, whenever that is: the
-    highest of those that are not too far ahead already, and those that are."""
+    """Return the few event times that suffice to compute the effect of these rows on the watermark, if they are appended at
+    `now` or later: the highest of those that are not too far ahead at `now`, and all that are."""
     if topic.max_ahead_us is None:
         return times.max(keepdims=True) if len(times) else times
     too_far = times > now + topic.max_ahead_us
@@ -76,7 +76,7 @@ def decisive_times(
 
 
 def watermark_array(values: npt.NDArray[np.int64]) -> pa.Array:
-    """Watermarks as timestamps, null where there is none yet."""
+    """Return watermarks as timestamps, null for NONE."""
     missing = values == NONE
     return pa.array(values, pa.int64(), mask=missing if missing.any() else None).view(
         pa.timestamp("us", "UTC")
