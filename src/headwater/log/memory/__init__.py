@@ -9,7 +9,7 @@ In import order, bottom to top:
     memory_producers  idempotent producers: epoch, last sequence, latest receipts
     memory_stage      a staged append: batches until it is committed
     memory_topic      a topic: its definition and its partitions
-    memory_append     routing and checks of an append, which change nothing
+    memory_append     routing and checks of an append, without side effects
     memory_log        `MemoryLog`: the whole protocol
 """
 

@@ -1,4 +1,4 @@
-"""What an append would do, and whether it may: routing and checks, which change nothing."""
+"""Routing and checks of an append, without side effects."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headwater.log.protocol import CursorMove
 from headwater.log.routing import route
 
 Plan = Mapping[int, pa.RecordBatch]
-"""The rows that each partition of a topic is to get."""
+"""Rows of an append for each partition of a topic."""
 
 
 def plan_append(topic: MemoryTopic, batches: Sequence[pa.RecordBatch]) -> Plan:
-    """Which rows go where; of several batches each is routed as if those before it had been written."""
+    """Assign rows to partitions; each of several batches is routed as if those before it had been written."""
     ends = {p: partition.end for p, partition in enumerate(topic.partitions)}
     pieces: dict[int, list[pa.RecordBatch]] = {}
     for batch in batches:
@@ -30,7 +30,7 @@ def plan_append(topic: MemoryTopic, batches: Sequence[pa.RecordBatch]) -> Plan:
 
 
 def check_expected(topic: MemoryTopic, plan: Plan, expected: int | Mapping[Any, int]) -> None:
-    """ConflictError unless the log is where the appender believes it to be."""
+    """Raise ConflictError unless the log is at the offsets, or record counts, that the appender expects."""
     actual: int | Mapping[Any, int]
     if isinstance(expected, int):
         if len(plan) != 1:
@@ -55,7 +55,7 @@ def check_expected(topic: MemoryTopic, plan: Plan, expected: int | Mapping[Any, 
 
 
 def check_moves(topic: MemoryTopic, move: CursorMove) -> None:
-    """FencedError unless the member still owns what it moves."""
+    """Raise FencedError unless the member still owns the partitions that it moves."""
     if move.cursor not in topic.cursors:
         raise UsageError(f"topic {move.topic!r} has no cursor {move.cursor!r}", hint="create it first")
     for p in move.positions:

@@ -1,4 +1,4 @@
-"""Consumer groups in memory: who is alive, who is to have which partition, and who has it until it is released."""
+"""Consumer groups in memory: live members, the assignment of partitions, and the present owners until they release them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headwater.log.group_assignment import share_out
 
 @dataclass
 class Group:
-    """A group of one topic. `owners` is who may read and commit now, `wanted` is who is to."""
+    """A group of one topic. `owners` may read and commit now; `wanted` is the assignment that owners release partitions for."""
 
     partitions: int
     generation: int = 0
@@ -19,7 +19,7 @@ class Group:
     alive_until_ms: dict[str, float] = field(default_factory=dict)
 
     def beat(self, member: str, now_ms: float, timeout_ms: float) -> None:
-        """This member is alive; those who have been silent for longer than their timeout are not members any more."""
+        """Record that this member is alive; members without a beat for longer than their timeout are removed."""
         before = set(self.alive_until_ms)
         self.alive_until_ms[member] = now_ms + timeout_ms
         self.alive_until_ms = {name: until for name, until in self.alive_until_ms.items() if until >= now_ms}
@@ -27,13 +27,13 @@ class Group:
             self._share_out()
 
     def release(self, member: str, partitions: Sequence[int]) -> None:
-        """Hand over those of a member's partitions that are wanted by another."""
+        """Hand over the member's partitions that are assigned to another member."""
         for partition in partitions:
             if self.owners.get(partition) == member:
                 self.owners[partition] = self.wanted[partition]
 
     def leave(self, member: str) -> None:
-        """This member is no longer one."""
+        """Remove a member."""
         if self.alive_until_ms.pop(member, None) is not None:
             self._share_out()
 
@@ -42,7 +42,7 @@ class Group:
         return self.owners.get(partition) == member
 
     def _share_out(self) -> None:
-        """Who is to have what among the members there are; what has no living owner changes hands at once."""
+        """Reassign the partitions to the present members; a partition without a live owner changes hands at once."""
         self.generation += 1
         self.wanted = share_out(self.partitions, self.alive_until_ms, self.wanted)
         self.owners = {

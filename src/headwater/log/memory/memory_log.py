@@ -1,8 +1,8 @@
-"""The whole `Log` protocol over plain lists and dicts: the readable specification that other backends are held to.
+"""The whole `Log` protocol over plain lists and dicts: the readable specification that other backends must match.
 
-Everything happens under one lock, checks before changes, so that a call that raises leaves all as it was. Nothing
-is durable. Where the protocol leaves a backend some freedom, this one does the simplest thing: a segment is what one
-commit wrote to one partition, and `maintain` does all there is to do whether forced or not.
+Everything happens under one lock, checks before changes, so that a call that raises leaves everything as it was. Nothing is
+durable. Where the protocol leaves a backend some freedom, this one does the simplest thing: a segment is the rows that one
+commit wrote to one partition, and `maintain` does all due work whether forced or not.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ from headwater.privacy.column_encryption import stored_columns, unveil, veil
 from headwater.privacy.subject_keys import MemoryKeys, SubjectKeys
 
 HISTORY_MAX = 8
-"""Commits that a cursor remembers for a forecast."""
+"""Number of commits kept in a cursor's history for the forecast."""
 
 
 class MemoryLog:
-    """A log that lives as long as the object does."""
+    """A log in memory that exists as long as the object does."""
 
     def __init__(self, clock: Clock | None = None, receipts_max: int = 1_000) -> None:
         self.clock = self._clock = TrustedClock(clock or SystemClock())
@@ -197,7 +197,7 @@ class MemoryLog:
     # ------------------------------------------------------------------ appending
 
     def append(self, append: Append) -> Receipt:
-        """See Log. Nothing to write (no rows, no moves, no sequence) is nothing written, and an empty receipt."""
+        """See Log. An append without rows, moves and producer writes nothing and returns an empty receipt."""
         return patiently(self, self._clock, lambda: self._append(append))
 
     def _append(self, append: Append) -> Receipt:
@@ -230,7 +230,7 @@ class MemoryLog:
             return self._write(append, plan, sums)
 
     def _sums(self, append: Append) -> Sums | None:
-        """What the rows add up to, where a repeat of them is to be known."""
+        """Return the sums of the rows, if the producer asks for repeats to be compared."""
         if append.producer is None or not append.producer.exact:
             return None
         totals = []
@@ -243,7 +243,7 @@ class MemoryLog:
         return sums_of(totals, self.keys)
 
     def _write(self, append: Append, plan: Mapping[str, Plan], sums: Sums | None) -> Receipt:
-        """All checks have passed: make every change of one append, as one commit."""
+        """Make every change of one append as one commit, after all checks have passed."""
         sequence, now = self._commit()
         positions: dict[str, dict[int, tuple[int, int]]] = {}
         for name, pieces in plan.items():
@@ -309,7 +309,7 @@ class MemoryLog:
             return True
 
     def _agree(self, topic: MemoryTopic, known: dict[str, Promise], now: Microseconds) -> None:
-        """These are the producers from now on; what they have promised together holds for every partition."""
+        """Set the producers of a topic, and raise its partitions to the minimum of their watermarks."""
         topic.promises = known
         levels = [partition.watermarks[-1][1] for partition in topic.partitions]
         for p, moment in promises.raised(known, levels).items():
@@ -321,7 +321,7 @@ class MemoryLog:
             return dict(self._topic(topic).promises)
 
     def settle(self) -> None:
-        """See Log. Whatever is written is visible."""
+        """See Log. Everything written is visible already."""
 
     def sync(self) -> None:
         """See Log. Nothing is durable here."""
@@ -368,7 +368,7 @@ class MemoryLog:
     def read(
         self, topic: str, partition: int, start: int, end: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """See Log. What is read is what was there at the call."""
+        """See Log. Reads the records that were there at the call."""
         with self._held():
             part, definition = self._topic(topic).partition(partition), self._topic(topic).definition
             names = reading_schema(definition).names
@@ -550,7 +550,7 @@ class MemoryLog:
             return sum(found.partition(p).excise(set(gone)) for p, gone in offsets.items())
 
     def verify(self, topics: Sequence[str] | None = None) -> Iterator[Finding | int]:
-        """See Log. There is nothing here that could rot."""
+        """See Log. Data in memory cannot be corrupt; yields its size only."""
         with self._held():
             names = self._topics if topics is None else topics
             return iter([sum(part.size_bytes for name in names for part in self._topic(name).partitions)])
@@ -565,7 +565,7 @@ class MemoryLog:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """The lock, while the log is open."""
+        """Hold the lock; ClosedError if the log was closed."""
         with self._changed:
             self._check_open()
             yield
@@ -575,7 +575,7 @@ class MemoryLog:
             raise ClosedError("the log was closed", hint="open it again")
 
     def _commit(self) -> tuple[int, Microseconds]:
-        """The number and the time of the commit that is about to be made; times never go back."""
+        """Return the number and the time of the commit that is about to be made; times never decrease."""
         self._sequence += 1
         self._ids.append(new_id())
         self._last_commit_at = max(self._clock.now_us(), self._last_commit_at)

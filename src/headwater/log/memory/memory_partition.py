@@ -1,6 +1,6 @@
-"""One partition's records, in plain lists: what is appended, read, sought, expired and compacted in it.
+"""Records of one partition, in plain lists: append, read, seek, expire and compact.
 
-Knows no other partition, no cursor and no lock; `log.py` beside it decides when each of these happens.
+Has no access to other partitions, cursors or locks; `memory_log` decides when each operation happens.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from headwater.log.watermarks import NONE, event_times, row_watermarks, watermar
 
 @dataclass
 class MemorySegment:
-    """What one commit wrote to one partition: the topic's columns as they were then, and the hidden ones."""
+    """Rows that one commit wrote to one partition: the topic's columns as of then, and the metadata columns."""
 
     batch: pa.RecordBatch
     appended_at: Microseconds
 
     @property
     def offsets(self) -> list[int]:
-        """The offsets of its records, rising; gaps are where compaction took records out."""
+        """Offsets of the segment's records, ascending; gaps are where compaction removed records."""
         offsets: list[int] = self.batch.column("_offset").to_pylist()
         return offsets
 
     def keep(self, mask: Sequence[bool]) -> MemorySegment:
-        """The segment with just the records marked."""
+        """Return the segment with only the records marked."""
         return MemorySegment(self.batch.filter(pa.array(mask, pa.bool_())), self.appended_at)
 
 
 @dataclass
 class Partition:
-    """The records of a partition, and the few facts that outlive them."""
+    """Records of a partition, and the few facts that outlive them."""
 
     first: int = 0
     end: int = 0
@@ -51,7 +51,7 @@ class Partition:
     compacted_to: int = 0
     last_appended_at: Microseconds | None = None
     watermarks: list[tuple[int, Microseconds]] = field(default_factory=lambda: [(0, NONE)])
-    """(offset, watermark from that offset on), rising in both."""
+    """(offset, watermark from that offset on), ascending in both."""
 
     def append(
         self,
@@ -61,7 +61,7 @@ class Partition:
         sequence: int,
         versions: Sequence[int] | None,
     ) -> tuple[int, int]:
-        """Take in the rows of one commit; the range of offsets that they were given."""
+        """Append the rows of one commit; return the range of offsets that they were given."""
         rows, first = batch.num_rows, self.end
         before = self.watermarks[-1][1]
         times = event_times(batch, topic)
@@ -85,7 +85,8 @@ class Partition:
         return first, self.end
 
     def punctuate(self, moment: Microseconds, at: Microseconds | None) -> None:
-        """Raise the watermark, which takes one offset that holds no record; `at` is None if that is no sign of life."""
+        """Raise the watermark, which takes one offset without a record; `at` is None if the punctuation is no sign of
+        activity."""
         self.heard_at = self.heard_at if at is None else at
         self.end += 1
         self._raise_watermark(self.end, moment)
@@ -95,14 +96,14 @@ class Partition:
             self.watermarks.append((offset, watermark))
 
     def watermark(self, offset: int) -> Microseconds | None:
-        """The watermark at an offset."""
+        """Return the watermark at an offset."""
         value = next(watermark for at, watermark in reversed(self.watermarks) if at <= offset)
         return None if value == NONE else value
 
     def read(
         self, topic: TopicDefinition, start: int, end: int, columns: Sequence[str]
     ) -> list[pa.RecordBatch]:
-        """The records of a range, in today's schema."""
+        """Return the records of a range, in today's schema."""
         schema = reading_schema(topic)
         batches = []
         for segment in self.segments:
@@ -115,7 +116,7 @@ class Partition:
         return batches
 
     def records(self, topic: TopicDefinition) -> Iterator[tuple[int, Microseconds, Microseconds]]:
-        """(offset, append time, event time) of every record, NONE where it has no event time."""
+        """Yield (offset, append time, event time) of every record, NONE where it has no event time."""
         for segment in self.segments:
             times = event_times(segment.batch, topic)
             moments = [NONE] * segment.batch.num_rows if times is None else times.tolist()
@@ -123,7 +124,7 @@ class Partition:
                 yield offset, segment.appended_at, moment
 
     def expire(self, topic: TopicDefinition, now: Microseconds, limit: int) -> list[MemorySegment]:
-        """Remove from the front what retention no longer keeps, never an offset at or past `limit`."""
+        """Remove from the front the records that retention no longer keeps, never an offset at or past `limit`."""
         removed = []
         while self.segments and self.segments[0].offsets[-1] < limit and self._is_due(topic, now):
             removed.append(self.segments.pop(0))
@@ -139,10 +140,10 @@ class Partition:
         return too_old or too_much or too_many
 
     def compact(self, topic: TopicDefinition, now: Microseconds, limit: int) -> int:
-        """Of the records before `limit` keep the latest of each key, unless it is a tombstone that has had its time; and
-        those that are younger than versions are kept.
+        """Keep only the latest record of each key among those before `limit`, and remove it too if it is a tombstone older than
+        the tombstone retention. Records younger than the topic's `versions_for` are all kept.
 
-        Offsets do not change, and neither do the watermarks. Returns the number of records removed.
+        Neither offsets nor watermarks change. Returns the number of records removed.
         """
         latest: dict[tuple[Any, ...], int] = {}
         settled = FOREVER_US if topic.versions_for_us is None else now - topic.versions_for_us
@@ -168,7 +169,7 @@ class Partition:
         return before - self.rows
 
     def excise(self, gone: set[int]) -> int:
-        """Remove the records at these offsets; how many there were. Watermarks do not change."""
+        """Remove the records at these offsets; return how many there were. Watermarks do not change."""
         before = self.rows
         kept = [s.keep([offset not in gone for offset in s.offsets]) for s in self.segments]
         self.segments = [segment for segment in kept if segment.batch.num_rows]
@@ -176,12 +177,12 @@ class Partition:
 
     @property
     def rows(self) -> int:
-        """Records that are kept."""
+        """Number of records kept."""
         return sum(segment.batch.num_rows for segment in self.segments)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that they take in memory."""
+        """Memory of the records in bytes."""
         return sum(segment.batch.nbytes for segment in self.segments)
 
     @property
@@ -191,7 +192,7 @@ class Partition:
 
 
 def reading_schema(topic: TopicDefinition) -> pa.Schema:
-    """The columns that are there to be read: the topic's own as they are stored now, then the hidden ones."""
+    """Return the columns that can be read: the topic's own as they are stored now, then the metadata columns."""
     fields = [topic.storage_schema.field(name) for name in topic.schema.names]
     fields += [pa.field("_offset", pa.int64()), pa.field("_appended_at", TIMESTAMP)]
     fields += [pa.field("_watermark", TIMESTAMP), pa.field("_sequence", pa.int64())]
@@ -204,12 +205,12 @@ def reading_schema(topic: TopicDefinition) -> pa.Schema:
 
 
 def writing_schema(topic: TopicDefinition) -> pa.Schema:
-    """The columns of a conformed batch."""
+    """Return the columns of a conformed batch."""
     return topic.row_schema
 
 
 def comparable(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Key values in a form in which Python finds equal what SQL finds equal: NaN is NaN."""
+    """Return key values in a form for which Python's equality is that of SQL keys: NaN equals NaN."""
     return tuple("NaN" if value != value else value for value in values)
 
 

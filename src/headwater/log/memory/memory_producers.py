@@ -1,4 +1,4 @@
-"""What is remembered of idempotent producers: the epoch, the last sequence, the latest receipts."""
+"""State of idempotent producers: the epoch, the last sequence, the latest receipts."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from headwater.log.repeated_appends import Sums, check_repeat
 
 @dataclass
 class ProducerHistory:
-    """Of one producer name, over the whole workspace and all its epochs."""
+    """History of one producer name, over the whole workspace and all its epochs."""
 
     epoch: int
     last: int
     receipts: dict[int, Receipt] = field(default_factory=dict)
     note: Mapping[str, Any] | None = None
     sums: dict[int, Sums] = field(default_factory=dict)
-    """What the rows of the receipts add up to, where that is known."""
+    """Sums of the rows by sequence, where they are known."""
 
 
 class Producers:
-    """Every producer that has appended."""
+    """Histories of every producer that has appended."""
 
     def __init__(self, receipts_max: int) -> None:
         self._receipts_max = receipts_max
         self._histories: dict[str, ProducerHistory] = {}
 
     def check(self, producer: Producer, sums: Sums | None) -> Receipt | None:
-        """The first receipt of a sequence that is known; None if this is to be written; an error if it must not be. `sums`
-        are of the rows that come with it."""
+        """Return the first receipt of a sequence that was written; None if the sequence is new. FencedError or
+        AlreadyWrittenError if it must not be written. `sums` are those of the rows that come with it."""
         history = self._histories.get(producer.name)
         if history is None:
             return None
@@ -62,14 +62,14 @@ class Producers:
         return None
 
     def raise_epoch(self, producer: Producer) -> bool:
-        """From now on older epochs are fenced; whether that is news."""
+        """Fence all older epochs; return whether the epoch rose."""
         history = self._histories[producer.name]
         raised = producer.epoch > history.epoch
         history.epoch = producer.epoch
         return raised
 
     def remember(self, producer: Producer, receipt: Receipt, sums: Sums | None) -> None:
-        """A sequence has been written, with rows that add up to `sums`."""
+        """Record that a sequence was written, with rows that have the sums `sums`."""
         history = self._histories.setdefault(
             producer.name, ProducerHistory(producer.epoch, producer.sequence)
         )
@@ -85,11 +85,11 @@ class Producers:
             history.note = dict(producer.note)
 
     def excised(self, topic: int) -> None:
-        """Records of a topic are excised, and so is what its rows add up to."""
+        """Remove the sums of appends to a topic of which records were excised."""
         for history in self._histories.values():
             history.sums = {s: one for s, one in history.sums.items() if str(topic) not in one}
 
     def info(self, name: str) -> ProducerInfo | None:
-        """What is known of one."""
+        """Return the state of a producer, or None if it is unknown."""
         history = self._histories.get(name)
         return None if history is None else ProducerInfo(history.last, history.epoch, history.note)

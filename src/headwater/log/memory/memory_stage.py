@@ -1,4 +1,4 @@
-"""An atomic append in the making, in memory: a list of batches until it is committed."""
+"""An atomic append in progress, in memory: a list of batches until it is committed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headwater.log.protocol import Append, CursorMove, Producer
 
 
 class MemoryStage:
-    """See Stage. A commit that raises leaves the stage as it was, so that it can be tried again."""
+    """See Stage. If a commit raises, the stage is unchanged and the commit can be retried."""
 
     def __init__(self, append: Callable[[Append], Receipt], producer: Producer | None = None) -> None:
-        """`producer` is the one that `commit` will name, where that is known: see `Log.stage`."""
+        """Begin a stage. `producer` is the producer that `commit` will name, if already known: see `Log.stage`."""
         self._append = append
         self._adds_up = producer is not None and producer.exact
         self._batches: dict[str, list[pa.RecordBatch]] = {}
@@ -47,7 +47,7 @@ class MemoryStage:
         return receipt
 
     def abort(self) -> None:
-        """See Stage. Nothing happens if it has ended already."""
+        """See Stage. Has no effect if the stage has ended already."""
         self._ended = True
         self._batches = {}
 

@@ -1,4 +1,4 @@
-"""A topic in memory: its definition and everything that goes when it is dropped."""
+"""A topic in memory: its definition and everything that is removed when it is dropped."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class MemoryTopic:
     created_at: Microseconds
     partitions: list[Partition] = field(init=False)
     versions: Counter[Any] = field(default_factory=Counter)
-    """key -> number of its records, where the topic is versioned."""
+    """key -> number of its records, if the topic is versioned."""
     cursors: dict[str, CursorInfo] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     devices: list[Devices] = field(init=False)
-    """By partition, where the clocks of devices are corrected."""
+    """State of the devices by partition, if device clocks are corrected."""
     promises: dict[str, Promise] = field(default_factory=dict)
-    """Its producers, where they promise."""
+    """Watermarks by producer, if the topic takes producer watermarks."""
 
     def __post_init__(self) -> None:
         self.devices = [Devices() for _ in range(self.definition.partitions)]
         self.partitions = [Partition(heard_at=self.created_at) for _ in range(self.definition.partitions)]
 
     def partition(self, number: int) -> Partition:
-        """One partition, or UsageError."""
+        """Return one partition, or raise UsageError."""
         if not 0 <= number < len(self.partitions):
             raise UsageError(
                 f"topic {self.definition.name!r} has no partition {number}",
@@ -47,7 +47,7 @@ class MemoryTopic:
         return self.partitions[number]
 
     def corrected(self, p: int, batch: pa.RecordBatch, now: Microseconds) -> pa.RecordBatch:
-        """The rows of one commit to one partition, with what the log knows of their devices' clocks."""
+        """Return the rows of one commit to one partition, with timestamps corrected by their devices' clocks."""
         if self.definition.clock is None:
             return batch
         batch, change = self.devices[p].correct(batch, self.definition, now)
@@ -55,7 +55,7 @@ class MemoryTopic:
         return batch
 
     def next_versions(self, batch: pa.RecordBatch) -> list[int] | None:
-        """The ordinal of each row among its key's records, from 1, counting these in; None where not versioned."""
+        """Return the ordinal of each row among its key's records, from 1, counting these in; None if not versioned."""
         if self.definition.versioned_by is None:
             return None
         versions = []
@@ -66,7 +66,7 @@ class MemoryTopic:
         return versions
 
     def group_info(self, name: str) -> GroupInfo:
-        """A group as callers see it."""
+        """Return a group in the form of the protocol."""
         group = self.groups[name]
         return GroupInfo(
             topic=self.definition.name,
