@@ -27,7 +27,7 @@ WINDOW_MIN_US: Microseconds = 300_000_000
 
 @dataclass(frozen=True)
 class CursorLag:
-    """Lag of one cursor, its rate, and the time at which it falls off the tail (None: never)."""
+    """Lag of a cursor, its rate, and the time at which it falls off the tail (None: never)."""
 
     topic: str
     cursor: str
