@@ -1,6 +1,6 @@
-"""The path of an append: encode outside the lock; under it check, stamp and write; then flush.
+"""The append path: encode outside the lock; under the lock check, stamp and write; then flush.
 
-Everything that costs with the number of rows and does not depend on other writers happens before the lock is taken.
+All work whose cost grows with the number of rows and that does not depend on other writers is done before the lock is taken.
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ FRAME_BYTES_MAX = 8 << 20
 
 @dataclass
 class TopicRows:
-    """The rows of one topic in an append, as far as they could be prepared."""
+    """Rows of one topic in an append, prepared as far as possible outside the lock."""
 
     name: str
     id: int
     definition: TopicDefinition
     given: list[pa.RecordBatch]
-    """As they came."""
+    """The rows as they were passed to the append."""
     batches: list[pa.RecordBatch]
-    """As they are stored: in today's columns, private ones encrypted."""
+    """The rows as they are stored: with the present columns, private columns encrypted."""
     frames: dict[int, list[Frame]] | None
-    """By partition; None where the partition or the content depends on what others have written."""
+    """Encoded frames by partition; None if the partition or the content depends on what others have written."""
     fresh: dict[int, dict[Any, int]] = field(default_factory=dict)
-    """Versioned topics: the counts per key that hold once the rows are committed."""
+    """Versioned topics: record counts per key, by partition, once the rows are committed."""
     clocks: dict[int, DeviceChange] = field(default_factory=dict)
-    """Topics with device clocks: what is known of the devices once the rows are committed."""
+    """Topics with device clocks: changes of the device state, by partition, once the rows are committed."""
     total: RowSum | None = None
-    """What the rows add up to, where a repeat of them is to be known."""
+    """Sum of the rows, if the producer asks for repeats to be compared."""
 
 
 @dataclass(frozen=True)
 class _Placed:
-    """Stamped frames of one partition, and where they go; `record` is what the journal says of them."""
+    """Stamped frames of one partition and their file; `record` is the partition's part of the journal record."""
 
     record: dict[str, Any]
     frames: list[Frame]
     file: File
 
     def write(self) -> None:
-        """Put the frames into the file."""
+        """Write the frames to the file."""
         at: int = self.record["b"][0]
         for frame in self.frames:
             for piece in frame.pieces():
@@ -87,7 +87,7 @@ class _Placed:
 
 
 class AppendRequest(Request):
-    """An append that is prepared and waits for its turn; `done` once it is as durable as it asks to be."""
+    """An append that is prepared and queued; `done` once it is as durable as it requires."""
 
     def __init__(self, append: Append, rows: list[TopicRows]) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class AppendRequest(Request):
 
 @dataclass
 class StagedFrames:
-    """Frames that already lie in a file of their own, to be taken over as a segment: (byte, header bytes, frame)."""
+    """Frames in a staged file that a commit adopts as a segment; `frames` are (byte position, frame)."""
 
     name: str
     size: int
@@ -110,12 +110,12 @@ class StagedFrames:
 
     @property
     def span(self) -> int:
-        """Offsets that its frames take."""
+        """Number of offsets that the frames take."""
         return sum(f.span for _, f in self.frames)
 
 
 class Appender:
-    """Appends to a workspace."""
+    """Executes the appends to a workspace."""
 
     def __init__(self, core: Core, versions: KeyCounts, clocks: DeviceClocks, keys: SubjectKeys) -> None:
         self._core = core
@@ -139,13 +139,13 @@ class Appender:
         request = AppendRequest(append, rows)
         while not request.done:
             self._gathering.submit(request)
-            if not request.done:  # the journal went on without it: once more, from the start
+            if not request.done:  # a fence voided the commit: prepare and append again
                 rows = [self._prepare(r.name, r.given, append.producer) for r in rows]
                 request = AppendRequest(append, rows)
         return request.receipt
 
     def _append_together(self, requests: Sequence[AppendRequest]) -> None:
-        """Commit the appends of several threads, each by itself, under one lock and with one sync."""
+        """Commit the appends of several threads, each as its own commit, under one lock and with one sync."""
         try:
             with nothing_written(), self._core.exclusive() as state:
                 for request in requests:
@@ -157,9 +157,7 @@ class Appender:
                 self._core.checkpoint_if_due()
             self._flush(requests)
         except KeyboardInterrupt:
-            self._flush(
-                requests
-            )  # what is written counts for others who append, so they must be able to see it
+            self._flush(requests)  # the written appends of other threads must become visible
             raise
         except VoidedError:
             for request in requests:
@@ -190,8 +188,10 @@ class Appender:
     def commit_staged(
         self, staged: Mapping[tuple[str, int], StagedFrames], append: Append, totals: Sequence[RowSum] = ()
     ) -> Receipt:
-        """Make staged files visible as segments, in one commit; a known sequence is answered with its first receipt. `totals`
-        are what the rows add up to, if a repeat of them is to be known."""
+        """Make staged files visible as segments, in one commit; a repeated sequence returns its first receipt.
+
+        `totals` are the sums of the rows, if repeats are to be compared.
+        """
         append = respell(append, self._core.state.topics)
         sums = sums_of(totals, self._keys) if totals else None
         while True:
@@ -215,8 +215,10 @@ class Appender:
                 continue
 
     def _answer(self, state: JournalState, producer: Producer | None) -> Ticket | None:
-        """What to flush before a repeat is answered: the first attempt may have died before its own flush. A repeat by
-        a newer epoch writes no rows, but fences the older epochs all the same."""
+        """Return the ticket to flush before a repeat is answered, because the first attempt may have died before its own flush.
+
+        A repeat by a newer epoch writes no rows, but commits the epoch, which fences the older ones.
+        """
         if producer is None or producer.epoch <= state.producers[producer.name].epoch:
             return self._core.tail()
         seq, at = self._core.next_stamp()
@@ -227,7 +229,8 @@ class Appender:
     def punctuate(
         self, topic: TopicState, moments: Mapping[int, int], said: dict[str, Any] | None = None
     ) -> tuple[Ticket, bool]:
-        """Under the lock: commit a punctuation in each partition given, and what is `said` by it."""
+        """Under the lock: commit a punctuation in each partition given; `said` is its declaration, if any (see
+        `punctuation`)."""
         seq, at = self._core.next_stamp()
         placed = []
         for number, moment in sorted(moments.items()):
@@ -245,7 +248,7 @@ class Appender:
     # --- before the lock -----------------------------------------------------------------------------------------
 
     def _spelled(self, append: Append) -> Append:
-        """The append with its topics named as they are declared; TopicNotFoundError if it has rows for one not there."""
+        """Return the append with its topics spelled as declared; TopicNotFoundError if it has rows for a missing topic."""
         if any(name not in self._core.state.topics for name in append.batches):
             self._core.refresh()
         append = respell(append, self._core.state.topics)
@@ -268,7 +271,8 @@ class Appender:
     def stored(
         self, rows: pa.RecordBatch, definition: TopicDefinition, total: RowSum | None = None
     ) -> pa.RecordBatch:
-        """Conformed rows as they are stored: in today's columns, private ones encrypted. They are added to `total`."""
+        """Return conformed rows as they are stored: with the present columns, private columns encrypted. Adds them to
+        `total`."""
         plain = adapt(rows, definition.row_schema)
         stored = veil(plain, definition, self._keys)
         if total is not None:
@@ -276,7 +280,7 @@ class Appender:
         return stored
 
     def _sums(self, rows: Sequence[TopicRows]) -> Sums | None:
-        """What an append adds up to; None where nobody asked for that."""
+        """Return the sums of an append; None if its producer does not ask for them."""
         totals = [r.total for r in rows if r.total is not None]
         return sums_of(totals, self._keys) if len(totals) == len(rows) else None
 
@@ -320,7 +324,7 @@ class Appender:
         return receipt_of(state, parts, record), ticket, sync, gather
 
     def _current(self, state: JournalState, rows: TopicRows, producer: Producer | None) -> TopicRows:
-        """The rows under the definition in force now; it may have changed since they were prepared."""
+        """Return the rows under the active definition, prepared again if it has changed since they were prepared."""
         topic = state.topics.get(rows.name)
         if topic is None:
             raise no_topic(rows.name, state.topics)
@@ -332,7 +336,7 @@ class Appender:
     def _complete(
         self, state: JournalState, rows: TopicRows, producer: dict[str, Any] | None, at: int
     ) -> None:
-        """Route and encode what had to wait for the lock; `at` is the time of the commit."""
+        """Route and encode rows that could only be encoded under the lock; `at` is the time of the commit."""
         if rows.frames is not None:
             return
         definition = rows.definition
@@ -352,7 +356,7 @@ class Appender:
     def _place_part(
         self, topic: TopicState, number: int, group: list[Frame], commit: tuple[int, int, int], inline: bool
     ) -> _Placed:
-        """Stamp the frames of a partition, and find the place that they go to."""
+        """Stamp the frames of a partition, and determine the file and position that they are written to."""
         partition = topic.partitions[number]
         first = partition.end
         last, ahead = stamp_frames(group, partition, topic.definition, commit)
@@ -383,7 +387,8 @@ class Appender:
     def _place(
         self, topic: TopicState, number: int, partition: PartitionState, seq: int
     ) -> tuple[str, int, bool]:
-        """Where the next frame goes: the active segment, or a new one if it is full or of an older schema."""
+        """Return the segment, byte position and newness of the next frame's place: the active segment, or a new one if that is
+        full or has an older schema."""
         active = partition.active
         rows_max = segment_rows(topic.definition)
         full = active is not None and (
@@ -498,7 +503,7 @@ class Appender:
 def _encoded(
     routed: Sequence[tuple[int, pa.RecordBatch]], topic: TopicDefinition, producer: dict[str, Any] | None
 ) -> dict[int, list[Frame]]:
-    """The frames of each partition's rows."""
+    """Return the frames of the rows, by partition."""
     groups = side_by_side(
         lambda part: list(encode_rows(part[1], topic, producer)),
         routed,
@@ -513,7 +518,7 @@ def _encoded(
 def encode_rows(
     batch: pa.RecordBatch, topic: TopicDefinition, producer: dict[str, Any] | None
 ) -> Iterator[Frame]:
-    """Frames of bounded size over a batch, with the event times that stamping needs."""
+    """Yield frames of bounded size over a batch, with the event times that stamping needs."""
     step = FRAME_ROWS_MAX
     if batch.num_rows and batch.nbytes > FRAME_BYTES_MAX:
         step = max(1, min(step, batch.num_rows * FRAME_BYTES_MAX // batch.nbytes))
@@ -527,7 +532,7 @@ def encode_rows(
 def stamp_frames(
     group: Sequence[Frame], partition: PartitionState, topic: TopicDefinition, commit: tuple[int, int, int]
 ) -> tuple[int, int]:
-    """Give frames their offsets, commit and watermarks; returns the watermark after them and the rows too far ahead."""
+    """Set offsets, commit and watermarks of frames; return the watermark after them and the number of rows too far ahead."""
     seq, at, parts = commit
     offset, level, total_ahead = partition.end, partition.watermark, 0
     for frame in group:
@@ -543,18 +548,18 @@ def stamp_frames(
 
 
 def segment_name(topic: TopicState, partition: int, first: int, journal: int, seq: int) -> str:
-    """A name that is never used again, not even by a writer that lost its turn."""
+    """Return a segment name that is never reused, not even by a writer that lost the lock."""
     return f"{topic.folder}/{partition}/{first:020d}-{journal}-{seq}.arrow"
 
 
 def durability_of(definitions: Sequence[TopicDefinition], core: Core) -> tuple[bool, bool]:
-    """Whether a commit must be synced, and whether it may gather with others first: the strictest topic decides."""
+    """Return whether a commit must be synced, and whether it may wait for a group commit: the strictest topic decides."""
     kinds = {d.durability or core.settings.durability for d in definitions} or {core.settings.durability}
     return kinds != {"os"}, "fsync" not in kinds and "group" in kinds
 
 
 def receipt_of(state: JournalState, parts: Sequence[dict[str, Any]], record: Record) -> Receipt:
-    """The receipt for the parts of a commit, whose record was written."""
+    """Return the receipt for the parts of a commit whose record was written."""
     positions: dict[str, dict[int, tuple[int, int]]] = {}
     for part in parts:
         name = state.ids[part["t"]].definition.name
@@ -563,7 +568,7 @@ def receipt_of(state: JournalState, parts: Sequence[dict[str, Any]], record: Rec
 
 
 def move_json(move: CursorMove) -> dict[str, Any]:
-    """A cursor's move as the journal has it."""
+    """Return a cursor's move in the form of the journal."""
     return {
         "topic": move.topic,
         "cursor": move.cursor,
@@ -573,13 +578,13 @@ def move_json(move: CursorMove) -> dict[str, Any]:
 
 
 def producer_json(producer: Producer) -> list[Any]:
-    """A producer in a record: its name, epoch and sequence, and the note if it gives one."""
+    """Return a producer in the form of the journal: its name, epoch and sequence, and its note if there is one."""
     noted = [] if producer.note is None else [dict(producer.note)]
     return [producer.name, producer.epoch, producer.sequence, *noted]
 
 
 def _said_by(append: Append, sums: Sums | None) -> dict[str, Any]:
-    """What a record says of the producer of an append, and of the cursors that it moves."""
+    """Return the fields of a record that describe the producer of an append, and the cursors that it moves."""
     said: dict[str, Any] = {}
     if append.producer is not None:
         said["producer"] = producer_json(append.producer)
@@ -597,7 +602,7 @@ def _plain(producer: Producer | None) -> dict[str, Any] | None:
 
 
 def punctuation_frame(definition: TopicDefinition, moment: int, said: dict[str, Any] | None) -> Frame:
-    """A frame of no rows that raises the watermark to `moment`."""
+    """Return a frame without rows that raises the watermark to `moment`."""
     empty = pa.RecordBatch.from_pylist([], schema=definition.storage_schema)
     frame = frames.encode(empty, punctuation=True, said=said)
     frame.punctuation = moment

@@ -1,4 +1,4 @@
-"""What the sides of the embedded log share: the journal, the reader of segments, and how to commit one record."""
+"""The opened folder that the modules of the embedded log share: journal, segment reader, clock and keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwater.privacy.subject_keys import SubjectKeys
 
 
 class LogFolder:
-    """A workspace's folder, opened: its journal and its segments, with the clock and the keys that go with them."""
+    """The opened folder of a workspace: its journal and segments, with the clock and the keys that belong to them."""
 
     def __init__(self, storage: Storage, settings: LogSettings, clock: Clock, keys: SubjectKeys) -> None:
         self.storage = storage
@@ -25,19 +25,19 @@ class LogFolder:
         self.open(clock, keys)
 
     def open(self, clock: Clock, keys: SubjectKeys) -> None:
-        """Open journal and segments with handles and locks of this process; again in a forked child."""
+        """Open journal and segments with handles and locks of this process; called again in a forked child."""
         self.keys = keys
         self.core = Core(self.storage, self.settings, clock)
         self.clock: TrustedClock = self.core.clock
         self.reader = SegmentReader(self.storage)
 
     def change(self, change: Change) -> Record | None:
-        """Commit one record that `change(state)` makes under the lock, durably as the workspace asks."""
+        """Commit the record that `change(state)` returns under the lock, with the durability of the workspace."""
         return self.core.change(change, sync=self.settings.durability != "os")
 
 
 def topic_of(state: JournalState, name: str) -> TopicState:
-    """A topic by name, in any case; TopicNotFoundError."""
+    """Return a topic by name, in any case; TopicNotFoundError."""
     found = state.topics.get(spelled(state, name))
     if found is None:
         raise no_topic(name, state.topics)
@@ -45,12 +45,12 @@ def topic_of(state: JournalState, name: str) -> TopicState:
 
 
 def spelled(state: JournalState, name: str) -> str:
-    """A topic's name as it is declared; as it is written if there is no such topic."""
+    """Return a topic's name as it is declared; unchanged if there is no such topic."""
     return spelling(state.topics, name) or name
 
 
 def partition_of(topic: TopicState, number: int) -> PartitionState:
-    """A partition by number; UsageError."""
+    """Return a partition by number; UsageError."""
     if not 0 <= number < len(topic.partitions):
         raise UsageError(
             f"topic {topic.definition.name!r} has no partition {number}",

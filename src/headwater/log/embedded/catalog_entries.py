@@ -13,7 +13,7 @@ from headwater.log.topic_names import check_drop, check_entry, plain_document
 
 
 class LogEntries:
-    """The methods of `headwater.log.protocol.Log` about entries of the catalog."""
+    """Implements the methods of `headwater.log.protocol.Log` for entries of the catalog."""
 
     def __init__(self, folder: LogFolder) -> None:
         self._folder = folder

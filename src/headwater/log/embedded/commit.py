@@ -1,10 +1,10 @@
-"""The heart of the embedded log: commits, written under one lock to one journal that all processes follow.
+"""The write path of the embedded log: commits are written under one lock to one journal that all processes follow.
 
-A commit is a record at the end of the newest journal, written under that journal's lock. It becomes visible, in order,
-once it is as durable as it asks for: `flush` syncs everything up to a point and publishes that point in `head`.
+A commit is a record at the end of the newest journal, written under that journal's lock. It becomes visible, in order, once it
+is as durable as it requires: `flush` syncs everything up to a point and publishes that point in `head`.
 
-Whoever holds the lock for too long (a frozen process) is left behind: the next journal is started beside it. The
-frozen writer finds that journal when it wakes up and learns from its first record whether its commit still counted.
+A process that holds the lock for too long (a frozen process) is fenced: another process starts the next journal. When the
+frozen writer resumes it finds that journal and determines from its first record whether its own commit counts.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from headwater.log.embedded.journal.journal_state import JournalState
 __all__ = ["Change", "Core", "Ticket", "VoidedError"]
 
 Change = Callable[[JournalState], Record | None]
-"""Makes a record under the lock, from the state at the end of the journal; None if there is nothing to change."""
+"""Returns a record to commit, given the state at the end of the journal, under the lock; None if there is nothing to change."""
 
 
 class Core(Flusher):
-    """Commits to a workspace."""
+    """Writes the commits of a workspace."""
 
     def __init__(self, storage: Storage, settings: LogSettings, clock: Clock) -> None:
         trusted = TrustedClock(clock, KeptAnchors(storage))
@@ -58,7 +58,8 @@ class Core(Flusher):
             self._published.claim()
 
     def _recover(self) -> None:
-        """Complete what a crash left: unpublished commits count, a torn tail is cut. Skipped if a writer is alive."""
+        """Complete the work of a crashed process: unpublished commits count, a torn tail is cut. Skipped if a writer is
+        alive."""
         file = self._journal_file()
         published = self._published.read()
         whole = Head(self._number, file.size(), published.durable if published else 0, self._boot)
@@ -97,7 +98,7 @@ class Core(Flusher):
         with self.mutex:
             self._acquire()
             try:
-                self._published.read()  # nothing is written to a workspace that another machine has opened
+                self._published.read()  # raises if another machine has opened the workspace
                 yield self.state
             finally:
                 if self._file is not None and not self._closed:
@@ -132,7 +133,7 @@ class Core(Flusher):
                     size, since = -1, self.clock_ms()
 
     def _reload(self) -> None:
-        """The journal at hand was removed: others have gone on by two checkpoints, or the workspace was deleted."""
+        """Load the state again: the current journal was removed by two checkpoints of others, or with the workspace."""
         if not self.storage.exists(FOLDER):
             raise WorkspaceMissingError(
                 f"the workspace in {self.storage.root} is gone",
@@ -142,8 +143,10 @@ class Core(Flusher):
         self._load()
 
     def _catch_up(self, published: Head | None) -> None:
-        """Under the lock: fold everything in; what is not a whole record, and what follows it, is a dead writer's and
-        is cut, unless it is known to have counted."""
+        """Under the lock: apply the journal up to its end, and cut the incomplete record of a dead writer.
+
+        A damaged record and all bytes after it are cut, unless they are proven to be part of the log.
+        """
         file = self._journal_file()
         size = file.size()
         if size == self._applied:
@@ -169,7 +172,7 @@ class Core(Flusher):
             file.truncate(self._applied)
 
     def _proof(self, found: list[Scanned], published: Head | None) -> int:
-        """Up to which byte this journal surely counts."""
+        """Return the byte up to which the current journal is proven to be part of the log."""
         proof = max(proven(found, self._number), self._head.visible)
         if published is not None and published.journal == self._number:
             proof = max(proof, published.visible if published.boot == self._boot else published.durable)
@@ -198,8 +201,8 @@ class Core(Flusher):
         return ticket
 
     def change(self, make: Change, *, sync: bool) -> Record | None:
-        """Commit the one record that `make` makes under the lock and return it, stamped, once it counts; None if it
-        makes none."""
+        """Commit the record that `make` returns under the lock, and return it, stamped, once it counts; None if `make` returns
+        None."""
         while True:
             try:
                 with self.exclusive() as state:
@@ -216,7 +219,7 @@ class Core(Flusher):
                 continue
 
     def settle(self) -> None:
-        """Make visible what was written by now, by whichever process; where there is nothing, no lock is taken."""
+        """Make everything visible that any process has written so far; takes no lock if there is nothing to do."""
         while True:
             with self.mutex:
                 self.refresh()
@@ -232,35 +235,38 @@ class Core(Flusher):
                 continue
 
     def tail(self) -> Ticket | None:
-        """Under `exclusive`: the end of what is written and not yet visible; None if all is."""
+        """Under `exclusive`: return the end of the written commits that are not yet visible; None if there are none."""
         return Ticket(self._number, self._applied) if self._pending else None
 
     def next_stamp(self) -> tuple[int, int]:
-        """Under `exclusive`: the sequence and the time of the next commit; time never goes back."""
+        """Under `exclusive`: return the sequence and the time of the next commit; times never decrease."""
         return self.state.seq + 1, max(self.state.at, self.clock.now_us())
 
     def checkpoint_if_due(self) -> None:
-        """Under `exclusive`, after a commit: make a checkpoint if the journal has grown so long that opening the workspace
-        would take its time. One that fails is reported as a fault: what was committed does not depend on it."""
+        """Under `exclusive`, after a commit: make a checkpoint if the journal is so long that opening the workspace would be
+        slow.
+
+        A failed checkpoint is reported as a fault: commits do not depend on it.
+        """
         if self._applied > self.settings.checkpoint_bytes or self._records > self.settings.checkpoint_records:
             self._checkpointing.attempt(self.checkpoint)
 
     def checkpoint(self) -> None:
-        """Under `exclusive`: fold the journal into a checkpoint and go on in a new one."""
+        """Under `exclusive`: write a checkpoint and start a new journal."""
         with self._checkpointing.reported():
             self._checkpoint()
 
     def _checkpoint(self) -> None:
         self._publish_all()
         if self.state.unsynced and (self.state.suspect or self._checkpointing.fails):
-            # a sync that failed has dropped what it was to write, and the next sync does not say so
+            # a failed sync may have dropped the data that it was to write, and the next sync then succeeds without writing it
             recovery.rewrite_frames(self.storage, self.state.unsynced, self._number, self._applied)
         for name in sorted(self.state.unsynced):
             self._sync_segment(name)
         self.state.unsynced.clear()
         self.state.suspect = False
         ids = commit_ids.stored(self.storage)
-        if not self.left_behind():  # what others have voided is in no checkpoint
+        if not self.left_behind():  # a checkpoint must not contain commits that other processes have voided
             commit_ids.keep(self.storage, self.state.commits, ids)
             recovery.write_checkpoint(self.storage, self.state, self._number, self._applied)
         with self._next_journal() as is_due:
@@ -271,7 +277,7 @@ class Core(Flusher):
         recovery.clean(self.storage, self._number)
 
     def _begin(self, previous_end: int, *, fence: bool, void: bool = False) -> None:
-        """Under the lock of the next journal: put its first record, durably, in the place of the empty file."""
+        """Under the lock of the next journal: write its first record durably, in place of the empty file."""
         seq, at = self.next_stamp()
         record = {
             "k": "begin",
@@ -288,7 +294,7 @@ class Core(Flusher):
         temporary = f"{name}.{os.getpid()}-{threading.get_ident():x}.tmp"
         with contextlib.closing(self.storage.open(temporary, create=True)) as file:
             try:
-                while not file.try_lock():  # nobody commits to it before its name is durable
+                while not file.try_lock():  # no process may commit to it before its name is durable
                     time.sleep(0.001)
                 file.truncate(0)
                 file.write_at(0, encode_record(record))
@@ -302,13 +308,14 @@ class Core(Flusher):
 
     @contextlib.contextmanager
     def _next_journal(self) -> Iterator[bool]:
-        """Hold the lock of the next journal, made if it is missing, and say whether it is to be begun: it is not if others have
-        begun it, or have removed the journal at hand, and perhaps the next one, since. It is removed again if it was not begun."""
+        """Hold the lock of the next journal, created if it is missing, and yield whether this process has to begin it: not if
+        others have begun it, or have removed the current journal, and perhaps the next one, since. The file is removed if it
+        was not begun."""
         name = journal_name(self._number + 1)
         while True:
             with contextlib.closing(self.storage.open(name, create=True)) as file:
                 self._wait_for(file)
-                if not file.linked():  # it was begun, or removed, by whoever had the lock before
+                if not file.linked():  # the previous holder of the lock began or removed it
                     continue
                 begun = recovery.begin_of(self.storage, self._number + 1) is not None
                 try:
@@ -320,12 +327,13 @@ class Core(Flusher):
                 return
 
     def _fence(self, *, void: bool = False) -> None:
-        """Start the next journal, without the lock of this one if need be. What its holder writes from now on is void;
-        with `void`, after a sync that failed, so is everything that was not published."""
+        """Start the next journal, if need be without the lock of the current one. Commits that the holder of that lock writes
+        from now on are void; with `void`, after a failed sync, so is everything that was not published."""
         number = self._number + 1
         with self._next_journal() as is_due:
             if is_due:
-                # the file exists from here on, and who writes or publishes looks for it afterwards: nothing slips through
+                # From here on the file exists, and every writer and publisher looks for it after writing, so that no commit is
+                # missed.
                 end = self._published_end() if void else self._last_whole()
                 if not void:
                     self._fold(end)
@@ -339,7 +347,7 @@ class Core(Flusher):
         self._enter_next()
 
     def _wait_for(self, file: File) -> None:
-        """The lock of the next journal, which is held only as long as it takes to begin it."""
+        """Wait for the lock of the next journal, which is held only as long as it takes to begin it."""
         since = self.clock_ms()
         while not file.try_lock():
             if self.clock_ms() - since > 2 * self.settings.lock_timeout_ms:
@@ -363,7 +371,7 @@ class Core(Flusher):
         return end
 
     def _enter_next(self, *, unlock: bool = False) -> None:
-        """Go on in the next journal; if whoever started it died before its first record, finish that first."""
+        """Continue in the next journal; begin it first if the process that created it died before writing its first record."""
         if recovery.begin_of(self.storage, self._number + 1) is None:
             if self._journal_file().linked():
                 self._fence()

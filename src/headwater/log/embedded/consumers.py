@@ -17,7 +17,7 @@ from headwater.log.protocol import CursorInfo, CursorMove, GroupInfo
 
 
 class LogConsumers:
-    """The methods of `headwater.log.protocol.Log` about cursors and groups."""
+    """Implements the methods of `headwater.log.protocol.Log` for cursors and groups."""
 
     def __init__(self, folder: LogFolder) -> None:
         self._folder = folder
@@ -67,7 +67,8 @@ class LogConsumers:
         return self._folder.core.state.groups.get((spelled(self._folder.core.state, topic), name))
 
     def beat(self, topic: str, group: str, member: str, timeout_ms: float) -> GroupInfo:
-        """See `Log.beat`. Beats are written to a small file each, unsynced: they matter only to the living."""
+        """See `Log.beat`. A beat is written to a small file per member, unsynced: beats matter only until the machine
+        restarts."""
         topic = spelled(self._folder.core.state, topic)
         beats = _beats_folder(topic, group)
         self._folder.storage.make_dirs(beats)
@@ -110,7 +111,7 @@ class LogConsumers:
         joins: str | None = None,
         leaves: str | None = None,
     ) -> dict[str, Any] | None:
-        """The group's record after someone joined, left or fell silent; None if nothing changes."""
+        """Return the group's record after a member joined, left or timed out; None if nothing changes."""
         found = topic_of(state, topic)
         known = state.groups.get((topic, group)) or GroupInfo(topic, group, 0, (), {}, {})
         gone = {leaves, *self._silent(known)} - {joins}
@@ -133,7 +134,7 @@ class LogConsumers:
             file.write_at(0, b"%024.3f %024.3f" % (self._folder.clock.steady_ms(), timeout_ms))
 
     def _silent(self, group: GroupInfo) -> set[str]:
-        """Members whose last beat is older than their timeout."""
+        """Return the members whose last beat is older than their timeout."""
         now, silent = self._folder.clock.steady_ms(), set()
         for member in group.members:
             try:
@@ -158,5 +159,5 @@ def _beats_folder(topic: str, group: str) -> str:
 
 
 def _safe(name: str) -> str:
-    """A name as a file name."""
+    """Return a name in a form that is valid as a file name."""
     return "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in name)

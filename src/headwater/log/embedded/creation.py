@@ -1,4 +1,4 @@
-"""A workspace's folder: making it, and reading what `headwater.json` says of it."""
+"""Creates the folder of a workspace, and reads its `headwater.json`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMAT = 1
 
 
 def read_about(storage: Storage) -> dict[str, Any]:
-    """What the workspace says of itself; an error if it is damaged or of a newer version."""
+    """Return the content of `headwater.json`; an error if it is damaged or of a newer version."""
     about = _about(storage)
     if about.get("format", 0) > FORMAT:
         raise NewerVersionError(
@@ -41,7 +41,8 @@ def read_about(storage: Storage) -> dict[str, Any]:
 
 
 def create_workspace(storage: Storage, settings: LogSettings, create: bool) -> None:
-    """Make the folder, if `create`. What a crash half-way left is completed; of several who make it at once one gives it its id."""
+    """Create the folder, if `create`. Completes a creation that a crash interrupted; of concurrent processes one writes the
+    id."""
     if not create:
         raise WorkspaceMissingError(
             f"there is no workspace in {storage.root}",
@@ -54,7 +55,7 @@ def create_workspace(storage: Storage, settings: LogSettings, create: bool) -> N
     strangers = [
         n for n in storage.list(".") if n not in _OWN_NAMES and not n.startswith((".", WORKSPACE_FILE))
     ]
-    if storage.exists(WORKSPACE_FILE):  # somebody was faster
+    if storage.exists(WORKSPACE_FILE):  # another process was faster
         return
     if strangers:
         raise NotAWorkspaceError(
@@ -81,11 +82,11 @@ def create_workspace(storage: Storage, settings: LogSettings, create: bool) -> N
 
 
 def _about(storage: Storage) -> dict[str, Any]:
-    """What headwater.json says of the workspace."""
+    """Return the content of `headwater.json`; CorruptionError if its checksum fails."""
     data = storage.read(WORKSPACE_FILE)
     try:
         about = orjson.loads(data)
-        # what a newer format puts here is for its own version to check
+        # the content of a newer format is checked by its own version
         if about["format"] > FORMAT or about["checksum"] == _checksum(about):
             return dict(about)
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):

@@ -1,6 +1,6 @@
 """The embedded log: durable topics in a folder, shared by any number of processes of one machine.
 
-Puts together the journal (core), segments, appends, staging and maintenance behind the Log protocol.
+Combines journal, segments, appends, staging and maintenance behind the Log protocol.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from headwater.privacy.master_keys import KMS_VARIABLE, NamedService
 from headwater.privacy.subject_keys import FileKeys, Wrapping
 
 KEYS_VARIABLE = "HEADWATER_KEYS"
-"""In the environment: the folder with the keys to private columns, where it is not beside the workspace."""
+"""Environment variable with the folder of the keys to private columns, if it is not next to the workspace."""
 
 _OPEN: weakref.WeakSet[EmbeddedLog] = weakref.WeakSet()
 
@@ -83,7 +83,7 @@ class EmbeddedLog:
         self._begin(keys)
 
     def _begin(self, keys: FileKeys) -> None:
-        """Make what has handles, locks or threads of this process."""
+        """Create the parts that have handles, locks or threads of this process."""
         folder = self._folder
         self.keys, self.core, self.clock, self.reader = keys, folder.core, folder.clock, folder.reader
         self.faults = self.core.faults
@@ -109,10 +109,11 @@ class EmbeddedLog:
         keys: str | Path | None = None,
         kms: Wrapping | None = None,
     ) -> EmbeddedLog:
-        """The log in a folder; made if it is missing and `create`. Settings given here win over the stored ones.
+        """Open the log in a folder; the folder is created if it is missing and `create` is set. `settings` override the stored
+        ones.
 
-        `keys` is the folder with the keys to private columns: beside the workspace if it is not said, here or in
-        HEADWATER_KEYS. `kms` wraps their master; HEADWATER_KMS may name it.
+        `keys` is the folder of the keys to private columns; by default that of the variable HEADWATER_KEYS, or a folder next to
+        the workspace. `kms` wraps their master keys; HEADWATER_KMS may name one.
         """
         storage = storage or Storage(path)
         if not storage.exists(WORKSPACE_FILE):
@@ -122,7 +123,7 @@ class EmbeddedLog:
             settings = LogSettings(durability=about.get("durability", "fsync"))
         clock = clock or SystemClock()
         folder = Path(keys or os.environ.get(KEYS_VARIABLE) or f"{storage.root.absolute()}.keys")
-        # A folder may hold the keys of several workspaces: one that takes another's place has nothing of it.
+        # A folder may have the keys of several workspaces: a workspace in the place of another one gets none of its keys.
         if kms is None and (named := os.environ.get(KMS_VARIABLE)):
             kms = NamedService(named)
         kept = FileKeys(Storage(folder / str(about["id"]), secret=True), clock, kms)
@@ -135,7 +136,7 @@ class EmbeddedLog:
 
     @property
     def findings(self) -> list[str]:
-        """What recovery cut, restored or skipped since this log was opened."""
+        """Descriptions of what recovery cut, restored or skipped since this log was opened."""
         return self.core.findings
 
     def close(self) -> None:
@@ -143,7 +144,7 @@ class EmbeddedLog:
         self._let_go(wait=True)
 
     def abandon(self) -> None:
-        """Let go of everything as a killed process would: no orderly work at all."""
+        """Release every handle as a killed process would, without any orderly shutdown."""
         self._let_go(wait=False)
 
     def _let_go(self, *, wait: bool) -> None:
@@ -155,12 +156,14 @@ class EmbeddedLog:
         self.keys.close()
 
     def after_fork(self) -> None:
-        """In a forked child: begin anew, with handles, locks and threads of its own. Those of the parent are let go of
-        without a word, because a lock that both hold would keep neither out."""
+        """In a forked child: start again with its own handles, locks and threads.
+
+        The parent's handles are closed without unlocking, because a lock shared by both processes would exclude neither.
+        """
         self.core.disown()
         self.reader.disown()
         upkeep = self._maintenance.started
-        with contextlib.suppress(HeadwaterError):  # the workspace is gone: whoever uses this log hears of it
+        with contextlib.suppress(HeadwaterError):  # the workspace is gone: the next use of this log raises
             keys = self.keys.again()
             self._folder.open(self.clock, keys)
             self._reads.open()
@@ -355,7 +358,7 @@ class EmbeddedLog:
         return self._excision.run(found, offsets)
 
     def start_upkeep(self) -> None:
-        """Seal, retain and compact by itself from now on, in a thread, until the log is closed."""
+        """Start a background thread that seals, applies retention and compacts until the log is closed."""
         self._maintenance.start()
 
     def verify(self, topics: Sequence[str] | None = None) -> Iterator[Finding | int]:

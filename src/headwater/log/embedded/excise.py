@@ -1,8 +1,8 @@
-"""Removing records from the log itself: segments are rewritten without them, offsets stay gaps that readers skip.
+"""Removes records from the log itself: segments are rewritten without them, and their offsets stay gaps that readers skip.
 
-Each segment is written anew first, swapped in by one record of the journal, and the old file deleted last, as upkeep does it; a
-crash leaves each segment as it was or as it is to be. Small appends lie in the journal as well: it is folded into
-checkpoints until the parts that have them are removed. Watermarks, positions and the bounds of partitions do not change.
+As in maintenance, each segment is written first, swapped in by one record of the journal, and the old file deleted last, so
+that a crash leaves each segment either as before or rewritten. Small appends are in the journal as well: checkpoints are made
+until the journals that contain them are removed. Watermarks, positions and the bounds of partitions do not change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Excision:
         self._maintenance = maintenance
 
     def run(self, topic: TopicState, offsets: Mapping[int, Sequence[int]]) -> int:
-        """Remove the records at these offsets, by partition; how many were there. Durable when it returns."""
+        """Remove the records at these offsets, by partition, and return how many there were. Durable on return."""
         removed = 0
         with self._maintenance.alone():
             self._close(topic, offsets)
@@ -35,7 +35,7 @@ class Excision:
                 for segment in self._touched(topic, number, wanted):
                     removed += self._rewrite(topic, number, segment, wanted)
             self._fold_journal()
-            self._maintenance.sweep()  # what an attempt that died left behind
+            self._maintenance.sweep()  # files that an interrupted attempt left behind
         return removed
 
     def _close(self, topic: TopicState, offsets: Mapping[int, Sequence[int]]) -> None:

@@ -1,6 +1,6 @@
-"""How many records each key of a versioned topic has: the basis of optimistic concurrency per aggregate.
+"""Record counts of the keys of a versioned topic: the basis of optimistic concurrency per aggregate.
 
-Held in memory per partition, read once from the key column, then kept up with every commit, whoever made it.
+Kept in memory per partition, read once from the key column, then updated with every commit of any process.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class KeyCounts:
     def number(
         self, topic: TopicState, routed: Mapping[int, list[pa.RecordBatch]]
     ) -> tuple[dict[int, list[pa.RecordBatch]], dict[int, dict[Any, int]]]:
-        """The rows with their `_version`, the ordinal of the record among its key's, from 1; and the counts that
-        hold once they are committed (`advance`)."""
+        """Return the rows with their `_version`, the ordinal of the record among its key's, from 1; and the counts per key for
+        `advance` once they are committed."""
         numbered: dict[int, list[pa.RecordBatch]] = {}
         fresh: dict[int, dict[Any, int]] = {}
         for partition, batches in routed.items():
@@ -52,14 +52,14 @@ class KeyCounts:
         return numbered, fresh
 
     def advance(self, topic: TopicState, fresh: Mapping[int, Mapping[Any, int]]) -> None:
-        """Take over the counts of rows that were just committed."""
+        """Apply the counts of rows that were just committed."""
         for partition, latest in fresh.items():
             counts = self._counts[topic.id, partition]
             counts.by_key.update(latest)
             counts.end = topic.partitions[partition].end
 
     def check(self, topic: TopicState, expected: Mapping[Any, int]) -> None:
-        """ConflictError unless every key has as many records as expected."""
+        """Raise ConflictError unless every key has as many records as expected."""
         actual = {key: self.count(topic, key) for key in expected}
         for key, count in expected.items():
             if actual[key] != count:
@@ -74,7 +74,7 @@ class KeyCounts:
                 )
 
     def count(self, topic: TopicState, key: Any) -> int:
-        """The number of records of a key; UsageError if it cannot be one."""
+        """Return the number of records of a key; UsageError if the value cannot be a key."""
         kind = topic.definition.schema.field(topic.definition.versioned_by).type
         try:
             key = pa.scalar(key, kind).as_py()
@@ -90,7 +90,7 @@ class KeyCounts:
         counts = self._counts.get((topic.id, partition))
         if (
             counts is None or counts.topic is not topic
-        ):  # the state was loaded anew: what was counted may be void
+        ):  # the state was reloaded: counted records may have been voided
             counts = self._counts[topic.id, partition] = _Counts(topic)
         end = topic.partitions[partition].end
         if counts.end < end:

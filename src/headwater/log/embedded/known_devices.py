@@ -1,7 +1,7 @@
-"""What the appenders of a process know of the devices whose clocks a topic corrects. Used under the writer's lock.
+"""Device clock state of a process that appends, for topics with device clocks. Used under the writer's lock.
 
-Held in memory per partition, read once from the latest records, then kept up with every commit, whoever made it. A
-device that was last heard of before those records, or whose records were removed, is a new one to a process that starts.
+Kept in memory per partition, read once from the latest records, then updated with every commit of any process. A device whose
+last record is older than those records, or was removed, is a new device to a process that starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Kept:
 
 
 class DeviceClocks:
-    """The devices of every partition, by topic id and partition."""
+    """Devices of every partition, by topic id and partition."""
 
     def __init__(self, read: ReadColumns) -> None:
         self._read = read
@@ -32,7 +32,7 @@ class DeviceClocks:
     def correct(
         self, topic: TopicState, routed: Mapping[int, list[pa.RecordBatch]], appended_at: int
     ) -> tuple[dict[int, list[pa.RecordBatch]], dict[int, DeviceChange]]:
-        """The rows with the columns that the log fills, and what is to be kept once they are committed (`advance`)."""
+        """Return the rows with the columns that the log fills, and the state changes for `advance` once they are committed."""
         corrected: dict[int, list[pa.RecordBatch]] = {}
         changes: dict[int, DeviceChange] = {}
         for partition, batches in routed.items():
@@ -43,7 +43,7 @@ class DeviceClocks:
         return corrected, changes
 
     def advance(self, topic: TopicState, changes: Mapping[int, DeviceChange]) -> None:
-        """Take over what rows that were just committed have changed."""
+        """Apply the changes of rows that were just committed."""
         for partition, change in changes.items():
             kept = self._kept[topic.id, partition]
             kept.devices.advance(change)
@@ -52,7 +52,7 @@ class DeviceClocks:
     def _current(self, topic: TopicState, partition: int) -> _Kept:
         kept = self._kept.get((topic.id, partition))
         place = topic.partitions[partition]
-        if kept is None or kept.topic is not topic:  # the state was loaded anew: what was known may be void
+        if kept is None or kept.topic is not topic:  # reloaded: its records may be void
             begin = max(place.first, place.end - READ_BACK_ROWS)
             kept = self._kept[topic.id, partition] = _Kept(topic, begin)
         if kept.end < place.end:

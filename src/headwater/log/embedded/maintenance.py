@@ -1,9 +1,9 @@
-"""Upkeep: close full segments, seal them as Parquet, remove what retention allows, compact keyed topics.
+"""Maintenance: close full segments, seal them as Parquet, apply retention, compact keyed topics.
 
-Every step writes new files first, swaps them in with one record of the journal, and deletes old files last, so that a
-crash at any point leaves the log as it was before or after the step, and at most some files that nobody refers to.
-Readers and appenders go on meanwhile. One process at a time does it; it can be interrupted between steps. A step that fails
-ends neither the round nor the steps of other partitions and topics: see `rounds`.
+Every step writes new files first, swaps them in with one record of the journal, and deletes old files last, so that a crash at
+any point leaves the log as it was before or after the step, and at most some unreferenced files. Reads and appends continue
+meanwhile. One process at a time runs maintenance; it can be interrupted between steps. A failed step ends neither the round nor
+the steps of other partitions and topics: see `maintenance_round`.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from headwater.log.protocol import MaintenanceReport
 from headwater.log.topic_names import is_own
 
 ACTIVE_AGE_MAX_US = parse_span_us("1 day")
-"""An active segment is closed at this age, or at an eighth of the retention, so that quiet topics are kept up too."""
+"""An active segment is closed at this age, or at an eighth of the retention, so that idle topics are maintained too."""
 DIRTY_SHARE = 0.5
-"""Without `force`, a partition is compacted once this share of its sealed bytes was never compacted."""
+"""Without `force`, a partition is compacted once this share of its sealed bytes has never been compacted."""
 WHOLE = "maintenance"
-"""The name of a fault that keeps a round from its steps, such as a journal that cannot be read."""
+"""Name of the fault that prevents a whole round, such as a journal that cannot be read."""
 
 
 class Maintenance:
-    """The upkeep of one workspace, on demand or by itself in a thread."""
+    """Maintenance of one workspace, on demand or in a background thread."""
 
     def __init__(self, core: Core, reader: SegmentReader, clock: TrustedClock, faults: Faults) -> None:
         self._core = core
@@ -57,23 +57,23 @@ class Maintenance:
         self._running = threading.Lock()
         self._pieces = Pieces(faults, clock.steady_ms, core.settings.maintenance_every_ms, self._stop)
         self._unremoved = False
-        """Whether the removal of files failed that nobody refers to any more."""
+        """Whether removing unreferenced files failed."""
 
     # --- by itself -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to look after the workspace in the background, once."""
+        """Start the background thread, once, unless the settings disable it."""
         if self._thread is None and self._core.settings.maintenance_every_ms > 0:
             self._thread = threading.Thread(target=self._loop, name="headwater-maintain", daemon=True)
             self._thread.start()
 
     @property
     def started(self) -> bool:
-        """Whether it looks after the workspace by itself."""
+        """Whether the background thread was started."""
         return self._thread is not None
 
     def stop(self, *, wait: bool = True) -> None:
-        """End the background work at the next step."""
+        """Stop the background thread at the next step."""
         self._stop.set()
         if wait and self._thread is not None:
             self._thread.join(timeout=30)
@@ -88,7 +88,7 @@ class Maintenance:
     # --- one round -----------------------------------------------------------------------------------------------
 
     def run(self, *, force: bool, override_holds: bool) -> MaintenanceReport:
-        """Do what there is to do. Another process or thread that is at it already is waited for only with `force`."""
+        """Run one round. If another process or thread is running one, wait for it only with `force`."""
         started = self._core.clock_ms()
         if not self._running.acquire(blocking=force):
             return MaintenanceReport()
@@ -104,7 +104,7 @@ class Maintenance:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep every other upkeep of the workspace out, of this and of other processes."""
+        """Exclude every other maintenance of the workspace, in this and in other processes."""
         with self._running, contextlib.closing(self._core.storage.open("maintain.lock", create=True)) as lock:
             while not lock.try_lock():
                 self._stop.wait(0.01)
@@ -112,13 +112,13 @@ class Maintenance:
             yield
 
     def offsets(self, topic: TopicState, segment: Segment) -> npt.NDArray[np.int64]:
-        """The offsets of a segment's records."""
+        """Return the offsets of a segment's records."""
         batches = self._reader.read(segment, topic.definition, segment.first, segment.end, ["_offset"])
         found = [np.asarray(batch.column("_offset").to_numpy()) for batch in batches]
         return np.concatenate([np.empty(0, np.int64), *found])
 
     def put_anew(self, topic: TopicState, number: int, segment: Segment, keep: Mask) -> None:
-        """Under `alone`: a sealed segment with the records that `keep` marks in the place of a closed one."""
+        """Under `alone`: replace a closed segment by a sealed one with the records that `keep` marks."""
         new = self._rewriter.rewrite(
             self._name(topic, number, segment), topic.definition, number, [segment], [keep]
         )
@@ -150,7 +150,7 @@ class Maintenance:
         return total
 
     def _unless_dropped(self, topic: TopicState, work: Work) -> MaintenanceReport | Partly | None:
-        """Do a step. An error of a topic that was dropped meanwhile, files and all, is none."""
+        """Run a step. Errors are ignored if its topic, with its files, was dropped meanwhile."""
         try:
             done = work()
             if not isinstance(done, Partly):
@@ -207,7 +207,7 @@ class Maintenance:
                 CorruptionError,
                 StorageError,
                 OSError,
-            ) as error:  # the segments after it can be sealed still
+            ) as error:  # the segments after it can still be sealed
                 failed = failed or error
                 continue
             if self._swap(topic, number, [segment], [new]):
@@ -219,7 +219,7 @@ class Maintenance:
         return f"{topic.folder}/{number}/{segment.first:020d}-{self._core.journal_number}-{self._next_number()}.parquet"
 
     def _next_number(self) -> str:
-        """Unlike any other attempt's: two maintainers never write the same file."""
+        """Return a unique number, so that two maintainers never write the same file."""
         return f"{self._core.state.seq}s{uuid.uuid4().hex[:12]}"
 
     # --- retention -----------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class Maintenance:
         gone: list[Segment] = []
         for segment in partition.segments:
             too_old = oldest is not None and segment.at1 < oldest
-            is_newest = 0 < segment.rows == rows  # what is behind it is punctuation, and no record
+            is_newest = 0 < segment.rows == rows  # the segments after it have no records
             too_much = (
                 definition.retention_bytes is not None
                 and size - segment.size >= definition.retention_bytes
@@ -265,7 +265,7 @@ class Maintenance:
     def _compact(
         self, topic: TopicState, number: int, force: bool, override_holds: bool
     ) -> MaintenanceReport | None:
-        """None if compaction is not due, so that nobody knows whether it would succeed."""
+        """Compact a partition. Returns None if compaction is not due: whether it would succeed is then unknown."""
         definition, partition = topic.definition, topic.partitions[number]
         if definition.cleanup != "compact":
             return MaintenanceReport()
@@ -300,7 +300,7 @@ class Maintenance:
     def _groups(
         self, segments: list[Segment], keep: list[Mask]
     ) -> Iterator[tuple[list[Segment], list[Mask]]]:
-        """Neighbours that together make one segment of the usual size; those where nothing changes are left alone."""
+        """Yield adjacent segments that together make one segment of the usual size; unchanged ones are left out."""
         group: list[Segment] = []
         masks: list[Mask] = []
         size = 0.0
@@ -329,10 +329,10 @@ class Maintenance:
         first: int | None = None,
         free_to: int | None = None,
     ) -> bool:
-        """Put `new` in the place of `old` and delete the old files; False if they changed under our hands.
+        """Replace `old` by `new` and delete the old files; return False if the segments have changed since.
 
-        `first`: where the partition begins afterwards. `free_to`: nothing before it may be held; a hold that was laid
-        on it since, or moved back, wins.
+        `first` is where the partition begins afterwards. `free_to` is an offset before which no cursor may hold records: a hold
+        that was created or moved back since prevents the swap.
         """
         names = [s.name for s in old]
 
@@ -369,10 +369,10 @@ class Maintenance:
             raise
 
     def sweep(self) -> None:
-        """Delete files that nobody refers to: what a crash left behind.
+        """Delete unreferenced files, which a crash left behind.
 
-        They are listed before it is known that nobody else has gone on with the log: this process may stand still at any point,
-        and what others write meanwhile is none of them.
+        The files are listed before the check that no other process has continued with the log: this process may be suspended at
+        any point, and files that others write meanwhile must not be in the list.
         """
         storage = self._core.storage
         with self._core.exclusive() as state:
@@ -393,12 +393,12 @@ class Maintenance:
                 dropped_id = topic_id(entry)
                 if dropped_id is not None:
                     was_dropped = dropped_id not in state.ids and dropped_id < state.next_id
-                    own = TOPIC_FILES if was_dropped else WAKE_FILE  # made for a topic, and given to no topic
+                    own = TOPIC_FILES if was_dropped else WAKE_FILE  # of a topic never committed
                     storage.remove_dir(f"topics/{entry}", own)
 
 
 def hold_limit(state: JournalState, topic: TopicState, number: int) -> int:
-    """The lowest position that a cursor marked `hold` still needs; the partition's end if there is none."""
+    """Return the lowest position that a cursor with `hold` still needs; the partition's end if there is none."""
     name, end = topic.definition.name, topic.partitions[number].end
     held = [c.positions.get(number, 0) for (t, _), c in state.cursors.items() if t == name and c.hold]
     return min(held, default=end)

@@ -1,4 +1,4 @@
-"""A maintenance round as a list of pieces of work: a piece that fails is reported as a fault, and the others still run."""
+"""A maintenance round as a list of pieces of work: a failed piece is reported as a fault, and the others still run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwater.log.protocol import FailedWork, MaintenanceReport
 
 KIND: Final = "background"
 RETRY_MAX_MS = 60_000.0
-"""The longest wait before a piece that keeps failing is tried again. The wait begins at one round and doubles."""
+"""Longest wait before a repeatedly failing piece is retried. The wait starts at one round and doubles."""
 HINT = "`headwater maintain` tries again at once and prints the error"
 DAMAGED_HINT = (
     "`headwater verify` lists all damage; restore the file from a backup, then run `headwater maintain`"
@@ -24,19 +24,19 @@ FULL_HINT = "free some space; maintenance tries again by itself"
 
 @dataclass(frozen=True)
 class Partly:
-    """The outcome of a piece that was done in part: what was done, and the error of the rest."""
+    """Outcome of a piece that was partly done: the report of that part, and the error of the remainder."""
 
     done: MaintenanceReport
     error: Exception
 
 
 Work = Callable[[], MaintenanceReport | Partly | None]
-"""Does a piece of work. None says that the piece was not due, so that an earlier failure of it still stands."""
+"""Does a piece of work. None means that the piece was not due, so that its earlier failure is still current."""
 
 
 @dataclass
 class _Failing:
-    """A piece that failed at its last attempt."""
+    """State of a piece whose last attempt failed."""
 
     wait_ms: float
     again_at_ms: float
@@ -45,7 +45,7 @@ class _Failing:
 
 @dataclass
 class Pieces:
-    """The pieces of a workspace's maintenance and which of them fail at present."""
+    """The pieces of a workspace's maintenance, and the state of those that fail."""
 
     faults: Faults
     clock_ms: Callable[[], float]
@@ -55,17 +55,17 @@ class Pieces:
     _known: set[str] = field(default_factory=set)
 
     def begin(self) -> None:
-        """Read the faults that stand at the start of a round, by whichever process reported them."""
+        """Read the faults that exist at the start of a round, reported by any process."""
         self._known = {fault.name for fault in self.faults.current() if fault.kind == KIND}
 
     def attempt(self, name: str, work: Work, *, force: bool) -> MaintenanceReport:
-        """Do one piece and report how it went. Without `force`, a piece that failed waits for its next attempt."""
+        """Run one piece and report its outcome. Without `force`, a failed piece waits for its next attempt."""
         failing = self._failing.get(name)
         if failing is not None and not force and self.clock_ms() < failing.again_at_ms:
             return MaintenanceReport(failed=(failing.failed,))
         try:
             done = work()
-        except Exception as error:  # noqa: BLE001 - a full disk, a damaged file, a defect: the other pieces go on
+        except Exception as error:  # noqa: BLE001 - a full disk, a damaged file, a defect: the other pieces still run
             return MaintenanceReport(failed=(self.fail(name, error),))
         if isinstance(done, Partly):
             return replace(done.done, failed=(self.fail(name, done.error),))
@@ -74,12 +74,10 @@ class Pieces:
         return done or MaintenanceReport()
 
     def fail(self, name: str, error: Exception) -> FailedWork:
-        """Report a piece that failed."""
+        """Report a failed piece."""
         hint = _hint(error)
         failed = FailedWork.of(name, error, hint)
-        if (
-            self.stopping.is_set()
-        ):  # files are being closed under the work: this says nothing of the workspace
+        if self.stopping.is_set():  # the log is closing its files: this is no fault of the workspace
             return failed
         before = self._failing.get(name)
         wait_ms = self.every_ms if before is None else min(before.wait_ms * 2, RETRY_MAX_MS)
@@ -88,7 +86,7 @@ class Pieces:
         return failed
 
     def succeed(self, name: str) -> None:
-        """Clear the fault of a piece that works."""
+        """Clear the fault of a piece that works again."""
         if self._failing.pop(name, None) is not None or name in self._known:
             self._known.discard(name)
             self.faults.clear(KIND, name)
@@ -101,7 +99,7 @@ class Pieces:
 
 
 def _hint(error: Exception) -> str | None:
-    """What to do about an error of maintenance; None if the error itself says so."""
+    """Return the remedy for an error of maintenance; None if the error has its own hint."""
     match error:
         case CorruptionError():
             return DAMAGED_HINT

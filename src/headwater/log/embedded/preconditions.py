@@ -1,4 +1,4 @@
-"""What must hold for a commit to be written: checked under the lock, before anything is. All raise, none change."""
+"""Preconditions of a commit, checked under the lock before anything is written. The checks raise and change nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwater.log.topic_names import no_topic
 
 
 def check_incarnations(state: JournalState, incarnations: Mapping[str, int]) -> None:
-    """TopicNotFoundError if a topic is gone, or another has its name now."""
+    """Raise TopicNotFoundError if a topic was dropped, or another topic has its name now."""
     for name, incarnation in incarnations.items():
         if name not in state.topics:
             raise no_topic(name, state.topics)
@@ -24,7 +24,7 @@ def check_incarnations(state: JournalState, incarnations: Mapping[str, int]) -> 
 
 
 def check_behind(state: JournalState, rows: Mapping[str, int], moves: Sequence[CursorMove]) -> None:
-    """BacklogError if a topic's readers are too far behind for so many rows more."""
+    """Raise BacklogError if holding cursors of a topic are too far behind for so many more rows."""
     for name, count in rows.items():
         topic = state.topics.get(name)
         if topic is not None and topic.definition.backlog_rows is not None:
@@ -34,7 +34,7 @@ def check_behind(state: JournalState, rows: Mapping[str, int], moves: Sequence[C
 
 
 def check_moves(state: JournalState, moves: Sequence[CursorMove]) -> None:
-    """FencedError if a cursor is moved by a member that no longer owns the partitions."""
+    """Raise FencedError if a cursor is moved by a member that no longer owns the partitions."""
     for move in moves:
         if move.topic not in state.topics:
             raise no_topic(move.topic, state.topics)
@@ -62,7 +62,7 @@ def check_moves(state: JournalState, moves: Sequence[CursorMove]) -> None:
 
 
 def check_offsets(topic: str, wanted: Mapping[Any, int], ends: Mapping[int, int], given: object) -> None:
-    """ConflictError unless every partition ends where it is expected to; `given` is what the caller wrote."""
+    """Raise ConflictError unless every partition ends at its expected offset; `given` is the value that the caller passed."""
     for partition, offset in wanted.items():
         if partition not in ends:
             raise UsageError(f"topic {topic!r} has no partition {partition!r}", hint=f"it has {len(ends)}")
@@ -80,8 +80,11 @@ def check_offsets(topic: str, wanted: Mapping[Any, int], ends: Mapping[int, int]
 def check_producer(
     state: JournalState, producer: Producer | None, sums: Sums | None = None
 ) -> Receipt | None:
-    """The first receipt of a sequence that is known; None if it is to be written. `sums` are of the rows that come with it:
-    SequenceReusedError if they are known to be others."""
+    """Return the first receipt of a sequence that was already written; None if the append is to be written.
+
+    FencedError for an old epoch, AlreadyWrittenError for an old sequence without a receipt. `sums` are those of the appended
+    rows: SequenceReusedError if they are known to differ from the first ones.
+    """
     known = state.producers.get(producer.name) if producer is not None else None
     if producer is None or known is None:
         return None

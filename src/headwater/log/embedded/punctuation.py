@@ -1,11 +1,11 @@
-"""What is said of a topic's time apart from its rows: punctuation, silence, and the promises of producers.
+"""Watermark declarations without rows: punctuation, idle partitions, and producer watermarks.
 
-Each is one commit of the journal, of the kind `append`, with a punctuation in every partition whose watermark it raises.
-What makes it more than a punctuation stands in `said`, in the record and in each of its frames:
+Each is one commit of the journal, of kind `append`, with a punctuation in every partition whose watermark it raises. Whatever
+it declares beyond that is in `said`, in the record and in each of its frames:
 
-  {"what": "silence", "t": topic}                                  the partitions stay as silent as they were
-  {"what": "promise", "t": topic, "by": producer, "moment": ...}   it sends nothing older
-  {"what": "retire" or "expire", "t": topic, "by": producer}       it is left out from now on
+  {"what": "silence", "t": topic}                                  the partitions are idle, which stays so
+  {"what": "promise", "t": topic, "by": producer, "moment": ...}   the producer's new watermark
+  {"what": "retire" or "expire", "t": topic, "by": producer}       the producer is removed from the minimum
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headwater.log.protocol import Promise
 
 
 class LogPunctuation:
-    """The methods of `headwater.log.protocol.Log` about watermarks that no row raises."""
+    """Implements the methods of `headwater.log.protocol.Log` for watermarks that no row raises."""
 
     def __init__(self, folder: LogFolder, appender: Appender) -> None:
         self._folder = folder
@@ -89,12 +89,12 @@ class LogPunctuation:
     def _agree(
         self, topic: TopicState, known: Mapping[str, Promise], said: dict[str, Any]
     ) -> tuple[Ticket, bool]:
-        """Say it, and raise the watermarks to what the producers have promised together with it."""
+        """Commit a declaration, and raise the partitions to the resulting minimum of the producers' watermarks."""
         raised = promises.raised(known, (p.watermark for p in topic.partitions))
         return self._appender.punctuate(topic, raised, said)
 
     def _declare(self, change: Callable[[JournalState], tuple[Ticket, bool] | None]) -> bool:
-        """Commit under the lock and return once it counts; False if there was nothing to say."""
+        """Commit under the lock and return once the commit counts; False if there was nothing to commit."""
         while True:
             try:
                 with self._folder.core.exclusive() as state:

@@ -1,4 +1,4 @@
-"""Reading the embedded log: bounds, records, seeks, watermarks and waiting."""
+"""Reads of the embedded log: bounds, records, seeks, watermarks and waiting."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from headwater.log.watermarks import NONE
 from headwater.privacy.column_encryption import stored_columns, unveil
 
 RECHECK_MS = 2_000.0
-"""A waiter looks by itself this often, in case a writer died between publishing and waking."""
+"""Interval at which a waiting reader checks on its own, in case a writer died between publishing and waking it."""
 
 
 class LogReads:
-    """The reading methods of `headwater.log.protocol.Log`."""
+    """Implements the reading methods of `headwater.log.protocol.Log`."""
 
     def __init__(self, folder: LogFolder) -> None:
         self._folder = folder
         self.open()
 
     def open(self) -> None:
-        """Wait with handles of this process; again in a forked child."""
+        """Create a notifier with handles of this process; called again in a forked child."""
         self._notifier = Notifier()
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Close the notifier and end every wait."""
         self._notifier.close()
 
     def partitions(self, topic: str) -> Mapping[int, PartitionInfo]:
@@ -127,7 +127,7 @@ class LogReads:
                 error.facts.update(topic=topic, partition=partition)
                 raise
             except WorkspaceMissingError as error:
-                # the segment was rewritten or removed since; look again, once for each
+                # the segment was rewritten or removed since: look it up again, once for each segment
                 if missing == segment.name or not self._folder.storage.exists(WORKSPACE_FILE):
                     raise
                 missing = error.facts.get("file", segment.name)
@@ -138,7 +138,7 @@ class LogReads:
     def _read_segment(
         self, segment: Segment, topic: TopicState, start: int, end: int, columns: list[str]
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Batches with the offset to go on from after each."""
+        """Yield batches, each with the offset to continue from after it."""
         stored = stored_columns(columns, topic.definition)
         needed = stored if "_offset" in stored else [*stored, "_offset"]
         for batch in self._folder.reader.read(segment, topic.definition, start, end, needed):
@@ -159,7 +159,7 @@ class LogReads:
     def read_columns(
         self, topic: TopicState, partition: int, start: int, end: int, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """Records of a range, for those who hold the lock: also what is not visible yet."""
+        """Yield the records of a range for a holder of the lock, including records that are not visible yet."""
         for segment in topic.partitions[partition].from_offset(start):
             yield from self._folder.reader.read(
                 segment, topic.definition, start, min(end, segment.end), columns
@@ -231,13 +231,14 @@ class LogReads:
         return self._wait_for(has_grown, wake, timeout_ms)
 
     def wait_commit(self, sequence: int, timeout_ms: float | None) -> bool:
-        """See `Log.wait_commit`. Whatever makes a commit visible writes `head`."""
+        """See `Log.wait_commit`. Every commit that becomes visible is published by a write to `head`."""
         return self._wait_for(lambda: self.sequence() > sequence, lambda: HEAD, timeout_ms)
 
     def _wait_for(
         self, condition: Callable[[], bool], wake: Callable[[], str], timeout_ms: float | None
     ) -> bool:
-        """Block until the condition holds, looking whenever the file `wake` names is written; False at the timeout."""
+        """Block until the condition holds; check it whenever the file named by `wake` is written. Return False at the
+        timeout."""
         deadline = None if timeout_ms is None else self._folder.core.clock_ms() + timeout_ms
         while True:
             path = self._folder.storage.path(wake())
@@ -253,7 +254,7 @@ class LogReads:
 
 
 def all_columns(topic: TopicDefinition) -> list[str]:
-    """What a read gives by default: the topic's columns and the hidden ones it has."""
+    """Return the columns of a read by default: the topic's columns and its metadata columns."""
     own = [*topic.schema.names, "_offset", "_appended_at", "_watermark", "_sequence"]
     return [*own, *(n for n in topic.storage_schema.names if n not in topic.schema.names)]
 
@@ -270,13 +271,13 @@ def _columns(topic: TopicDefinition, columns: Sequence[str] | None) -> list[str]
 
 
 def _compacted_to(segments: Sequence[Segment]) -> int:
-    # What replaced a record that was removed lies in some sealed segment, not always in a compacted one.
+    # The record that superseded a removed one is in some sealed segment, not always in a compacted one.
     sealed = [s for s in segments if s.kind == "parquet"]
     return sealed[-1].end if any(s.compacted for s in sealed) else 0
 
 
 def gap(topic: str, partition: int, position: int, first: int) -> GapError:
-    """The error for a position that retention has removed."""
+    """Return the error for a position that retention has removed."""
     return GapError(
         f"offset {position} of partition {partition} of topic {topic!r} was removed; the first available is {first}",
         detail=f"{first - position} rows were missed",
@@ -290,7 +291,7 @@ def gap(topic: str, partition: int, position: int, first: int) -> GapError:
 
 
 def no_event_time(topic: str) -> UsageError:
-    """The error for asking a topic without event time about it."""
+    """Return the error for an event-time request on a topic without event time."""
     return UsageError(
         f"topic {topic!r} has no event time", hint="declare WATERMARK FOR a TIMESTAMP column when creating it"
     )

@@ -1,7 +1,7 @@
-"""Turning segments into sealed ones: the same records at the same offsets, or fewer, with every watermark kept.
+"""Rewrites segments as sealed ones: the same records at the same offsets, or fewer, with every watermark preserved.
 
-Reads one row group at a time, so memory is bounded whatever the size of a segment. Commits nothing: the caller swaps
-the new segment in with one record of the journal.
+Reads one row group at a time, so memory is bounded for any size of segment. Commits nothing: the caller swaps the new segment
+in with one record of the journal.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass
 class _Watermarks:
-    """What is known of the watermark, as points (offset, watermark there), and at which offsets a record stays.
+    """The watermark of the rewritten segments as points (offset, watermark there), and the offsets of the kept records.
 
-    Between two points it does not move. A point at an offset that keeps a record is shown by that record's column;
-    the others become the steps of the new segment.
+    Between two points the watermark does not change. A point at the offset of a kept record is in that record's column; the
+    others become the steps of the new segment.
     """
 
     offsets: list[Integers] = field(default_factory=list)
@@ -46,12 +46,12 @@ class _Watermarks:
     kept: list[Integers] = field(default_factory=list)
 
     def add(self, offsets: Integers, levels: Integers) -> None:
-        """Note points, in order."""
+        """Add points, in order."""
         self.offsets.append(offsets)
         self.levels.append(levels)
 
     def steps(self, before: int, end: int) -> tuple[Integers, Integers]:
-        """The points where it rises, at offsets below `end` that keep no record."""
+        """Return the points at which the watermark rises, at offsets below `end` without a kept record."""
         offsets = np.concatenate([np.empty(0, np.int64), *self.offsets])
         levels = np.concatenate([np.empty(0, np.int64), *self.levels])
         risen = levels > np.maximum.accumulate(np.concatenate(([before], levels)))[:-1]
@@ -61,7 +61,7 @@ class _Watermarks:
 
 
 class Rewriter:
-    """Writes sealed segments from others."""
+    """Writes sealed segments from other segments."""
 
     def __init__(self, storage: Storage, reader: SegmentReader) -> None:
         self._storage = storage
@@ -75,7 +75,7 @@ class Rewriter:
         sources: Sequence[Segment],
         keep: Sequence[Mask] | None = None,
     ) -> Segment:
-        """One sealed segment `name` in place of neighbours, with the records that `keep` marks (all if None)."""
+        """Write one sealed segment `name` from adjacent segments, with the records that `keep` marks (all if None)."""
         first, last = sources[0], sources[-1]
         marks = _Watermarks()
         tables = self._tables(topic, sources, keep, marks)
@@ -92,9 +92,7 @@ class Rewriter:
             offsets, levels = marks.steps(first.w0, last.end)
             if len(offsets):
                 write_steps(self._storage, name, offsets, levels)
-        except (
-            Exception
-        ):  # nobody refers to the file yet: attempts that fail one after the other must not fill the disk
+        except Exception:  # repeated failures must not fill the disk with unreferenced files
             with contextlib.suppress(HeadwaterError):
                 self._storage.remove(name)
                 self._storage.remove(steps_name(name))
@@ -149,7 +147,7 @@ class Rewriter:
             yield pa.Table.from_batches(waiting)
 
     def _note(self, segment: Segment, topic: TopicDefinition, marks: _Watermarks) -> None:
-        """Collect what a segment knows of the watermark."""
+        """Collect the watermark points of a segment."""
         if segment.kind == "arrow":
             self._note_frames(segment, topic, marks)
             return

@@ -1,6 +1,6 @@
-"""An atomic append larger than memory: rows go to files of their own, which one commit turns into segments.
+"""Atomic appends larger than memory: rows go to staged files, which one commit turns into segments.
 
-Small ones stay in memory and take the ordinary path. A staged file that nobody commits is removed by maintenance.
+Small appends stay in memory and take the ordinary path. Maintenance removes staged files that were never committed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headwater.log.watermarks import decisive_times
 FOLDER = "staging"
 
 Patiently = Callable[[Callable[[], Receipt]], Receipt]
-"""Does something, again and again where a topic is to wait for its readers."""
+"""Runs an append, and retries it while its topic waits for holding cursors."""
 
 
 class EmbeddedStage:
@@ -40,7 +40,7 @@ class EmbeddedStage:
     def __init__(
         self, core: Core, appender: Appender, patiently: Patiently, producer: Producer | None = None
     ) -> None:
-        """`producer` is the one that `commit` will name, where that is known: see `Log.stage`."""
+        """Begin a stage. `producer` is the producer that `commit` will name, if already known: see `Log.stage`."""
         self._patiently = patiently
         self._adds_up = producer is not None and producer.exact
         self._totals: dict[str, RowSum] = {}
@@ -56,7 +56,7 @@ class EmbeddedStage:
         self._done = False
 
     def add(self, topic: str, batch: pa.RecordBatch, incarnation: int | None = None) -> None:
-        """Take in conformed rows; beyond `staging_bytes_max` everything goes to disk."""
+        """Add conformed rows; beyond `staging_bytes_max` everything goes to disk."""
         self._open()
         if spelled(self._core.state, topic) not in self._core.state.topics:
             self._core.refresh()
@@ -75,7 +75,7 @@ class EmbeddedStage:
         expect: Mapping[str, int | Mapping[Any, int]] | None = None,
         moves: tuple[CursorMove, ...] = (),
     ) -> Receipt:
-        """Make all of it visible at once."""
+        """Commit the stage: all rows become visible at once."""
         self._open()
         if producer is not None and not self._adds_up:
             producer = replace(producer, exact=False)
@@ -88,18 +88,18 @@ class EmbeddedStage:
         try:
             for file, _ in self._files.values():
                 file.sync()
-        except StorageError:  # what was to be synced is lost: to sync again would not bring it back
+        except StorageError:  # the data to be synced is lost: syncing again would not restore it
             self._end()
             raise
         files = {k: s for k, (_, s) in self._files.items()}
         totals = list(self._totals.values())
         receipt = self._patiently(lambda: self._appender.commit_staged(files, append, totals))
-        with contextlib.suppress(HeadwaterError):  # the append counts; maintenance removes what is left
+        with contextlib.suppress(HeadwaterError):  # the append counts; maintenance removes the files left
             self._end()
         return receipt
 
     def abort(self) -> None:
-        """Forget it."""
+        """Discard the stage."""
         if not self._done:
             self._end()
 
@@ -172,7 +172,7 @@ class EmbeddedStage:
 
 
 def remove_leftovers(core: Core) -> None:
-    """Remove staged files of processes that are gone."""
+    """Remove staged files of processes that have ended."""
     for entry in core.storage.folders(FOLDER):
         owner = staged_by(entry)
         if owner is not None and not is_running(owner):

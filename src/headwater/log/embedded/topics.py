@@ -1,4 +1,4 @@
-"""The topics of the embedded log: made, altered, replaced and dropped."""
+"""The topics of the embedded log: created, altered, replaced and dropped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwater.log.topic_names import check_topic_name
 
 
 class LogTopics:
-    """The methods of `headwater.log.protocol.Log` about topics."""
+    """Implements the methods of `headwater.log.protocol.Log` for topics."""
 
     def __init__(self, folder: LogFolder) -> None:
         self._folder = folder
@@ -94,13 +94,13 @@ class LogTopics:
         self._remove(dropped[0])
 
     def make_folder(self, name: str, number: int) -> None:
-        """Make the folder of a topic that is to be."""
+        """Create the folder of a topic that is about to be committed."""
         folder = f"topics/{name}-{number}"
         self._folder.storage.make_dirs(folder)
         self._folder.core.writable(f"{folder}/wake", 0)
 
     def _remove(self, topic: TopicState) -> None:
-        """Delete the files of a topic that is no longer there."""
+        """Delete the files of a topic that was dropped."""
         names = [s.name for p in topic.partitions for s in p.segments]
         self._folder.reader.forget(names)
         self._folder.core.release([*names, f"{topic.folder}/wake"])

@@ -1,4 +1,4 @@
-"""Reading everything to prove that it is whole: journal, checkpoints, frames, sealed files and how they fit together."""
+"""Verification: reads and checks the journal, checkpoints, frames and sealed files, and that they match each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwater.log.protocol import Finding
 
 
 def verify(core: Core, reader: SegmentReader, topics: Sequence[str] | None) -> Iterator[Finding | int]:
-    """Findings, and between them the number of bytes checked so far."""
+    """Yield findings, and between them the number of bytes checked so far."""
     checked = 0
     if topics is None:
         for item in _verify_journal(core):
@@ -36,7 +36,7 @@ def _verify_journal(core: Core) -> Iterator[Finding | int]:
     there = journals(storage)
     stored = recovery.checkpoints(
         storage
-    )  # after the journals: those before the newest checkpoint may be removed meanwhile
+    )  # Listed after the journals: journals before the newest checkpoint may be removed meanwhile.
     for number in range(max(stored, default=(1, 0, ""))[0], current + 1):
         if number not in there:
             said = "the journal is missing: commits that were acknowledged are in it"
