@@ -6,7 +6,7 @@ In import order, bottom to top:
 
     checkpoint      checkpoints of the journal, written when due
     clock_file      the last trusted reading of the wall clock, shared by processes
-    commit_ids      random ids of commits, which tell two histories apart
+    commit_ids      random ids of commits, which distinguish two histories
     commit_outcome  whether a failed commit took effect: not written, or unknown
     file_names      names of all files that the log writes
     frames          a frame: one checksummed record batch in an active segment
@@ -14,7 +14,7 @@ In import order, bottom to top:
     journal_file    the journal file: checksummed records, append and scan
     head            the published position up to which the log is visible
     journal_state   the state replayed from the journal: topics, segments, producers, cursors, groups
-    record_kinds    what each kind of record changes in the state
+    record_kinds    the change of the state by each kind of record
     salvage         recovery of a damaged journal record that was acknowledged
     recovery        opening a workspace: checkpoint, journal chain, loss of power
     follow_journal  reading the journal as other processes extend it

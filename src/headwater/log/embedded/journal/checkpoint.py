@@ -1,4 +1,4 @@
-"""Checkpoints that become due while commits are made: a commit does not depend on them, so one that fails is a fault of background work."""
+"""Checkpoints that become due during commits. A commit does not depend on them: a failed one is a fault of background work."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headwater.core.faults import Component, Faults
 NAME = "checkpoint of the journal"
 RETRY_MIN_MS = 1_000.0
 RETRY_MAX_MS = 60_000.0
-"""How long a checkpoint that failed waits before it is tried again: doubled from the first to the last."""
+"""Bounds of the wait before a failed checkpoint is retried; the wait doubles from the lower to the upper."""
 
 
 class Checkpointing:
-    """The attempts of one process. Used under the lock of the journal."""
+    """Checkpoint attempts of one process. Used under the lock of the journal."""
 
     def __init__(self, faults: Faults, clock_ms: Callable[[], float]) -> None:
         self._faults = faults
@@ -31,7 +31,7 @@ class Checkpointing:
         return self._failed or any(fault.name == NAME for fault in self._faults.current())
 
     def attempt(self, checkpoint: Callable[[], None]) -> None:
-        """Make a checkpoint, unless one has just failed. Its failure is reported, not raised."""
+        """Make a checkpoint, unless one has just failed. A failure is reported as a fault, not raised."""
         if self._wait_ms and self._clock_ms() < self._again_at_ms:
             return
         with contextlib.suppress(HeadwaterError, OSError):
@@ -39,7 +39,7 @@ class Checkpointing:
 
     @contextlib.contextmanager
     def reported(self) -> Iterator[None]:
-        """Around a checkpoint: report whether it works."""
+        """Report whether the enclosed checkpoint succeeds."""
         try:
             yield
         except (HeadwaterError, OSError) as error:

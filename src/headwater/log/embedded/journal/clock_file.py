@@ -1,9 +1,9 @@
-"""The file `clock`: the last good reading of the wall clock by any process of the workspace, while the machine runs.
+"""The file `clock`: the last trusted reading of the wall clock by any process of the workspace, since the machine booted.
 
-48 bytes, written over in place and never synced, because it says nothing once the machine was started again: "HWC1", four zeros, the boot
-of the machine (16 bytes), then the time, the monotonic clock and the moment at which records are removed by age again (8 bytes each,
-microseconds, little endian), and the XXH3-64 of the bytes before. A file of another boot, or one that is read while it is written,
-is none.
+48 bytes, overwritten in place and never synced, because its content is useless after a reboot: "HWC1", four zeros, the boot id
+of the machine (16 bytes), then the time, the monotonic clock and the moment from which records may again be removed by age (8
+bytes each, microseconds, little endian), and the XXH3-64 of the bytes before. A file of another boot, or one that was read
+during a write, is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAGIC = b"HWC1"
 
 
 class KeptAnchors:
-    """See `headwater.core.trusted_clock.Anchors`. A disk that refuses to write it does no harm."""
+    """See `headwater.core.trusted_clock.Anchors`. A failed write is ignored."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

@@ -1,12 +1,12 @@
-"""The random ids of commits, by their numbers: what tells a commit from another one of its number.
+"""Random ids of commits by their numbers, which distinguish commits of the same number in different histories.
 
-A copy of a workspace that is put back gives the numbers that follow it once more, to other commits. Whoever holds a number
-from before holds the id with it, and `Log.commit_id` says which id the number has now.
+A restored older copy of a workspace assigns the following commit numbers again, to other commits. Whatever stores a commit
+number from before stores the id with it, and `Log.commit_id` returns the id that the number has now.
 
-The ids of the journal at hand are part of the state that it is folded into. When it is folded into a checkpoint, they go into a
-file of their own, `commits/<first number>-<how many>-<checksum>.ids`, 8 bytes each and zeros where one is not known: the commit
-is of a version that gave none, or its record was lost. The newest `FILES_MAX` files are kept: some 16 million commits of small
-appends, in 128 MB.
+The ids of the current journal are part of the state. When the journal is folded into a checkpoint, they go into a file of their
+own, `commits/<first number>-<count>-<checksum>.ids`, 8 bytes each and zeros where an id is not known: the commit is from a
+version without ids, or its record was lost. The newest `FILES_MAX` files are kept: some 16 million commits of small appends, in
+128 MB.
 """
 
 from __future__ import annotations
@@ -27,42 +27,45 @@ _NAME = re.compile(r"([0-9]{12,})-([0-9]+)-([0-9a-f]{16})\.ids\Z")
 _UNKNOWN = bytes(_BYTES)
 
 Stored = tuple[int, int, str]
-"""A file of ids: its first number, how many there are, and its name."""
+"""A file of ids: its first number, the number of ids, and its name."""
 
 
 @dataclass
 class CommitIds:
-    """The ids of the commits from number `first` on, in order; '' where one is not known."""
+    """Ids of the commits from number `first` on, in order; '' where an id is not known."""
 
     first: int = 1
     ids: list[str] = field(default_factory=list)
 
     @property
     def end(self) -> int:
-        """The number after the last."""
+        """The number after the last one."""
         return self.first + len(self.ids)
 
     def add(self, sequence: int, identity: str) -> None:
-        """The next commit. Numbers that were left out are of records that were lost."""
+        """Add the next commit. Numbers in between belong to records that were lost."""
         if not self.ids:
             self.first = sequence
         self.ids += [""] * (sequence - self.end)
         self.ids.append(identity)
 
     def get(self, sequence: int) -> str:
-        """The id of a commit; '' if it is not known, or not among these."""
+        """Return the id of a commit; '' if it is not known, or the commit is not in this range."""
         return self.ids[sequence - self.first] if self.first <= sequence < self.end else ""
 
     def forget(self, before: int) -> None:
-        """Let go of those that lie in files."""
+        """Remove the ids of commits before a number, which are in files."""
         del self.ids[: max(before - self.first, 0)]
         self.first = max(self.first, before)
 
 
 def keep(storage: Storage, known: CommitIds, there: Sequence[Stored]) -> None:
-    """Store ids durably. Files of commits from there on are of another history, or were written before a crash: they go.
-    `there` are the files from before it was known that nobody else has gone on with the log: this process may have stood
-    still since, and later files be of those who went on."""
+    """Store ids durably, and remove files of commits from `known.first` on, which are of another history or of an interrupted
+    attempt.
+
+    `there` are the files as listed before the check that no other process has continued with the log: this process may have
+    been suspended since, and later files may belong to the process that continued.
+    """
     data = b"".join([bytes.fromhex(identity) if identity else _UNKNOWN for identity in known.ids])
     if not data.strip(b"\0"):
         return
@@ -77,7 +80,7 @@ def keep(storage: Storage, known: CommitIds, there: Sequence[Stored]) -> None:
 
 
 def find(storage: Storage, sequence: int) -> str:
-    """The id of a commit whose journal was folded into a checkpoint; '' if it is not known."""
+    """Return the id of a commit whose journal was folded into a checkpoint; '' if it is not known."""
     for first, count, file in reversed(stored(storage)):
         if first > sequence:
             continue
@@ -96,6 +99,6 @@ def find(storage: Storage, sequence: int) -> str:
 
 
 def stored(storage: Storage) -> list[Stored]:
-    """The files, by their first numbers."""
+    """Return the files of ids, ordered by their first numbers."""
     names = map(_NAME.match, storage.list(FOLDER))
     return sorted((int(name[1]), int(name[2]), name[0]) for name in names if name is not None)

@@ -1,6 +1,5 @@
-"""What the error of a commit says about its outcome. A commit counts once its record is in the journal: before that point
-nothing is written, after it an error cannot say so, because the next commit of any process may make the record visible.
-"""
+"""Adds the outcome of a commit to its error. A commit counts once its record is in the journal: before that point nothing is
+written; after it the outcome is unknown, because the next commit of any process may make the record visible."""
 
 from __future__ import annotations
 
@@ -16,37 +15,37 @@ LOOK = (
 
 
 class nothing_written:
-    """Around what comes before the record of an append: a full disk has left nothing of the append.
+    """Wraps the work before the record of an append is written: after a full disk nothing of the append was written.
 
-    A class, because a generator would cost each append some microseconds.
+    A class, because a generator would cost some microseconds per append.
     """
 
     __slots__ = ()
 
     def __enter__(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raise the error of a full disk with what became of the append."""
+        """Raise the error of a full disk with the outcome of the append."""
         if isinstance(error, DiskFullError):
             hint = "free some space and append again; no restart is needed"
             raise DiskFullError(error.message, detail=NOTHING_WRITTEN, hint=hint, **error.facts) from error
 
 
 class not_known:
-    """Around what comes after the record of a commit. Errors say that the outcome is not known, and none is retryable."""
+    """Wraps the work after the record of a commit is written: errors report an unknown outcome, and are not retryable."""
 
     __slots__ = ()
 
     def __enter__(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raise the error with what became of the commit."""
+        """Raise the error with the outcome of the commit."""
         if not isinstance(error, HeadwaterError) or error.facts.get("outcome") == "unknown":
             return
         as_kind = SyncFailedError if error.retryable else type(error)

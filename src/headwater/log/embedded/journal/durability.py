@@ -1,6 +1,6 @@
-"""Making commits durable and visible: one sync and one publication for all that were written by then.
+"""Makes commits durable and visible: one sync and one publication for all commits written by then.
 
-`head` says how far the log is visible; it only moves on after everything below it is as durable as it asked to be.
+`head` is the position up to which the log is visible; it advances only after everything below it is as durable as it requires.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from headwater.log.embedded.journal.head import SLOTS_MAX
 from headwater.log.embedded.journal.journal_file import FOLDER, Head, journal_name
 
 OPEN_FILES_MAX = 256
-"""Segments held open for appending."""
+"""Maximum number of segments kept open for appending."""
 SPIN_MS = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""How long to sleep between looks at a lock: short at first."""
+"""Sleep times between attempts to take a lock, increasing."""
 STUCK_MS = 5.0
 
 
 class VoidedError(Exception):
-    """The journal went on without this commit; do it again."""
+    """The journal continued without this commit; the caller must repeat it."""
 
 
 @dataclass(frozen=True, order=True)
 class Ticket:
-    """Where a commit ends."""
+    """End position of a commit: journal number and byte."""
 
     journal: int
     end: int
 
 
 class Flusher(Follower, abc.ABC):
-    """A follower that syncs and publishes."""
+    """A follower that also syncs and publishes."""
 
     def __init__(self, storage: Storage, settings: LogSettings, clock: TrustedClock) -> None:
         super().__init__(storage, settings, clock)
@@ -52,12 +52,12 @@ class Flusher(Follower, abc.ABC):
         self._flush_file = storage.open("flush.lock", create=True)
         self._flushing = 0
         self._stuck: set[str] = set()
-        """Brief locks whose holder was found frozen: it is waited for once, not at every flush."""
+        """Brief locks whose holder was found frozen: waited for once, not at every flush."""
         self._crowded = False
         self._broken = False
 
     def disown(self) -> None:
-        """Close the handles that a forked child has of its parent's files: no lock is waited for or given back."""
+        """Close the handles that a forked child inherited from its parent, without taking or releasing a lock."""
         self._closed = True
         self._published.close()
         for file in [self._flush_file, self._file, *self._writable.values()]:
@@ -65,14 +65,14 @@ class Flusher(Follower, abc.ABC):
                 file.close()
 
     def close(self) -> None:
-        """Close every handle. Nothing needs to be written for what was committed to be there."""
+        """Close every handle. Committed data does not depend on it."""
         with self.mutex:
             if not self._closed:
                 self._flush_file.close()
             super().close()
 
     def writable(self, name: str, size: int) -> File:
-        """Under `exclusive`: a segment opened for appending after its first `size` bytes; the rest is a dead writer's."""
+        """Under `exclusive`: return a segment opened for appending at byte `size`; bytes of a dead writer after it are cut."""
         file = self._writable.get(name)
         if file is None:
             if len(self._writable) >= OPEN_FILES_MAX:
@@ -92,13 +92,13 @@ class Flusher(Follower, abc.ABC):
                     file.close()
 
     def flush(self, ticket: Ticket, *, sync: bool, gather: bool = False) -> None:
-        """Return once the commit is visible and, with `sync`, durable. VoidedError if the journal went on without it."""
+        """Return once the commit is visible and, with `sync`, durable. VoidedError if the journal continued without it."""
         self._flushing += 1
         try:
             if gather and self._crowded:
                 time.sleep(self.settings.group_window_ms / 1e3)
             self._crowded = self._flushing > 1
-            # the lock may not be had: to sync twice is harmless
+            # the lock may not be obtained, but syncing twice is harmless
             with not_known(), self._flush_gate, self._brief_lock(self._flush_file):
                 self._flush(ticket, sync)
         finally:
@@ -132,23 +132,25 @@ class Flusher(Follower, abc.ABC):
         durable = end if sync else (published.durable if published and published.journal == number else 0)
         self._publish(Head(number, end, durable, self._boot), todo)
         if self._number > number or self.left_behind():
-            with self.mutex:  # whoever started the next journal may not have seen what we published
+            with self.mutex:  # the process that began the next journal may not have seen this publication
                 if self._number == number:
                     self._enter_next()
                 self._check_counted(ticket)
 
     def left_behind(self) -> bool:
-        """Whether others have gone on to the next journal. It and the journal at hand are removed in the course of time, this one first."""
+        """Whether other processes have begun the next journal. Both it and the current journal may be removed later, the
+        current one first."""
         return self.storage.exists(journal_name(self._number + 1)) or not self._journal_file().linked()
 
     def _void_unsynced(self, number: int) -> None:
-        """Start the next journal without what a failed sync may have dropped, before other processes sync again and publish it."""
+        """Begin the next journal without the data that a failed sync may have dropped, before another process syncs and
+        publishes it."""
         with self.mutex, contextlib.suppress(HeadwaterError):
             if self._broken and self._number == number:
                 self._fence(void=True)
 
     def sync_visible(self) -> None:
-        """Return once every visible commit is durable: one sync for all that nobody asked to sync."""
+        """Return once every visible commit is durable: one sync for all commits that did not require one."""
         while True:
             with self.mutex:
                 self.refresh()
@@ -156,7 +158,7 @@ class Flusher(Follower, abc.ABC):
             published = self._published.read()
             if published is not None and published.boot == self._boot:
                 done = Ticket(published.journal, published.durable)
-                if done >= ticket:  # an earlier journal is synced before the next one is begun
+                if done >= ticket:  # every journal is synced before the next one is begun
                     return
             with contextlib.suppress(VoidedError):
                 self.flush(ticket, sync=True)
@@ -173,7 +175,7 @@ class Flusher(Follower, abc.ABC):
         return True
 
     def counted(self, ticket: Ticket) -> bool:
-        """Whether a commit is part of the log, after the journal went on beyond it."""
+        """Whether a commit is part of the log, after the journal continued past it."""
         with self.mutex:
             try:
                 self._check_counted(ticket)
@@ -188,9 +190,9 @@ class Flusher(Follower, abc.ABC):
             raise VoidedError
 
     def _sync(self, todo: list[PendingCommit], number: int) -> None:
-        """Make pending commits durable: segments that the journal does not carry, new files' names, then the journal.
+        """Make pending commits durable: segments whose frames the journal does not carry, names of new files, then the journal.
 
-        Frames of earlier commits that nobody asked to sync go with them, see `State.soft`.
+        Frames of earlier commits that did not require a sync are synced with them, see `JournalState.soft`.
         """
         soft = dict(self.state.soft)
         names = {name: new for name, (_, new) in soft.items()}
@@ -211,7 +213,7 @@ class Flusher(Follower, abc.ABC):
                 if number == self._number:
                     self._broken = True
                     raise
-            return  # the journal went on meanwhile, and whoever took it on has synced what counts
+            return  # the process that began the next journal synced everything that counts
         for name, mark in soft.items():
             if self.state.soft.get(name) == mark:
                 self.state.soft.pop(name, None)
@@ -238,7 +240,7 @@ class Flusher(Follower, abc.ABC):
         self._wake(todo)
 
     def _publish_head(self, head: Head) -> None:
-        """Publish in the first slot whose lock is free: a frozen publisher keeps its own."""
+        """Publish in the first slot whose lock is free: a frozen publisher keeps its own slot."""
         for slot in range(SLOTS_MAX):
             with self._brief_lock(self._published.slot(slot)) as locked:
                 if locked:
@@ -250,7 +252,7 @@ class Flusher(Follower, abc.ABC):
         )
 
     def _publish_all(self) -> None:
-        """Under the lock: everything written counts; sync it and show it."""
+        """Under the lock: sync and publish everything written."""
         todo = list(self._pending)
         self._sync(todo, self._number)
         self._publish(Head(self._number, self._applied, self._applied, self._boot), todo)
@@ -274,7 +276,8 @@ class Flusher(Follower, abc.ABC):
 
     @contextlib.contextmanager
     def _brief_lock(self, file: File) -> Iterator[bool]:
-        """The lock of a file that is held only briefly, or False if its holder is frozen, which is waited for once."""
+        """Hold the lock of a file that is locked only briefly; yields False if its holder is frozen, which is waited for
+        once."""
         since, spins = self.clock_ms(), 0
         patience_ms = STUCK_MS if file.name in self._stuck else self.settings.lock_timeout_ms
         locked = file.try_lock()
@@ -294,8 +297,8 @@ class Flusher(Follower, abc.ABC):
 
     @abc.abstractmethod
     def _fence(self, *, void: bool = False) -> None:
-        """Start the next journal, without the commits that were not published if `void`: see `core`."""
+        """Begin the next journal, without the unpublished commits if `void`: see `commit`."""
 
     @abc.abstractmethod
     def _enter_next(self, *, unlock: bool = False) -> None:
-        """Go on in the next journal, which someone has started: see `core`."""
+        """Continue in the next journal, which another process has begun: see `commit`."""

@@ -1,6 +1,6 @@
-"""Following the journal: the state that all processes of a workspace agree on, and how much of it is visible.
+"""Follows the journal: the state that all processes of a workspace agree on, and how much of it is visible.
 
-Only reads. `durability` makes commits visible, `core` writes them.
+Only reads. `durability` makes commits visible, `commit` writes them.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Follower:
         self.visible_entries: dict[EntryKey, Entry] = {}
         self.visible_producers: dict[str, ProducerInfo] = {}
         self.visible_seq = 0
-        """The number of the last commit that is visible."""
+        """Number of the last visible commit."""
         self.findings: list[str] = []
-        """What was cut or skipped since opening, in words."""
+        """Descriptions of what was cut or skipped since opening."""
         self._pending: deque[PendingCommit] = deque()
         self._writable: dict[str, File] = {}
         self.faults = Faults(storage, clock)
@@ -68,7 +68,7 @@ class Follower:
 
     @staticmethod
     def clock_ms() -> float:
-        """Real time for waits, whatever clock the records carry."""
+        """Return real time for waits, independent of the clock of the records."""
         return time.monotonic() * 1e3
 
     @property
@@ -77,7 +77,7 @@ class Follower:
         return self._number
 
     def _load(self) -> None:
-        """Take the state from the newest checkpoint and the journals after it."""
+        """Load the state from the newest checkpoint and the journals after it."""
         published = self._published.read()
         while True:
             try:
@@ -85,7 +85,7 @@ class Follower:
                 file = self.storage.open(journal_name(loaded.journal))
                 break
             except (WorkspaceMissingError, CorruptionError):
-                # Others may have gone on to the next journal meanwhile, and removed the one that was read.
+                # Others may have continued in the next journal meanwhile, and removed the one being read.
                 before, published = published, self._published.read()
                 if before is None or published is None or published.journal == before.journal:
                     raise
@@ -108,7 +108,7 @@ class Follower:
         return self._file
 
     def close(self) -> None:
-        """Close every handle. Nothing needs to be written for what was committed to be there."""
+        """Close every handle. Committed data does not depend on it."""
         with self.mutex:
             if self._closed:
                 return
@@ -121,7 +121,7 @@ class Follower:
             self._writable.clear()
 
     def refresh(self) -> None:
-        """Take in what other processes have published."""
+        """Apply the commits that other processes have published."""
         with self.mutex:
             self._journal_file()
             if not self._published.linked():
@@ -140,7 +140,7 @@ class Follower:
                 self._seen(head)
 
     def _advance_to(self, number: int) -> None:
-        """Follow the chain of journals; if a link is gone, or voids what was folded in, load anew."""
+        """Follow the chain of journals; reload if a journal is missing, or voids a record that was applied."""
         while self._number < number:
             begin = recovery.begin_of(self.storage, self._number + 1)
             if begin is None or self._applied > begin.record["previous_end"]:
@@ -149,7 +149,7 @@ class Follower:
             self._fold(begin.record["previous_end"])
             try:
                 self._open_next(self._number + 1)
-            except WorkspaceMissingError:  # removed since it was looked into
+            except WorkspaceMissingError:  # removed since `begin_of` read it
                 self._load()
                 return
 
@@ -165,7 +165,7 @@ class Follower:
             self._fold(begin.end)
 
     def _fold(self, limit: int) -> None:
-        """Fold the journal in up to `limit`."""
+        """Apply the records of the journal up to byte `limit`."""
         if limit <= self._applied:
             return
         span = (self._applied, limit)
@@ -180,7 +180,7 @@ class Follower:
         self._report(lost)
 
     def _report(self, lost: Sequence[str]) -> None:
-        """Report records of the journal that are lost. A verification that finds the log whole clears the fault."""
+        """Report lost records of the journal as a fault, which a verification without findings clears."""
         if lost:
             self.faults.report(
                 "background",
@@ -196,7 +196,7 @@ class Follower:
         self._pending.append(PendingCommit(end, record))
 
     def _seen(self, head: Head) -> None:
-        """Everything up to `head.visible` is visible to readers of this process."""
+        """Make everything up to `head.visible` visible to readers of this process."""
         self._head = max(self._head, head)
         while self._pending and self._pending[0].end <= self._head.visible:
             record = self._pending.popleft().record
@@ -219,9 +219,9 @@ class Follower:
         }
 
     def visible_bytes(self, number: int) -> int:
-        """How much of a journal is visible."""
+        """Return the number of visible bytes of a journal; 0 for any but the current one."""
         return self._head.visible if number == self._number else 0
 
     def visible_end(self, topic_id: int, partition: int) -> int:
-        """The end of a partition for readers."""
+        """Return the end of a partition for readers."""
         return self.visible_ends.get((topic_id, partition), 0)

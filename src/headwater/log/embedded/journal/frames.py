@@ -1,8 +1,9 @@
-"""A frame: one record batch of the active segment, as an Arrow IPC message that describes and checks itself.
+"""A frame: one record batch of the active segment, as an Arrow IPC message with its own header and checksums.
 
-An active segment is a plain Arrow IPC stream (schema message, then record batch messages, no end marker). Each record
-batch message carries custom metadata: `headwater`, a JSON object of fixed width, `producer` where one was named, and
-`said` on a punctuation that is more than one (see `declaring`). Fixed width, because rows are encoded before their offsets are known and stamped afterwards, without touching the body.
+An active segment is a plain Arrow IPC stream (schema message, then record batch messages, no end marker). Each record batch
+message carries custom metadata: `headwater`, a JSON object of fixed width, `producer` if the append names one, and `said` on a
+punctuation with a further declaration (see `punctuation`). The width is fixed because rows are encoded before their offsets are
+known and stamped afterwards, without touching the body.
 
   {"hw":1,"kind":"rows","first":..,"span":..,"rows":..,"seq":..,"at":..,"w0":..,"w1":..,"tmax":..,"ahead":..,
    "body":..,"parts":..,"bsum":"................","hsum":"................"}
@@ -14,7 +15,7 @@ body    bytes of the body                     ahead  rows that max_ahead kept fr
 parts   partitions that the commit touches
 bsum    XXH3-64 of the body                   hsum   XXH3-64 of the header, with hsum as zeros
 
-Invariant: a frame whose two checksums hold was written whole. Nothing here touches the disk.
+Invariant: a frame whose two checksums match was written completely. This module does not access the disk.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ _AT = {name: (_TEMPLATE % "rows").index(f'"{name}":') + len(name) + 3 for name i
 _BSUM_AT = _HEADER_BYTES - len('0000000000000000","hsum":"0000000000000000"}')
 _HSUM_AT = _HEADER_BYTES - len('0000000000000000"}')
 HEAD_BYTES_MAX = 1 << 20
-"""No frame has a longer header; a length beyond it is damage."""
+"""Maximum length of a header; a greater length is damage."""
 _COPY_BYTES_MAX = 256 << 10
-"""Up to here it is cheaper to copy a frame into one piece than to write it in two."""
+"""Body size below which copying a frame into one piece is cheaper than two writes."""
 
 
 @dataclass(frozen=True)
 class FrameHeader:
-    """What a frame says of itself."""
+    """Decoded header of a frame."""
 
     kind: str
     first: int
@@ -81,12 +82,12 @@ class FrameHeader:
 
     @property
     def total_bytes(self) -> int:
-        """Header and body."""
+        """Size of header and body."""
         return self.head_bytes + self.body
 
 
 class DamagedFrameError(Exception):
-    """Bytes that are not a whole frame; `header` if at least that could be trusted."""
+    """Bytes that are not a whole frame; `header` is set if the header is intact."""
 
     def __init__(self, what: str, header: FrameHeader | None = None) -> None:
         super().__init__(what)
@@ -99,7 +100,7 @@ def _digest(data: bytearray | memoryview) -> bytes:
 
 @dataclass
 class Frame:
-    """An encoded frame that still waits for its stamp."""
+    """An encoded frame that is not stamped yet."""
 
     head: bytearray
     body: memoryview
@@ -110,7 +111,7 @@ class Frame:
     times: npt.NDArray[np.int64] | None = None
     """Event times of the rows, for the watermark; None on topics without event time."""
     punctuation: int | None = None
-    """The moment to which a punctuation raises the watermark."""
+    """The time to which a punctuation raises the watermark."""
 
     @cached_property
     def latest(self) -> int:
@@ -119,25 +120,25 @@ class Frame:
 
     @property
     def total_bytes(self) -> int:
-        """Header and body."""
+        """Size of header and body."""
         return len(self.head) + self.body_bytes
 
     def stamp(self, **numbers: int) -> None:
-        """Write offsets, times and watermarks into the header and seal it with its checksum."""
+        """Write offsets, times and watermarks into the header, and update its checksum."""
         body = self.body_bytes
         stamp(self.head, self.mark, span=self.span, rows=self.rows, body=body, tmax=self.latest, **numbers)
 
     def to_bytes(self) -> bytes:
-        """The frame as it goes to disk."""
+        """Return the frame as it is written to disk."""
         return b"".join((self.head, self.body))
 
     def pieces(self) -> tuple[Bytes, ...]:
-        """The same in pieces to be written one after the other; large ones are not copied for it."""
+        """Return the frame as pieces to be written one after the other; large frames are not copied."""
         return (self.to_bytes(),) if self.body_bytes < _COPY_BYTES_MAX else (self.head, self.body)
 
 
 def stamp(head: bytearray, mark: int, **numbers: int) -> None:
-    """Patch numbers into an encoded header in place, and its checksum."""
+    """Write numbers into an encoded header in place, and update its checksum."""
     for name, value in numbers.items():
         at = mark + _AT[name]
         head[at : at + _WIDTH] = b"%20d" % value
@@ -148,7 +149,7 @@ def stamp(head: bytearray, mark: int, **numbers: int) -> None:
 
 @lru_cache(maxsize=256)
 def segment_prefix(schema: pa.Schema) -> bytes:
-    """What a segment file begins with: the schema message."""
+    """Return the first bytes of a segment file: the schema message."""
     sink = pa.BufferOutputStream()
     pa.ipc.new_stream(sink, schema, options=_OPTIONS).close()
     return bytes(sink.getvalue())[:-8]
@@ -156,12 +157,13 @@ def segment_prefix(schema: pa.Schema) -> bytes:
 
 @lru_cache(maxsize=256)
 def prefix_checksum(schema: pa.Schema) -> str:
-    """Of the schema message; the journal keeps it."""
+    """Return the checksum of the schema message, as stored in the journal."""
     return xxhash.xxh3_64_hexdigest(segment_prefix(schema))
 
 
 def is_prefix(data: bytes, checksum: str | None) -> bool:
-    """Whether these bytes are what a segment file begins with; without a checksum, whether they could be."""
+    """Whether these bytes are the first bytes of a segment file; without a checksum, whether they are a valid schema
+    message."""
     if checksum is not None:
         return xxhash.xxh3_64_hexdigest(data) == checksum
     try:
@@ -177,7 +179,7 @@ def encode(
     punctuation: bool = False,
     said: dict[str, Any] | None = None,
 ) -> Frame:
-    """A frame of one batch, unstamped. A punctuation is a frame of no rows that takes one offset."""
+    """Encode a batch as an unstamped frame. A punctuation is a frame without rows that takes one offset."""
     text = _TEMPLATE % ("rows" if not punctuation else "mark")
     metadata = {"headwater": text}
     if producer is not None:
@@ -198,7 +200,7 @@ def encode(
 
 
 def parse_header(data: memoryview, at: int = 0) -> FrameHeader:
-    """The header of the frame that starts at `at`. DamagedFrameError if it is cut off or its checksum fails."""
+    """Return the header of the frame that starts at `at`. DamagedFrameError if it is cut off or its checksum fails."""
     if bytes(data[at : at + 4]) != CONTINUATION:
         raise DamagedFrameError("no frame starts here")
     (length,) = struct.unpack_from("<i", data, at + 4)
@@ -220,7 +222,7 @@ def parse_header(data: memoryview, at: int = 0) -> FrameHeader:
 
 
 def header_length(data: memoryview, at: int = 0) -> int:
-    """How many bytes the header at `at` takes by its own word, before anything is checked; 0 if there is none."""
+    """Return the stated size of the header at `at` in bytes, unchecked; 0 if there is none."""
     if len(data) < at + 8 or bytes(data[at : at + 4]) != CONTINUATION:
         return 0
     (length,) = struct.unpack_from("<i", data, at + 4)
@@ -228,7 +230,7 @@ def header_length(data: memoryview, at: int = 0) -> int:
 
 
 def check_body(header: FrameHeader, body: memoryview) -> None:
-    """DamagedFrameError unless the body is whole."""
+    """Raise DamagedFrameError unless the body is whole."""
     if len(body) != header.body:
         raise DamagedFrameError("the frame's body is cut off", header)
     if _digest(body).decode() != header.bsum:
@@ -236,18 +238,18 @@ def check_body(header: FrameHeader, body: memoryview) -> None:
 
 
 def decode(data: memoryview, at: int, header: FrameHeader, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of a checked frame, without a copy."""
+    """Return the rows of a checked frame, without a copy."""
     message = pa.py_buffer(data[at : at + header.total_bytes])
     return pa.ipc.read_record_batch(message, schema)
 
 
 def producer_of(data: memoryview, at: int, header: FrameHeader) -> dict[str, Any] | None:
-    """The producer that a frame names, if any."""
+    """Return the producer that a frame names, if any."""
     return _metadata(data, at, header, b'{"producer":')
 
 
 def said_of(data: memoryview, at: int, header: FrameHeader) -> dict[str, Any] | None:
-    """What a punctuation says besides a moment, if anything."""
+    """Return the further declaration of a punctuation, if any."""
     return _metadata(data, at, header, b'{"what":')
 
 

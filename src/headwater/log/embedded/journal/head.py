@@ -1,12 +1,12 @@
-"""The head of a workspace: how far its log is visible, published by whoever commits and read by everyone.
+"""The head of a workspace: the position up to which its log is visible, published by committing processes and read by all.
 
-The head lies in slots, the files `head`, `head.1`, `head.2` and so on; the highest value of all slots is the head. A slot is
-written only under the exclusive lock of its file, and only with a value above every slot, so that no slot ever falls. A publisher that does
-not move (a frozen process) keeps its slot, and others publish in the next one: what the frozen publisher writes when it resumes
-is below the head, and hides nothing.
+The head is stored in slots, the files `head`, `head.1`, `head.2` and so on; the highest value of all slots is the head. A slot
+is written only under the exclusive lock of its file, and only with a value above every slot, so that no slot ever decreases. A
+frozen publisher keeps its slot locked, and others publish in the next slot: a value that the frozen publisher writes when it
+resumes is below the head, and hides nothing.
 
-Slot 0 says which other slots are in use: after its head follows one byte for each of them, which is written before the slot is first
-published in and never cleared. So a reader finds all slots by reading slot 0.
+Slot 0 lists the other slots in use: after its head follows one byte for each of them, which is written before the first
+publication in that slot and never cleared. A reader therefore finds all slots by reading slot 0.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from headwater.core.storage import File, Storage
 from headwater.log.embedded.journal.journal_file import HEAD, HEAD_BYTES, Head, read_head, write_head
 
 SLOTS_MAX = 8
-"""So many publishers may be frozen at once."""
+"""Maximum number of publishers that may be frozen at the same time."""
 _IN_USE = b"\1"
 _SLOT_0_BYTES = HEAD_BYTES + SLOTS_MAX - 1
 
 
 def slot_name(number: int) -> str:
-    """The file of a slot."""
+    """Return the file name of a slot."""
     return HEAD if number == 0 else f"{HEAD}.{number}"
 
 
@@ -38,15 +38,16 @@ class PublishedHead:
         self._files = [storage.open(HEAD, create=True)]
         if (
             self._files[0].size() < _SLOT_0_BYTES
-        ):  # or each read of it would meet the end of the file, and look again
+        ):  # otherwise each read would reach the end of the file, and retry
             self._files[0].truncate(_SLOT_0_BYTES)
         while len(self._files) < SLOTS_MAX and storage.exists(slot_name(len(self._files))):
-            self.slot(len(self._files))  # the bytes in slot 0 are not synced, and may be lost with the power
+            self.slot(len(self._files))  # unsynced bytes in slot 0 may be lost with the power
         self._boots: frozenset[str] | None = None
-        """The boots that the slots are of, once this process has published; None before."""
+        """Boot ids found in the slots; None until this process has published."""
 
     def read(self) -> Head | None:
-        """The head, or None if there is none. One of another boot says what was durable, and not what is visible."""
+        """Return the head, or None if there is none. A head of another boot states what was durable, but not what is
+        visible."""
         heads = self._heads()
         first = heads[0]
         if self._boots is not None and first is not None and first.boot not in self._boots:
@@ -61,7 +62,7 @@ class PublishedHead:
         return max(found, key=self._rank, default=None)
 
     def claim(self) -> None:
-        """From now on a head of a boot that was not seen before is one of another machine."""
+        """Treat a head with any boot id not seen so far as that of another machine from now on."""
         self._boots = frozenset({self._boot, *(head.boot for head in self._heads() if head is not None)})
 
     def _heads(self) -> list[Head | None]:
@@ -75,21 +76,21 @@ class PublishedHead:
         return head.journal, ours, head.visible if ours else head.durable
 
     def slot(self, number: int) -> File:
-        """The file of a slot, made if it is missing. Its lock is the right to write it."""
+        """Return the file of a slot, created if it is missing. Its lock is the right to write it."""
         with self._guard:
             while len(self._files) <= number:
                 self._files.append(self._storage.open(slot_name(len(self._files)), create=True))
             return self._files[number]
 
     def write(self, number: int, head: Head) -> None:
-        """Under the lock of a slot: publish a head, unless as much is published."""
+        """Under the lock of a slot: publish a head, unless an equal or higher one is published."""
         now = self.read()
         if now is not None and now.boot == self._boot and now >= head:
-            return  # others have published it, and perhaps more
+            return  # another process has published it, or a higher one
         if number:
             self._files[0].write_at(HEAD_BYTES + number - 1, _IN_USE)
         write_head(self._files[number], head)
-        if number:  # once more, to wake those who watch slot 0
+        if number:  # a second write, to wake the watchers of slot 0
             self._files[0].write_at(HEAD_BYTES + number - 1, _IN_USE)
 
     def linked(self) -> bool:

@@ -1,17 +1,17 @@
-"""The journal: one file of checksummed records that says, in order, everything that was committed.
+"""The journal: a file of checksummed records that contains all commits in order.
 
 A record is, little endian:
 
   4 bytes  "HWJ1"        4 bytes  payload length        8 bytes  XXH3-64 of the payload, seeded with both lengths
   4 bytes  JSON length   4 bytes  zero                  payload: JSON, then the frames of a small append; padded to 8
 
-Files are numbered `journal/00000007.log`; the first record of each says where its predecessor ends, so that whatever a
-writer that lost its turn wrote beyond that is void. `head` names the journal in use and how far it is visible.
+Files are numbered `journal/00000007.log`; the first record of each states where its predecessor ends, which voids everything
+that a fenced writer wrote beyond that. `head` names the current journal and how far it is visible.
 
-Invariants: records are written only under the lock of the newest journal. What lies below the visible end never
-changes. Every record says in `d` up to where (journal, byte) the log was known to be durable when it was written. So
-a record that fails its checksum is damage if `head` or the `d` of any later record lies beyond it, and can be mended
-(see `salvage`); else it is a torn write that was never acknowledged, and so is everything after it.
+Invariants: records are written only under the lock of the newest journal. Bytes below the visible end never change. The field
+`d` of every record is the position (journal, byte) up to which the log was known to be durable when the record was written. So
+a record that fails its checksum is damage if `head` or the `d` of any later record is beyond it, and can be repaired (see
+`salvage`); otherwise it, and everything after it, is a torn write that was never acknowledged.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ Record = dict[str, Any]
 
 
 def journal_name(number: int) -> str:
-    """The file of journal `number`."""
+    """Return the file name of journal `number`."""
     return f"{FOLDER}/{number:08d}.log"
 
 
 def encode_record(record: Record, blob: bytes = b"") -> bytes:
-    """A record as it goes to disk."""
+    """Return a record as it is written to disk."""
     text = orjson.dumps(record, option=orjson.OPT_NON_STR_KEYS)
     payload = text + blob
     head = RECORD.pack(_MAGIC, len(payload), checksum_of(payload, len(text)), len(text), 0)
@@ -55,13 +55,13 @@ def encode_record(record: Record, blob: bytes = b"") -> bytes:
 
 
 def checksum_of(payload: bytes | bytearray | memoryview, text_length: int) -> int:
-    """The checksum in a record's header."""
+    """Return the checksum for a record's header."""
     return xxhash.xxh3_64_intdigest(payload, seed=(len(payload) << 32) | text_length)
 
 
 @dataclass(frozen=True)
 class Scanned:
-    """A record with its place."""
+    """A record with its position."""
 
     start: int
     end: int
@@ -71,14 +71,14 @@ class Scanned:
 
 @dataclass(frozen=True)
 class Damage:
-    """Bytes where a record should be; `end` is where the next whole record starts, None if there is none."""
+    """Damaged bytes between records. `end` is the start of the next whole record, or None without one."""
 
     start: int
     end: int | None
 
 
 def proven(records: Iterable[Scanned], number: int) -> int:
-    """Up to which byte of journal `number` these records prove that it was durable."""
+    """Return the byte of journal `number` up to which these records prove that it was durable."""
     proofs = [s.record["d"] for s in records if "d" in s.record]
     return max(
         (byte if journal == number else 1 << 62 for journal, byte in proofs if journal >= number), default=0
@@ -86,9 +86,9 @@ def proven(records: Iterable[Scanned], number: int) -> int:
 
 
 def scan(file: File, start: int, limit: int | None = None) -> Iterator[Scanned | Damage]:
-    """Every record from `start` to `limit` (or the end of the file), in order, and what is damaged in between.
+    """Yield every record from `start` to `limit` (or the end of the file), in order, and the damage in between.
 
-    Ends without a word at the end of the file or at zeros; a Damage without `end` is the last thing it says.
+    Ends at the end of the file or at zeros; a Damage without `end` is always the last item.
     """
     stop = file.size() if limit is None else min(limit, file.size())
     data, base, at = b"", start, start
@@ -115,13 +115,13 @@ def scan(file: File, start: int, limit: int | None = None) -> Iterator[Scanned |
 
 
 def claimed(file: File, at: int) -> int:
-    """The size that the record at `at` has by its header; 0 if there is no whole header."""
+    """Return the size that the header of the record at `at` states; 0 if there is no whole header."""
     data = file.read_at(at, RECORD.size)
     return _claimed(data, 0) if len(data) == RECORD.size and data.startswith(_MAGIC) else 0
 
 
 def _claimed(data: bytes, at: int) -> int:
-    """The size that the record at `at` claims to have."""
+    """Return the size that the header of the record at `at` states."""
     if at + RECORD.size > len(data):
         return RECORD.size
     _, length, _, _, _ = RECORD.unpack_from(data, at)
@@ -157,7 +157,7 @@ def _next_whole(data: bytes) -> int | None:
 
 @dataclass(frozen=True, order=True)
 class Head:
-    """How far the log is visible: journal number, then bytes of it. `boot` is the boot it was written in."""
+    """Position up to which the log is visible: journal number, then byte. `boot` is the boot in which it was written."""
 
     journal: int
     visible: int
@@ -166,14 +166,14 @@ class Head:
 
 
 def write_head(file: File, head: Head) -> None:
-    """Publish; readers in other processes see it at once. Not synced: it is a hint after a power loss."""
+    """Publish a head; readers in other processes see it at once. Not synced: after a power loss it is only a hint."""
     boot = head.boot.encode()[:16].ljust(16, b"\0")
     body = _HEAD.pack(_HEAD_MAGIC, 0, head.journal, head.visible, head.durable, boot)
     file.write_at(0, body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body)))
 
 
 def read_head(file: File, beyond: int = 0) -> tuple[Head | None, bytes]:
-    """The published head, None if there is none or it is damaged; and up to `beyond` bytes that follow it in the file."""
+    """Return the published head and up to `beyond` bytes after it in the file. The head is None if it is missing or damaged."""
     for _ in range(100):  # a concurrent write may be seen half done
         data = file.read_at(0, HEAD_BYTES + beyond)
         if len(data) < HEAD_BYTES:
@@ -187,10 +187,10 @@ def read_head(file: File, beyond: int = 0) -> tuple[Head | None, bytes]:
 
 
 def journals(storage: Storage) -> list[int]:
-    """The numbers for which there is a file, rising."""
+    """Return the numbers of the journal files, ascending."""
     return sorted(n for n in map(journal_number, storage.files(FOLDER)) if n is not None)
 
 
 def newest_journal(storage: Storage) -> int:
-    """The highest number for which there is a file; 0 if there is none."""
+    """Return the highest number of a journal file; 0 if there is none."""
     return max(journals(storage), default=0)

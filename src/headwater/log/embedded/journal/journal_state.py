@@ -1,6 +1,6 @@
-"""What the journal adds up to: topics, partitions with their segments, the catalog, producers, cursors and groups.
+"""The state replayed from the journal: topics, partitions with their segments, the catalog, producers, cursors and groups.
 
-A checkpoint is a `JournalState` as JSON. `record_kinds` says what each record changes in it.
+A checkpoint is a `JournalState` as JSON. `record_kinds` defines how each record changes it.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ class Segment:
     w0: int
     w1: int
     tmax: int
-    """The highest event time in it."""
+    """Highest event time of its records."""
     index: list[list[int]] = field(default_factory=list)
     closed: bool = False
     compacted: bool = False
     checksums: list[str] = field(default_factory=list)
     """XXH3-64 of a sealed file's footer, then of each of its row groups; of an Arrow segment's schema message."""
     steps: bool = False
-    """Whether a sealed file has a `.steps` file beside it: watermarks at offsets that no record is left at."""
+    """Whether a sealed file has a `.steps` file: watermarks at offsets without a record."""
 
     def to_json(self) -> list[Any]:
-        """A plain form; the fields in order, because there are many segments."""
+        """Return the values of the fields in order, without names, because there are many segments."""
         return [getattr(self, f.name) for f in _SEGMENT_FIELDS]
 
     @classmethod
     def from_json(cls, plain: list[Any]) -> Segment:
-        """The segment that `to_json` wrote."""
+        """Return the segment that `to_json` wrote."""
         return cls(*plain)
 
     def index_at(self, offset: int) -> list[int] | None:
-        """The last index entry at or before an offset."""
+        """Return the last index entry at or before an offset."""
         place = bisect.bisect_right(self.index, offset, key=lambda e: e[0])
         return self.index[place - 1] if place else None
 
@@ -75,7 +75,7 @@ class PartitionState:
     watermark: int = NONE
     ahead: int = 0
     heard: int = 0
-    """The time of the last record or declared punctuation, at first of the topic's creation."""
+    """Time of the last record or declared punctuation, initially of the topic's creation."""
 
     @property
     def active(self) -> Segment | None:
@@ -84,11 +84,11 @@ class PartitionState:
         return last if last is not None and last.kind == "arrow" and not last.closed else None
 
     def from_offset(self, offset: int) -> list[Segment]:
-        """The segments with records at or after an offset."""
+        """Return the segments with records at or after an offset."""
         return self.segments[bisect.bisect_right(self.segments, offset, key=lambda s: s.end) :]
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form."""
+        """Return the partition as plain JSON."""
         return {
             "segments": [s.to_json() for s in self.segments],
             "first": self.first,
@@ -100,8 +100,8 @@ class PartitionState:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any], at: int) -> PartitionState:
-        """The partition that `to_json` wrote; `at` is the time of the state. Earlier versions did not say when it was
-        heard of last."""
+        """Return the partition that `to_json` wrote. `at` is the time of the state, used where an earlier version stored no
+        `heard` and there are no segments."""
         segments = [Segment.from_json(s) for s in plain["segments"]]
         heard = plain.get("heard", segments[-1].at1 if segments else at)
         return cls(segments, plain["first"], plain["end"], plain["watermark"], plain["ahead"], heard)
@@ -109,38 +109,38 @@ class PartitionState:
 
 @dataclass
 class TopicState:
-    """A topic. `id` is never used again, so its folder never holds another topic's files."""
+    """A topic. `id` is never reused, so its folder never contains another topic's files."""
 
     id: int
     definition: TopicDefinition
     partitions: list[PartitionState]
     promises: dict[str, Promise] = field(default_factory=dict)
-    """Its producers, where they promise."""
+    """Watermarks by producer, if the topic takes producer watermarks."""
 
     @property
     def folder(self) -> str:
-        """Where its files are."""
+        """The folder of its files."""
         return f"topics/{self.definition.name}-{self.id}"
 
 
 @dataclass
 class ProducerState:
-    """A producer's epoch, its last sequence and the receipts that are kept: sequence -> {topic: {p: [first, end]}}."""
+    """A producer's epoch, last sequence and kept receipts: sequence -> {topic: {p: [first, end]}}."""
 
     epoch: int = 0
     last: int = -1
     receipts: OrderedDict[int, dict[str, dict[int, list[int]]]] = field(default_factory=OrderedDict)
     note: dict[str, Any] | None = None
-    """What it said last of where it stands."""
+    """Last note of the producer about its progress."""
     sums: dict[int, Sums] = field(default_factory=dict)
-    """What the rows of the receipts kept add up to, where that is known: see `headwater.log.repeated_appends`."""
+    """Sums of the rows of the kept receipts, where known: see `headwater.log.repeated_appends`."""
     tokens: dict[int, str] = field(default_factory=dict)
-    """sequence -> the token of the commit that wrote it, for the receipts that have one."""
+    """Token of the commit that wrote a sequence, by sequence; missing for commits without an id."""
 
 
 @dataclass
 class JournalState:
-    """The whole workspace at a journal position."""
+    """State of the whole workspace at a journal position."""
 
     receipts_max: int = 1_000
     seq: int = 0
@@ -153,19 +153,20 @@ class JournalState:
     entries: dict[EntryKey, Entry] = field(default_factory=dict)
     ids: dict[int, TopicState] = field(default_factory=dict)
     unsynced: set[str] = field(default_factory=set)
-    """Segments whose latest frames only the journal holds durably."""
+    """Segments whose latest frames are durable only in the journal."""
     suspect: bool = False
-    """Whether a sync has failed since: what these segments show may not be what the disk has."""
+    """Whether a sync has failed since: data read back from these segments may differ from what is on disk."""
     soft: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    """Segments with frames that nobody asked to sync: the commit that wrote them last, and whether the file was new.
-    A commit that does ask syncs them too, because the journal is one sequence: it is cut as a whole or not at all."""
+    """Segments with frames that no commit required to be synced: the last commit that wrote them, and whether the file was new.
+    A commit that requires a sync syncs them too, because the journal is one sequence: it is cut as a whole or not at all."""
     ends: dict[int, int] = field(default_factory=dict)
-    """Where each of the latest journals ended: what a writer that slept through a fence is judged by."""
+    """End of each of the latest journals, by which a writer that was suspended during a fence determines whether its commits
+    count."""
     commits: CommitIds = field(default_factory=CommitIds)
-    """The ids of the commits since the last checkpoint."""
+    """Ids of the commits since the last checkpoint."""
 
     def topic_by_id(self, number: int) -> TopicState | None:
-        """A topic by its id; None once dropped."""
+        """Return a topic by its id; None once dropped."""
         return self.ids.get(number)
 
     def all_partitions(self) -> Iterator[tuple[TopicState, int, PartitionState]]:
@@ -174,7 +175,7 @@ class JournalState:
                 yield topic, number, partition
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form that `from_json` reads back."""
+        """Return the state as plain JSON that `from_json` reads back."""
         return {
             "seq": self.seq,
             "at": self.at,
@@ -204,7 +205,7 @@ class JournalState:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any], receipts_max: int = 1_000) -> JournalState:
-        """The state that `to_json` wrote."""
+        """Return the state that `to_json` wrote."""
         state = cls(receipts_max=receipts_max, seq=plain["seq"], at=plain["at"], next_id=plain["next_id"])
         state.ends = dict(plain.get("ends", ()))
         for number, definition, partitions in plain["topics"]:
@@ -245,7 +246,7 @@ def _cursor_from_json(plain: dict[str, Any]) -> CursorInfo:
 
 
 def group_from_json(plain: dict[str, Any]) -> GroupInfo:
-    """A group as a record or a checkpoint has it."""
+    """Return a group from its form in a record or a checkpoint."""
     owners, wanted = ({int(p): m for p, m in plain[k].items()} for k in ("owners", "wanted"))
     return GroupInfo(
         plain["topic"], plain["name"], plain["generation"], tuple(plain["members"]), owners, wanted

@@ -1,6 +1,6 @@
-"""Waiting for a commit of another process without polling: the kernel tells when a topic's wake file is written.
+"""Waits for commits of other processes without polling: the kernel reports a write to a topic's wake file.
 
-inotify on Linux, kqueue on macOS; elsewhere a look every few milliseconds. One thread per process serves all waiters.
+inotify on Linux, kqueue on macOS; elsewhere a check every few milliseconds. One thread per process serves all waiters.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class _Inotify:
 
         self._inotify = inotify_simple.INotify()
         flags = inotify_simple.flags
-        self._mask = flags.MODIFY | flags.CREATE | flags.DELETE_SELF  # CREATE: in a folder that is watched
+        self._mask = flags.MODIFY | flags.CREATE | flags.DELETE_SELF  # CREATE: for watched folders
         self._stop_read, self._stop_write = os.pipe()
-        # not select(), which takes no file beyond the 1,024th of a process
+        # not select(), which fails for file descriptors from 1,024 on
         self._ready = select.poll()
         for fd in (self._inotify.fileno(), self._stop_read):
             self._ready.register(fd, select.POLLIN)
@@ -91,14 +91,14 @@ class _Kqueue:
 
 
 def mechanism(platform: str = sys.platform) -> str:
-    """How a platform waits: 'inotify', 'kqueue' or 'polling'."""
+    """Return the notification mechanism of a platform: 'inotify', 'kqueue' or 'polling'."""
     if platform.startswith("linux"):
         return "inotify"
     return "kqueue" if hasattr(select, "kqueue") else "polling"
 
 
 class Notifier:
-    """Counts the writes to files, and what is made in folders; `wait` blocks until a count has moved on."""
+    """Counts the writes to files, and the files created in folders; `wait` blocks until a count has changed."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -110,9 +110,9 @@ class Notifier:
         self._pid = os.getpid()
 
     def count(self, path: str) -> int:
-        """How often `path` was written since it is watched; the first call starts the watch."""
+        """Return the number of writes to `path` since the first call for it, which starts the watch."""
         with self._changed:
-            if self._pid != os.getpid():  # after a fork the thread is gone
+            if self._pid != os.getpid():  # a fork does not copy the thread
                 self.__init__()  # type: ignore[misc]
             if path not in self._counts:
                 self._counts[path] = 0
@@ -127,7 +127,7 @@ class Notifier:
             self._changed.wait_for(lambda: self._closed or self._counts.get(path) != count, timeout_ms / 1e3)
 
     def close(self) -> None:
-        """Wake everyone and end the thread, which closes its files."""
+        """Wake every waiting thread and end the watching thread, which closes its files."""
         with self._changed:
             if not self._closed and self._watcher is not None and self._pid == os.getpid():
                 self._watcher.stop()
@@ -150,7 +150,7 @@ class Notifier:
     def _serve(self) -> None:
         try:
             self._count_events()
-        except Exception:  # noqa: BLE001 - whoever waits looks by itself from now on
+        except Exception:  # noqa: BLE001 - the waiters poll from now on
             with self._changed:
                 self._polling = True
                 self._changed.notify_all()

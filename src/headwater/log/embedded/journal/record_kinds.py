@@ -1,7 +1,7 @@
-"""The kinds of journal records: what each one changes in the state of the workspace.
+"""The kinds of journal records: how each one changes the state of the workspace.
 
-Pure: the same records in the same order give the same state in every process, which is how processes that share a workspace
-agree without talking. A new kind is a function and a row of `KINDS`.
+Pure: the same records in the same order give the same state in every process, so that processes sharing a workspace agree
+without communicating. A new kind is a function and a row of `KINDS`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from headwater.log.topic_names import EntryKey, entry_key
 from headwater.log.watermarks import NONE
 
 INDEX_BYTES = 64 << 10
-"""An active segment's index has an entry about every so many bytes."""
+"""Bytes of an active segment between two entries of its index."""
 ENDS = 1_000
-"""Journals whose end is remembered."""
+"""Number of journals whose end is kept."""
 HISTORY = 8
-"""Commits of a cursor that are remembered for the forecast."""
+"""Number of commits kept in a cursor's history for the forecast."""
 
 
 def apply_record(state: JournalState, record: Record) -> None:
-    """Fold one record into the state; NewerVersionError if its kind is one that this version does not know."""
+    """Apply one record to the state; NewerVersionError if this version does not support its kind."""
     change = KINDS.get(record["k"])
     if change is None:
         raise NewerVersionError(
@@ -49,7 +49,7 @@ def apply_record(state: JournalState, record: Record) -> None:
 
 
 def _begin(state: JournalState, record: Record) -> None:
-    """A journal starts. After a fence nothing may be added to the segments that a lost writer could still touch."""
+    """Begin a journal. After a fence every active segment is closed, because a fenced writer may still write to it."""
     if "n" in record:
         state.ends[record["n"] - 1] = record["previous_end"]
         for old in sorted(state.ends)[:-ENDS]:
@@ -128,7 +128,7 @@ def _add_part(state: JournalState, record: Record, part: Record) -> None:
 
 
 def _say(state: JournalState, said: Record, at: int) -> None:
-    """A producer of a topic promises, or is one no longer."""
+    """Apply a producer watermark, or the removal of a producer."""
     topic = state.topic_by_id(said["t"])
     if topic is None or said["what"] == "silence":
         return
@@ -193,12 +193,12 @@ def _drop(state: JournalState, record: Record) -> None:
 
 
 def _entry(state: JournalState, record: Record) -> None:
-    """A catalog entry is put or dropped."""
+    """Store or drop a catalog entry."""
     fold_entry(state.entries, record)
 
 
 def _replace(state: JournalState, record: Record) -> None:
-    """Segments rewritten (sealed, compacted) or removed: those named `old` give way to `new`, in their place."""
+    """Replace the segments named `old` by `new` at the same position: rewritten (sealed, compacted) or removed ones."""
     topic = state.topic_by_id(record["t"])
     if topic is None:
         return
@@ -219,8 +219,8 @@ def _forget(state: JournalState, names: Iterable[str]) -> None:
 
 
 def _close(state: JournalState, record: Record) -> None:
-    """Active segments that take no more appends, so that they can be sealed. What the rows of a topic add up to goes with an
-    excision: of few rows somebody might guess from it what they were."""
+    """Close active segments, so that they can be sealed. For an excision, also remove the topic's row sums: the sum of few rows
+    could be used to guess their values."""
     if "excises" in record:
         for producer in state.producers.values():
             sums = producer.sums.items()
@@ -273,7 +273,7 @@ def _group(state: JournalState, record: Record) -> None:
 
 
 def fold_entry(entries: dict[EntryKey, Entry], record: Record) -> None:
-    """Fold a record into the entries of the catalog, if it is about one."""
+    """Apply a record to the entries of the catalog, if it concerns one."""
     if record["k"] == "entry":
         kind, name = record["kind"], record["name"]
         entries[entry_key(kind, name)] = Entry(kind, name, record["document"], record["seq"], record["at"])
@@ -282,7 +282,7 @@ def fold_entry(entries: dict[EntryKey, Entry], record: Record) -> None:
 
 
 def fold_producer(producers: dict[str, ProducerInfo], record: Record) -> None:
-    """Fold a record into what is known of producers, if one made it."""
+    """Apply a record to the producers, if it concerns one."""
     if record["k"] == "epoch":
         known = producers[record["name"]]
         producers[record["name"]] = dataclasses.replace(known, epoch=record["epoch"])
@@ -308,4 +308,4 @@ KINDS: Mapping[str, Callable[[JournalState, Record], None]] = {
     "uncursor": _uncursor,
     "unentry": _entry,
 }
-"""What each kind of record changes, by the kind as the journal has it."""
+"""Change of the state by each kind of record, by the name of the kind in the journal."""

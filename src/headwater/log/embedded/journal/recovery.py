@@ -1,8 +1,7 @@
-"""Opening a workspace: checkpoints, the chain of journals, and what to do after the power was lost.
+"""Opens a workspace: checkpoints, the chain of journals, and recovery from a loss of power.
 
-A checkpoint `checkpoints/<journal>-<byte>.json` is the state up to that byte of that journal, one JSON document
-followed by a line with its checksum. The two newest are kept: if one is damaged, the other and the journals since then
-give the same state.
+A checkpoint `checkpoints/<journal>-<byte>.json` is the state up to that byte of that journal, one JSON document followed by a
+line with its checksum. The two newest are kept: if one is damaged, the other and the journals since then give the same state.
 """
 
 from __future__ import annotations
@@ -42,23 +41,23 @@ KEPT = 2
 
 @dataclass
 class LoadedState:
-    """A state and where in the journals it stands."""
+    """A state and its position in the journals."""
 
     state: JournalState
     journal: int
     applied: int
     records: int = 0
-    """Records of that journal that were folded in."""
+    """Number of records of that journal that were applied."""
     findings: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    """Records of the journal that could not be mended."""
+    """Descriptions of journal records that could not be repaired."""
     mended: bool = False
-    """Whether a damaged record had to be mended or left out: a new checkpoint puts that behind."""
+    """Whether a damaged record was repaired or left out; the next checkpoint supersedes it."""
 
 
 def begin_of(storage: Storage, number: int) -> Scanned | None:
-    """The first record of a journal; None if there is no such journal, or it was never begun. CorruptionError if it was begun, and
-    that record is damaged and cannot be mended."""
+    """Return the first record of a journal; None if there is no such journal, or it was never begun. CorruptionError if it was
+    begun and that record is damaged beyond repair."""
     name = journal_name(number)
     if not storage.exists(name):
         return None
@@ -78,7 +77,7 @@ def begin_of(storage: Storage, number: int) -> Scanned | None:
 
 
 def damaged_begin(number: int) -> CorruptionError:
-    """The error for a journal whose first record cannot be read, although it was begun."""
+    """Return the error for a journal whose first record cannot be read, although the journal was begun."""
     name = journal_name(number)
     return CorruptionError(
         f"{name} is damaged at byte 0: its first record, which says where the journal before it ends, cannot be read",
@@ -90,7 +89,7 @@ def damaged_begin(number: int) -> CorruptionError:
 
 
 def missing(numbers: Sequence[int], there: Sequence[int]) -> CorruptionError:
-    """The error for journals that are not there, although what is there says that commits were acknowledged in them."""
+    """Return the error for missing journals in which, by the remaining files, commits were acknowledged."""
     names = [journal_name(number) for number in numbers]
     return CorruptionError(
         f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing: acknowledged commits are in "
@@ -103,7 +102,7 @@ def missing(numbers: Sequence[int], there: Sequence[int]) -> CorruptionError:
 
 
 def cut_short(number: int, size: int, limit: int, there: Sequence[int]) -> CorruptionError:
-    """The error for a journal that ends before commits that were acknowledged, such as an older copy of it."""
+    """Return the error for a journal that ends before acknowledged commits, such as an older copy of it."""
     name = journal_name(number)
     return CorruptionError(
         f"{name} ends at byte {size}: acknowledged commits are missing, up to byte {limit}",
@@ -115,14 +114,14 @@ def cut_short(number: int, size: int, limit: int, there: Sequence[int]) -> Corru
 
 
 def _said(number: int, there: Sequence[int]) -> str:
-    """What says that commits were acknowledged in a journal."""
+    """Return which file proves that commits were acknowledged in a journal."""
     if later := [journal_name(n) for n in there if n > number]:
         return f"so does {later[-1]}, which goes on from there"
     return "`head` says that commits are visible in it"
 
 
 def _going_on(number: int, there: Sequence[int]) -> str:
-    """What to do where commits of a journal are missing."""
+    """Return the remedy for missing commits of a journal."""
     later = [journal_name(n) for n in there if n > number]
     away = f"move {', '.join(later)} out of the folder, and delete" if later else "delete"
     return (
@@ -133,16 +132,19 @@ def _going_on(number: int, there: Sequence[int]) -> str:
 
 
 def load(storage: Storage, receipts_max: int, head: Head | None, boot: str) -> LoadedState:
-    """The newest good checkpoint plus every record after it, up to what each next journal says of its predecessor.
-    The newest journal is read as far as `head` shows it, or as far as it was durable in another boot; what lies beyond is for the
-    holder of the lock to judge. CorruptionError if a journal, or the end of one, is missing."""
+    """Load the newest intact checkpoint and apply every record after it, up to the end that each next journal states.
+
+    The newest journal is read as far as `head` states, or as far as it was durable if `head` is of another boot; the holder of
+    the lock decides about the remainder. CorruptionError if a journal, or the end of one, is missing.
+    """
     with _no_collection():
         return _load(storage, receipts_max, head, boot)
 
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Loading makes many objects that all stay: looking for garbage among them is half of the time it takes."""
+    """Disable garbage collection: loading creates many objects that all stay, and collecting among them takes half of the
+    time."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -198,7 +200,7 @@ def _replay(storage: Storage, loaded: LoadedState, limit: int, there: Sequence[i
             loaded.applied, loaded.mended = end, loaded.mended or mended
             whole, found = (end, False) if end <= size else (whole, found or record is not None)
         if size < limit and not (found and whole + claimed(file, whole) == limit):
-            # more than the one record that was cut, and whose frames are in the segments, may be missing
+            # more may be missing than the one cut record whose frames are in the segments
             raise cut_short(loaded.journal, size, limit, there)
 
 
@@ -210,8 +212,8 @@ def follow(
     findings: list[str],
     lost: list[str],
 ) -> Iterator[tuple[Record | None, int, bool]]:
-    """(record, where it ends, whether it was damaged) over a span of a journal that is known to count, for the caller
-    to fold into `state` as they come; None in place of a record that is lost, which is said in `findings` and in `lost`."""
+    """Yield (record, its end, whether it was damaged) over a span of a journal that counts. The caller applies each record to
+    `state` before it takes the next. The record is None if it is lost, which is described in `findings` and in `lost`."""
     found: list[Scanned | Damage] = list(scan(file, *span))
     reached = found[-1].end if found else span[0]
     if reached is not None and reached < span[1]:
@@ -278,7 +280,8 @@ def write_checkpoint(storage: Storage, state: JournalState, journal: int, byte: 
 
 
 def clean(storage: Storage, current: int) -> None:
-    """Remove checkpoints and journals that are no longer needed, keeping a second line, and what dead processes left of others."""
+    """Remove checkpoints and journals that are no longer needed, except the two newest checkpoints, and unfinished files of
+    dead processes."""
     stored = checkpoints(storage)
     for _, _, name in stored[:-KEPT]:
         storage.remove(name)
@@ -294,11 +297,11 @@ def clean(storage: Storage, current: int) -> None:
 
 
 def repair_after_power_loss(storage: Storage, findings: list[str], head: Head | None) -> bool:
-    """Bring segments level with the journal after the machine restarted; True if the journal had to be cut.
+    """Make the segments match the journal after the machine restarted; return whether the journal had to be cut.
 
-    Frames that the journal carries are written to their segments again. A commit whose frames it does not carry, and
-    that are not whole, was never acknowledged, unless `head` or a later record says that it was durable: the journal
-    ends before it.
+    Frames that the journal carries are written to their segments again. A commit whose frames the journal does not carry, and
+    are not whole, was never acknowledged, unless `head` or a later record states that it was durable: the journal is cut before
+    it.
     """
     first, byte, _ = max(checkpoints(storage), default=(1, 0, ""))
     for number in range(first, newest_journal(storage) + 1):
@@ -334,8 +337,8 @@ def repair_after_power_loss(storage: Storage, findings: list[str], head: Head | 
 
 
 def rewrite_frames(storage: Storage, names: Collection[str], current: int, end: int) -> None:
-    """Write the frames that the journals since the newest checkpoint carry into these segments once more, up to byte `end` of the
-    current journal, so that the next sync of a segment has them to sync."""
+    """Write the frames that the journals since the newest checkpoint carry into these segments again, up to byte `end` of the
+    current journal, so that the next sync of a segment writes them."""
     first, byte, _ = max(checkpoints(storage), default=(1, 0, ""))
     for number in range(first, current + 1):
         following = begin_of(storage, number + 1) if number < current else None
@@ -360,7 +363,7 @@ def _rewrite(storage: Storage, found: Scanned, names: Collection[str]) -> None:
 
 
 def _restore(storage: Storage, found: Scanned, findings: list[str]) -> bool:
-    """Make the segments hold a record's frames; False if they cannot."""
+    """Write a record's frames to their segments where they are missing; return False if frames are lost."""
     taken = 0
     for part in found.record["parts"]:
         start, stop = part["b"]
@@ -380,7 +383,7 @@ def _restore(storage: Storage, found: Scanned, findings: list[str]) -> bool:
                 elif not _whole_frames(segment.read_at(start, stop - start)):
                     return False
         except HeadwaterError:
-            # a file of this record is gone: it was sealed or removed by a later record, or it never reached the disk
+            # The file is missing: a later record sealed or removed it, or it never reached the disk.
             if not part.get("new"):
                 continue
             return _gone_on_purpose(storage, part["s"])

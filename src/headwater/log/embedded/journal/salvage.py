@@ -1,9 +1,9 @@
-"""Getting back what a damaged record of the journal said. Only used below what was acknowledged.
+"""Recovers the content of a damaged journal record. Used only for the acknowledged part of the journal.
 
-First the record itself: with one byte of it changed back, or with its frames taken from the segments where they lie a
-second time, its checksum must hold again; then it is exactly what was written. Where more than that is damaged, the
-frames speak: each says its offset, commit, watermarks and producer, and how many partitions its commit has. What only
-the record knew (a cursor moved, a topic altered) is then lost, and the finding says so.
+First the record itself: with one byte of it changed back, or with its frames replaced by their copies in the segments, its
+checksum must match again; then it is exactly what was written. If more than that is damaged, the appends are rebuilt from the
+frames: each has its offset, commit, watermarks and producer, and how many partitions its commit has. Changes that only the
+record contained (a cursor moved, a topic altered) are then lost, and the finding says so.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from headwater.log.embedded.journal.journal_file import RECORD, Record, checksum
 from headwater.log.embedded.journal.journal_state import JournalState, TopicState
 
 BYTES_TRIED_MAX = 20 << 30
-"""Work that mending one record may take, in bytes hashed: some seconds."""
+"""Limit on the work of repairing one record, in bytes hashed: some seconds."""
 _BITS = [1 << bit for bit in range(8)]
 _CHANGES = [*_BITS, *(change for change in range(256) if change not in _BITS and change)]
 
 
 def mend(storage: Storage, data: bytes) -> Record | None:
-    """The one record that `data`, all bytes from its start to the next whole record, must have been; or None."""
+    """Return the record that `data`, all bytes from its start to the next whole record, must have been; None if unknown."""
     if len(data) < RECORD.size:
         return None
     _, length, checksum, text_length, _ = RECORD.unpack_from(data)
@@ -50,7 +50,7 @@ def mend(storage: Storage, data: bytes) -> Record | None:
 
 
 def _header_damaged(payload: bytearray, text_length: int, checksum: int) -> Record | None:
-    """The payload is well: only something in the header, or its padding, is not."""
+    """Return the record if its payload is intact and only the header, or the padding, is damaged."""
     if text_length <= len(payload):
         differs = checksum_of(payload, text_length) ^ checksum
         if any(differs & (0xFF << (8 * byte)) == differs for byte in range(8)):
@@ -66,7 +66,7 @@ def _header_damaged(payload: bytearray, text_length: int, checksum: int) -> Reco
 
 
 def _from_segments(storage: Storage, payload: bytearray, text_length: int, checksum: int) -> Record | None:
-    """The frames that the record carries are damaged: take them from the segments."""
+    """Return the record if its frames are damaged and their copies in the segments match its checksum."""
     record = _json(payload[:text_length])
     if record is None or not isinstance(record.get("parts"), list):
         return None
@@ -83,7 +83,7 @@ def _from_segments(storage: Storage, payload: bytearray, text_length: int, check
 
 
 def _byte_changed(payload: bytearray, text_length: int, checksum: int) -> Record | None:
-    """One byte of the record's text is damaged: try them all."""
+    """Return the record if one byte of its text is damaged, by trying every change of every byte."""
     tries = BYTES_TRIED_MAX // max(1, len(payload) + 200)
     for changes in (_CHANGES[:8], _CHANGES[8:]):
         for at in range(text_length):
@@ -109,7 +109,7 @@ def _json(text: bytearray) -> Record | None:
 
 @dataclass
 class _Run:
-    """Frames of one commit in one partition."""
+    """Adjacent frames of one commit in a partition."""
 
     topic: TopicState
     partition: int
@@ -123,7 +123,7 @@ class _Run:
 
 
 def appends_from_frames(storage: Storage, state: JournalState, before_seq: int | None) -> Iterator[Record]:
-    """Appends later than `state` and before the commit `before_seq` whose frames lie whole in the segments."""
+    """Yield appends later than `state` and before the commit `before_seq` whose frames are whole in the segments."""
     runs: dict[int, list[_Run]] = {}
     for topic in state.topics.values():
         for number in range(len(topic.partitions)):
