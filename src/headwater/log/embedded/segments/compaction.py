@@ -1,7 +1,7 @@
-"""Which records of a keyed partition are superseded. Pure selection; rewriting and committing are elsewhere.
+"""Selects the superseded records of a keyed partition. Pure selection; rewriting and committing are elsewhere.
 
-The latest record of each key stays; a tombstone that is the latest stays until it is old enough. Keys are told apart by
-two independent 64-bit hashes. Memory is bounded: keys are split into as many passes as their number asks for.
+The latest record of each key is kept; a tombstone that is the latest is kept until it is old enough. Keys are compared by two
+independent 64-bit hashes. Memory is bounded: the keys are split into as many passes as their number requires.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def select_latest(
     tombstones_before: int,
     rows_max: int,
 ) -> list[Mask]:
-    """For each segment a mask of the records to keep, among those below offset `bound` that were appended before a time;
-    all others stay."""
+    """Return, for each segment, a mask of the records to keep. Only records below offset `bound` that were appended before the
+    time `before` are removed."""
     keep = [np.ones(size, dtype=bool) for size in sizes]
     starts = np.cumsum([0, *sizes])
     passes = max(1, -(-int(starts[-1]) // rows_max))
@@ -55,7 +55,7 @@ def _collect(
     times: tuple[int, int],
     part: tuple[int, int],
 ) -> tuple[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]], npt.NDArray[np.int64], Mask]:
-    """(both hashes, place over all segments, old tombstone?) of the records of one pass."""
+    """Return (both hashes, index over all segments, whether an old tombstone) of the records of one pass."""
     (before, tombstones_before), (number, passes) = times, part
     ones, twos, places, dead = [], [], [], []
     for index, read in enumerate(segments):

@@ -1,9 +1,9 @@
-"""Sealed segments: Parquet files that anything can read, with offset, append time, commit and watermark as columns.
+"""Sealed segments: plain Parquet files, with offset, append time, commit and watermark as columns.
 
-A sealed file holds the topic's columns, then `_op` (keyed topics), `_version` (versioned topics), `_offset`,
-`_appended_at`, `_watermark` and `_sequence`, ordered by `_offset`. Where records were removed, or a punctuation stood,
-`<name>.steps` (Parquet too: `_offset`, `_watermark`) says from which offset on the watermark was higher.
-Checksums of the footer and of every row group are kept in the log's state and checked before bytes are decoded.
+A sealed file holds the topic's columns, then `_op` (keyed topics), `_version` (versioned topics), `_offset`, `_appended_at`,
+`_watermark` and `_sequence`, ordered by `_offset`. Where records were removed, or a punctuation was, `<name>.steps` (Parquet
+too: `_offset`, `_watermark`) contains the offsets from which the watermark was higher. Checksums of the footer and of every row
+group are kept in the log's state and checked before bytes are decoded.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ HIDDEN_FIELDS = (
 )
 ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 128 << 20
-"""A row group ends where it has so many rows, or at about this size."""
+"""A row group ends at this number of rows, or at about this size."""
 DICTIONARY_SAMPLE = 8_192
 DICTIONARY_SHARE = 0.25
-"""A column of text gets a dictionary if at most this share of a sample's values are different."""
+"""A column of text gets a dictionary if at most this share of a sample's values is distinct."""
 FORMAT = 1
 
 Integers = npt.NDArray[np.int64]
 
 
 def sealed_schema(storage_schema: pa.Schema) -> pa.Schema:
-    """The columns of a sealed file for records of a given schema; `_op` is text there."""
+    """Return the columns of a sealed file for records of a given schema; `_op` is text in it."""
     fields = [pa.field("_op", pa.string()) if f.name == "_op" else f for f in storage_schema]
     return pa.schema([*fields, *HIDDEN_FIELDS])
 
 
 @dataclass
 class Written:
-    """What a finished sealed file adds to the state."""
+    """Size and checksums of a finished sealed file, for the log's state."""
 
     rows: int
     size: int
@@ -65,7 +65,7 @@ class Written:
 def write_sealed(
     storage: Storage, name: str, schema: pa.Schema, tables: Iterable[pa.Table], about: dict[str, Any]
 ) -> Written:
-    """Write and sync a Parquet file of `tables`: a row group for each, or several of ROW_GROUP_ROWS rows at most."""
+    """Write and sync a Parquet file of `tables`: one row group per table, or several of at most ROW_GROUP_ROWS rows."""
     with contextlib.closing(storage.open(name, create=True)) as file:
         file.truncate(0)
         sink = pa.PythonFile(SequentialWriter(file), mode="w")
@@ -86,7 +86,8 @@ def write_sealed(
 
 
 def _writer_options(sample: pa.Table) -> dict[str, Any]:
-    """Numbers and times as differences, text that repeats as a dictionary: small, and fast to read back."""
+    """Return writer options that encode numbers and times as deltas, repetitive text as a dictionary: small, and fast to
+    read."""
     deltas, dictionary = {}, []
     for field in sample.schema:
         kind = field.type
@@ -134,15 +135,15 @@ class OpenedSealed:
         self.close()
 
     def close(self) -> None:
-        """Give the mapping back once nothing refers to it."""
+        """Close the file; the mapping is released once nothing refers to it."""
         self.file.close()
 
     def footer(self) -> memoryview:
-        """The bytes of the footer, with its length and magic."""
+        """Return the bytes of the footer, with its length and magic."""
         return footer_of(self.data)
 
     def group_bytes(self, group: int) -> memoryview:
-        """The bytes of one row group."""
+        """Return the bytes of one row group."""
         meta = self.file.metadata.row_group(group)
         columns = [meta.column(i) for i in range(meta.num_columns)]
         starts = [c.dictionary_page_offset or c.data_page_offset for c in columns]
@@ -151,13 +152,13 @@ class OpenedSealed:
         return self.data[min(starts) : max(stops)]
 
     def checksums(self) -> list[str]:
-        """Of the footer and of each row group."""
+        """Return the checksums of the footer and of each row group."""
         parts = [self.footer(), *(self.group_bytes(i) for i in range(self.groups))]
         return [xxhash.xxh3_64_hexdigest(p) for p in parts]
 
 
 def footer_of(data: memoryview) -> memoryview:
-    """The footer of a Parquet file, from its own length; empty if that makes no sense."""
+    """Return the footer of a Parquet file, found by the length that the file states; empty if that length is impossible."""
     if len(data) < 12:
         return data[:0]
     (length,) = struct.unpack("<I", data[-8:-4])
@@ -187,16 +188,16 @@ class SealedReader:
         self._open_max = open_max
 
     def forget(self, names: Iterable[str]) -> None:
-        """Let go of files that were removed."""
+        """Close files that were removed."""
         for name in names:
             self._open.pop(name, None)
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self._open.clear()
 
     def opened(self, segment: Segment) -> OpenedSealed:
-        """The open file of a segment, its footer checked."""
+        """Return the open file of a segment, with its footer checked."""
         found = self._open.get(segment.name)
         if found is None:
             if self._storage.size(segment.name) != segment.size:
@@ -217,7 +218,7 @@ class SealedReader:
         return found
 
     def group(self, segment: Segment, number: int, columns: list[str]) -> pa.Table:
-        """Some columns of a row group whose checksum holds."""
+        """Return columns of a row group after checking its checksum."""
         opened = self.opened(segment)
         if number not in opened.checked:
             data = opened.group_bytes(number)
@@ -231,7 +232,7 @@ class SealedReader:
         return opened.file.read_row_group(number, columns=columns)
 
     def read(self, segment: Segment, start: int, end: int, columns: list[str]) -> Iterator[pa.Table]:
-        """Rows with start <= offset < end, a table per row group; `_offset` is read even if not asked for."""
+        """Yield rows with start <= offset < end, one table per row group; `_offset` is read even if it is not in `columns`."""
         opened = self.opened(segment)
         lows, highs = opened.bounds["_offset"]
         needed = columns if "_offset" in columns else [*columns, "_offset"]
@@ -248,7 +249,8 @@ class SealedReader:
                 yield table
 
     def verify(self, segment: Segment) -> None:
-        """Check every row group and the steps, also those whose checksum was checked before; CorruptionError if not."""
+        """Check every row group and the steps, including those that were checked before; CorruptionError if a checksum
+        fails."""
         self.forget([segment.name])
         opened = self.opened(segment)
         for number in range(opened.groups):
@@ -256,7 +258,7 @@ class SealedReader:
         self.steps(segment)
 
     def first_row(self, segment: Segment, column: str, at_least: int) -> tuple[int, int] | None:
-        """(offset, value) of the first row whose `column` (rising; `_appended_at` or `_offset`) is >= a value."""
+        """Return (offset, value) of the first row whose `column` (ascending; `_appended_at` or `_offset`) is >= `at_least`."""
         opened = self.opened(segment)
         number = int(np.searchsorted(opened.bounds[column][1], at_least))
         if number >= opened.groups:
@@ -267,7 +269,7 @@ class SealedReader:
         return int(table.column("_offset")[place].as_py()), int(values[place])
 
     def first_event(self, segment: Segment, column: str, at_least: int) -> int | None:
-        """The offset of the first row whose event time is >= a value, by the statistics of the row groups."""
+        """Return the offset of the first row whose event time is >= `at_least`; row groups are skipped by their statistics."""
         opened = self.opened(segment)
         if column not in opened.bounds:
             groups = (opened.file.metadata.row_group(i) for i in range(opened.groups))
@@ -281,7 +283,7 @@ class SealedReader:
         return None
 
     def steps(self, segment: Segment) -> tuple[Integers, Integers]:
-        """(offsets, watermarks from there on) where it rose and no record is left to show it."""
+        """Return (offsets, watermarks from there on) of watermark rises at offsets without a record."""
         if not segment.steps:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         data = self._storage.read(steps_name(segment.name))
@@ -297,7 +299,7 @@ class SealedReader:
 
 
 def write_steps(storage: Storage, name: str, offsets: Integers, watermarks: Integers) -> None:
-    """Write the steps of a sealed file beside it, with a checksum at the end."""
+    """Write the steps file of a sealed file, with a checksum at the end."""
     table = pa.table({"_offset": offsets, "_watermark": watermarks})
     sink = pa.BufferOutputStream()
     pq.write_table(
@@ -308,12 +310,12 @@ def write_steps(storage: Storage, name: str, offsets: Integers, watermarks: Inte
 
 
 def steps_name(name: str) -> str:
-    """The steps file of a sealed file."""
+    """Return the name of a sealed file's steps file."""
     return f"{name}.steps"
 
 
 def integers(column: pa.ChunkedArray) -> Integers:
-    """A column of integers or timestamps as int64, null as the lowest."""
+    """Return a column of integers or timestamps as int64, with null as the lowest value."""
     merged = column.combine_chunks()
     if isinstance(merged, pa.ChunkedArray):
         merged = pa.concat_arrays(merged.chunks) if merged.num_chunks else pa.array([], merged.type)
@@ -323,12 +325,12 @@ def integers(column: pa.ChunkedArray) -> Integers:
 
 
 def _start_of(part: memoryview, whole: memoryview) -> int:
-    """Where a slice begins in the mapping it was taken from."""
+    """Return the position of a slice in the mapping that it was taken from."""
     return int(np.frombuffer(part, np.uint8).ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data)
 
 
 def corrupt(segment: Segment, byte: int, what: str, next_offset: int | None = None) -> CorruptionError:
-    """The error for a damaged segment, with where to go on."""
+    """Return the error for a damaged segment, with the offset to continue from."""
     onward = segment.end if next_offset is None else next_offset
     return CorruptionError(
         f"{segment.name} is damaged at byte {byte}: {what}",

@@ -1,6 +1,6 @@
-"""Reading a partition: frames of Arrow segments and row groups of sealed ones, as batches with their hidden columns.
+"""Reads a partition: frames of Arrow segments and row groups of sealed ones, as batches with their metadata columns.
 
-Reads only what is committed and asked for; checks every byte before it is decoded.
+Reads only committed records in the requested range; checks every byte before it is decoded.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ from headwater.log.watermarks import event_times, row_watermarks, watermark_arra
 
 READ_BYTES = 4 << 20
 PEEK_BYTES = 16 << 10
-"""What is read at first: enough for a header, so that seeking does not read bodies."""
+"""Size of the first read: enough for a header, so that seeking does not read bodies."""
 BATCH_ROWS = 65_536
 BATCH_BYTES = 128 << 20
-"""Frames, and parts of row groups, are joined up to this size: a column of text has 2 GiB at most."""
+"""Frames, and parts of row groups, are joined up to this size: a text column of one batch holds at most 2 GiB."""
 TIMESTAMP = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)
 class FrameRows:
-    """A decoded frame with its header, cut to the offsets asked for."""
+    """A decoded frame with its header, cut to the requested offsets."""
 
     header: FrameHeader
     batch: pa.RecordBatch
     first: int
     whole: pa.RecordBatch | None = None
-    """The uncut batch, where `batch` is only a part of it."""
+    """The uncut batch, if `batch` is only a part of it."""
 
 
 @dataclass
 class _Pending:
-    """Small frames gathered into one batch."""
+    """Small frames to be joined into one batch."""
 
     pieces: list[FrameRows] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
 
     def has_room(self, piece: FrameRows) -> bool:
-        """Whether a frame can be joined with those that are here."""
+        """Whether a frame fits into the same batch as the pending ones."""
         rows, size = self.rows + piece.batch.num_rows, self.bytes + piece.header.body
         return not self.rows or (rows <= BATCH_ROWS and size <= BATCH_BYTES)
 
     def add(self, piece: FrameRows) -> None:
-        """Put a frame behind the others."""
+        """Add a frame after the pending ones."""
         self.pieces.append(piece)
         self.rows += piece.batch.num_rows
         self.bytes += piece.header.body
@@ -68,7 +68,7 @@ class _Pending:
 
 @dataclass
 class _Open:
-    """An Arrow segment that is open for reading; under the reader's lock, but for the reading itself."""
+    """An open Arrow segment. Accessed under the reader's lock, except for the reads themselves."""
 
     file: File
     schema: pa.Schema
@@ -76,7 +76,7 @@ class _Open:
     is_retired: bool = False
 
     def retire(self) -> None:
-        """Close it as soon as nobody reads it."""
+        """Close the file as soon as no read is in progress."""
         self.is_retired = True
         self.close_if_done()
 
@@ -104,12 +104,12 @@ class SegmentReader:
             self.sealed.close()
 
     def disown(self) -> None:
-        """Close the handles that a forked child has of its parent's files, whoever holds the lock."""
+        """Close the handles that a forked child inherited from its parent, whichever thread holds the lock."""
         for found in self._files.values():
             found.file.close()
 
     def forget(self, names: Sequence[str]) -> None:
-        """Let go of files that were removed."""
+        """Close files that were removed."""
         with self._lock:
             self.sealed.forget(names)
             for name in names:
@@ -117,7 +117,7 @@ class SegmentReader:
                     found.retire()
 
     def _arrow(self, segment: Segment) -> _Open:
-        """An open Arrow segment."""
+        """Return an open Arrow segment."""
         with self._lock:
             found = self._files.get(segment.name)
             if found is None:
@@ -137,19 +137,20 @@ class SegmentReader:
     # --- frames --------------------------------------------------------------------------------------------------
 
     def headers(self, segment: Segment, offset: int) -> Iterator[tuple[int, FrameHeader]]:
-        """(byte, header) of every frame from the one that holds `offset` on, bodies unread."""
+        """Yield (byte, header) of every frame, starting at the frame that contains `offset`, without reading bodies."""
         for byte, header, _ in self._walk(segment, offset, bodies=False):
             yield byte, header
 
     def rebuilt_index(self, segment: Segment) -> list[list[int]]:
-        """The index of an Arrow segment from its frames alone: an entry for each. The stored one is a part of it."""
+        """Return the index of an Arrow segment computed from its frames, with one entry per frame. The stored index is a subset
+        of it."""
         schema = self._arrow(segment).schema
         start = len(frames.segment_prefix(schema))
         whole = dataclasses.replace(segment, index=[[segment.first, start, 0, 0, 0]])
         return [[h.first, byte, h.seq, h.at, h.w0] for byte, h in self.headers(whole, segment.first)]
 
     def frames(self, segment: Segment, start: int, end: int) -> Iterator[FrameRows]:
-        """The frames with records in [start, end), each cut to them."""
+        """Yield the frames with records in [start, end), each cut to that range."""
         schema = self._arrow(segment).schema
         for byte, header, data in self._walk(segment, start, bodies=True, end=end):
             if header.kind == "mark":
@@ -168,7 +169,7 @@ class SegmentReader:
     def _walk(
         self, segment: Segment, start: int, *, bodies: bool, end: int | None = None
     ) -> Iterator[tuple[int, FrameHeader, memoryview]]:
-        """Frames that reach beyond `start`, with their bytes if asked; damage before `start` is passed over."""
+        """Yield the frames that end after `start`, with their bytes if `bodies`; damage before `start` is skipped."""
         entry = segment.index_at(start) or (segment.index[0] if segment.index else None)
         if entry is None:
             return
@@ -213,7 +214,7 @@ class SegmentReader:
             return data, base, None
 
     def _resync(self, segment: Segment, at: int, start: int) -> int:
-        """The byte of the next whole frame after damage at `at`; CorruptionError if records from `start` are lost."""
+        """Return the byte of the next whole frame after damage at `at`; CorruptionError if records from `start` on are lost."""
         data = bytes(self._bytes(segment, at, segment.size - at))
         byte = data.find(frames.CONTINUATION, 8)
         while byte >= 0:
@@ -233,7 +234,7 @@ class SegmentReader:
     def read(
         self, segment: Segment, topic: TopicDefinition, start: int, end: int, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """Records in [start, end) as batches of `columns`."""
+        """Yield the records in [start, end) as batches of `columns`."""
         if segment.kind == "arrow":
             yield from self._read_arrow(segment, topic, start, end, columns)
             return
@@ -265,7 +266,7 @@ class SegmentReader:
         except (
             HeadwaterError,
             OSError,
-        ) as error:  # what was read whole before the damage is still handed out
+        ) as error:  # records before the damage are still returned
             damage = error
         if pending.rows:
             yield _gather(pending.pieces, topic, columns)
@@ -275,7 +276,7 @@ class SegmentReader:
     # --- positions -----------------------------------------------------------------------------------------------
 
     def offset_at_time(self, segment: Segment, moment: int) -> int | None:
-        """The first offset with a record appended at `moment` or later; None if this segment has none."""
+        """Return the first offset with a record appended at `moment` or later; None if this segment has none."""
         if segment.kind == "parquet":
             with self._lock:
                 found = self.sealed.first_row(segment, "_appended_at", moment)
@@ -288,7 +289,7 @@ class SegmentReader:
         return None
 
     def offset_at_event(self, segment: Segment, topic: TopicDefinition, moment: int) -> int | None:
-        """The first offset with an event time of `moment` or later; None if this segment has none."""
+        """Return the first offset with an event time of `moment` or later; None if this segment has none."""
         if segment.kind == "parquet":
             with self._lock:
                 return self.sealed.first_event(segment, topic.time or "", moment)
@@ -300,14 +301,14 @@ class SegmentReader:
         return None
 
     def _before_event(self, segment: Segment, topic: TopicDefinition, moment: int) -> int:
-        """An offset before which no event time is >= `moment`: by the index, where the watermark has seen every row."""
+        """Return an offset before which no event time is >= `moment`: from the index, if every row raises the watermark."""
         if topic.max_ahead_us is not None or topic.watermark == "producers":
             return segment.first
         below = [e[0] for e in segment.index if e[4] + topic.lateness_us < moment]
         return below[-1] if below else segment.first
 
     def appended_at(self, segment: Segment, offset: int) -> int | None:
-        """The append time of the first record at or after an offset; None if this segment has none."""
+        """Return the append time of the first record at or after an offset; None if this segment has none."""
         if segment.kind == "parquet":
             for table in self._sealed_tables(segment, offset, segment.end, ["_appended_at"]):
                 return int(integers(table.column("_appended_at"))[0])
@@ -315,7 +316,7 @@ class SegmentReader:
         return next((h.at for _, h in self.headers(segment, offset) if h.kind != "mark"), None)
 
     def watermark(self, segment: Segment, topic: TopicDefinition, offset: int) -> int:
-        """The watermark at an offset inside a segment: after everything before it."""
+        """Return the watermark at an offset inside a segment, after everything before it."""
         if offset <= segment.first:
             return segment.w0
         if segment.kind == "parquet":
@@ -329,7 +330,8 @@ class SegmentReader:
         return segment.w1
 
     def _sealed_watermark(self, segment: Segment, offset: int) -> int:
-        """The highest of: where the segment began, the last record and the last step at or before the offset."""
+        """Return the highest of the segment's initial watermark, the last record's and the last step's at or before the
+        offset."""
         if offset >= segment.end:
             return segment.w1
         with self._lock:
@@ -347,7 +349,7 @@ class SegmentReader:
 
 
 def frame_watermarks(rows: FrameRows, topic: TopicDefinition) -> npt.NDArray[np.int64]:
-    """The watermark before each row of a whole or cut frame."""
+    """Return the watermark before each row of a whole frame."""
     header = rows.header
     times = event_times(rows.batch, topic) if topic.time is not None else None
     if times is None:
@@ -358,7 +360,7 @@ def frame_watermarks(rows: FrameRows, topic: TopicDefinition) -> npt.NDArray[np.
 
 
 def hidden_column(name: str, pieces: Sequence[FrameRows], topic: TopicDefinition) -> pa.Array:
-    """A hidden column over gathered frames."""
+    """Return a metadata column over joined frames."""
     counts = [p.batch.num_rows for p in pieces]
     if name == "_offset":
         starts = np.repeat([p.first for p in pieces], counts)
@@ -381,7 +383,7 @@ def _cut_watermarks(piece: FrameRows, topic: TopicDefinition) -> npt.NDArray[np.
 
 
 def _gather(pieces: Sequence[FrameRows], topic: TopicDefinition, columns: Sequence[str]) -> pa.RecordBatch:
-    """Frames of one segment as one batch of `columns`, in the topic's schema of today."""
+    """Join frames of one segment into one batch of `columns`, in the topic's present schema."""
     schema = topic.storage_schema
     own = [c for c in columns if c in schema.names]
     batches = [p.batch.select([c for c in own if c in p.batch.schema.names]) for p in pieces]
@@ -391,20 +393,20 @@ def _gather(pieces: Sequence[FrameRows], topic: TopicDefinition, columns: Sequen
 
 
 def pieces_rows(pieces: Sequence[FrameRows]) -> int:
-    """Rows in gathered frames."""
+    """Return the number of rows in joined frames."""
     return sum(p.batch.num_rows for p in pieces)
 
 
 def _sealed_batches(
     table: pa.Table, topic: TopicDefinition, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """A row group as batches of bounded size: one with rows of usual size."""
+    """Split a row group into batches of bounded size: into one batch if its rows have the usual size."""
     schema = topic.storage_schema
     own = [c for c in columns if c in schema.names]
     wanted = pa.schema([pa.field("_op", pa.string()) if c == "_op" else schema.field(c) for c in own])
     step = max(1, table.num_rows * BATCH_BYTES // max(table.nbytes, BATCH_BYTES))
     for start in range(0, table.num_rows, step):
-        # Where a few rows are much larger than the others, even a slice may have more than one chunk can hold.
+        # If few rows are much larger than the others, even a slice may exceed the capacity of one chunk.
         for batch in table.slice(start, step).combine_chunks().to_batches():
             present = batch.select([c for c in own if c in table.column_names])
             yield _arrange(adapt(present, wanted, batch.num_rows), batch.column, columns)
