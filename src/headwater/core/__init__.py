@@ -4,16 +4,16 @@ Called by every other package; imports nothing of Headwater.
 
 In import order, bottom to top:
 
-    errors              every error that a user can meet, with its facts as attributes and a hint
+    errors              every error that a user can get, with its facts as attributes and a hint
     malloc              keeps freed memory in the process, by glibc's mallopt
     names               names of topics and views, matched without regard to case
     parallel            independent work on several cores; joinable threads
     table_text          a few rows of a table as text, for `str()`
-    values              single values converted to a column's type, or refused
+    values              single values converted to a column's type, or rejected
     arrow_bodies        Arrow IPC streams from clients, validated before they are decoded
     clock               time in UTC microseconds, the injected clock, durations as text
-    extras              optional dependencies: which extra a feature needs, and the error where it is missing
-    group_commit        one leader does the work of all requests that wait (group commit)
+    extras              optional dependencies: the extra that a feature needs, and the error if it is missing
+    group_commit        one leader does the work of all waiting requests (group commit)
     hashing             the stable 64-bit hash of key columns, and row identity
     positions           partitions, offsets, half-open ranges and append receipts
     settings            the settings of a workspace, each with unit, default and reason

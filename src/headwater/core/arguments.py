@@ -1,4 +1,4 @@
-"""Arguments as users pass them: checked before anything is tried, so that a mistake is told in the user's words."""
+"""Checks of arguments that users pass, made before anything else, so that an error names the mistake in the user's words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.core.positions import Token
 
 
 def whole_number(value: Any, what: str, *, least: int = 0, hint: str | None = None) -> int:
-    """A whole number of Python or numpy; neither True nor 2.0 nor '2' is one."""
+    """Return a whole number of Python or numpy as an int; UsageError for any other value, including True, 2.0 and '2'."""
     try:
         if isinstance(value, (bool, np.bool_, np.timedelta64)):
             raise TypeError
@@ -27,7 +27,7 @@ def whole_number(value: Any, what: str, *, least: int = 0, hint: str | None = No
 
 
 def tick_token(value: Any, what: str, *, least: int = 0, hint: str | None = None) -> Token:
-    """A tick: the text of a token, or its number."""
+    """Return a tick from its number or the text of a token."""
     if isinstance(value, str):
         if (found := Token.parse(value)) is None or found.number < least:
             raise UsageError(
@@ -39,7 +39,7 @@ def tick_token(value: Any, what: str, *, least: int = 0, hint: str | None = None
 
 
 def label(value: Any, what: str) -> str:
-    """The name of a producer, a cursor and the like: text that prints on one line."""
+    """Return the name of a producer, cursor or the like; UsageError unless it is text that prints on one line."""
     if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
         raise UsageError(
             f"{shown(value)} cannot be the name of a {what}", hint="use 1 to 200 printable characters"
@@ -48,14 +48,14 @@ def label(value: Any, what: str) -> str:
 
 
 def text(value: Any, what: str, hint: str | None = None) -> str:
-    """A text."""
+    """Return a text; UsageError for any other type."""
     if not isinstance(value, str):
         raise UsageError(f"{what} is a text, not {shown(value)}", hint=hint)
     return value
 
 
 def kept_text(value: Any, what: str, hint: str | None = None) -> str:
-    """A text that can be kept in a column or a file: half a surrogate pair cannot."""
+    """Return a text that can be stored in a column or a file; UsageError for one with an unpaired surrogate."""
     try:
         text(value, what, hint).encode()
     except UnicodeEncodeError:
@@ -64,7 +64,7 @@ def kept_text(value: Any, what: str, hint: str | None = None) -> str:
 
 
 def span_us(value: Any, what: str) -> Microseconds:
-    """A span of time as text or timedelta; a bare number has no unit and is none."""
+    """Return a span of time from text or a timedelta in microseconds; UsageError for a bare number, which has no unit."""
     if not isinstance(value, (str, timedelta)):
         raise UsageError(
             f"{what} is a span of time, not {shown(value)}",

@@ -1,10 +1,10 @@
-"""Arrow IPC streams from outside: what a stream says of itself is checked before Arrow decodes it.
+"""Validation of Arrow IPC streams from clients: the sizes that a stream claims are checked before Arrow decodes it.
 
-The messages of a stream tell how many rows and bytes it has once it is decoded, and they may lie: a few hundred bytes can claim
-a billion rows of the type null, or buffers that decompress to gigabytes. Arrow's own validation comes after decoding, which is
-too late. So may a schema: what it names once, such as a field with those inside it or a long name, it can refer to any number of
-times. This module walks the messages (their flatbuffers metadata, `format/Message.fbs` and `format/Schema.fbs` of Arrow), adds up what
-they claim, and refuses what is more than its bounds allow and types that no topic holds. It knows nothing of topics.
+The messages of a stream state how many rows and bytes it has once it is decoded, and may lie: a few hundred bytes can claim a
+billion rows of the null type, or buffers that decompress to gigabytes. Arrow validates only after decoding, which is too late.
+Schemas may lie too: a part that is stored once, such as a field with its children or a long name, can be referenced any number
+of times. This module walks the messages (their flatbuffers metadata, `format/Message.fbs` and `format/Schema.fbs` of Arrow),
+adds up their claims, and rejects streams that exceed its bounds or have types that no topic holds. It is independent of topics.
 """
 
 from __future__ import annotations
@@ -19,51 +19,51 @@ import pyarrow as pa
 from headwater.core.errors import shown
 
 BATCHES_MAX = 10_000
-"""Batches and dictionaries of one stream: each costs tens of microseconds however small it is."""
+"""Maximum number of batches and dictionaries of one stream: each costs tens of microseconds, however small it is."""
 PARTS_MAX = 10_000
-"""Columns of one stream, with the fields inside them, and pairs of metadata."""
+"""Maximum number of columns of one stream, including nested fields, and of metadata pairs."""
 DEPTH_MAX = 32
-"""How deep types may be nested."""
+"""Maximum nesting depth of types."""
 NAMES_BYTES_MAX = 16 << 20
-"""Names, time zones and metadata of one stream: many fields may refer to one long text."""
+"""Maximum size of names, time zones and metadata of one stream: many fields may reference one long text."""
 VALUE_BYTES = 8
-"""What a value costs beside its buffers: one of the type null has none, and takes about so much in another type."""
+"""Size charged per value in addition to its buffers: a null value has no buffer, and takes about this size in another type."""
 
 SCHEMA_BYTES_REMEMBERED = 16_384
 
 _CONTINUATION = 0xFFFFFFFF
 _HEAD = struct.Struct("<Ii")
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
-"""Kinds of messages, as `MessageHeader` of Message.fbs numbers them."""
+"""Message kinds, numbered as in `MessageHeader` of Message.fbs."""
 _TIMESTAMP, _UNION = 10, 14
-"""Kinds of types that hold a text or a list, as `Type` of Schema.fbs numbers them."""
+"""Type kinds with a text or a list, numbered as in `Type` of Schema.fbs."""
 
 
 class StreamError(ValueError):
-    """A body that is not an Arrow stream, or not one that is accepted."""
+    """A body that is not an Arrow stream, or a stream that is rejected."""
 
 
 class StreamTooLargeError(StreamError):
-    """A stream that is within no bounds once it is decoded."""
+    """A stream whose decoded size exceeds the bounds."""
 
 
 @dataclass(frozen=True)
 class StreamBounds:
-    """How much a stream may be once it is decoded."""
+    """Limits on the decoded size of a stream."""
 
     rows_max: int
     bytes_max: int
 
 
 def read_stream(body: bytes, bounds: StreamBounds) -> pa.Table:
-    """The rows of a stream, validated. StreamError, or StreamTooLargeError before memory is taken for what the stream claims."""
+    """Return the rows of a stream, validated. StreamError or StreamTooLargeError before the claimed memory is allocated."""
     try:
         schema = _checked(body, bounds)
         batches = []
         with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
             for batch in stream:
                 if not batch.num_rows:
-                    continue  # what Arrow does not validate of it is of no use
+                    continue  # Arrow does not validate all of an empty batch, and it has no rows to use
                 batch.validate(full=True)
                 for column in batch.columns:
                     if pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
@@ -77,7 +77,7 @@ def read_stream(body: bytes, bounds: StreamBounds) -> pa.Table:
 
 
 def _checked(body: bytes, bounds: StreamBounds) -> pa.Schema:
-    """The schema of a stream that keeps within its bounds."""
+    """Return the schema of a stream that is within its bounds."""
     schema: pa.Schema | None = None
     rows = size = 0
     said = _Said()
@@ -110,7 +110,7 @@ def _checked(body: bytes, bounds: StreamBounds) -> pa.Schema:
 
 
 def _read_schema(message: bytes) -> pa.Schema:
-    """A schema whose types are accepted. Clients send the same one again and again: the last ones are remembered."""
+    """Return a schema whose types are accepted. Clients send the same schema repeatedly: the latest ones are cached."""
     return (
         _remembered_schema(message) if len(message) <= SCHEMA_BYTES_REMEMBERED else _checked_schema(message)
     )
@@ -135,7 +135,7 @@ def _length(batch: _Table, what: str) -> int:
 
 
 def _decoded_bytes(batch: _Table, message: _Message) -> int:
-    """What the arrays of a batch take once they are decompressed, as they claim themselves."""
+    """Return the size of a batch's arrays once they are decompressed, as the batch claims it."""
     nodes = batch.int64_pairs(1)
     lengths = nodes[::2]
     if lengths and min(lengths) < 0:
@@ -154,8 +154,11 @@ def _decoded_bytes(batch: _Table, message: _Message) -> int:
 
 
 def _check_offsets(column: pa.Array) -> None:
-    """StreamError for offsets, inside of a column that Arrow found valid, that lead out of what they lie in: it looks at none of a
-    list or a text without values, and follows them when the column is converted or measured."""
+    """Raise StreamError if an offset of a column that Arrow found valid points outside of its buffer.
+
+    Arrow checks no offset of a list or text column without values, and follows the offsets when the column is converted or
+    measured.
+    """
     types, kind = pa.types, column.type
     inner: list[pa.Array] = []
     room = None
@@ -191,19 +194,19 @@ def _check_first_offset(column: pa.Array, room: int) -> None:
 
 
 class _Said:
-    """What the metadata of a stream come to once it is decoded: fields with those inside them, and texts."""
+    """Running total of the decoded metadata of a stream: fields including nested ones, and the bytes of texts."""
 
     def __init__(self) -> None:
         self._parts = 0
         self._bytes = 0
 
     def schema(self, schema: _Table) -> None:
-        """Add a schema, of which no part is taken for the same as another."""
+        """Add a schema. A part that is referenced several times counts each time."""
         self.metadata(schema.tables(2))
         self._fields(schema.tables(1), 0)
 
     def metadata(self, pairs: Iterable[_Table]) -> None:
-        """Add keys with their values."""
+        """Add metadata pairs."""
         for pair in pairs:
             self._add(pair.length(0) + pair.length(1))
 
@@ -230,7 +233,7 @@ class _Said:
 
 
 def _check_fields(schema: pa.Schema) -> None:
-    """StreamError for a column without a name of its own, or of a type that no topic needs."""
+    """Raise StreamError for a column without a unique name, or with a type that no topic needs."""
     seen: set[str] = set()
     for place, field in enumerate(schema):
         if not field.name:
@@ -291,7 +294,7 @@ _PLAIN = _IN_DICTIONARIES | {
 
 
 def _messages(body: bytes) -> Iterator[_Message]:
-    """The messages up to the end of the stream; StreamError for what comes after it."""
+    """Yield the messages up to the end of the stream; StreamError for bytes after it."""
     at = 0
     while at < len(body):
         if len(body) - at < _HEAD.size:
@@ -310,7 +313,7 @@ def _messages(body: bytes) -> Iterator[_Message]:
 
 
 class _Message:
-    """One message: `kind`, `header` and `metadata` of its own, and where its body lies."""
+    """One message: its `kind`, `header` and `metadata`, and the position of its body."""
 
     def __init__(self, body: bytes, at: int, length: int) -> None:
         if length < 8 or at + length > len(body):
@@ -328,13 +331,13 @@ class _Message:
             raise StreamError(f"a message claims a body of {self.body_length:,} bytes")
 
     def uncompressed(self, offset: int, length: int) -> int:
-        """How long a compressed buffer is once it is decompressed, which it says in its first bytes."""
+        """Return the size of a buffer once it is decompressed, which a compressed buffer states in its first bytes."""
         if not length:
             return 0
         if length < 8:
             raise StreamError("a compressed buffer does not tell its length")
         (claimed,) = struct.unpack_from("<q", self._body, self._start + offset)
-        if claimed == -1:  # it was left as it is
+        if claimed == -1:  # stored uncompressed
             return length - 8
         if claimed < 0:
             raise StreamError(f"a buffer claims {claimed} bytes")
@@ -342,7 +345,7 @@ class _Message:
 
 
 class _Table:
-    """A table of a flatbuffer, read with every position checked. Fields are known by their number in the schema."""
+    """A table of a flatbuffer, read with every position checked. Fields are addressed by their number in the schema."""
 
     def __init__(self, data: bytes | bytearray, at: int) -> None:
         self._data = data
@@ -352,36 +355,36 @@ class _Table:
 
     @classmethod
     def root(cls, data: bytes | bytearray) -> _Table:
-        """The table that a flatbuffer is of."""
+        """Return the root table of a flatbuffer."""
         return cls(data, _read("<I", data, 0))
 
     def has(self, field: int) -> bool:
-        """Whether a field is there."""
+        """Whether a field is present."""
         return self._place(field) is not None
 
     def boolean(self, field: int) -> bool:
-        """A bool, false where it is not there."""
+        """Return a bool field, false if it is absent."""
         return self.uint8(field) != 0
 
     def uint8(self, field: int) -> int:
-        """A byte, 0 where it is not there."""
+        """Return a byte field, 0 if it is absent."""
         place = self._place(field)
         return 0 if place is None else _read("<B", self._data, place)
 
     def int64(self, field: int) -> int:
-        """A long, 0 where it is not there."""
+        """Return a long field, 0 if it is absent."""
         place = self._place(field)
         return 0 if place is None else _read("<q", self._data, place)
 
     def table(self, field: int) -> _Table:
-        """A table below this one."""
+        """Return a nested table; StreamError if it is absent."""
         place = self._place(field)
         if place is None:
             raise StreamError("a message lacks a part of its metadata")
         return _Table(self._data, place + _read("<I", self._data, place))
 
     def tables(self, field: int) -> Iterator[_Table]:
-        """The tables of a vector."""
+        """Yield the tables of a vector."""
         place = self._place(field)
         if place is not None:
             start = place + _read("<I", self._data, place)
@@ -389,12 +392,12 @@ class _Table:
                 yield _Table(self._data, at + _read("<I", self._data, at))
 
     def length(self, field: int) -> int:
-        """How many bytes a text has, 0 where it is not there."""
+        """Return the length of a text field in bytes, 0 if it is absent."""
         place = self._place(field)
         return 0 if place is None else _read("<I", self._data, place + _read("<I", self._data, place))
 
     def int64_pairs(self, field: int) -> tuple[int, ...]:
-        """A vector of structs of two longs, one after the other."""
+        """Return a vector of structs of two longs as a flat tuple."""
         place = self._place(field)
         if place is None:
             return ()
@@ -405,7 +408,7 @@ class _Table:
         return struct.unpack_from(f"<{2 * count}q", self._data, start + 4)
 
     def _place(self, field: int) -> int | None:
-        """Where a field lies; None if it is not there."""
+        """Return the position of a field; None if it is absent."""
         entry = 4 + 2 * field
         if entry + 2 > self._size:
             return None
@@ -414,7 +417,7 @@ class _Table:
 
 
 def _read(form: str, data: bytes | bytearray, at: int) -> int:
-    if at < 0:  # which Python would count from the end
+    if at < 0:  # Python would count it from the end
         raise StreamError("a position in the metadata lies before its beginning")
     (value,) = struct.unpack_from(form, data, at)
     return int(value)

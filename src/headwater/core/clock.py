@@ -1,6 +1,6 @@
-"""Time as Headwater counts it: microseconds since 1970 in UTC, an injected clock, and spans written as text.
+"""Time in Headwater: microseconds since 1970 in UTC, an injected clock, and spans written as text.
 
-A log takes no reading of the wall clock as it comes: see `headwater.core.trusted_clock`.
+A log does not use readings of the wall clock directly: see `headwater.core.trusted_clock`.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _UNITS: dict[str, int] = {
     "week": 7 * 86_400_000_000,
 }
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""On Linux the monotonic clock stands still during a suspend; on macOS it does not."""
+"""On Linux the monotonic clock stops during a suspend; on macOS it does not."""
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*,?")
 
 
 class Clock(Protocol):
-    """Where "now" comes from; tests inject their own."""
+    """Source of the current time; tests inject their own."""
 
     def now_us(self) -> Microseconds:
-        """The present, in microseconds since 1970 UTC. May jump; the log never lets append times go back."""
+        """Return the present in microseconds since 1970 UTC. May jump; the log never lets append times decrease."""
         ...
 
     def steady_ms(self) -> float:
-        """Milliseconds that only rise, for measuring waits."""
+        """Return milliseconds that never decrease, for measuring waits."""
         ...
 
 
@@ -54,39 +54,39 @@ class SystemClock:
     """The machine's clocks."""
 
     def now_us(self) -> Microseconds:
-        """The wall clock."""
+        """Return the time of the wall clock."""
         return time.time_ns() // 1_000
 
     def steady_ms(self) -> float:
-        """The monotonic clock, which the processes of one machine share."""
+        """Return the monotonic clock, which the processes of one machine share."""
         return time.monotonic_ns() / 1e6
 
     def elapsed_ms(self) -> float:
-        """The monotonic clock that runs on while the machine is suspended, from its start."""
+        """Return the monotonic clock that continues while the machine is suspended, from its start."""
         return time.clock_gettime_ns(_ELAPSED) / 1e6
 
 
 class ManualClock:
-    """A clock that moves only when told to."""
+    """A clock that advances only by calls."""
 
     def __init__(self, now_us: Microseconds = 1_700_000_000_000_000) -> None:
         self._now_us = now_us
 
     def now_us(self) -> Microseconds:
-        """The time it was last set to."""
+        """Return the time that the clock was last set to."""
         return self._now_us
 
     def steady_ms(self) -> float:
-        """The same time, in milliseconds."""
+        """Return the same time in milliseconds."""
         return self._now_us / 1e3
 
     def advance(self, span: timedelta | str) -> None:
-        """Move forward by a span."""
+        """Advance the clock by a span."""
         self._now_us += parse_span_us(span)
 
 
 def to_us(moment: datetime | int) -> Microseconds:
-    """A datetime (taken as UTC where it has no zone) as microseconds; an integer is microseconds already."""
+    """Return a datetime (in UTC if it has no zone) as microseconds; an integer is in microseconds already."""
     if isinstance(moment, int):
         return moment
     if moment.tzinfo is None:
@@ -95,19 +95,19 @@ def to_us(moment: datetime | int) -> Microseconds:
 
 
 def from_us(moment: Microseconds) -> datetime:
-    """Microseconds since 1970 as a datetime in UTC."""
+    """Return microseconds since 1970 as a datetime in UTC."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)
 
 
 def timestamp(moment: datetime) -> str:
-    """ISO text, in UTC where there is a zone."""
+    """Return a datetime as ISO text, converted to UTC if it has a zone."""
     if moment.tzinfo is None:
         return moment.isoformat()
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
 def parse_span_us(text: str | timedelta) -> Microseconds:
-    """A span such as '10 minutes', '1 day 12 hours' or a timedelta, in microseconds."""
+    """Return a span such as '10 minutes', '1 day 12 hours' or a timedelta in microseconds."""
     if isinstance(text, timedelta):
         return text // timedelta(microseconds=1)
     rest, total = text.strip().lower(), 0.0
@@ -124,7 +124,7 @@ def parse_span_us(text: str | timedelta) -> Microseconds:
 
 
 def format_span(span_us: Microseconds) -> str:
-    """The shortest exact text of a span: '7 days', '90 seconds'."""
+    """Return the shortest exact text of a span: '7 days', '90 seconds'."""
     for unit in ("week", "day", "hour", "minute", "second", "millisecond", "microsecond"):
         count, rest = divmod(span_us, _UNITS[unit])
         if rest == 0 and (count or unit == "microsecond"):

@@ -1,79 +1,79 @@
-"""Every error a user can meet, with its facts as attributes and a hint that names the next step.
+"""Every error that a user can get, with its facts as attributes and a hint that names the next step.
 
 HeadwaterError
-├── UsageError                 the call itself is wrong; nothing was tried
-│   ├── CommandIdUsedError     a command id that stands for another command already
-│   └── StatementError         a SQL statement that cannot be read or is refused
-│       ├── QueryError         a standing query that cannot be read, with where the mistake is
-│       └── ColumnDroppedError a view reads a column that is no longer there where its topic is captured from
+├── UsageError                 the call itself is wrong; nothing was attempted
+│   ├── CommandIdUsedError     a command id that is already used for another command
+│   └── StatementError         a SQL statement that cannot be parsed or is rejected
+│       ├── QueryError         a standing query that cannot be parsed, with the position of the mistake
+│       └── ColumnDroppedError a view reads a column that was dropped from the captured table
 ├── SchemaError                a schema, or a change of one, that is not possible
 ├── TopicNotFoundError         no topic of that name
-├── TopicExistsError           a topic of that name is there already, and differs
+├── TopicExistsError           a topic of that name exists already, and differs
 ├── ViewNotFoundError          no view of that name
-├── ViewExistsError            a view of that name is there already
+├── ViewExistsError            a view of that name exists already
 ├── SourceNotFoundError        no source of that name
-├── SourceExistsError          a source of that name is there already
+├── SourceExistsError          a source of that name exists already
 ├── SinkNotFoundError          no sink of that name
-├── SinkExistsError            a sink of that name is there already
+├── SinkExistsError            a sink of that name exists already
 ├── AlertNotFoundError         no alert of that name
-├── AlertExistsError           an alert of that name is there already
+├── AlertExistsError           an alert of that name exists already
 ├── QueueNotFoundError         no queue of that name
-├── QueueExistsError           a queue of that name is there already, and differs
-├── LeaseLostError             a message is no longer this worker's: its lease ran out, or was settled
-├── MessageNotFoundError       no message of a queue has the place asked for
-├── BacklogError               a topic's readers are too far behind for another append (retryable)
-├── ViewUnavailableError       a view that is no part of the tick asked for: behind, stopped, or not there then
-├── TickNotKeptError           a tick that can no longer, or not yet, be read
-│   └── OtherHistoryError      a tick or commit of another history, in which its number stands for something else
-├── RowNotFoundError           no row of a view has the key asked for
-├── LetterNotFoundError        no dead letter has the name asked for, or nobody of that name has any
-├── SubscriptionTooLargeError  a subscription that would hold more rows than it may
+├── QueueExistsError           a queue of that name exists already, and differs
+├── LeaseLostError             a worker's lease of a message has expired, or the message was settled
+├── MessageNotFoundError       no message of a queue has the requested position
+├── BacklogError               holding cursors of a topic are too far behind for another append (retryable)
+├── ViewUnavailableError       a view is not part of the requested tick: behind, stopped, or missing
+├── TickNotKeptError           a tick can no longer, or not yet, be read
+│   └── OtherHistoryError      a tick or commit of another history, in which its number has another meaning
+├── RowNotFoundError           no row of a view has the requested key
+├── LetterNotFoundError        no dead letter has the requested name, or no owner of that name has any
+├── SubscriptionTooLargeError  a subscription would hold more rows than its limit
 ├── EngineRunningError         another engine runs on this workspace
 ├── EvaluationError            an expression of a view failed on a row
-├── SparkJobError              Spark gave up on a step of the engine (retryable)
-├── FunctionMissingError       a view needs a user's function that this process has no code for
+├── SparkJobError              Spark failed to run a step of the engine (retryable)
+├── FunctionMissingError       a view needs a user's function whose code this process does not have
 ├── ArithmeticOverflowError    a sum does not fit its type
 ├── BadRowError                a row does not fit its topic's schema; nothing of the append was written
-├── ConflictError              someone else was first: the expected position has passed (retryable)
-│   └── SequenceReusedError    a producer's sequence is already written, with other rows
+├── ConflictError              another writer was first: the expected position has passed (retryable)
+│   └── SequenceReusedError    a producer's sequence was already written with other rows
 ├── FencedError                a newer epoch or member has taken over; this one must stop
 ├── AlreadyWrittenError        this sequence was written long ago and its receipt is no longer kept
 ├── GapError                   a reader's position was removed by retention
 ├── CorruptionError            bytes on disk fail their checksum
-├── KeyStoreError              the keys to private values are not where they should be, or damaged
+├── KeyStoreError              the keys to private values are missing or damaged
 │   └── KeyServiceError        the key management service did not answer (retryable)
-├── StorageError               the disk said no
+├── StorageError               a disk operation failed
 │   ├── DiskFullError          no space left (retryable once there is space)
 │   ├── PermissionDeniedError  the operating system refused access
 │   ├── WorkspaceMissingError  the workspace's folder is gone
-│   └── SyncFailedError        a sync failed: whether the commit counts is not known
+│   └── SyncFailedError        a sync failed: it is not known whether the commit counts
 ├── NewerVersionError          written by a newer version of Headwater
 ├── NotAWorkspaceError         the folder holds something else
 ├── LogTimeoutError            a lock or a wait took longer than allowed (retryable)
-├── CommitInterruptedError     a thread that wrote for several was interrupted: whether it was written is not known
+├── CommitInterruptedError     the thread that wrote for several was interrupted: the outcome is unknown
 ├── ClosedError                the workspace was closed
 ├── JavaMissingError           Spark is needed and no Java 17+ was found
 ├── ExtraMissingError          a feature's extra is not installed
-├── SourceError                a source cannot go on
+├── SourceError                a source cannot continue
 │   ├── SourceUnreachableError there is no connection now (retryable)
 │   ├── SourceLockedError      another transaction holds a lock that the source needs (retryable)
-│   ├── SourceRefusedError     the server answers, and says no: password, rights, database, settings
-│   ├── SlotError              the replication slot is gone, invalid, taken, or another one than was expected
-│   ├── PublicationError       the publication is gone, or does not publish what is captured
-│   ├── TableStoppedError      one table cannot be captured any more; the others go on
-│   └── WalBudgetError         the slot holds back more of the server's write-ahead log than it may
-├── SignatureError             a request that is not signed as it must be, or was at another time
-├── SinkError                  a sink cannot go on until somebody does something
+│   ├── SourceRefusedError     the server refuses: password, privileges, database, settings
+│   ├── SlotError              the replication slot is missing, invalid, in use, or not the expected one
+│   ├── PublicationError       the publication is missing, or does not publish the captured tables
+│   ├── TableStoppedError      one table can no longer be captured; the others continue
+│   └── WalBudgetError         the slot retains more of the server's WAL than its budget
+├── SignatureError             a request without a valid signature, or signed at another time
+├── SinkError                  a sink cannot continue without manual action
 │   ├── TargetDownError        a target does not answer (retryable)
-│   ├── CheckpointConflictError        a target is not where it was left (retryable)
-│   └── RowsRefusedError       a target does not take some rows
-├── CommandRefusedError        raised by `decide` for a command that it does not take
-│   └── ClaimTakenError        a name that the command claims is held by another aggregate
-├── AggregateNotFoundError     no event has this aggregate id, or none had then
-├── UnreadableEventError       an event that nobody can read any more, or not yet
+│   ├── CheckpointConflictError  a target is not at the checkpoint that its sink left (retryable)
+│   └── RowsRefusedError       a target rejects some rows
+├── CommandRefusedError        raised by `decide` for a command that it rejects
+│   └── ClaimTakenError        a name claimed by the command belongs to another aggregate
+├── AggregateNotFoundError     no event has this aggregate id, or none had at that time
+├── UnreadableEventError       an event of a shape for which no class or upcast is declared, any more or yet
 ├── EventCodeError             a user's decide, fold, upcast, reaction or service failed
-├── CallFailedError            whoever serves a call has answered that it failed
-└── RefusedRowError            raised by a user's function for a row that it does not take
+├── CallFailedError            the server of a call answered with an error
+└── RefusedRowError            raised by a user's function for a row that it rejects
 """
 
 from __future__ import annotations
@@ -82,16 +82,16 @@ from typing import Any, ClassVar
 
 
 def shown(value: object, characters_max: int = 60) -> str:
-    """A value for a message, as Python writes it, cut off where it is long. Values that Python cannot write are named by type."""
+    """Return a value's `repr` for a message, truncated if it is long. A value whose `repr` fails is described by its type."""
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # nested too deeply, or a number of too many digits
+    except (RecursionError, ValueError):  # nested too deeply, or a number with too many digits
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= characters_max else text[: characters_max - 3] + "..."
 
 
 class HeadwaterError(Exception):
-    """The root: one sentence, an optional detail, a hint; `retryable` is a property of the type."""
+    """Root of all errors: one sentence, an optional detail, a hint; `retryable` is a property of the type."""
 
     retryable: ClassVar[bool] = False
 
@@ -129,7 +129,7 @@ def _rebuild(
 
 
 def underlined(text: str, start: int, end: int) -> tuple[str, int, int]:
-    """The line of a text with a part of it underlined, as a detail, and the line and column where it begins, from 1."""
+    """Return the line of a text with a part of it underlined, as a detail, and the part's line and column, from 1."""
     line_start = text.rfind("\n", 0, start) + 1
     line_end = text.find("\n", start)
     line = text[line_start : line_end if line_end >= 0 else len(text)]
@@ -141,19 +141,19 @@ def underlined(text: str, start: int, end: int) -> tuple[str, int, int]:
 
 
 class UsageError(HeadwaterError):
-    """The call itself is wrong; nothing was tried."""
+    """The call itself is wrong; nothing was attempted."""
 
 
 class StatementError(UsageError):
-    """A SQL statement that cannot be read, or is refused."""
+    """A SQL statement that cannot be parsed, or is rejected."""
 
 
 class QueryError(StatementError):
-    """A standing query that cannot be read, or is refused; facts: start, end (characters of its text), line, column."""
+    """A standing query that cannot be parsed, or is rejected; facts: start, end (characters of its text), line, column."""
 
 
 class ColumnDroppedError(StatementError):
-    """A view reads a column that was dropped where its topic is captured from; facts: topic, column, view."""
+    """A view reads a column that was dropped from the captured table; facts: topic, column, view."""
 
 
 class SchemaError(HeadwaterError):
@@ -165,7 +165,7 @@ class TopicNotFoundError(HeadwaterError):
 
 
 class TopicExistsError(HeadwaterError):
-    """A topic of that name is there already, and differs."""
+    """A topic of that name exists already, and differs."""
 
 
 class ViewNotFoundError(HeadwaterError):
@@ -173,7 +173,7 @@ class ViewNotFoundError(HeadwaterError):
 
 
 class ViewExistsError(HeadwaterError):
-    """A view of that name is there already; facts: view, same."""
+    """A view of that name exists already; facts: view, same."""
 
 
 class SourceNotFoundError(HeadwaterError):
@@ -181,7 +181,7 @@ class SourceNotFoundError(HeadwaterError):
 
 
 class SourceExistsError(HeadwaterError):
-    """A source of that name is there already; facts: source, difference."""
+    """A source of that name exists already; facts: source, difference."""
 
 
 class SinkNotFoundError(HeadwaterError):
@@ -189,7 +189,7 @@ class SinkNotFoundError(HeadwaterError):
 
 
 class SinkExistsError(HeadwaterError):
-    """A sink of that name is there already; facts: sink, difference."""
+    """A sink of that name exists already; facts: sink, difference."""
 
 
 class AlertNotFoundError(HeadwaterError):
@@ -197,7 +197,7 @@ class AlertNotFoundError(HeadwaterError):
 
 
 class AlertExistsError(HeadwaterError):
-    """An alert of that name is there already; facts: alert, difference."""
+    """An alert of that name exists already; facts: alert, difference."""
 
 
 class QueueNotFoundError(HeadwaterError):
@@ -205,41 +205,41 @@ class QueueNotFoundError(HeadwaterError):
 
 
 class QueueExistsError(HeadwaterError):
-    """A queue of that name is there already; facts: queue, difference."""
+    """A queue of that name exists already; facts: queue, difference."""
 
 
 class LeaseLostError(HeadwaterError):
-    """A message is no longer leased to this worker, and nothing was done with it; facts: queue, worker, messages (the places
-    that are lost, as 'partition-offset'), holder (who has the first of them now, or None)."""
+    """A worker no longer holds the lease of a message, and nothing was done with the message; facts: queue, worker, messages
+    (the positions lost, as 'partition-offset'), holder (the worker that has the first of them now, or None)."""
 
 
 class MessageNotFoundError(HeadwaterError):
-    """No message of the queue is at this place; facts: queue, place ('partition-offset')."""
+    """No message of the queue has this position; facts: queue, place ('partition-offset')."""
 
 
 class BacklogError(HeadwaterError):
-    """A cursor marked `hold` is too far behind for another append; facts: topic, cursor, rows, backlog_rows."""
+    """A cursor with `hold` is too far behind for another append; facts: topic, cursor, rows, backlog_rows."""
 
     retryable = True
 
 
 class ViewUnavailableError(HeadwaterError):
-    """The view is no part of this tick; facts: view, status ('missing' if it is not there at all), tick, last_tick."""
+    """The view is not part of this tick; facts: view, status ('missing' if there is no such view), tick, last_tick."""
 
 
 class TickNotKeptError(HeadwaterError):
-    """The tick was collected, or is not there yet; facts: tick, first_available and last_available (None if there is
-    no tick at all)."""
+    """The tick was collected, or does not exist yet; facts: tick, first_available and last_available (None if there is no tick
+    at all)."""
 
 
 class OtherHistoryError(TickNotKeptError):
-    """The workspace has another tick or commit of this number: an older copy of it was put back since the number was given;
-    facts: token (the text that was given), found (the id of what has the number now, None if nothing has), and those of
-    TickNotKeptError where it is a tick."""
+    """The workspace has another tick or commit of this number: an older copy of it was restored since the number was issued;
+    facts: token (the text that was given), found (the id that the number has now, None if it has none), and for a tick the
+    facts of TickNotKeptError."""
 
 
 class SubscriptionTooLargeError(HeadwaterError):
-    """A subscription holds more rows than it may; facts: rows, rows_max."""
+    """A subscription has more rows than its limit; facts: rows, rows_max."""
 
 
 class RowNotFoundError(HeadwaterError):
@@ -247,7 +247,7 @@ class RowNotFoundError(HeadwaterError):
 
 
 class LetterNotFoundError(HeadwaterError):
-    """No dead letter has this name (facts: letter), or no view or sink of this name diverts rows (facts: owner)."""
+    """No dead letter has this name (facts: letter), or no view or sink of this name has dead letters (facts: owner)."""
 
 
 class EngineRunningError(HeadwaterError):
@@ -255,12 +255,12 @@ class EngineRunningError(HeadwaterError):
 
 
 class EvaluationError(HeadwaterError):
-    """An expression failed on a row, as ANSI SQL demands: a bad cast, an overflow, a division by zero. Or a user's
-    function did; then facts: row, number (its place in the batch, None if unknown), and `__cause__` is the user's."""
+    """An expression failed on a row, as ANSI SQL requires: a bad cast, an overflow, a division by zero. Or a user's function
+    failed; then facts: row, number (its index in the batch, None if unknown), and `__cause__` is the user's error."""
 
 
 class SparkJobError(HeadwaterError):
-    """Spark gave up on a step that was to run in its tasks; nothing of it is seen, and it can be done again."""
+    """Spark failed to run a step in its tasks; no result of it is visible, and it can be repeated."""
 
     retryable = True
 
@@ -284,7 +284,7 @@ class ConflictError(HeadwaterError):
 
 
 class SequenceReusedError(ConflictError):
-    """A sequence is already written, with other rows; facts: producer, sequence, receipt (of the first append, as text)."""
+    """A sequence was already written with other rows; facts: producer, sequence, receipt (of the first append, as text)."""
 
     retryable = False
 
@@ -306,7 +306,7 @@ class CorruptionError(HeadwaterError):
 
 
 class KeyStoreError(HeadwaterError):
-    """The keys to private values are not where they should be, are damaged, or cannot be unwrapped; facts: folder."""
+    """The keys to private values are missing, damaged, or cannot be unwrapped; facts: folder."""
 
 
 class KeyServiceError(KeyStoreError):
@@ -316,11 +316,11 @@ class KeyServiceError(KeyStoreError):
 
 
 class StorageError(HeadwaterError):
-    """The disk said no; facts: file."""
+    """A disk operation failed; facts: file."""
 
 
 class DiskFullError(StorageError):
-    """No space left; appends go on by themselves once there is space."""
+    """No space left; appends continue without a restart once there is space."""
 
     retryable = True
 
@@ -334,8 +334,8 @@ class WorkspaceMissingError(StorageError):
 
 
 class SyncFailedError(StorageError):
-    """A commit was written and could not be synced or shown: whether it counts is not known. The page cache may have lied, so the
-    writer recovers from what is on disk instead of syncing again."""
+    """A commit was written but could not be synced or published: whether it counts is not known. The page cache may differ from
+    the disk, so the writer recovers from what is on disk instead of syncing again."""
 
 
 class NewerVersionError(HeadwaterError):
@@ -353,7 +353,7 @@ class LogTimeoutError(HeadwaterError):
 
 
 class CommitInterruptedError(HeadwaterError):
-    """A thread that wrote for several was interrupted while it did; whether it was written is not known."""
+    """The thread that wrote for several was interrupted; it is not known whether the write took effect."""
 
 
 class ClosedError(HeadwaterError):
@@ -365,27 +365,27 @@ class JavaMissingError(HeadwaterError):
 
 
 class ExtraMissingError(HeadwaterError):
-    """An optional part of the package that a feature needs is not installed; facts: extra. The hint is the command that installs it."""
+    """An optional part of the package that a feature needs is not installed; facts: extra. The hint is the install command."""
 
 
 class SourceError(HeadwaterError):
-    """A source cannot go on; facts: source."""
+    """A source cannot continue; facts: source."""
 
 
 class SourceUnreachableError(SourceError):
-    """There is no connection now; reading goes on by itself once there is one."""
+    """The source cannot be reached now; reading continues once it can."""
 
     retryable = True
 
 
 class SourceLockedError(SourceError):
-    """Another transaction holds a lock that the source needs; reading goes on by itself once that transaction has ended."""
+    """Another transaction holds a lock that the source needs; reading continues once that transaction has ended."""
 
     retryable = True
 
 
 class SourceRefusedError(SourceError):
-    """The server answers, and says no."""
+    """The server refuses the connection or a request."""
 
 
 class SlotError(SourceError):
@@ -394,7 +394,8 @@ class SlotError(SourceError):
 
 
 class PublicationError(SourceError):
-    """The publication is gone, or does not publish what is captured; facts: publication, reason ('unpublished': it was gone)."""
+    """The publication is missing, or does not publish the captured tables; facts: publication, reason ('unpublished': it was
+    missing)."""
 
 
 class TableStoppedError(SourceError):
@@ -402,36 +403,35 @@ class TableStoppedError(SourceError):
 
 
 class WalBudgetError(SourceError):
-    """The slot holds back more WAL than it may; facts: slot, retained_bytes, budget_bytes, dropped."""
+    """The slot retains more WAL than its budget; facts: slot, retained_bytes, budget_bytes, dropped."""
 
 
 class SignatureError(HeadwaterError):
-    """A request is not signed as it must be; facts: reason ('missing', 'wrong', 'stale')."""
+    """A request has no valid signature; facts: reason ('missing', 'wrong', 'stale')."""
 
 
 class SinkError(HeadwaterError):
-    """A sink cannot go on until somebody does something; facts: sink."""
+    """A sink cannot continue without manual action; facts: sink."""
 
 
 class TargetDownError(SinkError):
-    """A target does not answer, or broke off; it is tried again."""
+    """A target does not answer, or broke off the connection; the sink retries."""
 
     retryable = True
 
 
 class CheckpointConflictError(SinkError):
-    """A target is not where it was left; facts: found (a Stand or None)."""
+    """A target is not at the checkpoint that its sink left; facts: found (a `SinkCheckpoint`, or None)."""
 
     retryable = True
 
 
 class RowsRefusedError(SinkError):
-    """A target does not take some rows of a change, and nothing of it was done; facts: refused, a list of Refused, which
-    has at least one."""
+    """A target rejects some rows of a change, and applied nothing of it; facts: refused, a non-empty list of `RefusedRow`."""
 
 
 class RefusedRowError(HeadwaterError):
-    """Raised by a user's function for a row that it does not take; facts: row, its number in the table that was given."""
+    """Raised by a user's function for a row that it rejects; facts: row, its number in the table that was passed."""
 
     def __init__(
         self, reason: str, *, row: int, detail: str | None = None, hint: str | None = None, **facts: Any
@@ -440,15 +440,16 @@ class RefusedRowError(HeadwaterError):
 
 
 class CommandRefusedError(HeadwaterError):
-    """A command was refused by what the aggregate is at the moment; nothing was written. `decide` raises it, with facts of its own."""
+    """A command was rejected by the present state of its aggregate; nothing was written. `decide` raises it, with facts of its
+    own."""
 
 
 class ClaimTakenError(CommandRefusedError):
-    """A name is held by another aggregate; facts: kind, name, holder."""
+    """A name is claimed by another aggregate; facts: kind, name, holder."""
 
 
 class CommandIdUsedError(UsageError):
-    """A command id stands for another command of the same aggregate; facts: aggregate_id, command_id."""
+    """A command id is already used for another command of the same aggregate; facts: aggregate_id, command_id."""
 
 
 class AggregateNotFoundError(HeadwaterError):
@@ -456,12 +457,12 @@ class AggregateNotFoundError(HeadwaterError):
 
 
 class UnreadableEventError(HeadwaterError):
-    """An event has a shape that no class and no step is declared for; facts: topic, aggregate_id, version, event,
+    """An event has a shape for which no class and no upcast step is declared; facts: topic, aggregate_id, version, event,
     event_version."""
 
 
 class EventCodeError(HeadwaterError):
-    """A function of the user's failed; facts: function. Its own error is the cause."""
+    """A user's function failed; facts: function. The user's error is the cause."""
 
 
 class CallFailedError(HeadwaterError):

@@ -1,6 +1,6 @@
-"""The extras of the package: what each is for, the libraries it brings, and the error where one is missing.
+"""The extras of the package: their purpose, the libraries that they bring, and the error if one is missing.
 
-It tries to import what a feature needs; the module that uses a library imports it itself.
+Only tries to import the libraries of a feature; the module that uses a library imports it itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headwater.core.errors import ExtraMissingError
 
 @dataclass(frozen=True)
 class Extra:
-    """An optional part of the package: what it is for, and the modules that it brings."""
+    """An optional part of the package: its purpose, and the modules that it brings."""
 
     use: str
     modules: tuple[str, ...]
@@ -30,16 +30,16 @@ EXTRAS: Mapping[str, Extra] = {
         ("opentelemetry", "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"),
     ),
 }
-"""By name, as in the brackets of the command that installs them. The kinds of sinks that need one are named like it."""
+"""Extras by name, as in the brackets of the install command. Kinds of sinks that need an extra have its name."""
 
 
 def install_command(*names: str) -> str:
-    """The command that installs extras."""
+    """Return the command that installs extras."""
     return f'pip install "headwater[{",".join(names)}]"'
 
 
 def why_missing(name: str) -> ImportError | None:
-    """The reason why an extra cannot be used; None where it can."""
+    """Return the reason why an extra cannot be used; None if it can."""
     for module in EXTRAS[name].modules:
         try:
             import_module(module)
@@ -49,7 +49,8 @@ def why_missing(name: str) -> ImportError | None:
 
 
 def require(name: str, feature: str) -> None:
-    """The check that an extra is installed, before a feature of it is used; `ExtraMissingError` with the install command if not."""
+    """Check that an extra is installed before a feature of it is used; `ExtraMissingError` with the install command
+    otherwise."""
     error = why_missing(name)
     if error is not None:
         raise ExtraMissingError(

@@ -1,8 +1,8 @@
-"""Faults: errors of threads that have nobody to raise them to, kept in the workspace until the work succeeds again.
+"""Faults: errors of background threads, stored in the workspace until the work succeeds again.
 
 A fault belongs to a component: the engine, a source, a sink, or a piece of background work such as maintenance. Each is one
-small file, so that processes report and clear faults without waiting for each other, and a process that starts later
-still finds them. Faults describe the present: a fault that is cleared leaves nothing behind.
+small file, so that processes report and clear faults without waiting for each other, and a process that starts later still
+finds them. Faults describe the present: a cleared fault leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REASON_CHARACTERS_MAX = 2_000
 
 @dataclass(frozen=True)
 class Fault:
-    """An error that keeps a component from its work. `since` is when the component began to fail."""
+    """An error that prevents the work of a component. `since` is when the component began to fail."""
 
     kind: FaultKind
     name: str
@@ -41,13 +41,13 @@ class Faults:
     """The faults of a workspace. All methods are safe to call from any thread and any process."""
 
     def __init__(self, storage: Storage | None, clock: Clock) -> None:
-        """`storage` is None for a workspace in memory."""
-        # A process may change its folder: a relative path would then lead to another workspace.
+        """Create the faults of a workspace; `storage` is None for a workspace in memory."""
+        # A process may change its working directory: a relative path would then lead to another workspace.
         self._storage = Storage(storage.root.absolute()) if type(storage) is Storage else storage
         self._clock = clock
         self._guard = threading.Lock()
         self._unwritten: dict[tuple[str, str], Fault] = {}
-        """Faults that have no file: those of a workspace in memory, and those that a full disk had no room for."""
+        """Faults without a file: those of a workspace in memory, and those that a full disk had no room for."""
 
     def report(self, kind: FaultKind, name: str, error: BaseException | str, hint: str | None = None) -> None:
         """Record that a component fails. The time of its first failure is kept."""
@@ -56,7 +56,7 @@ class Faults:
             known = self._unwritten.pop((kind, name), None) or self._stored(_file(kind, name))
             fault = Fault(kind, name, reason, hint, self._clock.now_us() if known is None else known.since)
             try:
-                if self._storage is None or not self._storage.root.is_dir():  # a removed one stays removed
+                if self._storage is None or not self._storage.root.is_dir():  # no folder is made again
                     self._unwritten[kind, name] = fault
                 elif fault != known or not self._storage.exists(_file(kind, name)):
                     self._storage.make_dirs(FOLDER)
@@ -65,14 +65,14 @@ class Faults:
                 self._unwritten[kind, name] = fault
 
     def clear(self, kind: FaultKind, name: str) -> None:
-        """Record that a component works. Costs one look at the folder where there is nothing to clear."""
+        """Record that a component works. Costs one look at the folder if there is nothing to clear."""
         with self._guard, suppress(HeadwaterError, OSError):
             self._unwritten.pop((kind, name), None)
             if self._storage is not None and self._storage.exists(_file(kind, name)):
                 self._storage.remove(_file(kind, name))
 
     def current(self) -> list[Fault]:
-        """Every fault, by kind and name. A file that cannot be read is left out."""
+        """Return every fault, by kind and name. A file that cannot be read is left out."""
         with self._guard:
             found = dict(self._unwritten)
         if self._storage is not None:
@@ -95,7 +95,8 @@ class Faults:
 
 
 class Component:
-    """One component that fails or works. Touches the disk only where that changes, so that it can be told every step."""
+    """Reports whether one component fails or works. Accesses the disk only on a change, so that it can be called at every
+    step."""
 
     def __init__(self, faults: Faults, kind: FaultKind, name: str) -> None:
         self._faults = faults
@@ -105,7 +106,7 @@ class Component:
         """None before the first step: an earlier process may have reported a fault."""
 
     def begin(self) -> None:
-        """Begin to work: another process may have reported or cleared the fault since the last step here."""
+        """Start working: another process may have reported or cleared the fault since the last step here."""
         self._is_well = None
 
     def failed(self, error: BaseException | str, hint: str | None = None) -> None:
@@ -121,7 +122,7 @@ class Component:
 
 
 def report_clock(faults: Faults, doubt: Doubt | None) -> None:
-    """Report that the wall clock cannot be relied on, or that it can again."""
+    """Report that the wall clock is in doubt, or reliable again."""
     if doubt is None:
         faults.clear(CLOCK, CLOCK)
     else:
@@ -129,12 +130,12 @@ def report_clock(faults: Faults, doubt: Doubt | None) -> None:
 
 
 def _file(kind: str, name: str) -> str:
-    """The file of a fault. Names may hold anything, so that the file is named by a digest."""
+    """Return the file of a fault. The file is named by a digest, because names may have any characters."""
     return f"{FOLDER}/{kind}-{hashlib.sha256(name.encode()).hexdigest()[:16]}.json"
 
 
 def described(error: BaseException | str, hint: str | None) -> tuple[str, str | None]:
-    """The reason and the hint of an error, as people are told them. `hint` wins over the error's own."""
+    """Return the reason and the hint of an error, as shown to users. `hint` takes precedence over the error's own."""
     if isinstance(error, HeadwaterError):
         detail = f": {error.detail}" if error.detail else ""
         return f"{error.message}{detail}"[:REASON_CHARACTERS_MAX], hint or error.hint

@@ -1,13 +1,14 @@
-"""Concurrent requests of one process done together: whoever comes first does the work of all who wait by then.
+"""Group commit: concurrent requests of one process are done together; the first of them does the work of all waiting ones.
 
-While one batch is being done the next gathers, so the more callers there are, the more share one lock and one sync.
-A thread alone finds no one to wait for and pays nothing for it. Event loops do not wait: they post, and are told. Appends of
-the log, posts over HTTP and commands to aggregates all gather here.
+While one batch is being done the next one forms, so the more callers there are, the more share one lock and one sync. A single
+thread finds no other request to wait for and has no extra cost. Event loops do not wait: they post a request and get a future.
+Appends of the log, posts over HTTP and commands to aggregates use this module.
 
-Ctrl-C is one thread's: it comes in the main thread, wherever that is. So the main thread leads what is its own alone, and has another thread lead
-where several wait; whoever is interrupted while it waits takes its requests back, if nobody has begun with them, and
-leaves no place in the line empty. An interrupt comes between two steps of the interpreter where something was called, so what must not be torn apart
-here stands together without a call between; threads are woken by locks, which do that in one step.
+Ctrl-C interrupts the main thread only, at any point. Therefore the main thread leads a batch only if no other thread waits;
+else it appoints another thread as the leader. A thread that is interrupted while it waits withdraws its requests if no batch
+has them yet, and passes on its leadership. An interrupt occurs between two steps of the interpreter where a call was made, so
+statements that must not be separated stand together without a call in between; threads are woken by locks, which do that in one
+step.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from headwater.core.errors import CommitInterruptedError
 
 
 class Request:
-    """Something to be done, by this thread or by another. `error` is what came of it, if it failed."""
+    """A piece of work, done by this thread or by another. `error` is its failure, if any."""
 
     weight = 1
-    """What it counts towards the limits of a batch."""
+    """Weight of the request towards the limits of a batch."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
         self.done = False
         self._leads = False
         self._told = False
-        """Whether a batch with it is over."""
+        """Whether the batch of the request has ended."""
         self._thread = 0
-        """Whose it is, where a thread waits for it."""
+        """The thread that waits for the request; 0 for an event loop."""
         self._called: threading.Lock | None = None
-        """Held until the thread that waits for it is to look."""
+        """Lock that is held until the waiting thread has to check the request."""
         self._future: asyncio.Future[None] | None = None
 
 
@@ -47,19 +48,19 @@ R = TypeVar("R", bound=Request)
 
 @dataclass(frozen=True)
 class Limits:
-    """How large a batch may be: so many requests, of so much weight, but one at least."""
+    """Limits of a batch: the number of requests and their total weight; a batch always has at least one request."""
 
     most: int | None = None
     weight_max: int | None = None
     overlap_weight: int | None = None
-    """If requests that were posted and wait weigh so much, a second batch is begun while the first is being done."""
+    """Weight of posted, waiting requests from which a second batch is begun while the first is being done."""
 
 
 NO_LIMITS = Limits()
 
 
 class GroupCommit(Generic[R]):
-    """Hands requests in batches to `work`, which sets `error` on those that fail and must not raise for them."""
+    """Passes requests in batches to `work`, which sets `error` on those that fail and must not raise for them."""
 
     def __init__(self, work: Callable[[Sequence[R]], None], limits: Limits = NO_LIMITS) -> None:
         self._work = work
@@ -67,9 +68,9 @@ class GroupCommit(Generic[R]):
         self._lock = threading.Lock()
         self._waiting: list[R] = []
         self._weight = 0
-        """Of those that wait, if that matters."""
+        """Total weight of the waiting requests, if `overlap_weight` is set."""
         self._batches = 0
-        """That are being done, or are about to be."""
+        """Number of batches that are being done, or are about to be."""
         self._threads: Executor | None = None
 
     def submit(self, request: R) -> None:
@@ -79,7 +80,7 @@ class GroupCommit(Generic[R]):
             raise request.error
 
     def submit_all(self, requests: Sequence[R]) -> None:
-        """Return once all of several requests are done, which gather as if they came from so many threads."""
+        """Return once all requests are done; they join batches as if each came from a thread of its own."""
         if not requests:
             return
         mine = threading.get_ident()
@@ -100,7 +101,7 @@ class GroupCommit(Generic[R]):
             raise
 
     def _leave(self, requests: Sequence[R]) -> None:
-        """Take back what nobody has begun with, and let another lead what one of these was to lead."""
+        """Withdraw the requests that no batch has yet, and pass on a leadership that one of them had."""
         gone = set(map(id, requests))
         with self._lock:
             led = any(request._leads for request in requests)
@@ -113,8 +114,10 @@ class GroupCommit(Generic[R]):
             self._hand_over(_Turn())
 
     def post(self, request: R, threads: Executor) -> asyncio.Future[None]:
-        """The same for an event loop, which is not to wait: one of `threads` does the work if nobody does it already, and what is
-        returned is done when the request is, whatever came of it. It is done also if whoever asked is gone meanwhile."""
+        """Submit a request of an event loop, which must not block: a thread of `threads` does the work if no other does.
+
+        The returned future is done when the request is, whatever its outcome, also if the caller has gone meanwhile.
+        """
         request._future = asyncio.get_running_loop().create_future()
         self._threads = threads
         if self._add([request]):
@@ -122,7 +125,7 @@ class GroupCommit(Generic[R]):
         return request._future
 
     def _add(self, requests: Sequence[R]) -> bool:
-        """Let requests wait; whether whoever asks is to lead a batch."""
+        """Add requests to the waiting ones; return whether the caller has to lead a batch."""
         with self._lock:
             self._waiting += requests
             if self._limits.overlap_weight is not None:
@@ -137,7 +140,8 @@ class GroupCommit(Generic[R]):
         return self._batches == 0 or (self._batches == 1 and overlap is not None and self._weight >= overlap)
 
     def _lead(self, leader: R | None) -> None:
-        """Do what waits, or have another thread do it; a leader that is no thread of an event loop's is the first of it."""
+        """Do a batch of the waiting requests, or appoint another thread. A `leader` is the first of its batch; event loops have
+        none."""
         batch: list[R] = []
         turn: _Turn | None = None
         failure: BaseException | None = None
@@ -164,13 +168,13 @@ class GroupCommit(Generic[R]):
                 try:
                     self._end(turn, batch, leader, failure)
                     turn = None
-                except KeyboardInterrupt as error:  # whoever waits must not: once more
+                except KeyboardInterrupt as error:  # the waiting threads must be woken: try again
                     again = error
             if again is not None:
                 raise again
 
     def _end(self, turn: _Turn, batch: Sequence[R], leader: R | None, failure: BaseException | None) -> None:
-        """Let the next lead, and tell those whose requests are done. It may be begun again if it was interrupted."""
+        """Pass on the leadership, and wake the callers whose requests are done. Can be repeated if it was interrupted."""
         for other in batch:
             if failure is not None and not other.done and other.error is None:
                 other.error = failure if other is leader else _told(failure)
@@ -178,14 +182,16 @@ class GroupCommit(Generic[R]):
         _tell(batch, leader)
 
     def _deputy(self, leader: R) -> R | None:
-        """Who leads in the place of the main thread, which may be interrupted: the first of another thread's that waits."""
+        """Return a waiting request of another thread to lead in place of the main thread, which may be interrupted; None if
+        there is none."""
         if leader._thread != threading.main_thread().ident:
             return None
         others = (r for r in self._waiting if r._called is not None and r._thread != leader._thread)
         return next(others, None)
 
     def _appoint(self, heir: R, in_place_of: R | None) -> None:
-        """Have a thread lead that waits: a batch more, or one that another was to lead. No call stands between these."""
+        """Make a waiting thread the leader of an additional batch, or of one that another was to lead. No call separates the
+        assignments."""
         assert heir._called is not None
         if in_place_of is None:
             self._batches += 1
@@ -195,7 +201,7 @@ class GroupCommit(Generic[R]):
         try:
             heir._called.release()
         except RuntimeError:
-            pass  # it is about to look
+            pass  # it is about to check
 
     def _taken(self) -> list[R]:
         limits, count = self._limits, len(self._waiting)
@@ -231,7 +237,7 @@ class GroupCommit(Generic[R]):
         try:
             for _ in range(begun):
                 self._threads.submit(self._lead, None)
-        except RuntimeError as error:  # the threads were shut down: nobody is left to do it
+        except RuntimeError as error:  # the threads were shut down: no thread is left to do the work
             with self._lock:
                 left, self._waiting, self._weight = self._waiting, [], 0
                 self._batches -= begun
@@ -241,7 +247,7 @@ class GroupCommit(Generic[R]):
 
 
 class _Turn:
-    """That a batch is being done; `over` once it does not count any more."""
+    """A batch in progress; `over` once it no longer counts."""
 
     over = False
 
@@ -250,11 +256,11 @@ def _wake_up(called: threading.Lock) -> None:
     try:
         called.release()
     except RuntimeError:
-        pass  # it is about to look
+        pass  # it is about to check
 
 
 def _told(failure: BaseException) -> BaseException:
-    """What those hear who only waited: not that they were interrupted, who were not."""
+    """Return the error for requests of other threads in a batch: an interrupt of the leader becomes CommitInterruptedError."""
     if isinstance(failure, Exception):
         return failure
     return CommitInterruptedError(
@@ -265,7 +271,7 @@ def _told(failure: BaseException) -> BaseException:
 
 
 def _tell(batch: Sequence[Request], leader: Request | None) -> None:
-    """Let those go on whose requests are done: threads, and event loops, each woken once."""
+    """Wake the callers whose requests are done: threads, and event loops, each of them once."""
     loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for other in batch:
         other._told = True

@@ -1,19 +1,19 @@
-"""One 64-bit hash of key columns, the same for ever: it decides the partition of a record.
+"""The stable 64-bit hash of key columns, which decides the partition of a record and never changes.
 
-Definition. Each column gives a 64-bit lane per row; a row's hash is `h = seed; for lane in lanes: h = mix(h ^ lane)`
-followed by `mix(h + number of columns)`, where `mix` is the finaliser of splitmix64.
-Lanes: NULL is a constant; booleans, integers, dates and timestamps are their value as int64 (so that widening a column
-moves no row); floats are the bits of the double, with -0.0 as 0.0 and one NaN; decimals are the low and high words of
-the 128-bit value; strings and binaries fold their bytes, eight at a time, little endian, zero padded, then the length;
-a struct is the hash of its fields; a list (a map is one of its entries) is `mix(s ^ length)` with s the sum of
-`mix(lane ^ mix(place))` over its elements.
-Keys equal as SQL compares them get equal hashes; the reverse is for the caller to verify, with `equal_rows`.
+Definition. Each column gives a 64-bit lane per row; a row's hash is `h = seed; for lane in lanes: h = mix(h ^ lane)` followed
+by `mix(h + number of columns)`, where `mix` is the finaliser of splitmix64. Lanes: NULL is a constant; booleans, integers,
+dates and timestamps are their value as int64 (so that widening a column moves no row); floats are the bits of the double, with
+-0.0 as 0.0 and one NaN; decimals are the low and high words of the 128-bit value; strings and binaries fold their bytes, eight
+at a time, little endian, zero padded, then the length; a struct is the hash of its fields; a list (a map is one of its entries)
+is `mix(s ^ length)` with s the sum of `mix(lane ^ mix(place))` over its elements. Keys equal as SQL compares them get equal
+hashes; the caller must verify the reverse, with `equal_rows`.
 
-`sum_of_rows` adds rows up, in any order, for a comparison with the same rows later; it is stored, and the same for ever. A row is the
-sum of its words times odd numbers, one for each place of a word in the row, and of a last `mix`; the words of a value are as above,
-but that -0.0 is not 0.0, and that a string is its length and its bytes.
+`sum_of_rows` adds up hashes of rows, in any order, for a comparison with the same rows later; the sum is stored, and its
+definition never changes. A row's hash is a last `mix` of the sum of its words times odd numbers, one for each position of a
+word in the row; the words of a value are as above, except that -0.0 is not 0.0, and that a string is its length and its bytes.
 
-Beside it, `identities` gives 128 bits that stand for a whole row where no comparison follows. Those are nowhere kept.
+`identities` gives 128 bits that identify a whole row if no comparison follows. Unlike the hashes above, their definition may
+change, so they are stored only in files that can be rebuilt.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _SEED = 0x243F6A8885A308D3
 _IDENTITY_SEEDS = np.array([[0x13198A2E03707344], [0xA4093822299F31D0]], dtype=np.uint64)
 _LOW_BYTES = np.array([256**n - 1 for n in range(9)], dtype=np.uint64)
 _BLOCK_ROWS = 1 << 15
-"""Rows hashed at a time: what is made of them on the way stays in the processor's cache."""
+"""Rows hashed at a time, so that intermediate arrays stay in the processor's cache."""
 _LONG_BYTES = 512
 """Longer values are hashed one by one, so that one huge string does not cost a vector step per eight bytes."""
 
 
 def hash_rows(columns: Sequence[pa.Array], rows: int, seed: int = 0) -> Hashes:
-    """The hash of each row over its key columns; other seeds give independent hashes."""
+    """Return the hash of each row over its key columns; other seeds give independent hashes."""
     if rows > _BLOCK_ROWS:
         return np.concatenate(_by_blocks(lambda block, count: hash_rows(block, count, seed), columns, rows))
     hashes = np.full(rows, np.uint64((_SEED + seed * 0x9E3779B97F4A7C15) & (2**64 - 1)), dtype=np.uint64)
@@ -56,9 +56,9 @@ def hash_rows(columns: Sequence[pa.Array], rows: int, seed: int = 0) -> Hashes:
 
 
 def identities(columns: Sequence[pa.Array], rows: int, *, exact: bool) -> tuple[Hashes, Hashes]:
-    """128 bits for each row that stand for its values: NULL is NULL, all NaNs are one.
+    """Return 128 bits for each row that identify its values: NULL equals NULL, and all NaNs are equal.
 
-    `exact` tells -0.0 from 0.0, as rows do; without it they are one, as in keys.
+    With `exact`, -0.0 differs from 0.0, as for rows; without it they are equal, as for keys.
     """
     if rows > _BLOCK_ROWS:
         parts = _by_blocks(lambda block, count: identities(block, count, exact=exact), columns, rows)
@@ -70,7 +70,7 @@ def identities(columns: Sequence[pa.Array], rows: int, *, exact: bool) -> tuple[
 
 
 def sum_of_rows(columns: Sequence[pa.Array], rows: int) -> int:
-    """64 bits that stand for a bag of rows: the sum, over the rows, of a hash of each."""
+    """Return 64 bits that identify a multiset of rows: the sum, over the rows, of a hash of each."""
     if rows > _BLOCK_ROWS:
         return sum(_by_blocks(sum_of_rows, columns, rows)) % 2**64
     lanes = np.zeros(rows, dtype=np.uint64)
@@ -99,14 +99,14 @@ def _add_column(lanes: Hashes, column: pa.Array, place: int) -> None:
 
 
 def _bytes_products(column: pa.Array, factors: Hashes) -> Hashes:
-    """For each value the sum of its words times the factors, and of its length."""
+    """Return, for each value, the sum of its words times the factors, and of its length times the first."""
     data, starts, lengths = _bytes_of(column)
     added: Hashes = lengths.view(np.uint64) * factors[0]
     longest = int(lengths.max(initial=0))
     words = np.ndarray(shape=(len(data) - 7,), dtype="<u8", buffer=data.data, strides=(1,))
     for number in range(1, (min(longest, _LONG_BYTES) + 7) // 8 + 1):
         rows = np.flatnonzero((lengths > 8 * number - 8) & (lengths <= _LONG_BYTES))
-        if len(rows) == len(added):  # no selection: every value is as long
+        if len(rows) == len(added):  # every value has this word: no selection is needed
             left = lengths - (8 * number - 8)
             added += (words[starts + (8 * number - 8)] & _LOW_BYTES[np.minimum(left, 8)]) * factors[number]
             continue
@@ -123,14 +123,14 @@ def _bytes_products(column: pa.Array, factors: Hashes) -> Hashes:
 
 @cache
 def _factors(place: int) -> Hashes:
-    """The odd numbers of a column: for the words of a value, and the last one for NULL."""
+    """Return the odd factors of a column: for the words of a value, and the last one for NULL."""
     count = _LONG_BYTES // 8 + 2
     factors: Hashes = _mix(np.arange(place * count, (place + 1) * count, dtype=np.uint64)) | np.uint64(1)
     return factors
 
 
 def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array], rows: int) -> Mask:
-    """Whether row i of `left` and row i of `right` are the same key: NULL = NULL, NaN = NaN, -0.0 = 0.0."""
+    """Return whether row i of `left` and row i of `right` are the same key: NULL = NULL, NaN = NaN, -0.0 = 0.0."""
     equal = np.ones(rows, dtype=np.bool_)
     for mine, theirs in zip(left, right, strict=True):
         equal &= _equal(mine, theirs)
@@ -138,19 +138,19 @@ def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array], rows: int) -
 
 
 def partition_of(hashes: Hashes, partitions: int) -> npt.NDArray[np.int64]:
-    """The partition of each hash: equal ranges of its upper 32 bits."""
+    """Return the partition of each hash: equal ranges of its upper 32 bits."""
     return (((hashes >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)).astype(np.int64)
 
 
 def spread(starts: Indices, lengths: Indices) -> Indices:
-    """The ranges [start, start + length), one after the other."""
+    """Return the indices of the ranges [start, start + length), one after the other."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - ends + lengths, lengths) + np.arange(total, dtype=np.int64)
 
 
 def null_mask(column: pa.Array) -> Mask | None:
-    """Where a column is NULL, or None if it is nowhere."""
+    """Return the mask of NULLs in a column, or None if there are none."""
     if not column.null_count:
         return None
     if pa.types.is_null(column.type):
@@ -159,9 +159,9 @@ def null_mask(column: pa.Array) -> Mask | None:
 
 
 def words_of(column: pa.Array) -> list[npt.NDArray[np.int64]] | None:
-    """The values of a fixed-width column that is not floating, as int64 words, the lowest first; None for other types.
+    """Return the values of a fixed-width column that is not floating, as int64 words, the lowest first; None for other types.
 
-    Where the column is NULL the words mean nothing.
+    Words at NULLs are undefined.
     """
     kind = column.type
     if pa.types.is_boolean(kind):
@@ -184,7 +184,7 @@ def words_of(column: pa.Array) -> list[npt.NDArray[np.int64]] | None:
 
 
 def doubles_of(column: pa.Array, *, exact: bool = False) -> npt.NDArray[np.float64]:
-    """The values of a floating column as doubles with one NaN and, unless `exact`, one zero."""
+    """Return the values of a floating column as doubles with one NaN and, unless `exact`, one zero."""
     values = _data(column, f"<f{column.type.bit_width // 8}").astype(np.float64)
     if not exact:
         values += 0.0
@@ -193,7 +193,7 @@ def doubles_of(column: pa.Array, *, exact: bool = False) -> npt.NDArray[np.float
 
 
 def elements_of(column: pa.Array) -> tuple[Indices, Indices, pa.Array]:
-    """The starts and lengths of the lists (or maps) of a column, and the elements that they count in."""
+    """Return the starts and lengths of the lists (or maps) of a column, and the elements that they refer to."""
     if pa.types.is_fixed_size_list(column.type):
         size = column.type.list_size
         starts = np.arange(column.offset, column.offset + len(column), dtype=np.int64) * size
@@ -209,7 +209,7 @@ def elements_of(column: pa.Array) -> tuple[Indices, Indices, pa.Array]:
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """The same values in a layout that this module reads: no dictionaries, no views, no fixed-size binaries."""
+    """Return the same values in a layout that this module reads: no dictionaries, no views, no fixed-size binaries."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return plain(column.dictionary_decode())
@@ -223,7 +223,7 @@ def plain(column: pa.Array) -> pa.Array:
 def _by_blocks(
     act: Callable[[list[pa.Array], int], _Made], columns: Sequence[pa.Array], rows: int
 ) -> list[_Made]:
-    """What `act` makes of each block of rows."""
+    """Return the results of `act` for each block of rows."""
 
     def one(start: int) -> _Made:
         count = min(_BLOCK_ROWS, rows - start)
@@ -243,7 +243,7 @@ def _mix(h: Hashes) -> Hashes:
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether values are strings or binaries, of offsets and bytes."""
+    """Whether values are strings or binaries, stored as offsets and bytes."""
     types = pa.types
     return bool(
         types.is_string(kind)
@@ -314,7 +314,7 @@ def _lanes(column: pa.Array) -> Hashes:
 
 
 def _absorbed(state: Hashes, column: pa.Array, exact: bool) -> Hashes:
-    """The state of each row after its value in one more column; both halves, as two rows of an array."""
+    """Return the state of each row after its value in one more column; both halves, as two rows of an array."""
     column = plain(column)
     kind = column.type
     if is_bytes(kind):
@@ -343,7 +343,7 @@ def _absorbed(state: Hashes, column: pa.Array, exact: bool) -> Hashes:
 
 
 def _sums(elements: Hashes, lengths: Indices) -> Hashes:
-    """The sum of each list's elements, which follow one another along the last axis."""
+    """Return the sum of each list's elements, which are adjacent along the last axis."""
     sums = np.zeros((*elements.shape[:-1], elements.shape[-1] + 1), dtype=np.uint64)
     np.cumsum(elements, axis=-1, out=sums[..., 1:])
     ends = np.cumsum(lengths)
@@ -352,7 +352,7 @@ def _sums(elements: Hashes, lengths: Indices) -> Hashes:
 
 
 def _bytes_of(column: pa.Array) -> tuple[npt.NDArray[np.uint8], Indices, Indices]:
-    """The bytes of a column with eight zeros behind them, and the starts and lengths of its values therein."""
+    """Return the bytes of a column followed by eight zeros, and the starts and lengths of its values in them."""
     _, offsets_buffer, data_buffer = column.buffers()
     if offsets_buffer is None or not len(column):
         nothing = np.zeros(len(column), dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Values between text and a topic's types: what JSON and CSV cannot say by themselves, both ways.
+"""Conversion between text and a topic's types, for values that JSON and CSV cannot represent by themselves.
 
-Timestamps and dates are ISO text, decimals text or numbers, binary base64, NaN and infinities text, maps objects (or
-lists of pairs), nested values JSON. What is printed here is read back as the same value.
+Timestamps and dates are ISO text, decimals text or numbers, binary base64, NaN and infinities text, maps objects (or lists of
+pairs), nested values JSON. Values written here are read back as the same values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TRUE, _FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
 
 
 def read_json(text: bytes | str, *, exact: bool) -> Any:
-    """What JSON says, with decimals in all their digits where that is to be `exact`; ValueError for what is not JSON."""
+    """Parse JSON, with decimals in all their digits if `exact`; ValueError if the text is not JSON."""
     try:
         return json.loads(text, parse_float=Decimal) if exact else orjson.loads(text)
     except RecursionError:
@@ -46,7 +46,7 @@ def read_json(text: bytes | str, *, exact: bool) -> Any:
 
 
 def has_decimal(kind: pa.DataType) -> bool:
-    """Whether values of this type are to be read from JSON in all their digits."""
+    """Whether values of this type must be read from JSON in all their digits."""
     if pa.types.is_map(kind):
         return has_decimal(kind.key_type) or has_decimal(kind.item_type)
     if pa.types.is_nested(kind):
@@ -55,9 +55,9 @@ def has_decimal(kind: pa.DataType) -> bool:
 
 
 def json_decoder(kind: pa.DataType) -> Convert | None:
-    """How a value of this type is read from JSON; None where JSON's own value is it.
+    """Return the function that reads a value of this type from JSON; None if JSON's own value is right.
 
-    ValueError or TypeError where a value cannot be read.
+    The function raises ValueError or TypeError for a value that cannot be read.
     """
     types = pa.types
     if types.is_timestamp(kind):
@@ -82,7 +82,7 @@ def json_decoder(kind: pa.DataType) -> Convert | None:
 
 
 def text_decoder(kind: pa.DataType) -> Convert:
-    """How a value of this type is read from a field of a CSV file."""
+    """Return the function that reads a value of this type from a field of a CSV file."""
     types = pa.types
     if types.is_string(kind):
         return str
@@ -101,7 +101,7 @@ def text_decoder(kind: pa.DataType) -> Convert:
 
 
 def json_encoder(kind: pa.DataType) -> Convert | None:
-    """How a value of this type is written to JSON; None where it is JSON's own."""
+    """Return the function that writes a value of this type to JSON; None if JSON has the value itself."""
     types = pa.types
     if types.is_timestamp(kind):
         return timestamp
@@ -134,7 +134,7 @@ def _text(read: Convert) -> Convert:
 
 
 def _number(read: Convert) -> Convert:
-    """A number without the underscores that Python allows in it."""
+    """Return a decoder of numbers that rejects the underscores that Python allows."""
 
     def decode(text: str) -> Any:
         if "_" in text:
@@ -170,7 +170,7 @@ def _boolean(text: str) -> bool:
 
 
 def _key_decoder(kind: pa.DataType) -> Convert:
-    """Keys of JSON objects are text, whatever the type of the map's keys."""
+    """Return a decoder of map keys. Keys of JSON objects are text, whatever the type of the map's keys."""
     decode = text_decoder(kind)
     return lambda key: decode(key) if isinstance(key, str) else (json_decoder(kind) or (lambda k: k))(key)
 
@@ -218,7 +218,7 @@ def _map_encoder(kind: pa.DataType) -> Convert:
 def decoded(
     decode: Convert, value: Any, topic: str, place: str, row: int, field: pa.Field, detail: str | None = None
 ) -> Any:
-    """A value that was read, as its column takes it; BadRowError says where it is not one: `place` is such as 'line 7'."""
+    """Return a value decoded for its column; BadRowError with its `place`, such as 'line 7', if it cannot be decoded."""
     try:
         return decode(value)
     except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
@@ -236,7 +236,7 @@ def decoded(
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Names for an object: a second `n` is `n_2`."""
+    """Return unique names for an object: a second `n` becomes `n_2`."""
     found: list[str] = []
     for name in names:
         number, free = 1, name
@@ -251,7 +251,7 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 
 def as_json(row: Mapping[str, Any]) -> str:
-    """A row for people: times in ISO 8601, decimals as text, binary in base 64."""
+    """Return a row as JSON for display: times in ISO 8601, decimals as text, binary in base64."""
     return orjson.dumps(dict(row), default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
@@ -260,7 +260,7 @@ def _plain(value: Any) -> Any:
 
 
 def packed(row: pa.RecordBatch) -> bytes:
-    """A row as an Arrow stream."""
+    """Return a row as an Arrow stream."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, row.schema) as writer:
         writer.write_batch(row)
@@ -268,5 +268,5 @@ def packed(row: pa.RecordBatch) -> bytes:
 
 
 def unpacked(data: bytes) -> pa.Table:
-    """The row that `packed` made a stream of."""
+    """Return the row of a stream that `packed` made."""
     return pa.ipc.open_stream(pa.py_buffer(data)).read_all()

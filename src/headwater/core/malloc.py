@@ -1,8 +1,8 @@
-"""Memory that is freed is kept for the next tick, as far as the C library lets itself be told.
+"""Keeps freed memory in the process for the next tick, if the C library supports it.
 
-glibc hands large blocks, and the end of its heap, back to the system as soon as they are free, and a tick of a million
-rows makes and frees hundreds of megabytes: without this a tenth to a fifth of its time goes into having the system clear
-the same pages again.
+glibc returns large blocks, and the end of its heap, to the system as soon as they are free, and a tick of a million rows
+allocates and frees hundreds of megabytes: without this a tenth to a fifth of its time goes into the system clearing the same
+pages again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LARGE_BYTES = 256 << 20
 
 @cache
 def keep_freed_memory() -> None:
-    """Keep up to half a gigabyte of freed memory in the process; MALLOC_* variables of the environment go first."""
+    """Keep up to half a gigabyte of freed memory in the process; MALLOC_* environment variables take precedence."""
     if not sys.platform.startswith("linux") or any(name.startswith("MALLOC_") for name in os.environ):
         return
     try:

@@ -1,4 +1,4 @@
-"""Names of topics, views and the rest: kept as they are spelled, found in any case."""
+"""Names of topics, views and other objects: stored as they are spelled, found in any case."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ T = TypeVar("T")
 
 
 def spelling(names: Collection[str], name: str) -> str | None:
-    """How a name that is written in any case is spelled among `names`: just so if it is there, else as the only one
-    that differs by case alone. None if there is none, or there are several, as only old workspaces have them.
-    """
+    """Return the spelling among `names` of a name in any case: the exact name if there is one, else the only name that differs
+    by case alone. None if there is none, or several, as only old workspaces have."""
     if name in names:
         return name
     alike = spellings(names, name)
@@ -19,13 +18,13 @@ def spelling(names: Collection[str], name: str) -> str | None:
 
 
 def spellings(names: Collection[str], name: str) -> list[str]:
-    """The names that are the same but for case."""
+    """Return the names that differ from `name` at most by case."""
     folded = name.lower()
     return [other for other in names if other.lower() == folded]
 
 
 class Named(Mapping[str, T]):
-    """Things by name, listed as they are spelled and found in any case; read only."""
+    """A read-only mapping by name, listed as spelled and found in any case."""
 
     def __init__(self, things: Mapping[str, T]) -> None:
         self._things = dict(things)

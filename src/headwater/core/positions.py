@@ -1,4 +1,4 @@
-"""Where things are: partitions, offsets, ranges and receipts. All ranges are half open."""
+"""Positions in the log: partitions, offsets, ranges and receipts. All ranges are half open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwater.core.errors import UsageError
 Partition = NewType("Partition", int)
 Offset = NewType("Offset", int)
 Sequence = NewType("Sequence", int)
-"""The number of a committed record of the journal: one order over the whole workspace."""
+"""Number of a committed record of the journal: one order over the whole workspace."""
 
 Ends = Mapping[str, Mapping[int, int]]
 """topic -> partition -> offset: one cut through the log."""
@@ -24,38 +24,40 @@ _RANGE = re.compile(r"^([0-9]{1,9})@([0-9]{1,18})-([0-9]{1,18})\Z")
 
 
 def new_id() -> str:
-    """A random id of a tick or a commit: 16 hexadecimal digits."""
+    """Return a random id of a tick or a commit: 16 hexadecimal digits."""
     return secrets.token_hex(8)
 
 
 @dataclass(frozen=True)
 class Token:
-    """A tick or a commit that is named so that it cannot be taken for another: its number, and the random id that it was
-    given when it was made. An older copy of a workspace that is put back gives numbers once more, and other ids. `id` is
-    '' where only the number is known: of what was made before there were ids, or where nobody has kept the id."""
+    """The identity of a tick or a commit: its number, and the random id that it was given when it was made.
+
+    A restored older copy of a workspace assigns its next numbers again, but with other ids. `id` is '' if only the number is
+    known: the tick or commit is from before ids were introduced, or its id was not kept.
+    """
 
     number: int
     id: str = ""
 
     def __str__(self) -> str:
-        """The text form: `41-5f0c6c1b9e2d4a7b`, or `41` without an id."""
+        """Return the text form: `41-5f0c6c1b9e2d4a7b`, or `41` without an id."""
         return f"{self.number}-{self.id}" if self.id else str(self.number)
 
     @classmethod
     def parse(cls, text: str) -> Token | None:
-        """The token that `text` is the text form of; None if it is none."""
+        """Return the token with the text form `text`; None if the text is not a token."""
         if (found := _TOKEN.match(text)) is not None:
             return cls(int(found[1]), found[2])
         return cls(int(text)) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
     def differs(self, id: str | None) -> bool:
-        """Whether what has this number now, under `id`, is another tick or commit. Where the token has no id, or it is not known
-        (None) what has the number, the number is all there is to go by."""
+        """Whether the tick or commit that has this number now, with the id `id`, is another one. False if the token has no id,
+        or `id` is None because it is not known: then only the number can be compared."""
         return bool(self.id) and id is not None and self.id != id
 
 
 def split_token(text: str) -> tuple[str, Token | None]:
-    """What stands before the tilde in a text, and the token behind it; None if there is none."""
+    """Return the text before the last tilde and the token after it; the whole text and None if there is no token with an id."""
     before, tilde, after = text.rpartition("~")
     token = Token.parse(after) if tilde else None
     return (before, token) if token is not None and token.id else (text, None)
@@ -63,10 +65,10 @@ def split_token(text: str) -> tuple[str, Token | None]:
 
 @dataclass(frozen=True, eq=True)
 class Receipt:
-    """Proof of an append: `positions` is {topic: {partition: (first, end)}}. Compared by value, which `commit` is no part of.
+    """Proof of an append: `positions` is {topic: {partition: (first, end)}}. Compared by value, without `commit`.
 
-    `commit` names the commit that made it, so that the receipt is not taken for that of another append at the same positions,
-    in an older copy of the workspace that was put back. None where it is not known.
+    `commit` names the commit of the append, so that the receipt is not mistaken for one of another append at the same positions
+    in a restored older copy of the workspace. None if it is not known.
     """
 
     positions: Mapping[str, Mapping[int, tuple[int, int]]]
@@ -76,8 +78,8 @@ class Receipt:
         return hash(self._places())
 
     def __str__(self) -> str:
-        """The text form, for HTTP and logs: `clicks:0@17-20,1@4-5;orders:0@9-10~1043-5f0c6c1b9e2d4a7b`. What is behind the
-        tilde is the commit, and may be missing."""
+        """Return the text form, for HTTP and logs: `clicks:0@17-20,1@4-5;orders:0@9-10~1043-5f0c6c1b9e2d4a7b`. The part after
+        the tilde is the commit, and may be missing."""
         return self._places() if self.commit is None else f"{self._places()}~{self.commit}"
 
     def _places(self) -> str:
@@ -88,7 +90,7 @@ class Receipt:
 
     @classmethod
     def parse(cls, text: str) -> Receipt:
-        """The receipt that `text` is the text form of."""
+        """Return the receipt with the text form `text`."""
         positions: dict[str, dict[int, tuple[int, int]]] = {}
         places, commit = split_token(text.strip())
         for piece in filter(None, places.split(";")):
@@ -103,5 +105,5 @@ class Receipt:
 
     @property
     def rows(self) -> int:
-        """How many records the append wrote."""
+        """Number of records that the append wrote."""
         return sum(end - first for parts in self.positions.values() for first, end in parts.values())

@@ -17,11 +17,11 @@ _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 @dataclass(frozen=True)
 class LogSettings:
-    """How the embedded log behaves.
+    """Settings of the embedded log.
 
-    `durability`: 'fsync' syncs before an append is acknowledged; 'group' does too, but lets concurrent appends
-    gather for `group_window_ms` so that they share one sync; 'os' leaves it to the operating system, which is safe
-    against the death of a process and not against loss of power.
+    `durability`: 'fsync' syncs before an append is acknowledged; 'group' does too, but lets concurrent appends wait for
+    `group_window_ms` so that they share one sync; 'os' leaves it to the operating system, which is safe against the death of a
+    process but not against loss of power.
     """
 
     durability: Durability = "fsync"
@@ -31,22 +31,22 @@ class LogSettings:
     inline_bytes_max: int = 64 << 10
     """Appends up to this size are carried by the journal, so that one sync makes them durable in every partition."""
     staging_bytes_max: int = 32 << 20
-    """A transaction that grows beyond this is staged on disk."""
+    """A transaction that grows beyond this size is staged on disk."""
     checkpoint_bytes: int = 8 << 20
     checkpoint_records: int = 4_000
-    """The journal is folded into a checkpoint at this size or number of records: it bounds the time to open."""
+    """Size or number of records at which the journal is folded into a checkpoint, which bounds the time to open."""
     lock_timeout_ms: float = 3_000
-    """A writer that holds the lock for longer (a frozen process) is fenced off and left behind."""
+    """A writer that holds the lock for longer (a frozen process) is fenced."""
     compaction_rows_max: int = 4_000_000
-    """Records that one compaction pass holds the key hashes of (24 bytes each); more records take more passes."""
+    """Number of records whose key hashes one compaction pass holds (24 bytes each); more records take more passes."""
     maintenance_every_ms: float = 5_000
-    """How often a process that appends looks whether segments are to be sealed, removed or compacted; 0 is never."""
+    """Interval at which an appending process checks for segments to seal, remove or compact; 0 disables it."""
     receipts_max: int = 1_000
-    """Receipts kept per producer, to answer retries with."""
+    """Number of receipts kept per producer, to answer retries."""
 
 
 def parse_bytes(text: str | int) -> int:
-    """A size such as '64 MB' (powers of 1024) in bytes."""
+    """Return a size such as '64 MB' (powers of 1024) in bytes."""
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     match = _SIZE.match(text.upper()) if isinstance(text, str) else None
@@ -56,7 +56,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """A size in the largest unit that divides it."""
+    """Return a size in the largest unit that divides it."""
     for unit in ("T", "G", "M", "K"):
         if size and size % _SCALE[unit] == 0:
             return f"{size // _SCALE[unit]} {unit}B"

@@ -1,7 +1,7 @@
-"""The one seam to the disk: every byte that Headwater writes or reads passes here, and so do locks and syncs.
+"""The only access to the disk: every read and write of Headwater passes here, and so do locks and syncs.
 
-Names are relative to a root. Errors of the operating system become Headwater's own, with a hint. The twin that tears
-writes, loses what was not synced and stops at the n-th call is `headwater.testing.faults.FaultyStorage`.
+Names are relative to a root. Errors of the operating system become Headwater's own, with a hint. A replacement that tears
+writes, loses unsynced data and stops at the n-th call is `headwater.testing.faults.FaultyStorage`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from headwater.core.errors import (
 
 Bytes = bytes | bytearray | memoryview
 Stamp = tuple[int, int, int]
-"""A file's length, the time of its last write, and its inode."""
+"""A file's length, time of last write, and inode."""
 
 TEMPORARY = r"\.(\d+)-[0-9a-f]+\.tmp"
-"""What follows the name of a file while a process writes it, as a regular expression; the group is the process."""
+"""Regular expression of the suffix of a file while a process writes it; the group is the process id."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class File:
-    """An open file, read and written at positions; the file's own position is never used."""
+    """An open file, read and written at explicit positions; the file's own position is never used."""
 
     def __init__(self, storage: Storage, name: str, fd: int) -> None:
         self.storage = storage
@@ -48,7 +48,7 @@ class File:
         self._fd = fd
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Return up to `size` bytes; fewer only at the end of the file."""
         try:
             piece = os.pread(self._fd, size, offset)
             if len(piece) == size or not piece:
@@ -71,7 +71,8 @@ class File:
             raise _storage_error(error, self.name) from error
 
     def sync(self) -> None:
-        """Make everything written so far durable, or raise SyncFailedError, after which nothing may be assumed."""
+        """Make everything written so far durable, or raise SyncFailedError, after which the file's content is undefined until
+        recovery."""
         try:
             self._sync()
         except OSError as error:
@@ -95,7 +96,7 @@ class File:
             os.ftruncate(self._fd, size)
 
     def size(self) -> int:
-        """Its length in bytes now."""
+        """Return the present length in bytes."""
         return self._stat().st_size
 
     def linked(self) -> bool:
@@ -109,8 +110,8 @@ class File:
             raise _storage_error(error, self.name) from error
 
     def try_lock(self) -> bool:
-        """Take the file's exclusive lock if it is free. It is given back when the last copy of this handle is closed:
-        with the process, but a forked child has a copy, so a child must open its own."""
+        """Take the file's exclusive lock if it is free. The lock is released when the last copy of this handle is closed, at
+        the latest with the process. A forked child has a copy, so a child must open its own handle."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -118,7 +119,7 @@ class File:
         return True
 
     def locked(self) -> bool:
-        """Whether another handle holds the lock. Looking never stands in the way of others who look."""
+        """Whether another handle holds the lock. Concurrent calls do not affect each other."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -127,26 +128,26 @@ class File:
         return False
 
     def unlock(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the handle, and with it the lock."""
+        """Close the handle and release its lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def __del__(self) -> None:
-        # as a file of Python's own: an error may end whoever would have closed it, and the descriptor would be lost
+        # Like Python's own files: if an error ends the owner without closing, the descriptor is not leaked.
         self.close()
 
 
 Names = list[str]
-"""Names of files or folders; a name for the type that a method of `Storage` is called by."""
+"""Names of files or folders; an alias, because inside `Storage` the name `list` is a method."""
 
 
 class Storage:
-    """A folder on a local file system; one that is `secret` and what is made in it are for its owner alone."""
+    """A folder on a local file system. With `secret`, it and everything created in it are accessible to the owner alone."""
 
     def __init__(self, root: str | Path, *, secret: bool = False) -> None:
         self.root = Path(root)
@@ -154,13 +155,13 @@ class Storage:
         self._file_mode, self._folder_mode = (0o600, 0o700) if secret else (0o644, 0o777)
 
     def path(self, name: str) -> str:
-        """Where a file lies, for libraries that read by path. They must not write."""
+        """Return the path of a file, for libraries that read by path. They must not write."""
         return self._prefix + name
 
     def open(
         self, name: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False
     ) -> File:
-        """A handle. `exclusive` creates the file and raises FileExistsError if it is there."""
+        """Return a handle. `exclusive` creates the file and raises FileExistsError if it exists."""
         flags = os.O_RDONLY if read_only else os.O_RDWR
         flags |= os.O_CLOEXEC | (os.O_CREAT if create or exclusive else 0) | (os.O_EXCL if exclusive else 0)
         with translated(name):
@@ -170,16 +171,17 @@ class Storage:
         return File(self, name, fd)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file or folder of that name."""
+        """Whether a file or folder of that name exists."""
         return os.path.lexists(self.path(name))
 
     def size(self, name: str) -> int:
-        """The length of a file."""
+        """Return the length of a file."""
         with translated(name):
             return os.stat(self.path(name)).st_size
 
     def stamp(self, name: str) -> Stamp | None:
-        """What changes when a file is written or replaced: its length, the time of the last write, its inode; None if there is none."""
+        """Return a stamp that changes when a file is written or replaced: length, time of last write, inode; None if there is
+        no file."""
         with translated(name):
             try:
                 found = os.stat(self.path(name))
@@ -188,7 +190,7 @@ class Storage:
         return found.st_size, found.st_mtime_ns, found.st_ino
 
     def inode(self, name: str) -> int:
-        """What tells a file from another that takes its place; 0 if there is none, or none that may be looked at."""
+        """Return the inode of a file, which changes when the file is replaced; 0 if it is missing, or may not be accessed."""
         with translated(name):
             try:
                 return os.stat(self.path(name)).st_ino
@@ -196,7 +198,7 @@ class Storage:
                 return 0
 
     def list(self, name: str) -> list[str]:
-        """The names in a folder, sorted; empty if there is no such folder."""
+        """Return the names in a folder, sorted; empty if there is no such folder."""
         with translated(name):
             try:
                 return sorted(os.listdir(self.path(name)))
@@ -204,11 +206,11 @@ class Storage:
                 return []
 
     def files(self, name: str) -> Names:
-        """The names of the files in a folder, sorted: no folders, no links."""
+        """Return the names of the files in a folder, sorted: no folders, no links."""
         return self._names_in(name, folders=False)
 
     def folders(self, name: str) -> Names:
-        """The names of the folders in a folder, sorted: no files, no links."""
+        """Return the names of the folders in a folder, sorted: no files, no links."""
         return self._names_in(name, folders=True)
 
     def _names_in(self, name: str, *, folders: bool) -> Names:
@@ -225,7 +227,7 @@ class Storage:
         return sorted(found)
 
     def make_dirs(self, name: str) -> None:
-        """Create a folder and what is above it, and make it durable."""
+        """Create a folder and its missing parents durably."""
         path = self.root / name
         missing = []
         while not path.exists():
@@ -237,23 +239,23 @@ class Storage:
                 _sync_folder(folder.parent)
 
     def rename(self, old: str, new: str) -> None:
-        """Put a file in the place of another, in one step. Durable after `sync_dir`."""
+        """Rename a file, atomically replacing an existing one. Durable after `sync_dir`."""
         with translated(old):
             os.replace(self.path(old), self.path(new))
 
     def link(self, old: str, new: str) -> None:
-        """Give a file a second name, in one step; FileExistsError if that name is taken. Durable after `sync_dir`."""
+        """Give a file a second name atomically; FileExistsError if that name is taken. Durable after `sync_dir`."""
         with translated(old):
             os.link(self.path(old), self.path(new))
 
     def remove(self, name: str) -> None:
-        """Delete a file; one that is gone already is fine."""
+        """Delete a file; a missing file is no error."""
         with translated(name), contextlib.suppress(FileNotFoundError):
             os.unlink(self.path(name))
 
     def remove_dir(self, name: str, own: re.Pattern[str]) -> None:
-        """Delete the files below a folder whose path within it is `own`, and the folders that are empty then. What somebody else has
-        put there stays, and with it its folder."""
+        """Delete the files below a folder whose relative path matches `own`, and the folders that are then empty. Foreign files
+        stay, and with them their folders."""
         self._remove_below(name, "", own)
 
     def _remove_below(self, name: str, within: str, own: re.Pattern[str]) -> None:
@@ -277,17 +279,18 @@ class Storage:
             _sync_folder(self.root / name)
 
     def read(self, name: str) -> bytes:
-        """A whole small file."""
+        """Return the content of a small file."""
         with contextlib.closing(self.open(name, read_only=True)) as file:
             return file.read_at(0, file.size())
 
     def write_atomic(self, name: str, data: Bytes) -> None:
-        """A whole small file, durably: after a crash there is the old one or the new one."""
+        """Write a whole small file durably: after a crash either the old or the new content is there."""
         self._replace(name, data, sync=True)
         self.sync_dir(os.path.dirname(name) or ".")
 
     def put(self, name: str, data: Bytes) -> None:
-        """A whole small file that may be lost, or found torn after a loss of power; others see the old one or the new one."""
+        """Write a whole small file without syncing: other processes see the old or the new content, but it may be lost or torn
+        by a loss of power."""
         self._replace(name, data, sync=False)
 
     def _replace(self, name: str, data: Bytes, *, sync: bool) -> None:
@@ -299,24 +302,24 @@ class Storage:
                 if sync:
                     file.sync()
             self.rename(temporary, name)
-        except StorageError:  # attempts that fail one after the other must not fill the disk
+        except StorageError:  # repeated failures must not fill the disk
             with contextlib.suppress(StorageError):
                 self.remove(temporary)
             raise
 
     def free_bytes(self) -> int:
-        """Space left on the file system."""
+        """Return the space left on the file system in bytes."""
         with translated("."):
             stat = os.statvfs(self.root)
             return stat.f_bavail * stat.f_frsize
 
     def boot_id(self) -> str:
-        """Changes when the machine starts anew: only then may what was written but not synced be gone."""
+        """Return an id that changes when the machine boots: only then may written but unsynced data be lost."""
         return _boot_id()
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is a process of that number, whoever's it is."""
+    """Whether a process with this id exists, of any user."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -334,7 +337,7 @@ class SequentialWriter(io.RawIOBase):
         self._at = 0
 
     def writable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def write(self, data: Any) -> int:
@@ -345,13 +348,14 @@ class SequentialWriter(io.RawIOBase):
         return size
 
     def tell(self) -> int:
-        """Bytes written."""
+        """Return the number of bytes written."""
         return self._at
 
 
 @contextlib.contextmanager
 def translated(name: str) -> Iterator[None]:
-    """Turn errors of the operating system into Headwater's. FileExistsError passes: it is an answer."""
+    """Translate errors of the operating system to Headwater's. FileExistsError and BlockingIOError pass, because callers handle
+    them."""
     try:
         yield
     except (FileExistsError, BlockingIOError):

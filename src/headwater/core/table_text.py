@@ -1,4 +1,4 @@
-"""A few rows of a table as text that fits a terminal: for `str()`. What the command line prints is in `cli`."""
+"""A few rows of a table as text that fits a terminal, for `str()`. The output of the command line is in `cli`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CELL_MAX = 32
 
 
 def listed(table: pa.Table) -> str:
-    """The rows in columns, a line each. What does not fit is left out, and said."""
+    """Return the rows in columns, one line each. Omitted rows and columns are mentioned."""
     shown = table.slice(0, ROWS_MAX)
     columns = [
         [_cut(name), *(_cut(_shown(v)) for v in column.to_pylist())]

@@ -1,9 +1,9 @@
-"""How text is taken apart into words and terms: one definition, for search indexes and for standing queries.
+"""Tokenizing of text into words and terms: one definition, for search indexes and for standing queries.
 
-Text is cut into words at everything that is neither a letter nor a digit; words of 40 bytes and more are passed over,
-though they count as positions. A word is lower case, without accents where they are not to matter; its term is its stem
-in the language, if there is one. Terms are what is compared; words are what patterns are held against. tantivy does all
-of it, so that an index that tantivy keeps and what is computed without one agree.
+Text is split into words at everything that is neither a letter nor a digit; words of 40 bytes and more are skipped, but count
+as positions. A word is lower case, without accents if these are to be ignored; its term is its stem in the language, if there
+is one. Comparisons use terms; patterns match words. tantivy does all the analysis, so that its own indexes and results computed
+without an index agree.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ LANGUAGES = (
     *("norwegian", "portuguese", "romanian", "russian", "spanish", "swedish", "tamil", "turkish"),
 )
 WORD_BYTES = 40
-"""Words of so many bytes and more, as they are written, are no words."""
+"""Words of this many bytes or more, as they are written, are skipped."""
 
 
 class TextWord(NamedTuple):
-    """A word of a text: which one it is, where it stands in characters, how it is normalised, and its term."""
+    """A word of a text: its number, its span in characters, its normalised form, and its term."""
 
     position: int
     start: int
@@ -41,9 +41,9 @@ class TextWord(NamedTuple):
 
 @dataclass(frozen=True)
 class Analysis:
-    """How text is taken apart: `language` reduces words to stems; `accents=False` takes é for e.
+    """Settings of the analysis: `language` reduces words to stems; `accents=False` treats é as e.
 
-    Accents go before stems are made, so that they decide nothing.
+    Accents are removed before stemming, so that they do not affect the stem.
     """
 
     language: str | None = None
@@ -58,17 +58,18 @@ class Analysis:
 
     @property
     def name(self) -> str:
-        """The name under which an index of tantivy knows this analysis."""
+        """Name of this analysis in an index of tantivy."""
         stems = "default" if self.language is None else f"stemmed_{self.language}"
         return stems if self.accents else f"{stems}_folded"
 
     def register(self, index: tantivy.Index) -> None:
-        """Tell an opened index of tantivy how text is taken apart; it keeps the name alone."""
+        """Register the analyzer with an opened tantivy index, which stores only its name."""
         if self.name != "default":
             index.register_tokenizer(self.name, self.analyzer())
 
     def analyzer(self, *, stems: bool = True, whole: bool = False) -> tantivy.TextAnalyzer:
-        """What makes terms of a text, or words; `whole` takes the text for one word, however long."""
+        """Return the analyzer that produces terms, or words without `stems`; `whole` treats the text as one word of any
+        length."""
         require("search", "taking text apart into words")
         import tantivy
 
@@ -87,7 +88,7 @@ class Analysis:
         return made.build()
 
     def words(self, text: str) -> list[TextWord]:
-        """The words of a text."""
+        """Return the words of a text."""
         terms = _analyzer(self, True, False).pre_tokenize(text).tokens
         words = terms if self.language is None else _analyzer(self, False, False).pre_tokenize(text).tokens
         return [
@@ -96,7 +97,7 @@ class Analysis:
         ]
 
     def normal(self, piece: str) -> str:
-        """A piece of a word, as a pattern has it, in lower case and with accents or without as words are."""
+        """Return a part of a word, from a pattern, normalised like words: in lower case, and with or without accents."""
         return "".join(_analyzer(self, False, True).analyze(piece)) if piece else ""
 
 
@@ -107,7 +108,8 @@ def _analyzer(analysis: Analysis, stems: bool, whole: bool) -> tantivy.TextAnaly
 
 @lru_cache(maxsize=1)
 def letters() -> npt.NDArray[np.bool_]:
-    """Of every code point whether it is part of a word: the letters and digits of tantivy, asked once.
+    """Return a table that says for every code point whether it is part of a word: the letters and digits of tantivy, computed
+    once.
 
     Beyond the fourth plane there are none, and surrogates are no characters.
     """
@@ -126,9 +128,10 @@ def letters() -> npt.NDArray[np.bool_]:
 
 
 class Lexicon:
-    """Words as they are written, each with a number, its normal form and its term; those seen before are not analysed again.
+    """Written words, each with a number, its normal form and its term; a word that occurred before is not analysed again.
 
-    With no analysis a word is what it is. Where there are too many all are forgotten, which `generation` counts.
+    Without an analysis, word and term are the written word. Beyond `most` words the lexicon is emptied, which increments
+    `generation`.
     """
 
     def __init__(self, analysis: Analysis | None, most: int = 500_000) -> None:
@@ -140,7 +143,7 @@ class Lexicon:
         self.generation = 0
 
     def look_up(self, written: list[str]) -> npt.NDArray[np.int64]:
-        """The number of each word; what is analysed are letters and digits, and not too long."""
+        """Return the number of each word. Words must consist of letters and digits, and not be too long."""
         numbers = self._numbers
         missing = [word for word in written if word not in numbers]
         if missing and len(numbers) + len(missing) > self._most:

@@ -1,17 +1,18 @@
-"""The clock of a log: the wall clock as far as the monotonic clock bears it out.
+"""The clock of a log: the wall clock, as long as the monotonic clock confirms it.
 
-The wall clock of a machine may jump: somebody sets it, a battery is empty, a virtual machine goes on after a pause. What a log does
-by it cannot be taken back: records are removed by age, and append times never fall. So a reading counts if it is where the last good
-one and the monotonic clock since then say, but for what clocks drift and are corrected by. Any other reading is a *jump*: it is not
-used, time goes on from the last good reading by the monotonic clock, and the jump is reported.
+The wall clock of a machine may jump: it is set by hand, a battery is empty, a virtual machine resumes after a pause. A log
+cannot undo what it does by the time: records are removed by age, and append times never decrease. So a reading counts only if
+it agrees with the last good reading plus the monotonic time since then, within what clocks drift and are corrected by. Any
+other reading is a *jump*: it is not used, time continues from the last good reading by the monotonic clock, and the jump is
+reported.
 
-A jump that holds becomes the time, without a person: after ten minutes, or a day if it is more than a year, if no process of the
-workspace has read the old time meanwhile. Then time goes ahead to it at once. Where it is behind, time never falls: it goes on at half speed until
-the wall clock has caught up.
+A persistent jump becomes the time without manual action: after ten minutes, or a day if it is more than a year, if no process
+of the workspace has read the old time meanwhile. Time then advances to it at once if it is ahead. If it is behind, time never
+decreases: it continues at half speed until the wall clock has caught up.
 
-Nothing is removed by age while the clock is in doubt, nor after a jump ahead has become the time until it has held for as long as it
-was far, a day at most. After a start of the machine there is no monotonic clock that reaches back to the last commit: the wall clock counts
-if it is not behind the last commit, however long the machine was off, and nothing is removed by age for ten minutes.
+Nothing is removed by age while the clock is in doubt, nor after a jump ahead has become the time, until the new time has lasted
+as long as the jump was far, a day at most. After a boot no monotonic clock reaches back to the last commit: the wall clock
+counts if it is not behind the last commit, however long the machine was off, and nothing is removed by age for ten minutes.
 """
 
 from __future__ import annotations
@@ -24,78 +25,78 @@ from typing import Protocol
 from headwater.core.clock import Clock, Microseconds, SystemClock, format_span, from_us, parse_span_us
 
 TOLERANCE_US: Microseconds = parse_span_us("1 minute")
-"""How far a good reading may be from the one before it and the monotonic clock: what time servers correct at once."""
+"""Maximum distance of a good reading from the extrapolation of the previous one: a step that time servers correct at once."""
 DRIFT = 1_000
-"""A good reading may also be away by one part in so many of the time since the one before it."""
+"""Additional tolerance: one part in this number of the time since the previous reading."""
 HOLDS_US: Microseconds = parse_span_us("10 minutes")
-"""How long a jump holds until it becomes the time."""
+"""Time after which a persistent jump becomes the time."""
 FAR_US: Microseconds = parse_span_us("366 days")
-"""A jump that is further than this has to hold for a day."""
+"""A jump further than this has to persist for a day."""
 DAY_US: Microseconds = parse_span_us("1 day")
 KEPT_EVERY_US: Microseconds = parse_span_us("1 minute")
-"""How often a process tells the others that it reads the same time still."""
+"""Interval at which a process shares its current reading with the other processes."""
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """A good reading: the time, and the monotonic clock then, both in microseconds."""
+    """A good reading: the time, and the monotonic clock at that moment, both in microseconds."""
 
     now_us: Microseconds
     elapsed_us: Microseconds
     settles_us: Microseconds = 0
-    """Nothing is removed by age before this moment of the monotonic clock."""
+    """Nothing is removed by age before this value of the monotonic clock."""
 
     def at(self, elapsed_us: Microseconds) -> Microseconds:
-        """The time at a later moment of the monotonic clock."""
+        """Return the time at a later value of the monotonic clock."""
         return self.now_us + elapsed_us - self.elapsed_us
 
     def bears_out(self, now_us: Microseconds, elapsed_us: Microseconds) -> bool:
-        """Whether a reading is where it should be."""
+        """Whether a reading agrees with the extrapolated time."""
         tolerance = TOLERANCE_US + abs(elapsed_us - self.elapsed_us) // DRIFT
         return abs(now_us - self.at(elapsed_us)) <= tolerance
 
 
 class Anchors(Protocol):
-    """Where the processes of a workspace keep the last good reading of any of them, while the machine runs."""
+    """Storage for the last good reading of any process of a workspace, until the machine reboots."""
 
     def read(self) -> Anchor | None:
-        """The last that was kept since the machine has started; None if there is none."""
+        """Return the last reading stored since the machine booted; None if there is none."""
         ...
 
     def keep(self, anchor: Anchor) -> None:
-        """Keep a reading in the place of the last one."""
+        """Store a reading in place of the last one."""
         ...
 
 
 @dataclass(frozen=True)
 class Jump:
-    """A jump of the wall clock: how far from where it should be, and the moment at which it was met."""
+    """A jump of the wall clock: its distance from the expected time, and the moment at which it was found."""
 
     by_us: Microseconds
     since_us: Microseconds
-    """By the monotonic clock."""
+    """On the monotonic clock."""
 
     @property
     def text(self) -> str:
-        """How far, in words."""
+        """The distance in words."""
         return f"{_rounded(abs(self.by_us))} {'ahead' if self.by_us > 0 else 'back'}"
 
     @property
     def holds_us(self) -> Microseconds:
-        """How long it has to hold until it becomes the time."""
+        """Time for which the jump has to persist until it becomes the time."""
         return HOLDS_US if abs(self.by_us) <= FAR_US else DAY_US
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """Why nothing is removed by age now."""
+    """Reason why nothing is removed by age now."""
 
     reason: str
     hint: str
 
 
 class TrustedClock:
-    """A clock whose readings can be relied on. `base` is where they come from. Safe to use from several threads."""
+    """A clock with reliable readings of the clock `base`. Safe to use from several threads."""
 
     def __init__(self, base: Clock, anchors: Anchors | None = None) -> None:
         self.base: Clock = base.base if isinstance(base, TrustedClock) else base
@@ -109,7 +110,7 @@ class TrustedClock:
         self._reported_us: Microseconds = 0
 
     def begin(self, last_us: Microseconds) -> None:
-        """Start from the time of the last commit; 0 if there is none. Readings before this count as they come."""
+        """Start from the time of the last commit; 0 if there is none. Readings before this call are not checked."""
         with self._guard:
             now, elapsed = self.base.now_us(), self._elapsed_us()
             known = self._anchors.read() if self._anchors is not None else None
@@ -124,12 +125,12 @@ class TrustedClock:
         self.now_us()
 
     def listen(self, report: Callable[[Doubt | None], None]) -> None:
-        """Have every change of `doubt` reported, and the present one."""
+        """Report every change of `doubt`, and its present value."""
         self._report = report
         report(self.doubt)
 
     def now_us(self) -> Microseconds:
-        """The time: the wall clock's, or where that has jumped, the last good one's plus what has passed since."""
+        """Return the time: that of the wall clock, or if it has jumped, the last good reading plus the monotonic time since."""
         now, elapsed, anchor = self.base.now_us(), self._elapsed_us(), self._anchor
         if anchor is None:
             return now
@@ -142,17 +143,18 @@ class TrustedClock:
         return now
 
     def steady_ms(self) -> float:
-        """The monotonic clock, for waits."""
+        """Return the monotonic clock, for waits."""
         return self.base.steady_ms()
 
     @property
     def doubt(self) -> Doubt | None:
-        """Why nothing may be removed by age now; None if it may."""
+        """Reason why nothing may be removed by age now; None if removal is allowed."""
         self.now_us()
         return self._doubt
 
     def old_enough_us(self) -> Microseconds:
-        """The time from which ages are counted for what cannot be taken back: 0, at which nothing is old, while the clock is in doubt."""
+        """Return the time for age checks before irreversible removals: 0, at which nothing is old, while the clock is in
+        doubt."""
         now = self.now_us()
         return now if self._doubt is None else 0
 
@@ -191,7 +193,7 @@ class TrustedClock:
             if anchor.bears_out(now, elapsed) or (
                 others is not None and others.elapsed_us <= elapsed and others.bears_out(now, elapsed)
             ):
-                # another thread, or another process, has found that the time is set
+                # another thread or process has accepted the new time
                 self._anchor = anchor if others is None or anchor.bears_out(now, elapsed) else others
                 self._good(now, elapsed)
                 return now
@@ -206,7 +208,7 @@ class TrustedClock:
                 and others.elapsed_us > jump.since_us
                 and self._kept_us != others.elapsed_us
             ):
-                held = False  # another process reads the old time still: this clock is the wrong one
+                held = False  # another process still reads the old time: this clock is the wrong one
                 self._jump = replace(jump, since_us=elapsed)
             if held and jump.by_us > 0:
                 self._anchor = Anchor(now, elapsed, elapsed + min(jump.by_us, DAY_US))
@@ -232,7 +234,7 @@ class TrustedClock:
         )
 
     def _tell(self, doubt: Doubt | None, elapsed: Microseconds) -> None:
-        """Report a change; a doubt that stays again every minute, because another process may have cleared it."""
+        """Report a change, and a continuing doubt every minute, because another process may have cleared it."""
         is_new = (doubt is None) != (self._doubt is None)
         self._doubt = doubt
         if is_new or (doubt is not None and elapsed - self._reported_us >= KEPT_EVERY_US):
@@ -254,12 +256,12 @@ def _settling(left_us: Microseconds) -> Doubt:
 
 
 def _is_even(jump: Jump, by_us: Microseconds, elapsed: Microseconds) -> bool:
-    """Whether the wall clock is as far away as it was when the jump was met."""
+    """Whether the wall clock is as far off as it was when the jump was found."""
     return abs(by_us - jump.by_us) <= TOLERANCE_US + (elapsed - jump.since_us) // DRIFT
 
 
 def _rounded(span_us: Microseconds) -> str:
-    """A span in its largest unit, to people."""
+    """Return a span in its largest unit, for users."""
     for name, size in (
         ("years", 365 * DAY_US),
         ("days", DAY_US),

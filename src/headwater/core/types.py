@@ -1,6 +1,6 @@
-"""The types of columns: Spark SQL's names on one side, Arrow's on the other, exact both ways.
+"""Column types: Spark SQL's names on one side, Arrow's on the other, exact both ways.
 
-What has no exact counterpart (VARCHAR(n), intervals, unsigned integers) is refused with the nearest that has.
+Types without an exact counterpart (VARCHAR(n), intervals, unsigned integers) are rejected, with the nearest supported type.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ RELATION_KEYWORDS = frozenset(
         "where",
     )
 )
-"""Words that a query does not everywhere read as the name of a topic or a view unless they stand in backticks."""
+"""Words that a query does not always parse as the name of a topic or a view unless they are in backticks."""
 COLUMN_KEYWORDS = frozenset(("all", "as", "current_path", "distinct", "false", "not", "null", "true"))
-"""The same for columns; the tests try every keyword of Spark and of the tokenizer."""
+"""Words that a query does not always parse as the name of a column unless they are in backticks. The tests try every keyword of
+Spark and of the tokenizer for both lists."""
 
 WIDER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
     pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
@@ -69,11 +70,11 @@ WIDER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
     pa.int32(): (pa.int64(),),
     pa.float32(): (pa.float64(),),
 }
-"""What a column may be widened to without changing any value in it."""
+"""Types to which a column may be widened without changing any value."""
 
 
 def parse_type(text: str) -> pa.DataType:
-    """The Arrow type of a Spark SQL type such as `DECIMAL(10, 2)` or `ARRAY<STRUCT<a: INT NOT NULL>>`."""
+    """Return the Arrow type of a Spark SQL type such as `DECIMAL(10, 2)` or `ARRAY<STRUCT<a: INT NOT NULL>>`."""
     tokens = _Tokens(text)
     kind = _type(tokens)
     tokens.end()
@@ -81,7 +82,7 @@ def parse_type(text: str) -> pa.DataType:
 
 
 def format_type(kind: pa.DataType) -> str:
-    """The Spark SQL name of a type that topics can hold."""
+    """Return the Spark SQL name of a type that topics can hold."""
     if name := _NAMES.get(kind):
         return name
     if pa.types.is_decimal128(kind):
@@ -102,10 +103,10 @@ def format_type(kind: pa.DataType) -> str:
 
 
 def normalize_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which a topic holds values of an Arrow type: one form each, as Spark has it."""
+    """Return the type in which a topic stores values of an Arrow type: one canonical form each, as in Spark."""
     types = pa.types
     if kind in _NAMES:
-        # The surface takes timestamps without a zone as UTC; TIMESTAMP_NTZ is to be had by asking for it in DDL.
+        # Timestamps without a zone are taken as UTC here; TIMESTAMP_NTZ must be declared in DDL.
         return TIMESTAMP if types.is_timestamp(kind) else kind
     if types.is_timestamp(kind):
         return TIMESTAMP
@@ -135,7 +136,7 @@ def normalize_type(kind: pa.DataType) -> pa.DataType:
 
 
 def normalize_schema(schema: pa.Schema) -> pa.Schema:
-    """An Arrow schema as a user wrote it, in the types that a topic holds."""
+    """Return a user's Arrow schema with the types that a topic stores."""
     fields = []
     for field in schema:
         try:
@@ -166,17 +167,17 @@ FOREIGN_TYPES = {
     "float8": "DOUBLE",
     "numeric": "DECIMAL(38, 9)",
 }
-"""Types of other engines, and what comes nearest; TIMESTAMP(3) is one, as TIMESTAMP has microseconds."""
+"""Types of other engines, and the nearest supported type; TIMESTAMP(3) is one too, as TIMESTAMP has microseconds."""
 
 
 def quote(name: str) -> str:
-    """A name of a column, topic or view as SQL needs it."""
+    """Return a name of a column, topic or view, quoted if SQL needs it."""
     is_plain = _PLAIN_NAME.match(name) and name.lower() not in RELATION_KEYWORDS | COLUMN_KEYWORDS
     return name if is_plain else "`" + name.replace("`", "``") + "`"
 
 
 class _Tokens:
-    """The words of a type, with one of lookahead."""
+    """Tokens of a type, with one of lookahead."""
 
     def __init__(self, text: str) -> None:
         self.text = text

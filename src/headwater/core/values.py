@@ -1,6 +1,6 @@
-"""Single values made to fit a column's type: converted where nothing is lost, refused where it would be another value.
+"""Converts single values to a column's type: converted if nothing is lost, rejected if it would become another value.
 
-Knows types and values; knows nothing of rows or topics. Whoever calls names the row.
+Only types and values; independent of rows and topics. The caller adds the row to an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError, AttributeError)
-"""What `array_of` and `convert` raise for values that do not fit."""
+"""Exceptions that `array_of` and `convert` raise for values that do not fit."""
 
 _STRANGERS: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
     (
@@ -29,16 +29,16 @@ _STRANGERS: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] =
     (pa.types.is_date, (datetime.datetime, int, float, decimal.Decimal, np.number, np.bool_)),
     (pa.types.is_timestamp, (int, float, decimal.Decimal, np.number, np.bool_)),
 )
-"""Python types that Arrow would convert to a column's type, though the value is another or the unit a guess."""
+"""Python types that Arrow would convert to a column's type, although the value changes or its unit is a guess."""
 _PLAIN_TIMES = {datetime.datetime, datetime.date, type(None)}
 EXPONENT_MAX = 76
-"""The digits of the widest decimal of Arrow. An exponent far beyond makes Arrow read outside of its tables."""
+"""Digits of Arrow's widest decimal. An exponent far beyond makes Arrow read outside of its tables."""
 TEXT_BYTES_MAX = 2**31 - 1
-"""What a column of texts holds: its offsets have 32 bits."""
+"""Capacity of a text column in bytes: its offsets have 32 bits."""
 
 
 def decimal_in_range(value: decimal.Decimal) -> decimal.Decimal:
-    """The same number, with an exponent that Arrow reads; ValueError for one that no DECIMAL holds."""
+    """Return the same number with an exponent that Arrow can read; ValueError for a number that no DECIMAL holds."""
     if -EXPONENT_MAX <= value.adjusted() <= EXPONENT_MAX and value.is_finite():
         return value
     if value.is_finite() and not value:
@@ -47,7 +47,7 @@ def decimal_in_range(value: decimal.Decimal) -> decimal.Decimal:
 
 
 def array_of(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Python values as an array; raises one of UNFIT if Arrow would change one of them, at any depth."""
+    """Return Python values as an array; raises one of UNFIT if Arrow would change one of them, at any depth."""
     if pa.types.is_nested(kind):
         return _nested(values, kind)
     kinds = set(map(type, values))
@@ -67,7 +67,7 @@ def array_of(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _exact_time(value: Any, kind: pa.DataType) -> Any:
-    """A time of numpy or pandas as Python has it; refused where microseconds (of a DATE, days) do not hold it."""
+    """Return a time of numpy or pandas as a Python value; ArrowInvalid if microseconds (for a DATE, days) cannot hold it."""
     if isinstance(value, np.datetime64):
         if np.isnat(value):
             return None
@@ -106,7 +106,7 @@ def _nested(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _part(values: list[Any], part: pa.Field) -> pa.Array:
-    """One field of structs. Below a struct that is missing, a NOT NULL field has an empty value, as Arrow has it."""
+    """Return one field of structs. Below a NULL struct, a NOT NULL field has an empty value, as Arrow requires."""
     array = array_of([None if value is None else value.get(part.name) for value in values], part.type)
     if part.nullable or all(value is not None for value in values):
         return array
@@ -116,7 +116,7 @@ def _part(values: list[Any], part: pa.Field) -> pa.Array:
 
 
 def _sequence(value: Any) -> Sequence[Any]:
-    """An ordered collection; a text is none, nor is a set, whose order nobody chose."""
+    """Return an ordered collection as a sequence; ArrowTypeError for a text or an unordered collection such as a set."""
     if isinstance(value, (list, tuple)):
         return value
     ordered = isinstance(value, Sequence) or hasattr(value, "__array__")
@@ -126,7 +126,7 @@ def _sequence(value: Any) -> Sequence[Any]:
 
 
 def _offsets(values: list[Any], present: Iterable[Sequence[Any]]) -> pa.Array:
-    """Where each list begins in the values of all, null for one that is missing; and where the last one ends."""
+    """Return the offset of each list in the concatenated values, null for a missing list; and the end of the last one."""
     at, lengths, offsets = 0, map(len, present), []
     for value in values:
         offsets.append(None if value is None else at)
@@ -135,20 +135,20 @@ def _offsets(values: list[Any], present: Iterable[Sequence[Any]]) -> pa.Array:
 
 
 def convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Arrow values in another type of their family; raises one of UNFIT if one of them would be another value."""
+    """Convert Arrow values to another type of their family; raises one of UNFIT if one of them would change."""
     if column.type == kind:
         return column
     if not castable(column.type, kind):
         raise pa.ArrowTypeError(f"{column.type} is not {kind}")
     if pa.types.is_integer(column.type) and pa.types.is_decimal(kind):
-        column = column.cast(pa.decimal128(20, 0))  # Arrow asks for room for any integer, not for these
+        column = column.cast(pa.decimal128(20, 0))  # Arrow requires room for every int
     converted = column.cast(kind, safe=True)
     _check_floats(column, converted)
     return converted
 
 
 def with_times_as_numbers(column: pa.Array) -> pa.Array:
-    """The column with whole numbers for the dates and times inside of it: Python has names for the years 1 to 9999 alone."""
+    """Return the column with its dates and times, at any depth, as integers: Python only represents the years 1 to 9999."""
     kind = _times_as_numbers(column.type)
     return column if kind == column.type else column.cast(kind)
 
@@ -171,14 +171,15 @@ def _times_as_numbers(kind: pa.DataType) -> pa.DataType:
 
 
 def decode_dictionary(column: pa.DictionaryArray) -> pa.Array:
-    """Each row's own value; ArrowInvalid if they are more than a column holds, which Arrow itself does not survive."""
+    """Return the column without its dictionary; ArrowInvalid if the values exceed the capacity of a column, on which Arrow
+    crashes."""
     if _expanded_bytes(column) > TEXT_BYTES_MAX:
         raise pa.ArrowInvalid("the values are larger than 2 GB once each row has its own")
     return column.dictionary_decode()
 
 
 def converted_bytes(column: pa.Array, kind: pa.DataType) -> int:
-    """About how many bytes `convert` makes of a column: values may take more in another type, or none before."""
+    """Return about how many bytes `convert` makes of a column: values may be larger in another type, or take none before."""
     types, given = pa.types, column.type
     if types.is_dictionary(given):
         return _expanded_bytes(column)
@@ -203,7 +204,7 @@ def converted_bytes(column: pa.Array, kind: pa.DataType) -> int:
 
 
 def decoded_bytes(column: pa.Array) -> int:
-    """About how many bytes the rows of a column, or of a slice of one, take once each row of the dictionaries in it has its own value."""
+    """Return about how many bytes the rows of a column, or of a slice, take once its dictionaries are decoded."""
     types, kind = pa.types, column.type
     if not len(column):
         return 0
@@ -222,7 +223,7 @@ def decoded_bytes(column: pa.Array) -> int:
 
 
 def has_required_part(kind: pa.DataType) -> bool:
-    """Whether a type has a NOT NULL part inside of it."""
+    """Whether a type has a NOT NULL part at any depth."""
     types = pa.types
     if types.is_struct(kind):
         parts = [kind.field(i) for i in range(kind.num_fields)]
@@ -236,7 +237,7 @@ def has_required_part(kind: pa.DataType) -> bool:
 
 
 def count_values(column: pa.Array) -> int:
-    """Count the values of a column, with those inside of them."""
+    """Return the number of values of a column, including nested values."""
     types, kind = pa.types, column.type
     inner: list[pa.Array] = []
     if types.is_struct(kind):
@@ -249,17 +250,17 @@ def count_values(column: pa.Array) -> int:
 
 
 def null_bytes(kind: pa.DataType) -> int:
-    """About how many bytes a NULL of a type takes."""
+    """Return about how many bytes a NULL of a type takes."""
     if pa.types.is_struct(kind):
         return 1 + sum(null_bytes(kind.field(i).type) for i in range(kind.num_fields))
     try:
         return 1 + int(kind.bit_width) // 8
-    except ValueError:  # of no fixed width: the offset that says where it begins
+    except ValueError:  # variable width: size of an offset
         return 5
 
 
 def _expanded_bytes(column: pa.DictionaryArray) -> int:
-    """What a dictionary's rows take once each has its own value."""
+    """Return the size of a dictionary column once it is decoded."""
     values = column.dictionary
     if not any(same(values.type) for same in (_is_text, _is_bytes)):
         return len(column) * null_bytes(values.type)
@@ -271,7 +272,7 @@ def _expanded_bytes(column: pa.DictionaryArray) -> int:
 
 
 def _check_floats(wide: pa.Array, narrow: pa.Array) -> None:
-    """Look for overflow at every depth; Arrow's cast does not."""
+    """Check for overflow at every depth, which Arrow's cast does not do."""
     types = pa.types
     if types.is_float32(narrow.type) and types.is_floating(wide.type):
         _check_overflow(wide, narrow)
@@ -287,12 +288,12 @@ def _check_floats(wide: pa.Array, narrow: pa.Array) -> None:
 
 
 def _seen(column: pa.MapArray, inner: pa.Array) -> pa.Array:
-    """The keys or the items of the maps that a slice shows."""
+    """Return the keys or items of the maps within a slice."""
     return pa.ListArray.from_arrays(column.offsets, inner).flatten()
 
 
 def _check_overflow(wide: pa.Array, narrow: pa.Array) -> None:
-    """A finite number that becomes infinite as a FLOAT does not fit one."""
+    """Raise ArrowInvalid if a finite number becomes infinite as a FLOAT."""
     if pc.any(pc.and_(pc.is_inf(narrow), pc.is_finite(wide))).as_py():
         raise pa.ArrowInvalid("out of range")
 

@@ -1,12 +1,12 @@
-"""Signatures of webhooks: HMACs over what is sent, made and checked. Three schemes are known, all of SHA-256:
+"""Signatures of webhooks: HMACs over requests, made and verified. Three schemes are supported, all with SHA-256:
 
-| scheme | headers | what is signed | known by |
+| scheme | headers | what is signed | identified by |
 | --- | --- | --- | --- |
 | `standard` (Standard Webhooks) | `webhook-id`, `webhook-timestamp`, `webhook-signature: v1,<base64> ...` | id, time and body | its id |
 | `github` | `X-Hub-Signature-256: sha256=<hex>`, `X-GitHub-Delivery` | the body alone: no time, so nothing is ever stale | its header |
 | `stripe` | `Stripe-Signature: t=<time>,v1=<hex>,...` | time and body | the field `id` of the body |
 
-Several secrets may be in force: while one is rotated, two are. Comparing takes the same time whatever is wrong.
+Several secrets may be valid at once: two while one is rotated. A comparison takes the same time for every wrong signature.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ Scheme = Literal["standard", "github", "stripe"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 ID_HEADER, TIME_HEADER, SIGNATURE_HEADER = "webhook-id", "webhook-timestamp", "webhook-signature"
 SECRET_PREFIX = "whsec_"
-"""A secret of Standard Webhooks begins so, and goes on in base64."""
+"""Prefix of a Standard Webhooks secret, followed by base64."""
 CANDIDATES_MAX = 20
-"""So many signatures of one request are looked at: more are somebody's who makes us work."""
+"""Maximum number of signatures checked per request: more would only cause work."""
 
 _SECONDS = re.compile(r"\d{1,12}")
 
 
 @dataclass(frozen=True)
 class Signed:
-    """What a request that was signed says of itself, in its headers."""
+    """Identity and time of a signed request, from its headers."""
 
     id: str | None
-    """What it is known by when it comes again; None if that stands in its body."""
+    """Identity of the request, the same when it is sent again; None if it is in the body."""
     at_us: Microseconds | None
-    """When it was sent; None if nothing signed says so."""
+    """Time of sending; None if the signed content has none."""
 
 
 def secret_bytes(secret: str) -> bytes:
-    """What a secret signs with: the text itself, or what it says in base64 after `whsec_`."""
+    """Return the signing key of a secret: the text itself, or the base64 content after `whsec_`."""
     if not secret:
         raise UsageError("a secret is not empty", hint="openssl rand -base64 32 makes one")
     if not secret.startswith(SECRET_PREFIX):
@@ -60,7 +60,7 @@ def secret_bytes(secret: str) -> bytes:
 
 
 def sign(secrets: Sequence[bytes], name: str, at_s: int, body: bytes) -> str:
-    """The value of `webhook-signature`: one signature for each secret, split by spaces."""
+    """Return the value of `webhook-signature`: one signature for each secret, separated by spaces."""
     return " ".join(
         f"v1,{base64.b64encode(_standard(secret, name, at_s, body)).decode()}" for secret in secrets
     )
@@ -74,10 +74,11 @@ def check(
     now_us: Microseconds,
     tolerance_us: Microseconds,
 ) -> Signed:
-    """What a request says of itself, its signature proven. SignatureError if that is missing, wrong, or of another time.
+    """Verify the signature of a request and return its identity. SignatureError if it is missing, wrong, or signed at another
+    time.
 
-    `headers` are found by their names in lower case. The signature is looked at before the time, so that only who knows the
-    secret is told what is wrong with the clock.
+    `headers` are looked up by lower-case names. The signature is checked before the time, so that only a sender with the secret
+    gets an error about the clock.
     """
     match scheme:
         case "github":
@@ -132,7 +133,7 @@ def _moment(text: str) -> int:
 
 
 def _prove(given: Sequence[str], made: Sequence[str]) -> None:
-    """SignatureError unless one of those given is one of ours; every pair is compared, in constant time."""
+    """Raise SignatureError unless a given signature is one of ours; every pair is compared, in constant time."""
     found = False
     for one in given[:CANDIDATES_MAX]:
         for ours in made:
