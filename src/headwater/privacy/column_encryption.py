@@ -1,11 +1,11 @@
-"""Private columns: encrypted on their way into the log, each value by its subject's key, and decrypted on their way out.
+"""Private columns: values are encrypted with their subject's key on append, and decrypted on read.
 
-A stored value is AES-256-GCM: one byte that says how it is made (1), eight with the number of the key, twelve of nonce,
-and what was encrypted, with its tag; topic and column are bound to it. What was encrypted is the value's text (a STRING's own
-bytes), so that a column that was widened reads its old values too. NULL stays NULL.
+A stored value is AES-256-GCM: one byte of format version (1), eight with the number of the key, twelve of nonce, and the
+ciphertext with its tag; topic and column are authenticated with it. The plaintext is the value's text (a STRING's own bytes),
+so that a widened column can read its old values too. NULL stays NULL.
 
-A value whose key was destroyed reads as NULL, and its row has `_forgotten`. Who does not read private columns pays nothing.
-Values are encrypted one by one, because records are moved, compacted and removed one by one without their keys.
+A value whose key was destroyed reads as NULL, and its row has `_forgotten` set. Reads without private columns have no extra
+cost. Values are encrypted one by one, because records are moved, compacted and removed one by one without their keys.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CODE_NONCE = b"value codes "
 
 
 def veil(batch: pa.RecordBatch, topic: TopicDefinition, keys: SubjectKeys) -> pa.RecordBatch:
-    """Rows as they are stored: private columns encrypted. Keys that are new are durable before it returns."""
+    """Return rows as they are stored: private columns encrypted. New keys are durable before it returns."""
     private = [(column, subject) for column, subject in topic.private if column in batch.schema.names]
     if not private:
         return batch
@@ -51,7 +51,8 @@ def veil(batch: pa.RecordBatch, topic: TopicDefinition, keys: SubjectKeys) -> pa
 def _numbers(
     batch: pa.RecordBatch, columns: Sequence[str], subject: str, keys: SubjectKeys
 ) -> tuple[list[int], npt.NDArray[np.int64]]:
-    """The keys that rows need, and for each row which of them; -1 where it needs none. Only who has values gets a key."""
+    """Return the keys that the rows need, and for each row the index of its key; -1 if it needs none. Only subjects with values
+    get a key."""
     has = np.zeros(batch.num_rows, bool)
     for column in columns:
         has |= batch.column(column).is_valid().to_numpy(zero_copy_only=False)
@@ -74,7 +75,7 @@ def _sealed(
             made.append(None)
             continue
         if (cipher := ciphers[place]) is None:
-            # The key was destroyed since it was looked up: the value is gone as one that was written just before.
+            # The key was destroyed since the lookup: the value is lost, like one that was written just before.
             made.append(heads[place] + bytes(NONCE_BYTES))
             continue
         nonce = random[at * NONCE_BYTES : (at + 1) * NONCE_BYTES]
@@ -83,8 +84,8 @@ def _sealed(
 
 
 def value_codes(plain: pa.Array, cells: pa.Array, keys: SubjectKeys) -> pa.Array:
-    """A code for each private value, by its subject's key: the same for equal values of one subject, and of no use to anybody
-    else. `cells` are the values as they are stored, which say the keys. NULL stays NULL."""
+    """Return a code for each private value, from its subject's key: equal for equal values of one subject, and useless without
+    the key. `cells` are the stored values, which have the key numbers. NULL stays NULL."""
     numbers = key_numbers(cells)
     secrets = {number: _code_key(keys, number) for number in np.unique(numbers).tolist() if number}
     values = _bytes_of(plain).to_pylist()
@@ -96,13 +97,13 @@ def value_codes(plain: pa.Array, cells: pa.Array, keys: SubjectKeys) -> pa.Array
 
 
 def _code_key(keys: SubjectKeys, number: int) -> bytes:
-    """A key of codes that follows from a subject's key. Its nonce is used for this one text alone."""
+    """Return a key for codes, derived from a subject's key. Its nonce is used for this one text only."""
     cipher = keys.cipher(number)
     return b"gone" if cipher is None else cipher.encrypt(_CODE_NONCE, bytes(32), b"codes of values")[:32]
 
 
 def stored_columns(columns: Sequence[str], topic: TopicDefinition) -> list[str]:
-    """What is to be read so that `unveil` can give `columns`."""
+    """Return the stored columns to read so that `unveil` can return `columns`."""
     if FORGOTTEN not in columns or not topic.private:
         return list(columns)
     wanted = [name for name in columns if name != FORGOTTEN]
@@ -112,7 +113,7 @@ def stored_columns(columns: Sequence[str], topic: TopicDefinition) -> list[str]:
 def unveil(
     batch: pa.RecordBatch, topic: TopicDefinition, keys: SubjectKeys, columns: Sequence[str]
 ) -> pa.RecordBatch:
-    """Stored rows as readers see them: `columns`, of which private ones are decrypted, or NULL if that is past."""
+    """Return the `columns` of stored rows as readers see them: private ones decrypted, or NULL if their key was destroyed."""
     private = [column for column, _ in topic.private if column in batch.schema.names]
     if not private:
         return batch
@@ -138,7 +139,7 @@ def unveil(
 def _opened(
     cells: pa.Array, keys: SubjectKeys, bound: bytes
 ) -> tuple[list[bytes | None], npt.NDArray[np.bool_]]:
-    """Decrypted values, and where a key is gone."""
+    """Return the decrypted values, and the mask of values whose key was destroyed."""
     from cryptography.exceptions import InvalidTag
 
     numbers = key_numbers(cells)
@@ -161,7 +162,7 @@ def _opened(
 
 
 def seal(data: bytes, number: int, keys: SubjectKeys, bound: bytes) -> bytes | None:
-    """Bytes of any kind, encrypted by a key as a value is, and bound to what they are of; None if the key was destroyed."""
+    """Encrypt bytes like a value, with `bound` as authenticated data; None if the key was destroyed."""
     cipher = keys.cipher(number)
     if cipher is None:
         return None
@@ -170,7 +171,7 @@ def seal(data: bytes, number: int, keys: SubjectKeys, bound: bytes) -> bytes | N
 
 
 def unseal(data: bytes, keys: SubjectKeys, bound: bytes) -> bytes | None:
-    """What `seal` encrypted; None if the key was destroyed since."""
+    """Decrypt bytes that `seal` encrypted; None if the key was destroyed since."""
     (value,), _ = _opened(pa.array([data], pa.binary()), keys, bound)
     return value
 
@@ -181,7 +182,7 @@ def _lost(cells: pa.Array, keys: SubjectKeys) -> npt.NDArray[np.bool_]:
 
 
 def key_numbers(cells: pa.Array) -> npt.NDArray[np.int64]:
-    """The numbers of the keys that stored values are encrypted by; 0 for NULL."""
+    """Return the numbers of the keys of stored values; 0 for NULL."""
     valid = cells.is_valid().to_numpy(zero_copy_only=False)
     found = np.zeros(len(cells), np.int64)
     if valid.any():
@@ -191,7 +192,7 @@ def key_numbers(cells: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _bytes_of(values: pa.Array) -> pa.Array:
-    """Values as they are encrypted: the text of each."""
+    """Return values as they are encrypted: as the bytes of their text."""
     kind = values.type
     if pa.types.is_binary(kind):
         return values
@@ -203,7 +204,7 @@ def _bytes_of(values: pa.Array) -> pa.Array:
 
 
 def _typed(values: list[bytes | None], kind: pa.DataType) -> pa.Array:
-    """What was encrypted as values of the type that the column has now."""
+    """Return decrypted bytes as values of the column's present type."""
     found = pa.array(values, pa.binary())
     if pa.types.is_binary(kind):
         return found

@@ -1,9 +1,9 @@
-"""Master keys, which wrap the keys of subjects: one file, in plain or wrapped by a key management service.
+"""Master keys, which wrap the keys of subjects: one file, in plain or wrapped by a key management service (KMS).
 
-A service is asked once by a process for what it has wrapped, and when keys are rotated; never for a value, and not when somebody is
-forgotten. What it answers is not believed: a key has a digest beside it in the file (its `check`), so that one which is
-not the key that was wrapped is found out before anything is encrypted by it and lost. Files from before have none; then who
-uses the key must see that it opens what it once wrapped.
+A process asks the service once to unwrap the file's keys, and when keys are rotated; never for a value, and not when a subject
+is forgotten. Its answer is verified: the file has a digest of each key (its `check`), so that a wrong key is detected before
+values are encrypted with it and lost. Older files have no digests; then the caller must verify that a
+key unwraps a subject key that it wrapped before.
 """
 
 from __future__ import annotations
@@ -25,29 +25,31 @@ from headwater.core.storage import Storage
 MASTER = "master"
 KEY_BYTES = 32
 KMS_VARIABLE = "HEADWATER_KMS"
-"""In the environment: the service that wraps master keys, as module:name."""
+"""Environment variable with the service that wraps master keys, as module:name."""
 ANSWER_WITHIN_S = 20.0
-"""For how long a service is waited for; less than others wait for the lock that is held meanwhile."""
+"""Timeout for an answer of the service; shorter than the timeout of others that wait for the lock held meanwhile."""
 
 
 class Wrapping(Protocol):
-    """A key management service, or what stands before one: it keeps a key that never leaves it.
+    """A key management service, or a client of one: it holds a key that never leaves it.
 
-    What it raises is told as a KeyServiceError, and tried again when the key is next needed. Both may be called from any thread.
+    Its exceptions are reported as KeyServiceError, and the call is retried when the key is next needed. Both methods may be
+    called from any thread.
     """
 
     def wrap(self, key: bytes) -> bytes:
-        """The key, so that only `unwrap` of this service gives it back."""
+        """Return the key in a form that only `unwrap` of this service can reverse."""
         ...
 
     def unwrap(self, wrapped: bytes) -> bytes:
-        """What `wrap` was given."""
+        """Return the key that was passed to `wrap`."""
         ...
 
 
 class NamedService:
-    """A service that the environment names, as `module:name`, for programs that open no workspace themselves: the `headwater` command,
-    workers of Spark. It is imported, from where the program is, when it is first asked. The name is of a service, or of a function that gives one."""
+    """A service named by the environment as `module:name`, for programs that open no workspace themselves: the `headwater`
+    command, Spark workers. It is imported at its first use, with the working directory on the path. The name is that of a
+    service, or of a function that returns one."""
 
     def __init__(self, named: str) -> None:
         self._named = named
@@ -79,35 +81,35 @@ class NamedService:
 
 
 class Masters:
-    """The master keys in a folder. Who changes them holds the folder's lock."""
+    """The master keys in a folder. Writers must hold the folder's lock."""
 
     def __init__(self, storage: Storage, wrapping: Wrapping | None) -> None:
         self._storage = storage
         self._wrapping = wrapping
         self._keys: dict[int, bytes] = {}
         self._silent_until = 0.0
-        """Until when a service that did not answer is not asked again, on the monotonic clock."""
+        """Time on the monotonic clock before which a service that timed out is not asked again."""
 
     def exist(self) -> bool:
-        """Whether there are any."""
+        """Whether there are master keys."""
         return self._storage.exists(MASTER)
 
     def current(self) -> int:
-        """The number of the one that new keys are wrapped by. No service is asked."""
+        """Return the number of the master key for new keys. Does not ask the service."""
         return int(self._said()["current"])
 
     def checked(self, number: int) -> bool:
-        """Whether a key that the service gives for this number would be found out if it were another."""
+        """Whether the file has a digest that detects a wrong key from the service for this number."""
         return str(number) in self._said().get("checks", {})
 
     def get(self, number: int) -> bytes | None:
-        """One of them, in plain; None if it is none of those in the file."""
+        """Return a master key in plain; None if the file has none with this number."""
         if number not in self._keys:
             self._keys = self.all()
         return self._keys.get(number)
 
     def all(self) -> dict[int, bytes]:
-        """Every one, in plain."""
+        """Return every master key, in plain."""
         said = self._said()
         kept = {int(number): bytes.fromhex(key) for number, key in said["keys"].items()}
         if said["wrapped"]:
@@ -119,7 +121,7 @@ class Masters:
         return kept
 
     def wrapped(self, keys: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Master keys as they are kept, each of which was seen to come back."""
+        """Return master keys in their stored form, after verifying that the service unwraps them."""
         if self._wrapping is None:
             return dict(keys)
         made = {}
@@ -131,7 +133,7 @@ class Masters:
         return made
 
     def write(self, current: int, keys: Mapping[int, bytes], wrapped: Mapping[int, bytes]) -> None:
-        """Keep these and no others: `keys` in plain, `wrapped` as `wrapped` gave them."""
+        """Store these master keys and no others: `keys` in plain, `wrapped` as returned by `wrapped`."""
         said = {
             "format": 1,
             "current": current,
@@ -176,7 +178,7 @@ class Masters:
         return self._asked("unwrap", self._wrapping.unwrap, wrapped)
 
     def _asked(self, what: str, call: Callable[[bytes], bytes], data: bytes) -> bytes:
-        """What the service answers, if it does in time. It is asked by a thread of its own, which is left to itself if not."""
+        """Return the service's answer. It is asked in a separate thread, which is abandoned at the timeout."""
         if time.monotonic() < self._silent_until:
             raise self._silence(what)
         answers: list[tuple[Any, Exception | None]] = []
@@ -234,5 +236,5 @@ class Masters:
 
 
 def _check(key: bytes) -> str:
-    """What a key is known by. Keys are random, so that their digest says nothing else of them."""
+    """Return the digest of a key. Keys are random, so the digest reveals nothing else about them."""
     return hashlib.blake2b(key, digest_size=16, person=b"headwater-master").hexdigest()

@@ -1,23 +1,25 @@
-"""Keys of subjects: made when a private value of theirs is first written, and destroyed when they are forgotten.
+"""Keys of subjects: created when a private value of a subject is first written, and destroyed when it is forgotten
+(crypto-shredding).
 
-A key is known by its number, which encrypted values carry. It is kept wrapped by a master key (envelope encryption), so
-that changing the master rewraps keys and touches no record. Keys lie in a folder of their own, beside the workspace and not in
-it: a copy of the workspace says nothing without them, and one that is older than a forgetting finds its keys gone.
+A key is identified by its number, which encrypted values contain. It is stored wrapped by a master key (envelope encryption),
+so that rotating the master rewraps keys and touches no record. Keys are in a folder of their own, next to the workspace and not
+in it: a copy of the workspace cannot be decrypted without it, and a copy from before a deletion finds its keys destroyed.
 
 Invariants of `FileKeys`, each file 0600 in a folder 0700:
 
-  master     JSON: the master keys by number, in plain or wrapped by a KMS, and which of them is current (`headwater.privacy.master_keys`)
+  master     JSON: the master keys by number, in plain or wrapped by a KMS, and the number of the current one (see
+             `headwater.privacy.master_keys`)
   keys       slots of 128 bytes, key number n in slot n - 1: magic, state, number, master's number, time, digest of the
              subject, nonce, wrapped key, checksum; a destroyed one is zeros but for magic, state, number and checksum
-  forgotten  a line of JSON for every forgetting, in order: whose, which keys, when, by whom and why
-  lock       held by who changes one of the others
+  forgotten  one line of JSON for every forgotten subject, in order: subject, keys, time, user and reason
+  lock       held while one of the other files is changed
 
-Whatever else lies there is of a process that died, and is removed by whoever holds the lock next: a file that was to take the
-place of `keys` or `master` has keys in it that may be destroyed since.
+Any other file there was left by a process that died, and is removed by the next holder of the lock: an unfinished replacement
+of `keys` or `master` may contain keys that were destroyed since.
 
-A forgetting counts from the moment its line is durable: keys that it names are refused from then on, by every process, and
-whoever opens the folder next overwrites the slots if the one that wrote the line died before it did. Slots and lines are
-only added, so a process that knows the first n need only look at what comes after.
+A subject counts as forgotten from the moment its line is durable: every process refuses the keys that it names from then on,
+and the next process that opens the folder overwrites the slots if the writer of the line died before it did. Slots and lines
+are only appended, so a process that has read the first n needs to read only the later ones.
 """
 
 from __future__ import annotations
@@ -53,18 +55,18 @@ NONCE_BYTES = 12
 SLOT = struct.Struct("<4sB3xqqq16s12s48s12xQ")
 KEYS, FORGOTTEN, LOCK = "keys", "forgotten", "lock"
 _UNFINISHED = re.compile(rf"(?:{KEYS}|{FORGOTTEN}|{MASTER}){TEMPORARY}")
-"""What a process that died while it wrote one of the files has left."""
+"""Temporary files of a process that died while it wrote one of the files."""
 _MAGIC, _LIVE, _DESTROYED = b"HWKY", 1, 2
 _CIPHERS_MAX = 20_000
-"""Ciphers that are kept ready, of 2.5 kB each; making one again from its key takes some 12 µs."""
+"""Number of ciphers kept in memory, 2.5 kB each; creating one again from its key takes some 12 µs."""
 _UNWRAPPED_MAX = 500_000
-"""Keys that are kept unwrapped, of 0.2 kB each; unwrapping one again takes as long once more."""
+"""Number of unwrapped keys kept in memory, 0.2 kB each; unwrapping one again takes as long once more."""
 _LOCK_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
 class Forgetting:
-    """That a subject was forgotten: `number` counts from 1, `ids` are the keys that were destroyed."""
+    """The deletion of a subject's key: `number` counts from 1, `ids` are the keys that were destroyed."""
 
     number: int
     subject: str
@@ -75,39 +77,40 @@ class Forgetting:
 
 
 class SubjectKeys(Protocol):
-    """Who has the keys of a workspace's subjects."""
+    """Store of the keys of a workspace's subjects."""
 
     def of(self, subjects: Sequence[str]) -> list[int]:
-        """The number of each subject's key, made and durable if there was none."""
+        """Return the number of each subject's key; missing keys are created durably."""
         ...
 
     def cipher(self, number: int) -> AESGCM | None:
-        """What encrypts and decrypts by a key; None if it was destroyed. KeyStoreError if it was never here."""
+        """Return the cipher of a key; None if the key was destroyed. KeyStoreError if this store never had it."""
         ...
 
     def refresh(self) -> None:
-        """See what other processes have added or destroyed; to be called before a batch is read or written."""
+        """Apply what other processes have added or destroyed; call it before a batch is read or written."""
         ...
 
     def destroyed(self) -> frozenset[int]:
-        """The numbers of keys that were destroyed."""
+        """Return the numbers of the destroyed keys."""
         ...
 
     def forget(self, subject: str, who: str | None = None, reason: str | None = None) -> Forgetting:
-        """Destroy a subject's key, durably; UsageError if it has none, or had one and was forgotten."""
+        """Destroy a subject's key durably; UsageError if the subject has no key, or was already forgotten and got none
+        since."""
         ...
 
     def forgotten(self) -> Sequence[Forgetting]:
-        """Every forgetting, in order."""
+        """Return every forgotten subject, in order."""
         ...
 
     def rotate(self) -> int:
-        """Wrap all keys by a new master, and destroy the one before; how many."""
+        """Wrap all keys by a new master key, and destroy the previous one; return the number of keys."""
         ...
 
 
 def subject_text(subject: Any) -> str:
-    """A subject as keys know it: the same for 7 and '7', because topics may have it as either."""
+    """Return the text of a subject for its key: the same for 7 and '7', because topics may have either."""
     hint = "it is the value of the column that others are PRIVATE BY: ws.forget(7)"
     if isinstance(subject, bool) or not isinstance(subject, (int, str)) or subject == "":
         raise UsageError(f"a subject is a whole number or a text, not {subject!r}", hint=hint)
@@ -116,7 +119,7 @@ def subject_text(subject: Any) -> str:
 
 @dataclass
 class MemoryKeys:
-    """Keys that are kept nowhere: of a workspace in memory."""
+    """Keys in memory only, for a workspace in memory."""
 
     clock: Clock
     _numbers: dict[str, int] = field(default_factory=dict)
@@ -157,12 +160,12 @@ class MemoryKeys:
         return tuple(self._forgotten)
 
     def rotate(self) -> int:
-        """See `SubjectKeys.rotate`: there is no master."""
+        """See `SubjectKeys.rotate`. There is no master key in memory."""
         return 0
 
 
 class FileKeys:
-    """Keys in a folder, shared by the processes of one machine. Nothing is made before a first key is."""
+    """Keys in a folder, shared by the processes of one machine. No file is created before the first key."""
 
     def __init__(self, storage: Storage, clock: Clock, wrapping: Wrapping | None = None) -> None:
         self._storage = storage
@@ -173,16 +176,16 @@ class FileKeys:
         self._begin()
 
     def again(self) -> FileKeys:
-        """The same keys with a guard of its own, for a forked child."""
+        """Return an object for the same keys with its own lock, for a forked child."""
         return FileKeys(self._storage, self._clock, self._wrapping)
 
     @property
     def folder(self) -> Path:
-        """Where they lie."""
+        """The folder of the keys."""
         return self._storage.root
 
     def check(self) -> int:
-        """How many subjects have a key; KeyStoreError if what is there cannot be opened, or the service does not open it."""
+        """Return the number of subjects with a key; KeyStoreError if a key cannot be unwrapped, or the service fails."""
         self.refresh()
         with self._guard:
             if self._numbers:
@@ -190,7 +193,7 @@ class FileKeys:
             return len(self._numbers)
 
     def close(self) -> None:
-        """Let go of the file; it is opened again if something is asked."""
+        """Close the file; it is opened again when needed."""
         with self._guard:
             if self._file is not None:
                 self._file.close()
@@ -212,7 +215,7 @@ class FileKeys:
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """See `SubjectKeys.refresh`. Costs a look at two files if nothing is new."""
+        """See `SubjectKeys.refresh`. Costs a stat of two files if nothing is new."""
         with self._guard:
             if self._look() == self._version:
                 return
@@ -221,17 +224,17 @@ class FileKeys:
                 self._finish()
 
     def _look(self) -> tuple[int, int, int]:
-        """What differs whenever another process has changed something."""
+        """Return a stamp of the files that differs whenever another process has changed something."""
         return (self._storage.inode(KEYS), self._size(KEYS), self._size(FORGOTTEN))
 
     def _size(self, name: str) -> int:
         return self._storage.size(name) if self._storage.exists(name) else 0
 
     def _read(self) -> None:
-        """Under the lock: take in what is new."""
+        """Under the lock: read new slots and lines."""
         now = self._look()
         if now[0] != self._version[0]:
-            self._begin()  # keys were wrapped anew
+            self._begin()  # keys were rewrapped
         self._read_lines(now[2])
         self._read_slots(now[1] // SLOT.size)
         self._version = now
@@ -253,7 +256,7 @@ class FileKeys:
                 raise self._damaged(f"the slot of key {self._slots + bad + 1} is not what was written")
             elif state == _LIVE:
                 self._numbers[digest] = number
-        # slots at the end that are not whole are of a process that died before it used them
+        # incomplete slots at the end were left by a process that died before it used them
         self._slots += len(data) // SLOT.size if bad is None else bad
 
     def _read_lines(self, size: int) -> None:
@@ -318,7 +321,7 @@ class FileKeys:
 
     def _unwrap(self, number: int) -> bytes:
         slot = self._kept(number)
-        if self._master(slot[3]) is None:  # keys were wrapped anew since the file was opened
+        if self._master(slot[3]) is None:  # keys were rewrapped since the file was opened
             self.close()
             slot = self._kept(number)
         return self._opened(slot)
@@ -338,7 +341,7 @@ class FileKeys:
         try:
             return cipher.decrypt(nonce, wrapped, _bound(number, digest))
         except InvalidTag:
-            self._by_master.clear()  # a service may have given another key, and give the right one when it is asked again
+            self._by_master.clear()  # a service may have returned a wrong key: ask again next time
             self._masters = Masters(self._storage, self._wrapping)
             raise self._damaged(f"key {number} cannot be unwrapped") from None
 
@@ -357,7 +360,8 @@ class FileKeys:
         return found
 
     def _current(self) -> int:
-        """Under the lock: the number of the master for new keys, made if there is none and nothing was wrapped by one."""
+        """Under the lock: return the number of the master key for new keys; created if there is none and no key was wrapped by
+        one."""
         if not self._masters.exist():
             if self._slots:
                 raise self._damaged("the master key is missing")
@@ -369,7 +373,7 @@ class FileKeys:
         return master
 
     def _try(self, master: int) -> None:
-        """See that a master opens what it has wrapped, where nothing else says that it is the right one."""
+        """Verify that a master key unwraps a key that it wrapped, if the file has no digest of it."""
         for number in range(self._slots, 0, -1):
             slot = self._kept(number)
             if slot[1] == _LIVE and slot[3] == master and number not in self._destroyed:
@@ -421,7 +425,7 @@ class FileKeys:
             return [self._numbers[digest] for digest in digests]
 
     def _make(self, digests: Sequence[bytes]) -> None:
-        """Under the lock: make and keep a key for each."""
+        """Under the lock: create and store a key for each digest."""
         if not digests:
             return
         master, at = self._current(), self._clock.now_us()
@@ -432,7 +436,7 @@ class FileKeys:
             for number, digest, key in zip(numbers, digests, keys, strict=True)
         ]
         with contextlib.closing(self._storage.open(KEYS, create=True)) as file:
-            file.truncate(self._slots * SLOT.size)  # what a crash left of slots that nobody used
+            file.truncate(self._slots * SLOT.size)  # unused slots that a crash left behind
             file.write_at(self._slots * SLOT.size, b"".join(made))
             file.sync()
         self._storage.sync_dir(".")
@@ -473,7 +477,7 @@ class FileKeys:
             return one
 
     def _finish(self) -> None:
-        """Under the lock: overwrite the slots of what was forgotten, where that was not done yet."""
+        """Under the lock: overwrite the slots of destroyed keys that have not been overwritten yet."""
         if not self._forgotten:
             return
         with contextlib.closing(self._storage.open(KEYS)) as file:
@@ -511,7 +515,7 @@ def _wait_for(file: File, where: Callable[[], Any]) -> None:
 
 
 def nothing_kept(subject: str, forgotten: Sequence[Forgetting]) -> UsageError:
-    """The error for a subject that has no key."""
+    """Return the error for a subject without a key."""
     before = next((one for one in reversed(forgotten) if one.subject == subject), None)
     if before is None:
         return UsageError(
@@ -528,7 +532,7 @@ def nothing_kept(subject: str, forgotten: Sequence[Forgetting]) -> UsageError:
 
 
 def _keep(kept: dict[int, T], number: int, value: T, most: int) -> None:
-    """Keep something at hand, in the place of what was kept first if there is too much."""
+    """Cache a value, and evict the oldest quarter if the cache is full."""
     if len(kept) >= most:
         for old in list(kept)[: most // 4]:
             del kept[old]
@@ -555,5 +559,5 @@ def _digest(subject: str) -> bytes:
 
 
 def _bound(number: int, digest: bytes) -> bytes:
-    """What a wrapped key is bound to: it cannot stand in another's slot."""
+    """Return the authenticated data of a wrapped key, which prevents its use in another slot."""
     return struct.pack("<q", number) + digest
