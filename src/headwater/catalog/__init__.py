@@ -1,4 +1,4 @@
-"""Catalog: definitions of topics, views, sources, sinks and alerts, and the rules that they must meet.
+"""Catalog: definitions of topics, views, sources, sinks and alerts, and the rules that they must satisfy.
 
 Definitions are plain values; `log` stores them.
 
@@ -9,7 +9,7 @@ In import order, bottom to top:
     dropped_columns  columns that a captured table no longer has
     time_options     event-time options of a topic: watermark column, lateness, device clocks
     rules            validation of a topic definition, at creation and at every change
-    connector_kinds  the kinds of sources and sinks, a row each
+    connector_kinds  the kinds of sources and sinks, one row each
     connectors       source, sink and alert definitions, and which options are secret
     definitions      topic and view definitions, and which schema changes are compatible
     conform          rows from users converted to Arrow batches of a topic's schema, or rejected

@@ -1,6 +1,6 @@
-"""Rows as users have them, turned into Arrow batches that fit a topic exactly, or refused row by row.
+"""Converts rows from users to Arrow batches that fit a topic exactly, or rejects them with the row at fault.
 
-Knows schemas and values; knows nothing of partitions, offsets or disk.
+Only schemas and values; independent of partitions, offsets and the disk.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from headwater.core.values import (
 )
 
 OPS = ("upsert", "delete", "insert", "update", "snapshot")
-"""The values of `_op`; in active segments each is stored as its place in this tuple."""
+"""Values of `_op`; active segments store each as its index in this tuple."""
 UPSERT, DELETE, CAPTURED_FROM = 0, 1, 2
 
 SHOWN_BYTES_MAX = 1 << 20
-"""Larger values are not made objects of Python, which may take ten times as much, for a message that says what is wrong with them."""
+"""Size above which a value is not converted to a Python object for an error message: it may take ten times as much memory."""
 
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
-"""What pandas calls an index without a name when it hands over its frame."""
+"""Pandas' name for an index without a name when it exports a frame."""
 
 
 def conform(
     rows: Any, topic: TopicDefinition, *, captured: bool = False, validated: bool = False
 ) -> pa.RecordBatch:
-    """One batch in the topic's columns and types, but for those that the log itself fills, plus `_op` (int8) on keyed
-    topics; BadRowError if a row is not fit.
+    """Return one batch in the topic's columns and types, without the columns that the log fills, plus `_op` (int8) on keyed
+    topics; BadRowError if a row does not fit.
 
-    `_op` is 'upsert' or 'delete'; rows that were `captured` from a database may say what happened there.
-    Arrow rows that were `validated` in full are not validated again.
+    `_op` is 'upsert' or 'delete'; rows `captured` from a database may have the database's operation. Arrow rows that were
+    `validated` in full are not validated again.
     """
     if topic.captured_by is not None and not captured:
         raise UsageError(
@@ -77,9 +77,9 @@ def conform(
 
 
 def adapt(batch: pa.RecordBatch, schema: pa.Schema, rows: int | None = None) -> pa.RecordBatch:
-    """A batch written under an earlier schema, in today's: added columns are null, widened ones are cast.
+    """Convert a batch written under an earlier schema to the present one: added columns are null, widened ones are cast.
 
-    `rows` counts where the batch has no column left to count by.
+    `rows` is the number of rows, for a batch without any column left.
     """
     if batch.schema.equals(schema):
         return batch
@@ -95,12 +95,12 @@ def adapt(batch: pa.RecordBatch, schema: pa.Schema, rows: int | None = None) -> 
 
 
 def op_names(codes: pa.Array) -> pa.Array:
-    """The text of `_op` codes."""
+    """Return `_op` codes as text."""
     return pa.array(OPS).take(codes)
 
 
 def chunks(rows: Any, size: int = 65_536) -> Iterator[Any]:
-    """Rows of any length in pieces that fit in memory: lists and frames are sliced, iterators are drained."""
+    """Yield rows of any length in pieces that fit in memory: lists and frames are sliced, iterators are drained."""
     table = _as_table(rows) if not isinstance(rows, pa.RecordBatchReader) else None
     if table is not None:
         yield from table.to_batches(max_chunksize=size) if table.num_rows else [table]
@@ -122,7 +122,7 @@ def chunks(rows: Any, size: int = 65_536) -> Iterator[Any]:
 
 
 def _fitting(rows: Any, topic: TopicDefinition) -> pa.RecordBatch | None:
-    """Rows that are one batch in the topic's columns and types already."""
+    """Return the rows unchanged if they are already one batch in the topic's columns and types; None otherwise."""
     if isinstance(rows, pa.Table) and not topic.keyed and rows.schema.equals(topic.row_schema):
         batches = rows.to_batches()
         return batches[0] if len(batches) == 1 else None
@@ -247,7 +247,7 @@ def _ops(values: Sequence[Any] | None, rows: int, topic: TopicDefinition, allowe
 
 
 def _check_codes(codes: pa.Array, topic: TopicDefinition, allowed: Sequence[str]) -> None:
-    """Rows that are conformed already say their `_op` by its code."""
+    """Raise BadRowError if conformed rows have an invalid `_op` code."""
     fit = pc.fill_null(pc.and_(pc.greater_equal(codes, 0), pc.less(codes, len(allowed))), False)
     row = pc.index(fit, False).as_py()
     if row >= 0:
@@ -313,7 +313,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, topic: TopicDefinition) -> p
 
 
 def _validate(column: pa.Array, field: pa.Field, topic: TopicDefinition) -> None:
-    """Refuse what is not a value of its type: text that is not UTF-8, a decimal beyond its precision."""
+    """Raise BadRowError for an invalid value of the type: text that is not UTF-8, a decimal beyond its precision."""
     if pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_boolean(field.type):
         return  # every bit pattern is a value
     try:
@@ -324,7 +324,8 @@ def _validate(column: pa.Array, field: pa.Field, topic: TopicDefinition) -> None
 
 
 def _one(column: pa.Array, row: int) -> pa.Array:
-    """One row of a column, without the values of the others; of a large one a slice, since Arrow takes values by 8 bytes for each."""
+    """Return one row of a column: a copy without the other values, or a slice if it is large, since Arrow's `take` needs 8
+    bytes per value."""
     one = column.slice(row, 1)
     return one if decoded_bytes(one) > SHOWN_BYTES_MAX else column.take([row])
 
@@ -335,7 +336,7 @@ def _check_arrow(one: pa.Array, kind: pa.DataType) -> None:
 
 
 def _check_nulls(batch: pa.RecordBatch, topic: TopicDefinition) -> None:
-    """NOT NULL holds for every column of a row, and for the key columns alone of a tombstone."""
+    """Raise BadRowError for NULL in a NOT NULL column; for a tombstone only the key columns count."""
     living = None
     if topic.keyed:
         ops = batch.column("_op")
@@ -359,7 +360,7 @@ def _check_nulls(batch: pa.RecordBatch, topic: TopicDefinition) -> None:
 
 
 def _may_lack(column: pa.Array, kind: pa.DataType) -> bool:
-    """Whether a NOT NULL field inside a nested column may be null: quick, and at times wrong about unseen entries."""
+    """Whether a NOT NULL field inside a nested column may be null: quick, but possibly true because of unreferenced entries."""
     if pa.types.is_struct(kind):
         for i in range(kind.num_fields):
             child, part = pc.struct_field(column, [i]), kind.field(i)
@@ -373,7 +374,7 @@ def _may_lack(column: pa.Array, kind: pa.DataType) -> bool:
 
 
 def _without_hidden_nulls(batch: pa.RecordBatch, topic: TopicDefinition) -> pa.RecordBatch:
-    """The batch without nulls in NOT NULL fields below a NULL struct: nobody can see them, but Parquet refuses them."""
+    """Return the batch without nulls in NOT NULL fields below a NULL struct: they are invisible, but Parquet rejects them."""
     for place, field in enumerate(topic.schema):
         column = batch.column(place)
         if pa.types.is_nested(field.type) and _hides_nulls(column, field.type):
@@ -393,7 +394,7 @@ def _hides_nulls(column: pa.Array, kind: pa.DataType) -> bool:
 
 
 def _lacking(value: Any, kind: pa.DataType, path: str) -> tuple[str, str] | None:
-    """The path of the first NOT NULL field that a nested value lacks, and what is expected there."""
+    """Return the path of the first NOT NULL field that is NULL in a nested value, and the type expected there."""
     inner: Iterable[tuple[Any, pa.DataType, str]] = ()
     if value is None:
         return None
@@ -411,7 +412,7 @@ def _lacking(value: Any, kind: pa.DataType, path: str) -> tuple[str, str] | None
 
 
 def _value(column: pa.Array | pa.ChunkedArray, row: int) -> Any:
-    """A value for a message; of one that is too large to be made an object of Python, its size."""
+    """Return a value for a message; for a value that is too large to convert to a Python object, a text with its size."""
     value = column.slice(row, 1)
     if (size := sum(map(decoded_bytes, getattr(value, "chunks", [value])))) > SHOWN_BYTES_MAX:
         return f"a value of {size:,} bytes"

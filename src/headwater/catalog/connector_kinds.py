@@ -1,8 +1,8 @@
-"""The kinds of sources and sinks, a row each: what is known of a kind without the libraries that it needs.
+"""The kinds of sources and sinks, one row each: the facts about a kind that do not need its libraries.
 
-A new kind is a module and a row. The parser reads the options here, EXPLAIN the guarantee, and `headwater.sources.registry`
-and `headwater.sinks.registry` load the class of a kind when one of its sources or sinks is opened. The class is named as
-text, because it lies in a package above this one and may need a library that is not installed.
+A new kind is a module and a row. The parser reads the options here, EXPLAIN the guarantee, and `headwater.sources.registry` and
+`headwater.sinks.registry` load the class of a kind when one of its sources or sinks is opened. The class is named as text,
+because it is in a package above this one and may need a library that is not installed.
 """
 
 from __future__ import annotations
@@ -17,46 +17,47 @@ MODES = ("upsert", "append", "changelog")
 
 @dataclass(frozen=True)
 class ConnectorKind:
-    """What sources and sinks of a kind have in common."""
+    """Common facts about the sources or sinks of a kind."""
 
     made_by: str
-    """`module:class`. The class makes one from its declaration in a class method `declared`."""
+    """`module:class`. The class has a class method `declared`, which creates an instance from a declaration."""
     options: tuple[str, ...]
-    """What WITH may say."""
+    """Options allowed in WITH."""
     settable: tuple[str, ...]
-    """The options that ALTER may change, where it is to go on from where it is. The others say what it is."""
+    """Options that ALTER may change while the connector continues from its position. The others define its identity."""
 
     def load(self) -> Any:
-        """The class that it is made by."""
+        """Return the class of the kind."""
         module, _, name = self.made_by.partition(":")
         return getattr(import_module(module), name)
 
 
 @dataclass(frozen=True)
 class SourceKind(ConnectorKind):
-    """A kind of source. The first of its options is the one that it cannot do without."""
+    """A kind of source. The first of its options is required."""
 
     guarantee: str
-    """What is promised of it, in a sentence for EXPLAIN."""
+    """Guarantee of the kind, in a sentence for EXPLAIN."""
     extra: str | None = None
-    """The extra of the package that brings its libraries."""
+    """Extra of the package with the libraries of the kind; None without one."""
     rows: Literal["read", "received", "handed over"] = "read"
-    """How its rows come: they are asked for; they are sent while it listens, and there is nothing to catch up with; or nobody
-    reads them, and who serves HTTP writes what it is given."""
+    """How rows arrive: 'read' by the source; 'received' while it listens, with no backlog to catch up; or 'handed over',
+    written by the HTTP server that gets them."""
     positions: Literal["time", "lsn"] = "time"
-    """What a position is to its users."""
+    """Meaning of a position for users."""
 
 
 @dataclass(frozen=True)
 class SinkKind(ConnectorKind):
-    """A kind of sink. Its class says what is promised of it."""
+    """A kind of sink. Its guarantee is in its class."""
 
     modes: tuple[str, ...] = MODES
-    """How it takes changes; the first is the one it takes them in unless `mode` says another."""
+    """Modes in which it takes changes; the first is the default for `mode`."""
     extra: str | None = None
-    """The extra of the package that brings its libraries."""
+    """Extra of the package with the libraries of the kind; None without one."""
     readable: bool = True
-    """Whether what it holds can be read back, and so be compared with its view. Where it cannot, its checkpoint is in the log."""
+    """Whether the target's content can be read back, and so be compared with its view. Otherwise its checkpoint is in the
+    log."""
 
 
 SOURCE_KINDS: Mapping[str, SourceKind] = {

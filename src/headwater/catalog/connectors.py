@@ -1,7 +1,7 @@
-"""What sources, sinks and alerts are declared to be: what they connect to, and with which options.
+"""Declarations of sources, sinks and alerts: their targets and options.
 
-A value that stands in the environment is looked up when it is needed, and is in no document; what is shown of options has
-no passwords in it.
+A value from the environment is looked up when it is needed, and is not stored in the catalog; options are displayed without
+passwords.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from headwater.core.types import quote
 
 FORMAT = 1
 SOURCE, SINK, ALERT = "source", "sink", "alert"
-"""The kinds of their entries in the catalog."""
+"""Kinds of their entries in the catalog."""
 DELETION = "deletion"
-"""The kind of the entries that say how far a deletion is."""
+"""Kind of the catalog entries with the progress of a deletion."""
 
 SOURCE_OPTIONS = {name: kind.options for name, kind in SOURCE_KINDS.items()}
-"""The options of each kind of source; the first is the one that it cannot do without."""
+"""Options of each kind of source; the first is required."""
 SINK_OPTIONS = {name: kind.options for name, kind in SINK_KINDS.items()}
-"""The options of each kind of sink."""
+"""Options of each kind of sink."""
 SOURCE_SETTABLE = {name: kind.settable for name, kind in SOURCE_KINDS.items()}
-"""What ALTER SOURCE may change: it goes on from where it is. The others say what it is."""
+"""Options that ALTER SOURCE may change while the source continues from its position. The others define its identity."""
 SINK_SETTABLE = {name: kind.settable for name, kind in SINK_KINDS.items()}
-"""What ALTER SINK may change: none of it says which rows are where, and in which form."""
+"""Options that ALTER SINK may change: they do not affect the location or the form of the target's rows."""
 ALERT_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "webhook": ("url", "secret", "previous_secret", "token", "timeout"),
     "email": ("to", "host", "port", "from", "starttls", "user", "password", "timeout"),
     "topic": ("topic",),
 }
-"""The options of each kind of notice; the first is the one that it cannot do without."""
+"""Options of each kind of notification; the first is required."""
 _NEEDED = ("url", "topic", "function")
-"""Options that a source or sink which has them cannot do without."""
+"""Required options among the first options of sink kinds."""
 
 _SECRET = ("password", "secret", "token")
 _NAMED_SECRET = r"[\w.-]*(?:password|secret|token|credential|signature|key)[\w.-]*"
 _HIDDEN = re.compile(
-    r"(?P<url>//[^/@:\s]*:)[^/\s]*(?=@)"  # up to the last @ of the authority: a password may have one in it
+    r"(?P<url>//[^/@:\s]*:)[^/\s]*(?=@)"  # up to the last @ of the authority: a password may contain one
     rf"|(?P<query>[?&]{_NAMED_SECRET}=)[^&\s'#]*"
     rf'|(?P<json>"{_NAMED_SECRET}"\s*:\s*)"(?:[^"\\]|\\.)*"'
     r"|(?P<name>\bpassword\s*=\s*)('[^']*'|\S+)",
@@ -60,7 +60,7 @@ class EnvValue:
     name: str
 
     def resolve(self, environ: Mapping[str, str] = os.environ) -> str:
-        """The value; UsageError if the variable is not set."""
+        """Return the value; UsageError if the variable is not set."""
         if self.name not in environ:
             raise UsageError(
                 f"the environment variable {self.name} is not set",
@@ -74,12 +74,12 @@ Options = Mapping[str, Any]
 
 
 def resolve(options: Options, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Options with every `env(...)` looked up."""
+    """Return options with every `env(...)` looked up."""
     return {k: v.resolve(environ) if isinstance(v, EnvValue) else v for k, v in options.items()}
 
 
 def without_password(text: str) -> str:
-    """A URL, a connection string or JSON as it may be shown."""
+    """Return a URL, a connection string or JSON with its secrets masked."""
     return _HIDDEN.sub(lambda m: f"{m['url'] or m['query'] or m['json'] or m['name']}***", text)
 
 
@@ -90,15 +90,15 @@ class _Connection:
     options: Options
 
     def resolved(self, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-        """The options, with what stands in the environment looked up."""
+        """Return the options with values from the environment looked up."""
         return resolve(self.options, environ)
 
     def shown(self) -> dict[str, str]:
-        """The options as SQL shows them, without what nobody is to see."""
+        """Return the options as SQL shows them, with secrets masked."""
         return {name: _shown(name, value) for name, value in self.options.items()}
 
     def to_document(self) -> dict[str, Any]:
-        """A plain form that `from_document` reads back."""
+        """Return a plain form that `from_document` reads back."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
         options = {k: {"env": v.name} if isinstance(v, EnvValue) else v for k, v in self.options.items()}
@@ -106,7 +106,7 @@ class _Connection:
 
     @classmethod
     def from_document(cls, plain: Mapping[str, Any]) -> Self:
-        """What `to_document` wrote."""
+        """Return the declaration that `to_document` wrote."""
         if plain["format"] > FORMAT:
             raise NewerVersionError(
                 f"{plain['name']!r} was declared by a newer version of Headwater", hint="upgrade Headwater"
@@ -120,72 +120,72 @@ class _Connection:
 
 @dataclass(frozen=True)
 class SourceDefinition(_Connection):
-    """CREATE SOURCE: what topics are filled from."""
+    """CREATE SOURCE: the source that fills topics."""
 
     generation: int = field(default=0, compare=False)
-    """How often it was begun anew."""
+    """Number of times that the source was restarted from the beginning."""
 
     def to_sql(self) -> str:
-        """The statement that makes it, without passwords."""
+        """Return the CREATE SOURCE statement of the declaration, without passwords."""
         return f"CREATE SOURCE {quote(self.name)} FROM {self.kind.upper()}{_with(self.shown())}"
 
 
 @dataclass(frozen=True)
 class SinkDefinition(_Connection):
-    """CREATE SINK: what follows a view."""
+    """CREATE SINK: the sink that follows a view."""
 
     view: str
     key: tuple[str, ...] = field(default=(), compare=False)
-    """What rows are replaced and deleted by, found out when it was made; () where they only come."""
+    """Columns by which rows are replaced and deleted, determined at creation; () if rows are only appended."""
     private: tuple[tuple[str, str], ...] = field(default=(), compare=False)
-    """Of a sink into TOPIC: the columns that come from private ones, each with its subject's, found out when it was made."""
+    """For a sink into TOPIC: the columns derived from private ones, each with its subject column, determined at creation."""
 
     @classmethod
     def from_document(cls, plain: Mapping[str, Any]) -> Self:
-        """What `to_document` wrote."""
+        """Return the declaration that `to_document` wrote."""
         made = super().from_document(plain)
         return dataclasses.replace(made, private=tuple((column, by) for column, by in made.private))
 
     def to_sql(self) -> str:
-        """The statement that makes it, without passwords."""
+        """Return the CREATE SINK statement of the declaration, without passwords."""
         what = f"{quote(self.name)} FROM {quote(self.view)} INTO {self.kind.upper()}"
         return f"CREATE SINK {what}{_with(self.shown())}"
 
 
 @dataclass(frozen=True)
 class AlertDefinition(_Connection):
-    """CREATE ALERT: what is watched, for what, how long, and who is told; `kind` is that of the notice."""
+    """CREATE ALERT: the watched view or metric, the condition, its duration, and the notification, whose kind is `kind`."""
 
     on: str
-    """The name of a view or a metric."""
+    """Name of a view or a metric."""
     metric: bool
     labels: Mapping[str, str]
-    """Of a metric: the labels that a figure must have."""
+    """For a metric: the labels that a sample must have."""
     condition: str
     held_us: Microseconds = 0
-    """So long it must hold without a break."""
+    """Time for which the condition must hold without interruption."""
     key: tuple[str, ...] = field(default=(), compare=False)
-    """Of a view: what tells its rows apart, found out when it was made; () where it is watched as a whole."""
+    """For a view: the key columns of its rows, determined at creation; () if it is watched as a whole."""
     incarnation: int = field(default=0, compare=False)
-    """Tells it from one of its name that was dropped."""
+    """Number that distinguishes the alert from a dropped one of the same name."""
 
     @property
     def subject(self) -> str:
-        """What is watched, as SQL writes it."""
+        """The watched view or metric, as SQL writes it."""
         if not self.metric:
             return quote(self.on)
         chosen = ", ".join(f"{name} = {_shown('', value)}" for name, value in self.labels.items())
         return f"METRIC {self.on}" + (f"{{{chosen}}}" if chosen else "")
 
     def to_sql(self) -> str:
-        """The statement that makes it, without passwords."""
+        """Return the CREATE ALERT statement of the declaration, without passwords."""
         held = f" FOR '{format_span(self.held_us)}'" if self.held_us else ""
         what = f"{quote(self.name)} ON {self.subject} WHEN {self.condition}{held}"
         return f"CREATE ALERT {what} NOTIFY {self.kind.upper()}{_with(self.shown())}"
 
 
 def check_alert(made: AlertDefinition) -> None:
-    """SchemaError if an alert is declared to be what none can be."""
+    """Raise SchemaError if the declaration of an alert is invalid."""
     if not NAME.match(made.name):
         raise SchemaError(
             f"{made.name!r} cannot be the name of an alert",
@@ -203,7 +203,7 @@ def check_alert(made: AlertDefinition) -> None:
 
 
 def refuse_written_secrets(made: _Connection, names: tuple[str, ...]) -> None:
-    """SchemaError if one of these options stands there itself, and is not looked up in the environment."""
+    """Raise SchemaError if one of these options is written literally instead of looked up in the environment."""
     what = {SourceDefinition: "source", SinkDefinition: "sink", AlertDefinition: "alert"}[type(made)]
     for name in names:
         if not isinstance(made.options.get(name), EnvValue | None):
@@ -214,7 +214,7 @@ def refuse_written_secrets(made: _Connection, names: tuple[str, ...]) -> None:
 
 
 def altered_alert(made: AlertDefinition, options: Options) -> AlertDefinition:
-    """An alert that tells somebody else, or in another way of the same kind; NULL takes an option away."""
+    """Return an alert with other options of the same kind of notification; NULL removes an option."""
     for name in options:
         if name not in ALERT_OPTIONS[made.kind]:
             raise UsageError(
@@ -241,7 +241,7 @@ def _shown(name: str, value: Any) -> str:
 
 
 def check_connection(made: SourceDefinition | SinkDefinition) -> None:
-    """SchemaError if a source or sink is declared to be what none can be; its options are its own to judge."""
+    """Raise SchemaError if the declaration of a source or sink is invalid; the connector itself checks its options."""
     is_source = isinstance(made, SourceDefinition)
     what, known = ("source", SOURCE_OPTIONS) if is_source else ("sink", SINK_OPTIONS)
     if not NAME.match(made.name):
@@ -262,7 +262,8 @@ Made = TypeVar("Made", SourceDefinition, SinkDefinition)
 
 
 def altered(made: Made, options: Options) -> Made:
-    """A declaration with other options, of which NULL takes one away; UsageError for what only CREATE OR REPLACE changes."""
+    """Return a declaration with other options, where NULL removes one; UsageError for options that only CREATE OR REPLACE
+    changes."""
     is_source = isinstance(made, SourceDefinition)
     what, known = ("source", SOURCE_OPTIONS) if is_source else ("sink", SINK_OPTIONS)
     settable = (SOURCE_SETTABLE if is_source else SINK_SETTABLE)[made.kind]
@@ -289,7 +290,7 @@ def _without_null(options: Options) -> Options:
 
 
 def difference(old: _Connection, new: _Connection) -> list[str]:
-    """What differs between two declarations, a line each; empty where they are the same."""
+    """Return the differences between two declarations as lines; empty if they are equal."""
     lines = []
     facts = [("view", getattr(old, "view", ""), getattr(new, "view", "")), ("kind", old.kind, new.kind)]
     if isinstance(old, AlertDefinition) and isinstance(new, AlertDefinition):

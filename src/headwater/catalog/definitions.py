@@ -1,6 +1,6 @@
-"""What topics and views are declared to be, and which changes of a topic keep every old record readable.
+"""Definitions of topics and views, and the changes of a topic that keep every old record readable.
 
-Names of topics and views are one namespace and ignore case, as SQL's do: see `spelling`.
+Names of topics and views share one namespace and ignore case, as in SQL: see `headwater.core.names.spelling`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from headwater.core.types import TIMESTAMP, WIDER, format_type, parse_type, quot
 Cleanup = Literal["delete", "compact"]
 
 OP_TYPE = pa.int8()
-"""`_op` in active segments: its place in `headwater.catalog.conform.OPS`."""
+"""Type of `_op` in active segments: an index in `headwater.catalog.conform.OPS`."""
 CAPTURED = pa.schema(
     [("_source_position", pa.int64()), ("_source_time", TIMESTAMP), ("_transaction", pa.int64())]
 )
-"""What a record of a captured topic says of where it comes from: the place in the source's own log, which rises, when that
-was committed there, and in which transaction."""
+"""Origin of a record of a captured topic: the position in the source's own log, which rises, the commit time there, and the
+transaction."""
 TOMBSTONE_RETENTION_US = parse_span_us("1 day")
 
 
 @dataclass(frozen=True)
 class TopicDefinition:
-    """A topic's contract. `schema` holds the user's columns, with their nullability."""
+    """Definition of a topic. `schema` has the user's columns, with their nullability."""
 
     name: str
     schema: pa.Schema
@@ -60,25 +60,26 @@ class TopicDefinition:
     watermark: WatermarkBy = "events"
     producer_timeout_us: Microseconds | None = None
     versions_for_us: Microseconds | None = None
-    """How long compaction leaves records that others have replaced, for those who read versions."""
+    """Time for which compaction keeps superseded records, for readers of versions."""
     clock: str | None = None
-    """The column that says whose clock a row's times are by; `occurred` and `sent` are then those times."""
+    """Column that identifies the device whose clock made a row's times; `occurred` and `sent` are the columns of these
+    times."""
     occurred: str | None = None
     sent: str | None = None
     captured_by: str | None = None
-    """The source that fills it, and nobody else."""
+    """The source that is the topic's only writer."""
     schema_changes: SchemaChanges = "follow"
-    """What becomes of it when what it is captured from has other columns."""
+    """Reaction of the topic to changed columns of the captured table."""
     dropped: tuple[DroppedColumn, ...] = ()
-    """Columns that are no longer there where it is captured from."""
+    """Columns that were dropped from the captured table."""
     backlog_rows: int | None = None
-    """How far a cursor marked `hold` may be behind; `when_behind` says what an append beyond that does."""
+    """Maximum lag of a cursor with `hold`; `when_behind` decides about an append beyond that."""
     when_behind: WhenBehind = "grow"
     block_for_us: Microseconds | None = None
     private: tuple[tuple[str, str], ...] = ()
-    """Columns that are stored encrypted, each with the column that says whose key: see `headwater.privacy.column_encryption`."""
+    """Columns that are stored encrypted, each with its subject column: see `headwater.privacy.column_encryption`."""
     incarnation: int = field(default=0, compare=False)
-    """Given by the log: tells a topic from an earlier one of its name."""
+    """Set by the log: distinguishes the topic from an earlier one of the same name."""
 
     @property
     def keyed(self) -> bool:
@@ -87,12 +88,12 @@ class TopicDefinition:
 
     @property
     def routing(self) -> tuple[str, ...]:
-        """The columns whose hash chooses a row's partition; empty where rows are spread."""
+        """Columns whose hash selects a row's partition; empty if rows are spread."""
         return self.partition_by or self.key or ((self.versioned_by,) if self.versioned_by else ())
 
     @cached_property
     def given(self) -> TopicDefinition:
-        """What rows are to fit when they are appended: this, without the columns that the log itself fills."""
+        """The definition that appended rows must fit: this one without the columns that the log fills."""
         if self.clock is None:
             return self
         own = pa.schema([f for f in self.schema if f.name not in STORED.names])
@@ -100,28 +101,28 @@ class TopicDefinition:
 
     @cached_property
     def row_schema(self) -> pa.Schema:
-        """The columns of conformed rows: the topic's, all nullable (a tombstone has only its key), `_op` if keyed,
-        and where they come from if captured."""
+        """Columns of conformed rows: the topic's, all nullable (a tombstone has only its key), `_op` if keyed, and their origin
+        if captured."""
         fields = [f.with_nullable(True) for f in self.schema]
         op = [pa.field("_op", OP_TYPE)] if self.keyed else []
         return pa.schema([*fields, *op, *self.source_columns])
 
     @property
     def source_columns(self) -> pa.Schema:
-        """The columns that records have because they were captured."""
+        """Metadata columns of captured records."""
         return pa.schema([]) if self.captured_by is None else CAPTURED
 
     @cached_property
     def storage_schema(self) -> pa.Schema:
-        """The columns of stored records before offsets: those of rows, private ones as the bytes that they are encrypted to,
-        and the `_version` that the log itself gives."""
+        """Columns of stored records before offsets: those of rows, with private ones as encrypted bytes, and `_version`, which
+        the log fills."""
         private = dict(self.private)
         stored = [pa.field(f.name, pa.binary()) if f.name in private else f for f in self.row_schema]
         versioned = [pa.field("_version", pa.int64())] if self.versioned_by is not None else []
         return pa.schema([*stored, *versioned])
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form that `from_json` reads back."""
+        """Return a plain form that `from_json` reads back."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "schema"}
         plain = {k: v for k, v in plain.items() if k not in _LATER or v != _LATER[k]}
         columns = [[f.name, format_type(f.type), f.nullable] for f in self.schema]
@@ -133,7 +134,7 @@ class TopicDefinition:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TopicDefinition:
-        """The definition that `to_json` wrote."""
+        """Return the definition that `to_json` wrote."""
         values: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in plain.items() if k != "columns"
         }
@@ -142,12 +143,12 @@ class TopicDefinition:
             values["dropped"] = tuple(map(DroppedColumn.from_json, values["dropped"]))
         if "private" in values:
             values["private"] = tuple((column, subject) for column, subject in values["private"])
-            hidden = dict(values["private"])  # which could once be NOT NULL, and read NULL all the same
+            hidden = dict(values["private"])  # older definitions may have them NOT NULL
             schema = pa.schema([f.with_nullable(f.nullable or f.name in hidden) for f in schema])
         return cls(schema=schema, **values)
 
     def to_sql(self) -> str:
-        """The CREATE TOPIC statement that makes this topic."""
+        """Return the CREATE TOPIC statement that creates this topic."""
         lines = [f"  {_show(f, dict(self.private).get(f.name))}" for f in self.schema]
         if self.key:
             lines.append(f"  PRIMARY KEY ({', '.join(map(quote, self.key))})")
@@ -158,7 +159,7 @@ class TopicDefinition:
         return f"CREATE TOPIC {quote(self.name)} (\n" + ",\n".join(lines) + f"\n) WITH ({options})"
 
     def options(self) -> dict[str, str]:
-        """The WITH options that differ from the default, as SQL literals."""
+        """Return the WITH options that differ from the default, as SQL literals."""
         shown: dict[str, str] = {"partitions": str(self.partitions)}
         for name in (
             "partition_by",
@@ -207,7 +208,7 @@ ALTERABLE = (
     "schema_changes",
     *BACKLOG_OPTIONS,
 )
-"""Options that may change later: none of them changes what a record already in the log means."""
+"""Options that may change later: none of them changes the meaning of a record in the log."""
 OPTION_NAMES = (*_FIXED, *ALTERABLE)
 _USUAL = (
     ("cleanup", "delete"),
@@ -227,7 +228,7 @@ _LATER: dict[str, Any] = {
 _LATER |= {"versions_for_us": None, "captured_by": None, "schema_changes": "follow"}
 _LATER |= {"dropped": (), "private": ()}
 _LATER |= {"backlog_rows": None, "when_behind": "grow", "block_for_us": None}
-"""Fields that a definition says only where they differ from these: earlier versions do not know them."""
+"""Fields that a definition stores only if they differ from these defaults, because earlier versions lack them."""
 
 
 def define_topic(
@@ -240,8 +241,8 @@ def define_topic(
     options: Mapping[str, Any] | None = None,
     private: Mapping[str, str] | None = None,
 ) -> TopicDefinition:
-    """A checked definition from what the user wrote; `options` are the WITH options, `private` the columns that are to be
-    encrypted, each with the column that says whose key."""
+    """Return a checked definition. `options` are the WITH options, `private` the columns to be encrypted, each with its subject
+    column."""
     values = _read_options(options or {})
     values["private"] = tuple(sorted((private or {}).items()))
     schema = pa.schema([pa.field(f.name, _column_type(f), f.nullable and f.name not in key) for f in schema])
@@ -254,7 +255,7 @@ def define_topic(
 
 
 def alter_options(topic: TopicDefinition, options: Mapping[str, Any]) -> TopicDefinition:
-    """The definition with other retention, durability and the like."""
+    """Return the definition with other retention, durability and the like."""
     for name in options:
         if name in OPTION_NAMES and name not in ALTERABLE:
             raise SchemaError(
@@ -268,7 +269,7 @@ def alter_options(topic: TopicDefinition, options: Mapping[str, Any]) -> TopicDe
 
 
 def add_column(topic: TopicDefinition, field: pa.Field, subject: str | None = None) -> TopicDefinition:
-    """The definition with one more nullable column at the end; private by `subject`, if one is given."""
+    """Return the definition with one more nullable column at the end; private by `subject`, if given."""
     if field.name in topic.schema.names:
         raise SchemaError(f"topic {topic.name!r} already has a column {field.name!r}", topic=topic.name)
     if not field.nullable:
@@ -284,7 +285,7 @@ def add_column(topic: TopicDefinition, field: pa.Field, subject: str | None = No
 
 
 def widen_column(topic: TopicDefinition, column: str, kind: pa.DataType) -> TopicDefinition:
-    """The definition with a column of a wider type, in which every old value is the same value."""
+    """Return the definition with a column of a wider type, in which every old value is unchanged."""
     field = check_column(topic, column)
     _column_type(pa.field(column, kind))
     if kind == field.type:
@@ -299,7 +300,7 @@ def widen_column(topic: TopicDefinition, column: str, kind: pa.DataType) -> Topi
 
 
 def drop_not_null(topic: TopicDefinition, column: str) -> TopicDefinition:
-    """The definition with a column made nullable."""
+    """Return the definition with a column made nullable."""
     check_column(topic, column)
     if column in topic.key or column in (topic.time, topic.clock):
         what = "key" if column in topic.key else "time" if column == topic.time else "clock"
@@ -311,7 +312,7 @@ def drop_not_null(topic: TopicDefinition, column: str) -> TopicDefinition:
 
 
 def accept_drop(topic: TopicDefinition, column: str) -> TopicDefinition:
-    """The definition in which views may go on with NULL in a column that was dropped where it is captured from."""
+    """Return the definition in which views may continue with NULL in a column that was dropped from the captured table."""
     name = check_column(topic, column).name
     if name not in (one.column for one in topic.dropped):
         raise SchemaError(
@@ -329,7 +330,7 @@ def _evolve(topic: TopicDefinition, fields: list[pa.Field]) -> TopicDefinition:
 
 
 def difference(old: TopicDefinition, new: TopicDefinition) -> list[str]:
-    """What differs between two definitions, a line each; empty where they are the same topic."""
+    """Return the differences between two topic definitions as lines; empty if they are equal."""
     lines = []
     before, after = ({f.name: _show(f, dict(t.private).get(f.name)) for f in t.schema} for t in (old, new))
     for name in dict.fromkeys([*before, *after]):
@@ -432,25 +433,26 @@ Late = Literal["correct", "divert", "drop"]
 OnError = Literal["stop", "divert"]
 StateBound = Literal["any", "bounded"]
 VIEW_HIDDEN = ("_weight", "_tick")
-"""Columns that a view's changes have besides its own."""
+"""Metadata columns of a view's changes."""
 VIEW_FORMAT = 1
 
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """What WITH (...) of a view says."""
+    """Options of a view from WITH (...)."""
 
     late: Late = "correct"
-    """What becomes of rows that come too late for their window: they change it, or go to `<view>.late`, or go."""
+    """Handling of rows that are too late for their window: they correct it, go to `<view>.late`, or are dropped."""
     correct_for_us: Microseconds | None = None
     """How far behind the watermark a late row may still change a result; None is without limit."""
     on_error: OnError = "stop"
-    """What becomes of a row whose expressions fail: it stops the view, or goes to `<view>.errors`."""
+    """Handling of a row whose expressions fail: it stops the view, or goes to `<view>.errors`."""
     state: StateBound = "any"
-    """Whether its state may grow for as long as there are records, or must be bounded by the tables that it reads."""
+    """State bound: 'any' if state may grow with the records, 'bounded' if it must be bounded by the tables that the view
+    reads."""
 
     def shown(self) -> dict[str, str]:
-        """The options that differ from the default, as SQL literals."""
+        """Return the options that differ from the default, as SQL literals."""
         shown = {name: f"'{getattr(self, name)}'" for name in ("late", "on_error", "state")}
         if self.correct_for_us is not None:
             shown["correct_for"] = f"'{format_span(self.correct_for_us)}'"
@@ -462,7 +464,7 @@ VIEW_OPTION_NAMES = ("late", "correct_for", "on_error", "state")
 
 
 def view_options(options: Mapping[str, Any]) -> ViewOptions:
-    """The checked options of a view from what stands in WITH (...); NULL is the default."""
+    """Return the checked options of a view from WITH (...); NULL is the default."""
     values: dict[str, Any] = {}
     for name, value in options.items():
         if name not in VIEW_OPTION_NAMES:
@@ -490,37 +492,37 @@ def view_options(options: Mapping[str, Any]) -> ViewOptions:
 
 
 STANDING = "STANDING QUERIES OF "
-"""How the query of a view begins that shows what documents meet of stored queries."""
+"""Prefix of the query of a view that matches documents against stored queries (percolator)."""
 
 
 @dataclass(frozen=True)
 class ViewDefinition:
-    """A view's contract. `columns` is what its query gave when it was created, and stays so."""
+    """Definition of a view. `columns` are those that its query returned at creation, and do not change."""
 
     name: str
     query: str
     """The SELECT exactly as it was written, without EMIT."""
     columns: pa.Schema
     names: tuple[str, ...] = ()
-    """The column list of CREATE, where it had one."""
+    """Column list of the CREATE statement, if it had one."""
     options: ViewOptions = ViewOptions()
     emit_on_close: bool = False
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The topics and views that it reads, with the columns that each had: one that is added later changes nothing."""
+    """Topics and views that it reads, with the columns of each at creation: columns added later change nothing."""
     late: pa.Schema | None = None
-    """The columns of `<view>.late`, if it has one."""
+    """Columns of `<view>.late`, None without one."""
     replayed: Mapping[str, Mapping[int, int]] = field(default_factory=dict, compare=False)
-    """By topic and partition, the offset before which late rows were given back: they count as if they were in time."""
+    """By topic and partition, the offset below which late rows were replayed and count as on time."""
     incarnation: int = field(default=0, compare=False)
-    """Given by the log: the number of the commit that put it, which tells it from an earlier one of its name."""
+    """Set by the log: the number of the commit that stored it, which distinguishes it from an earlier view of the same name."""
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The topics and views that it reads."""
+        """Topics and views that the view reads."""
         return tuple(self.inputs)
 
     def to_document(self) -> dict[str, Any]:
-        """A plain form, safe for JSON, that `from_document` reads back. It does not say the incarnation."""
+        """Return a plain form, safe for JSON, that `from_document` reads back. It does not contain the incarnation."""
         return {
             "format": VIEW_FORMAT,
             "name": self.name,
@@ -536,7 +538,8 @@ class ViewDefinition:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], incarnation: int = 0) -> ViewDefinition:
-        """The definition that `to_document` wrote; NewerVersionError if it has what this version does not know."""
+        """Return the definition that `to_document` wrote; NewerVersionError if a newer version wrote options unknown to this
+        one."""
         known = {f.name for f in dataclasses.fields(ViewOptions)}
         unknown = sorted(set(document["options"]) - known)
         if document["format"] > VIEW_FORMAT or unknown:
@@ -565,7 +568,7 @@ class ViewDefinition:
         )
 
     def to_sql(self) -> str:
-        """The statement that makes this view: CREATE MATERIALIZED VIEW, or CREATE STANDING QUERY."""
+        """Return the statement that creates this view: CREATE MATERIALIZED VIEW, or CREATE STANDING QUERY."""
         if self.query.startswith(STANDING):
             stored, _, rest = self.query.removeprefix(STANDING).partition(" ON ")
             if stored != quote(f"{self.name}_queries"):
@@ -603,7 +606,7 @@ def define_view(
     inputs: Mapping[str, Sequence[str]] | None = None,
     late: pa.Schema | None = None,
 ) -> ViewDefinition:
-    """A checked definition. `columns` is what the query gives; `names`, if any, are put in place of its names."""
+    """Return a checked definition. `columns` are the columns that the query returns; `names`, if any, replace their names."""
     check_view(name, names)
     if names and len(names) != len(columns):
         raise SchemaError(
@@ -620,7 +623,7 @@ def define_view(
 
 
 def check_view(name: str, names: Sequence[str] = ()) -> None:
-    """What can be checked of a view before its query is looked at: its name and its column list."""
+    """Check the name and the column list of a view, before its query is analysed."""
     if not NAME.match(name):
         raise SchemaError(
             f"{name!r} cannot be the name of a view",
@@ -648,7 +651,7 @@ def _check_columns(view: str, names: Sequence[str]) -> None:
 
 
 def view_difference(old: ViewDefinition, new: ViewDefinition) -> list[str]:
-    """What differs between what two views are asked to be, a line each; empty where they are the same view."""
+    """Return the differences between two view definitions as lines; empty if they are equal."""
     lines = []
     for what, show in _VIEW_FACTS.items():
         was, now = show(old), show(new)
@@ -667,7 +670,7 @@ _ARROW = "arrow:"
 
 
 def _type_text(kind: pa.DataType) -> str:
-    """A type as DDL where that says all of it; else, as for intervals, an Arrow schema of one column in base64."""
+    """Return a type as DDL if that is lossless; else, as for intervals, an Arrow schema of one column in base64."""
     try:
         text = format_type(kind)
         parsed = parse_type(text)

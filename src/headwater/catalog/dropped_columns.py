@@ -1,7 +1,7 @@
-"""Columns of a topic that are no longer there where it is captured from: what is known of them, and what is said of them.
+"""Columns of a topic that were dropped from the captured table: their state, and the resulting errors.
 
 Such a column stays in the topic, so that old records can be read, and is NULL from then on. Views that read it stop at the
-records before the change, until somebody says what is to become of them.
+records before the change, until the user decides how they continue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headwater.core.errors import ColumnDroppedError
 from headwater.core.types import quote
 
 SchemaChanges = Literal["follow", "refuse"]
-"""What a topic does when what it is captured from has other columns: it has them too, or its table stops."""
+"""Reaction of a topic to changed columns of its captured table: it gets them too, or the capture of the table stops."""
 
 
 @dataclass(frozen=True)
@@ -24,23 +24,23 @@ class DroppedColumn:
 
     column: str
     change: str
-    """What happened to it, in words, where and when."""
+    """Description of the change, with its place and time."""
     sequence: int = 0
-    """The last commit of the log before it: views take in everything up to there."""
+    """The last commit of the log before the change: views process everything up to it."""
     accepted: bool = False
-    """Whether somebody has said that views may go on with NULL."""
+    """Whether the user has accepted that views continue with NULL."""
 
     def to_json(self) -> list[Any]:
-        """A plain form that `from_json` reads back."""
+        """Return a plain form that `from_json` reads back."""
         return list(dataclasses.astuple(self))
 
     @classmethod
     def from_json(cls, plain: Iterable[Any]) -> DroppedColumn:
-        """What `to_json` wrote."""
+        """Return the column that `to_json` wrote."""
         return cls(*plain)
 
     def error(self, topic: str, view: str | None = None) -> ColumnDroppedError:
-        """Why a view that reads it stops, or cannot be made, and what can be done."""
+        """Return the error for a view that reads the column and therefore stops, or cannot be created, with its remedies."""
         instead = f"CREATE OR REPLACE MATERIALIZED VIEW {quote(view)}" if view else "write the query"
         return ColumnDroppedError(
             f"column {self.column!r} of topic {topic!r} is not there any more: {self.change}",

@@ -1,6 +1,6 @@
-"""What a topic must be declared to be: the rules that its definition keeps, now and after every change of it.
+"""Validation rules for topic definitions, applied at creation and after every change.
 
-Rules alone; the definition is in `headwater.catalog.definitions`, and what concerns time in `headwater.catalog.time_options`.
+Only the rules; the definition is in `headwater.catalog.definitions`, rules about time in `headwater.catalog.time_options`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from headwater.core.settings import DURABILITIES
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,199}\Z")
 DEAD = "dead"
-"""What is behind the dot of the one kind of topic that has a dot in its name: the dead messages of a queue."""
+"""Part after the dot of the only kind of topic with a dot in its name: the dead messages of a queue."""
 TELLING = frozenset({"_forgotten", "_excised"})
-"""Topics that say what was deleted."""
+"""Topics with the records of deletions."""
 _KEPT = TELLING | {"_dead", "_alerts", "_claims", "_answers", "_replies"}
 HIDDEN = ("_partition", "_offset", "_appended_at", "_op", "_watermark", "_sequence", "_version")
-"""Columns that every topic has besides its own; user columns may not take these names."""
+"""Metadata columns of every topic; user columns may not have these names."""
 FORGOTTEN = "_forgotten"
-"""The column that topics with private ones have besides: whether the key to a row's values was destroyed."""
+"""Metadata column of topics with private columns: whether the key to a row's values was destroyed."""
 PARTITIONS_MAX = 4096
 WhenBehind = Literal["grow", "block", "refuse", "drop_oldest"]
 BACKLOG_OPTIONS = ("backlog_rows", "when_behind", "block_for")
-"""What an append does when a reader that holds records back is too far behind."""
+"""Options for appends while a holding cursor is too far behind."""
 
 
 class TopicDeclaration(TimedTopic, Protocol):
-    """What the rules look at of a topic's definition."""
+    """Fields of a topic's definition that the rules check."""
 
     @property
     def key(self) -> tuple[str, ...]: ...
@@ -65,12 +65,12 @@ class TopicDeclaration(TimedTopic, Protocol):
 
 
 def is_kept(name: str) -> bool:
-    """Whether a topic of that name is one that a workspace makes and writes itself."""
+    """Whether a topic of that name is created and written by the workspace itself."""
     return name.lower() in _KEPT or name.lower().startswith("_queue_")
 
 
 def check_free(name: str) -> None:
-    """SchemaError if users cannot give a name to a topic or a view, because the workspace does."""
+    """Raise SchemaError if the name is reserved for topics of the workspace."""
     if is_kept(name):
         raise SchemaError(
             f"{name!r} is a topic that workspaces make themselves",
@@ -79,7 +79,7 @@ def check_free(name: str) -> None:
 
 
 def check_topic(topic: TopicDeclaration) -> None:
-    """SchemaError if a topic is declared to be what no topic can be."""
+    """Raise SchemaError if the definition of a topic is invalid."""
     names = topic.schema.names
     if not NAME.match(topic.name.removesuffix(f".{DEAD}")):
         raise SchemaError(
@@ -176,7 +176,7 @@ def _check_backlog(topic: TopicDeclaration) -> None:
 
 
 def _check_private(topic: TopicDeclaration, column: pa.Field, subject: pa.Field) -> None:
-    """A private column is only ever read as a value, and its subject is there, in plain, for every row."""
+    """Raise SchemaError unless a private column is only used as a value, and its subject column is unencrypted and NOT NULL."""
     roles = {
         "a key column": topic.key,
         "a partition column": topic.routing,
@@ -255,7 +255,7 @@ def _check_versioned(topic: TopicDeclaration) -> None:
 
 
 def check_column(topic: TopicDeclaration, column: str) -> pa.Field:
-    """A column of a topic; SchemaError if it has none of that name."""
+    """Return a column of a topic; SchemaError if it has none of that name."""
     if column not in topic.schema.names:
         raise SchemaError(
             f"topic {topic.name!r} has no column {column!r}",

@@ -1,6 +1,6 @@
-"""The options of a topic that are about time: what raises its watermark, and whose clocks are corrected.
+"""Time options of a topic: what raises its watermark, and which device clocks are corrected.
 
-Rules alone: what a watermark is, is in `headwater.log.watermarks`; how clocks are corrected, in `headwater.log.device_clocks`.
+Only the rules; watermarks are defined in `headwater.log.watermarks`, clock correction in `headwater.log.device_clocks`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from headwater.core.errors import SchemaError
 from headwater.core.types import TIMESTAMP, format_type, quote
 
 WatermarkBy = Literal["events", "producers"]
-"""What raises a topic's watermark besides punctuation: the event times of its rows, or its producers' promises."""
+"""Source of a topic's watermark besides punctuation: the event times of its rows, or its producers' watermarks."""
 
 OCCURRED, SENT = "occurred_at", "sent_at"
-"""The columns that a device's rows bring, unless `occurred` and `sent` name others."""
+"""Default names of the time columns in a device's rows, unless `occurred` and `sent` name others."""
 CORRECTED, OFFSET, FLAG = "corrected_at", "clock_offset", "clock_flag"
 STORED = pa.schema([(CORRECTED, TIMESTAMP), (OFFSET, pa.int64()), (FLAG, pa.string())])
-"""The columns that the log itself fills on a topic with device clocks: the corrected time, the offset that was added, in
-microseconds, and 'ok', 'outlier' or 'impossible'."""
+"""Columns that the log fills on a topic with device clocks: the corrected time, the offset that was added, in microseconds, and
+'ok', 'outlier' or 'impossible'."""
 
 
 class TimedTopic(Protocol):
-    """What the rules look at of a topic's definition."""
+    """Fields of a topic's definition that the rules check."""
 
     @property
     def name(self) -> str: ...
@@ -57,7 +57,7 @@ class TimedTopic(Protocol):
 
 
 def check_time(topic: TimedTopic) -> None:
-    """SchemaError if what a topic says about time does not fit together. The columns that it names are there."""
+    """Raise SchemaError if the time options of a topic are inconsistent. The columns that they name must exist."""
     name = topic.name
     if topic.time and not pa.types.is_timestamp(topic.schema.field(topic.time).type):
         raise SchemaError(
@@ -128,9 +128,8 @@ def _check_clock(topic: TimedTopic) -> None:
 def with_clock(
     name: str, schema: pa.Schema, key: Sequence[str], values: Mapping[str, Any]
 ) -> tuple[pa.Schema, dict[str, Any]]:
-    """The columns and options of a topic that has the option `clock`: the column that it names is NOT NULL and chooses
-    the partition, unless others are named for that; those that the log fills stand where they are declared, else last.
-    """
+    """Return the columns and options of a topic with the option `clock`. The clock column becomes NOT NULL and the partition
+    column, unless another is declared; columns that the log fills are where they are declared, else last."""
     clock = values["clock"]
     fields = [f.with_nullable(f.nullable and f.name != clock) for f in schema]
     declared = {field.name.lower(): field for field in fields}
