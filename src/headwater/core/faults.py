@@ -56,7 +56,7 @@ class Faults:
             known = self._unwritten.pop((kind, name), None) or self._stored(_file(kind, name))
             fault = Fault(kind, name, reason, hint, self._clock.now_us() if known is None else known.since)
             try:
-                if self._storage is None or not self._storage.root.is_dir():  # no folder is made again
+                if self._storage is None or not self._storage.root.is_dir():  # do not recreate the folder
                     self._unwritten[kind, name] = fault
                 elif fault != known or not self._storage.exists(_file(kind, name)):
                     self._storage.make_dirs(FOLDER)
@@ -81,7 +81,7 @@ class Faults:
                     fault = self._stored(f"{FOLDER}/{name}") if name.endswith(".json") else None
                     if (
                         fault is not None and _file(fault.kind, fault.name) == f"{FOLDER}/{name}"
-                    ):  # not a copy
+                    ):  # skip copies
                         found[fault.kind, fault.name] = fault
         return [fault for _, fault in sorted(found.items())]
 

@@ -141,7 +141,7 @@ def convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if not castable(column.type, kind):
         raise pa.ArrowTypeError(f"{column.type} is not {kind}")
     if pa.types.is_integer(column.type) and pa.types.is_decimal(kind):
-        column = column.cast(pa.decimal128(20, 0))  # Arrow requires room for every int
+        column = column.cast(pa.decimal128(20, 0))  # Arrow requires room for any 64-bit integer
     converted = column.cast(kind, safe=True)
     _check_floats(column, converted)
     return converted

@@ -80,5 +80,5 @@ def deletion_entries(log: Log) -> dict[str, DeletionEntry]:
 
 
 def put_deletion(log: Log, entry: DeletionEntry, expect: int | None) -> DeletionEntry:
-    """Store a deletion; ConflictError if its entry was changed after the sequence `expect`."""
+    """Store a deletion; ConflictError unless the stored entry has the sequence `expect` (None: there is no entry)."""
     return DeletionEntry.read(log.put_entry(DELETION, entry.name, entry.document(), expect=expect))

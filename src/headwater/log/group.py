@@ -297,7 +297,7 @@ class GroupMember:
         self.beat()
 
     def _follow_group(self, info: GroupInfo | None) -> None:
-        """Take up new partitions at their committed position, drop lost ones, and mark the ones to release."""
+        """Start new partitions at their committed position, drop lost ones, and mark the ones to release."""
         owners = info.owners if info else {}
         mine = {p for p, owner in owners.items() if owner == self.member}
         for partition in set(self._shares) - mine:

@@ -206,8 +206,8 @@ class PartitionIndex:
         return _opened(folder / made)
 
     def _stored(self) -> list[KeyRun]:
-        """Return the runs of the files that cover consecutive spans from offset 0 on; delete all other files, which are
-        outdated."""
+        """Return the runs of the partition's files that cover consecutive spans from offset 0 on; delete its other files, which
+        are outdated or unreadable."""
         if self._folder is None or not self._folder.is_dir():
             return []
         spans = {}

@@ -133,7 +133,8 @@ class Core(Flusher):
                     size, since = -1, self.clock_ms()
 
     def _reload(self) -> None:
-        """Load the state again: the current journal was removed by two checkpoints of others, or with the workspace."""
+        """Load the state again, after checkpoints of other processes removed the current journal; WorkspaceMissingError if the
+        workspace was deleted."""
         if not self.storage.exists(FOLDER):
             raise WorkspaceMissingError(
                 f"the workspace in {self.storage.root} is gone",

@@ -165,7 +165,7 @@ class EmbeddedStage:
                 at += len(piece)
             staged.frames.append((staged.size, frame))
             staged.size = at
-            frame.body = memoryview(b"")  # it is on disk now; the header is stamped at commit
+            frame.body = memoryview(b"")  # the body is on disk now; the header is stamped at commit
             if frame.times is not None:
                 frame.times = decisive_times(frame.times, self._core.clock.now_us(), definition)
             self._ends[name, partition] = self._ends.get((name, partition), 0) + frame.span

@@ -46,8 +46,8 @@ class PublishedHead:
         """Boot ids found in the slots; None until this process has published."""
 
     def read(self) -> Head | None:
-        """Return the head, or None if there is none. A head of another boot states what was durable, but not what is
-        visible."""
+        """Return the head, or None if there is none. A head of another boot states what was durable, but not what is visible.
+        FencedError if another machine has opened the workspace."""
         heads = self._heads()
         first = heads[0]
         if self._boots is not None and first is not None and first.boot not in self._boots:

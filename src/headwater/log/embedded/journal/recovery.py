@@ -165,7 +165,7 @@ def _load(storage: Storage, receipts_max: int, head: Head | None, boot: str) -> 
         following = begin_of(storage, loaded.journal + 1) if loaded.journal < newest else None
         if following is not None:
             limit = following.record["previous_end"]
-        elif loaded.journal < max(newest - 1, shown):  # only the newest may not have been begun
+        elif loaded.journal < max(newest - 1, shown):  # only the newest journal may lack its first record
             raise damaged_begin(loaded.journal + 1)
         else:
             limit = 0

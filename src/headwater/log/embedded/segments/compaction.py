@@ -28,8 +28,11 @@ def select_latest(
     tombstones_before: int,
     rows_max: int,
 ) -> list[Mask]:
-    """Return, for each segment, a mask of the records to keep. Only records below offset `bound` that were appended before the
-    time `before` are removed."""
+    """Return, for each segment, a mask of the records to keep.
+
+    Only records below offset `bound` that were appended before the time `before` are removed: those that a later one of them
+    supersedes, and tombstones appended before `tombstones_before`.
+    """
     keep = [np.ones(size, dtype=bool) for size in sizes]
     starts = np.cumsum([0, *sizes])
     passes = max(1, -(-int(starts[-1]) // rows_max))
