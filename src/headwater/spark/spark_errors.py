@@ -1,8 +1,8 @@
-"""The boundary to the code of others: what Spark, the JVM, Arrow, DuckDB and sqlglot raise becomes an error of Headwater.
+"""Translation of exceptions raised by Spark, the JVM, Arrow, DuckDB and sqlglot into Headwater errors.
 
-Every call into them that a user's statement or rows can reach stands within `own_errors`. Which error it becomes is said there:
-`unplanned` for a query that is being read or planned, `evaluation_error` for one that runs over rows. Errors of Headwater's own
-code, such as a KeyError, are faults and pass as they are.
+Every call into these packages that a user's statement or rows can reach runs within `own_errors`, which takes the
+translation: `unplanned` for a query that is being parsed or planned, `evaluation_error` for a query that runs over rows.
+Exceptions of Headwater's own code, such as a KeyError, are bugs and propagate unchanged.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from headwater.core.errors import EvaluationError, HeadwaterError, SparkJobError
 _PACKAGES = {"py4j", "pyspark", "pyarrow", "duckdb", "sqlglot", "sqlglotc", "sqlglotrs"}
 _CAUSES_MAX = 20
 _CLASS = re.compile(r"^(?:[\w$]+\.)+([\w$]+)(?:: |$)")
-"""The class of a Java exception with its package, before the message."""
+"""Matches the class name of a Java exception, with its package, before the message."""
 _DEEP = ("StackOverflowError", "RecursionError", "FAILED_TO_PARSE_TOO_COMPLEX")
 _LOST = ("Py4JNetworkError", "ConnectionRefusedError", "SparkContext was shut down", "stopped SparkContext")
 
 
 @contextmanager
 def own_errors(of: Callable[[Exception], HeadwaterError]) -> Iterator[None]:
-    """Within the block, or the function that it decorates, an exception of a foreign package is raised as `of` it."""
+    """Raise exceptions of foreign packages as `of(exception)`, within the block or the function that this decorates."""
     try:
         yield
     except HeadwaterError:
@@ -36,18 +36,18 @@ def own_errors(of: Callable[[Exception], HeadwaterError]) -> Iterator[None]:
 
 
 def is_foreign(error: BaseException) -> bool:
-    """Whether an exception comes from a foreign package, or from a text or a tree that one of them cannot take."""
+    """Whether an exception comes from a foreign package, or from a text or tree that such a package cannot process."""
     if isinstance(error, (RecursionError, UnicodeError)):
         return True
     if isinstance(error, (ValueError, TypeError)) and _raised_in(error).partition(".")[0] in _PACKAGES:
         return True
     if isinstance(error, ConnectionError) and _raised_in(error).partition(".")[0] == "py4j":
-        return True  # no JVM listens any more
+        return True  # the JVM no longer listens
     return any(kind.__module__.partition(".")[0] in _PACKAGES for kind in type(error).__mro__)
 
 
 def _raised_in(error: BaseException) -> str:
-    """The module whose code has raised an exception."""
+    """Return the name of the module whose code raised an exception."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -55,7 +55,7 @@ def _raised_in(error: BaseException) -> str:
 
 
 def unplanned(error: Exception) -> HeadwaterError:
-    """The error for a query that Spark fails to plan, for a reason that is not the user's mistake."""
+    """Return the error for a query that Spark fails to plan for a reason that is not the user's mistake."""
     cause = first_line(error)
     if _is_lost(error, cause):
         return _lost(cause)
@@ -74,7 +74,7 @@ def unplanned(error: Exception) -> HeadwaterError:
 
 
 def evaluation_error(error: Exception) -> HeadwaterError:
-    """What Spark says of a row that an expression fails on, in one sentence."""
+    """Return the error for an expression that fails on a row, with Spark's message in one sentence."""
     first = first_line(error)
     if _is_lost(error, first):
         return _lost(first)
@@ -82,8 +82,8 @@ def evaluation_error(error: Exception) -> HeadwaterError:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an exception says, without the class, condition and state around it; of a Java exception that
-    was caused by others, of the one that began it."""
+    """Return the first line of an exception's message, without class, error condition and SQLSTATE; of a Java exception
+    that wraps others, the message of the root cause."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     get = getattr(error, "getMessage", None)
     message = (get() if get is not None else None) or ("" if java is not None else str(error))
@@ -94,7 +94,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _root(java: Any) -> str:
-    """What the exception says that a chain of causes began with."""
+    """Return the message of the root cause in a chain of Java exceptions."""
     for _ in range(_CAUSES_MAX):
         cause = java.getCause()
         if cause is None:
@@ -120,7 +120,7 @@ def _is_among(error: Exception, told: str, signs: tuple[str, ...]) -> bool:
 
 
 def _is_lost(error: Exception, told: str) -> bool:
-    """Whether Spark is no longer there: of a call that the end of the JVM breaks off, Py4J says only that it failed."""
+    """Whether the JVM is gone: when it ends during a call, Py4J only reports that the call failed."""
     is_broken_off = type(error).__name__ == "Py4JError" and "Trace:" not in str(error)
     return is_broken_off or _is_among(error, told, _LOST)
 

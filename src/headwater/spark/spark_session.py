@@ -1,9 +1,9 @@
-"""Spark, brought up quietly: one session per process, shared by every workspace in it.
+"""The Spark session: one per process, shared by all workspaces of the process.
 
-Started at first need and kept until the process ends; started again if its JVM has ended before.
-`HEADWATER_SPARK_MASTER=spark://host:7077` and, in general, `HEADWATER_SPARK_<A>_<B>=value` for `spark.a.b`, bring
-one's own cluster; a session that is running already, or that was given to `hw.open(..., spark=session)`, is used as
-it is, through a session of our own beside it.
+Spark is started on first use and runs until the process ends; it is restarted if its JVM ended before that.
+`HEADWATER_SPARK_MASTER=spark://host:7077` selects an existing cluster, and in general `HEADWATER_SPARK_<A>_<B>=value` sets
+`spark.a.b`. A session that is already running, or that was passed to `hw.open(..., spark=session)`, is used unchanged:
+Headwater creates its own session on the same cluster.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ SEMANTICS: Mapping[str, str] = {
     "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
     "spark.sql.crossJoin.enabled": "true",
-    _TEXT: "100000",  # plans tell expressions apart by their text
+    _TEXT: "100000",  # expressions are compared by their text
 }
-"""What the meaning of a query depends on: the same in every session that we evaluate in, whatever the user's own says."""
+"""Settings that the meaning of a query depends on; every session that evaluates queries uses these, whatever the user's
+session sets."""
 _MEANING = re.compile(
     r"spark\.sql\.(legacy|ansi|parser|decimalOperations|lateralColumnAlias|datetime)\."
     r"|spark\.sql\.(groupByOrdinal|orderByOrdinal|groupByAliases|pivotMaxValues|storeAssignmentPolicy|session\.collation.*)$"
 )
-"""Further settings of this kind, which have Spark's defaults with us: views are made anew by who starts with others."""
+"""Further settings that affect the meaning of queries. Headwater's sessions use Spark's defaults for these: if they
+differed between processes, views would be rebuilt by each process that starts with other values."""
 
 _DEFAULTS: Mapping[str, str] = {
     "spark.master": f"local[{os.cpu_count() or 2},4]",  # the second number: a task may fail three times
@@ -62,7 +64,7 @@ _HERE: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
-"""Unless the master is on another machine, whose executors must find their way to the driver."""
+"""Settings for a master on this machine; not used otherwise, since executors elsewhere must be able to reach the driver."""
 
 _IS_HERE = re.compile(r"local(\[|$)|spark://(127\.0\.0\.1|localhost):\d+$")
 
@@ -72,7 +74,8 @@ _started: SparkSession | None = None
 
 @own_errors(unplanned)
 def session(given: SparkSession | None = None) -> SparkSession:
-    """A session with our semantics: of the one given, of the one that is active, or of one that is started now."""
+    """Return a session with Headwater's settings: derived from `given`, else from the active session, else from a session
+    started now."""
     global _started
     from pyspark.sql import SparkSession
 
@@ -88,16 +91,17 @@ def session(given: SparkSession | None = None) -> SparkSession:
 
 
 def _has_ended(spark: SparkSession) -> bool:
-    """Whether the JVM that this process has started for a session was killed, or ran out of memory."""
+    """Whether the JVM that this process started for a session has exited: it was killed or ran out of memory."""
     jvm = getattr(spark.sparkContext._gateway, "proc", None)
     return jvm is not None and jvm.poll() is not None
 
 
 def _forget(spark: SparkSession) -> None:
-    """Have PySpark start another JVM: it keeps to the one that it has started, also when that has ended."""
+    """Reset PySpark so that it starts another JVM: PySpark keeps using the JVM that it started, even after the JVM has
+    exited."""
     from pyspark import SparkContext
 
-    with contextlib.suppress(Exception):  # that it cannot be stopped any more
+    with contextlib.suppress(Exception):  # the JVM may be unable to stop
         spark.sparkContext._jsc.stop()
     spark.sparkContext._jsc = None
     spark.sparkContext.stop()
@@ -105,12 +109,12 @@ def _forget(spark: SparkSession) -> None:
 
 
 def ui_address(spark: SparkSession) -> str | None:
-    """Where Spark's own pages are, if they are on."""
+    """Return the address of the Spark UI, or None if the UI is disabled."""
     return spark.sparkContext.uiWebUrl
 
 
 def configuration(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What Spark is started with: our defaults, then the environment's."""
+    """Return the configuration that Spark is started with: Headwater's defaults, overridden by the environment."""
     given = {
         "spark." + name[len(ENVIRONMENT_PREFIX) :].lower().replace("_", "."): value
         for name, value in environ.items()
@@ -121,7 +125,7 @@ def configuration(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def _is_here(master: str) -> bool:
-    """Whether everything runs on this machine, and need not listen beyond it."""
+    """Whether the master runs on this machine; Spark then need not listen on other network interfaces."""
     return _IS_HERE.match(master) is not None
 
 
@@ -135,11 +139,11 @@ def _start() -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     quiet = resources.files("headwater.spark").joinpath("log4j2.properties")
     conf.setIfMissing("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{quiet}")
-    # Python workers are started with the interpreter that the environment names when the context is made.
+    # Python workers use the interpreter that the environment names when the context is created.
     wanted = {"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": settings["spark.pyspark.python"]}
     if _is_here(settings["spark.master"]):
         wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # the JVM has a descriptor of its own of what it says
+    # the JVM inherits its own descriptor for stderr
     with tempfile.TemporaryFile() as said, _environment(wanted), _interrupts_kept():
         try:
             gateway = launch_gateway(conf, {"stderr": said})  # type: ignore[no-untyped-call]
@@ -156,11 +160,11 @@ def _start() -> SparkSession:
 
 
 def _ours(spark: SparkSession) -> SparkSession:
-    """A session beside the user's: the same cluster, its own settings and names."""
-    # Spark's Python side logs every refused query with its whole stack; the error itself says what is needed.
+    """Return a session on the user's cluster with Headwater's own settings and temporary views."""
+    # Spark's Python side logs every rejected query with its full stack trace; the Headwater error is enough.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     own = beside(spark)
-    # texts of plans are cut off as the default session says, whichever a plan is of
+    # Spark truncates the text of every plan by the setting of the default session, whichever session the plan belongs to
     sessions = getattr(spark._jvm.org.apache.spark.sql.classic, "SparkSession$")  # type: ignore[union-attr]
     default = getattr(sessions, "MODULE$").getDefaultSession()
     if default.isDefined():
@@ -170,7 +174,7 @@ def _ours(spark: SparkSession) -> SparkSession:
 
 @own_errors(unplanned)
 def beside(spark: SparkSession) -> SparkSession:
-    """Another session on the same cluster, in which queries mean what they mean to us, whatever Spark was started with."""
+    """Return a new session on the same cluster with Headwater's query semantics, whatever settings Spark was started with."""
     own = spark.newSession()
     started = spark._jsparkSession.sharedState().conf().getAll()
     for name in (setting._1() for setting in started):
@@ -183,7 +187,7 @@ def beside(spark: SparkSession) -> SparkSession:
 
 @contextlib.contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """A program that sees to Ctrl-C itself goes on doing so: Spark puts a handler of its own in the place of any other."""
+    """Restore the program's own handler of Ctrl-C after the block: Spark replaces any SIGINT handler when it starts."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
