@@ -1,6 +1,7 @@
-"""Holding the frequent values that a view shows against all values of its groups.
+"""Checks the frequent values that a view shows against all values of its groups.
 
-Rows that nothing else tells apart are held against all of their groups together: which of them is whose is not known.
+Rows that differ only in their frequent values are checked against all of their groups together, because it is unknown which
+row belongs to which group.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from headwater.operators.zset.exact_sums import Ints
 
 
 def counts_by_place(sketch: FrequentItems, has: pa.Array, every: pa.Array) -> list[pa.Array]:
-    """The counts that are shown, and the least and the greatest that may be: lists from the greatest on, with 0 where no value
-    is left."""
+    """Return the shown counts, and the least and greatest possible counts: lists in descending order, padded with 0."""
     true, errors = sketch.exactly(every)
     width = min(sketch.wanted, max(1, *(int(_sizes(lists).max(initial=0)) for lists in (has, true))))
     shown, most = _counts(has, width), _counts(true, width)
@@ -25,8 +25,8 @@ def counts_by_place(sketch: FrequentItems, has: pa.Array, every: pa.Array) -> li
 
 
 def misstated(sketch: FrequentItems, has: pa.Array, every: pa.Array, ties: Ints) -> int | None:
-    """A row that shows too many values, one twice, one with a count that it cannot have, or a rarer one first; None if there
-    is none."""
+    """Return the index of a row that shows too many values, a value twice, a count outside its bounds, or ascending counts;
+    None if all rows are valid."""
     if len(long := np.flatnonzero((_sizes(has) > sketch.wanted) | np.asarray(has.is_null()))):
         return int(long[0])
     true, errors = sketch.exactly(every)
@@ -45,7 +45,7 @@ def misstated(sketch: FrequentItems, has: pa.Array, every: pa.Array, ties: Ints)
     np.maximum.at(most, inverse, true_count)
     least = np.full(len(known), np.iinfo(np.int64).max)
     np.minimum.at(least, inverse, true_count)
-    # where one of several groups does not have a value, it may be there 0 times
+    # a value that is absent from one of the groups may have the count 0 there
     least[np.bincount(inverse, minlength=len(known)) < members[known // width]] = 0
     asked = ties[shown_of] * width + shown_places
     found = np.minimum(np.searchsorted(known, asked), max(0, len(known) - 1))
@@ -79,7 +79,7 @@ def _count(lists: pa.Array) -> Ints:
 
 
 def _counts(lists: pa.Array, wanted: int) -> Ints:
-    """A row of the greatest counts for each list."""
+    """Return the greatest counts of each list in descending order, one array row per list, padded with 0."""
     owners, counts, sizes = _owners(lists), _count(lists), _sizes(lists)
     order = np.lexsort((-counts, owners))
     places = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

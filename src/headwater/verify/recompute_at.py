@@ -1,7 +1,8 @@
-"""Views at a cut of the log that no state is kept of: computed again, for `verify` and for ticks of long ago.
+"""Views at a cut of the log for which no state is kept: recomputed for `verify` and for reads of old ticks.
 
-From the log alone, by Spark, wherever every record that a view was made from is there. Where some were removed, from the
-view's base and the log after it, by the operators themselves. Where even that is impossible, it is refused.
+A view whose records are all still in the log is recomputed by Spark from the log alone. Where some of the records were
+removed, the operators recompute it from its base and the log after the base. Where that is impossible too, TickNotKeptError
+is raised.
 """
 
 from __future__ import annotations
@@ -53,19 +54,19 @@ from headwater.verify.recompute_units import Moment, PastUnits, batch_of
 
 @dataclass(frozen=True)
 class Approximate:
-    """What of a view is known within bounds: columns that are answers of sketches."""
+    """How far a view's contents are determined: the columns whose values are answers of sketches and have error bounds."""
 
     columns: tuple[int, ...] = ()
     repeatable: bool = True
-    """Whether they are the same however the log was cut into ticks."""
+    """Whether the answers are the same however the log was cut into ticks."""
     exactly: bool = False
-    """Whether approximate functions are answered exactly in it."""
+    """Whether the view answers approximate functions exactly."""
     frequent: Mapping[int, FrequentItems] = field(default_factory=dict)
-    """The columns that are frequent values, whose bounds are all values."""
+    """The columns that hold frequent values; their bounds are computed from all values of a group."""
 
 
 def moment_of(manifest: Manifest) -> Moment:
-    """A tick that is kept."""
+    """Return the point in time of a tick that is kept."""
     parts = {
         n: ViewCut(v.incarnation, v.record.begins) for n, v in manifest.views.items() if v.status == "live"
     }
@@ -78,7 +79,7 @@ _APPROXIMATE = re.compile(
 
 
 class PastRelations:
-    """Computes relations as they were at one moment, each once."""
+    """Computes relations as of one point in time, each at most once."""
 
     def __init__(
         self,
@@ -88,8 +89,8 @@ class PastRelations:
         moment: Moment,
         held: Callable[[str], pa.Table] | None = None,
     ) -> None:
-        """`held` are the contents of a view at the moment, if they are kept: views above one that is known within bounds
-        alone are computed from what it holds."""
+        """`held` returns the kept contents of a view at that time, if given: views that read a view with error bounds are
+        computed from its kept contents."""
         self._log = log
         self._catalog = tools.catalog
         self._evaluator = tools.evaluator
@@ -104,15 +105,15 @@ class PastRelations:
 
     @property
     def on_base(self) -> set[str]:
-        """What was computed from a base, since records were removed."""
+        """Names of the collections that were computed from a base because records were removed."""
         return self._units.on_bases
 
     def close(self) -> None:
-        """Remove what was written for Spark to read."""
+        """Remove the files that were written for Spark."""
         self._batch.close()
 
     def relations(self, names: set[str]) -> dict[str, QueryRelation]:
-        """The views and topics of these names (in lower case), for a query; each is computed when it is read."""
+        """Return the views and topics of these names (in lower case), for a query; each is computed when it is read."""
         found: dict[str, QueryRelation] = {}
         for name, view in self._definitions.items():
             if name.lower() in names:
@@ -149,7 +150,8 @@ class PastRelations:
         return self._units.rows(name, schema.names)
 
     def view(self, name: str) -> pa.Table:
-        """The contents of a view; TickNotKeptError if what it was made from is gone, or if it was no part of the tick."""
+        """Return the contents of a view; TickNotKeptError if its inputs are gone, ViewUnavailableError if it was no part of
+        the tick."""
         if name not in self._definitions and view_of(name) in self._definitions:
             self.view(view_of(name))
             if name in self._units.made:
@@ -185,11 +187,12 @@ class PastRelations:
             if known.columns and not known.repeatable and self._held is not None:
                 self._units.give(name, self._held(name))
             elif any(f.kind == "aggregate" for f in self._functions.used(definition.query).values()):
-                # views above read the rows: users' aggregates are lists in Spark's plan, which are refused in views
+                # views above read these rows: Spark's plan represents users' aggregates as lists, which views may not
+                # contain
                 self._units.give(name, self._units.made[name])
 
     def _open(self, definition: ViewDefinition) -> None:
-        """Have Spark see the topics that a view reads, as it reads them."""
+        """Register with Spark the topics that a view reads, with the rows and columns that the view sees."""
         for source in definition.reads:
             if source not in self._definitions and source in self._log.topics():
                 self._topic(source, definition.inputs[source], self._hidden(definition, source))
@@ -199,7 +202,8 @@ class PastRelations:
             self._admit(definition)
 
     def _matches(self, definition: ViewDefinition, standing: StandingDefinition) -> None:
-        """A view of what documents meet stored queries, and what is told of queries that cannot be read."""
+        """Compute a percolator view: the matches of documents and stored queries, and the error rows of queries that cannot
+        be parsed."""
         plan = self._catalog.plan(QueryText(definition.query), definition.inputs, Policy.of(definition))
         admission = admission_of(definition, plan, self._log.topics(), self._evaluator)
         records = all_records(
@@ -215,7 +219,7 @@ class PastRelations:
         )
 
     def approximate(self, name: str) -> Approximate:
-        """What of a view is known within bounds."""
+        """Return how far the contents of a view are determined."""
         definition = self._definitions.get(name)
         if definition is None or not _APPROXIMATE.search(definition.query):
             return Approximate()
@@ -228,13 +232,13 @@ class PastRelations:
         return self._approximate[name]
 
     def bounds(self, name: str) -> tuple[pa.Table, pa.Table] | None:
-        """The contents of a view with the least and with the greatest answers that its sketches may give; None if records
-        that it was made from are gone."""
+        """Return the contents of a view with the least and with the greatest answers that its sketches may give; None if
+        records that the view was computed from are gone."""
         made = self.view(name)
         if self._units.removed(name):
             return None
         definition = self._definitions[name]
-        self._open(definition)  # another view may read the same topics otherwise
+        self._open(definition)  # another view may have registered the same topics with other columns
         low, high = self._computed(definition, "floor"), self._computed(definition, "ceiling")
         self._units.give(name, made)
         return low, high
@@ -245,7 +249,7 @@ class PastRelations:
         return self._timed(definition, answers)
 
     def _timed(self, definition: ViewDefinition, answers: Answers) -> pa.Table:
-        """A view that leaves out late rows, or shows only what is final, and what is told of the late ones."""
+        """Compute a view that drops late rows or emits only final rows, and the view's reports of late rows."""
         relations = self._catalog.relations_of(definition)
         there = self._log.topics().keys() & self._moment.positions.keys()
         watermarks = watermarks_at(self._log, there, self._moment.positions)
@@ -260,12 +264,12 @@ class PastRelations:
         return made
 
     def _hidden(self, definition: ViewDefinition, source: str) -> tuple[str, ...]:
-        """The hidden columns that a view needs of a topic."""
+        """Return the metadata columns of a topic that a view needs."""
         needed = Policy.of(definition).leaves_out and not self._log.topic(source).key
         return (*hidden_in(definition.query), *(NEEDED if needed else ()))
 
     def _admit(self, definition: ViewDefinition) -> None:
-        """Have Spark see only those rows of topics that the view takes, and keep what is told of the others."""
+        """Register with Spark only the topic rows that the view accepts, and keep the error rows of the others."""
         plan = self._catalog.plan(QueryText(definition.query), definition.inputs, Policy.of(definition))
         admission = admission_of(definition, plan, self._log.topics(), self._evaluator)
         assert admission is not None
@@ -283,7 +287,8 @@ class PastRelations:
         self._units.give(f"{definition.name}.{ERRORS_NAME}", pa.Table.from_batches([done.errors.rows]))
 
     def _topic(self, name: str, columns: Sequence[str], hidden: Sequence[str]) -> None:
-        """A topic as Spark is to see it. Of a plain one whose records are gone only views on a base are made."""
+        """Register a topic with Spark as a view reads it. A topic without a key whose records are gone is read only by
+        views on a base."""
         self._batch.register(name, self._topic_rows(name, columns, hidden))
 
     def _topic_rows(self, name: str, columns: Sequence[str], hidden: Sequence[str]) -> pa.Table:
@@ -296,8 +301,8 @@ class PastRelations:
         return rows.cast(marked(rows.schema, self._log.topic(name)))
 
     def _versions(self, name: str, view: ViewDefinition) -> None:
-        """The versions of a keyed topic's rows as Spark is to see them; for a view that leaves rows out the records that
-        it makes versions of."""
+        """Register with Spark the row versions of a keyed topic; for a view that drops late rows, register the records from
+        which the view derives its versions."""
         schema = version_schema(topic := self._log.topic(name), view.inputs[name])
         if Policy.of(view).leaves_out and topic.time is not None:
             records = all_records(self._log, topic, self._units.position(name), met=True)

@@ -1,4 +1,5 @@
-"""All matches from the records alone, with nothing of a tick: what `verify` compares with."""
+"""Computes all percolator matches from the records alone, without state of a tick: the reference that `verify` compares
+with."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from headwater.operators.percolator.query_history import RECORDS
 
 
 def recomputed(root: g.Node, queries: pa.RecordBatch, documents: pa.RecordBatch) -> pa.Table:
-    """What documents meet, of all records of queries. Both have the columns of their topics, and where each record stands."""
+    """Return the matches of documents with all records of stored queries. Both batches have the columns of their topics and
+    the log position of each record."""
     assert isinstance(root, g.Meet)
     spec: PercolatorSpec = root.handle
     rows = documents.select(spec.documents.names)

@@ -1,7 +1,7 @@
-"""Topics, versions of rows and views on a base, at a cut of the log that no state is kept of.
+"""Topics, row versions and views on a base, at a cut of the log for which no state is kept.
 
-Where every record is there, from the log; where some were removed, from the newest base and the log after it, by the
-operators themselves.
+They are computed from the log where it has every record; where records were removed, the operators compute them from the
+newest base and the log after the base.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from headwater.state.view_reader import expanded
 
 @dataclass(frozen=True)
 class Moment:
-    """A tick as the log knows it: how far it goes, and where what it holds began."""
+    """A tick in terms of the log: the positions where it ends, and the positions where each of its collections begins."""
 
     tick: int
     positions: Ends
@@ -47,7 +47,7 @@ class Moment:
 
 
 class PastUnits:
-    """Computes topics, versions and what is on a base as they were at one moment, each once."""
+    """Computes topics, row versions and collections on a base as of one point in time, each at most once."""
 
     def __init__(
         self, log: Log, store: StateStore, tools: EngineContext, moment: Moment, batch: BatchSession
@@ -59,21 +59,21 @@ class PastUnits:
         self._moment = moment
         self._batch = batch
         self.made: dict[str, pa.Table] = {}
-        """The contents of everything that was computed, by its name."""
+        """Contents of every collection computed so far, by name."""
         self.on_bases: set[str] = set()
-        """What was computed from a base, since records were removed."""
+        """Names of the collections that were computed from a base because records were removed."""
 
     def give(self, name: str, rows: pa.Table) -> None:
-        """Keep what was computed, and have Spark see it."""
+        """Keep computed contents and register them with Spark."""
         self.made[name] = rows
         self._batch.register(name, rows)
 
     def newest_base(self) -> Manifest | None:
-        """The tick of the newest base."""
+        """Return the manifest of the newest base, or None."""
         return self._bases.newest()
 
     def version_rows(self, name: str) -> pa.Table:
-        """All versions of a keyed topic's rows."""
+        """Return all versions of a keyed topic's rows."""
         unit = versions_of(name)
         if unit not in self.made:
             if self.removed(unit):
@@ -84,14 +84,15 @@ class PastUnits:
         return self.made[unit]
 
     def rows(self, name: str, hidden: Sequence[str] = ()) -> pa.Table:
-        """What a topic held."""
+        """Return the rows of a topic at the cut."""
         topic, at = self._log.topic(name), self.position(name)
         if topic.key:
             self._refuse_if_compacted(name)
         return current_rows(self._log, topic, at, hidden)
 
     def position(self, name: str) -> Mapping[int, int]:
-        """How far the tick goes in a topic."""
+        """Return the end offsets of the tick in a topic, by partition; TickNotKeptError if the tick does not cover the
+        topic."""
         if name not in self._moment.positions:
             raise TickNotKeptError(
                 f"tick {self._moment.tick} does not cover topic {name!r}: no view that was part of it read it",
@@ -102,7 +103,7 @@ class PastUnits:
         return self._moment.positions[name]
 
     def removed(self, name: str) -> bool:
-        """Whether records that a unit was made from are gone."""
+        """Whether records that a collection was computed from are gone."""
         part = self._moment.parts.get(name)
         return part is not None and removed(self._log, part.begins)
 
@@ -121,7 +122,7 @@ class PastUnits:
                 )
 
     def on_base(self, name: str) -> pa.Table:
-        """The contents of a unit from the newest base and the log after it."""
+        """Return the contents of a collection, computed from the newest base and the log after the base."""
         unit, base = self._unit(name), self._bases.newest()
         based = base_of(self._log, unit, base) if unit is not None else None
         if unit is None or base is None or based is None or base.tick > self._moment.tick:
@@ -149,7 +150,7 @@ class PastUnits:
                 rows = more_rows(rows, changes)
                 continue
             for slot, run in done.runs.items():
-                assert isinstance(run, Run)  # nothing is placed in tasks without a tick to write for
+                assert isinstance(run, Run)  # a step that writes for no tick returns whole runs, not parts placed in tasks
                 runs[slot.name].append(run)
             if last:
                 for derived in unit.derived if isinstance(unit, ViewCollection) else ():
@@ -172,7 +173,7 @@ class PastUnits:
         return next((unit for unit in self._catalog.workload(served).units if unit.name == name), None)
 
     def _next(self, unit: Collection, at: Ends, rows: int) -> Ends:
-        """The next part, no further than the moment."""
+        """Return the positions where the next step ends, no further than the requested point in time."""
         if not unit.topics:
             return {}
         cut = next_cut(self._log, list(unit.topics), at, rows).positions
@@ -200,7 +201,7 @@ class PastUnits:
         return [self._store.open_run(ref) for ref in refs]
 
     def gone(self, name: str, base: Manifest | None) -> TickNotKeptError:
-        """The error for a unit that cannot be computed any more."""
+        """Return the error for a collection that can no longer be computed."""
         part = self._moment.parts[name]
         there = self._log.topics()
         firsts = {
@@ -222,7 +223,7 @@ class PastUnits:
 
 
 def batch_of(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of a table in one batch."""
+    """Return the rows of a table as one batch."""
     columns = [
         pa.concat_arrays(c.chunks) if c.num_chunks else pa.array([], f.type)
         for c, f in zip(table.columns, schema, strict=True)

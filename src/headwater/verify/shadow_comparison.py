@@ -1,4 +1,5 @@
-"""Comparing views that are built anew with their SELECTs, before they are put in place: at once, or beside an engine."""
+"""Compares shadow builds of views with their SELECTs before they are switched in: synchronously, or in the background of an
+engine."""
 
 from __future__ import annotations
 
@@ -22,33 +23,33 @@ from headwater.verify.recompute_at import PastRelations, moment_of
 from headwater.verify.sketch_bounds import held_against
 
 Told = Callable[[str, str | None, bool], None]
-"""Called with a view that was compared, what differs, and whether it was computed from its base."""
+"""Called with the name of a compared view, the difference or None, and whether the view was computed from its base."""
 
 
 TRIES = 3
-"""So often a comparison that fails is begun, before it is said that the view cannot be compared."""
+"""Number of failed attempts after which a view is reported as not comparable."""
 REST_S = 0.5
 REST_MAX_S = 60.0
-"""The rest after a failure: four times as long each time, up to this."""
+"""Upper limit of the pause after a failure, in seconds; the pause grows by a factor of four per failure."""
 CLOSE_S = 1.0
-"""So long a comparison under way is waited for when an engine stops; the next one begins it anew."""
+"""How long a stopping engine waits for a comparison in progress, in seconds; the next engine starts the comparison over."""
 
 
 class Tries:
-    """How often comparisons have failed, and the rest between them; none goes on once `stop` is set."""
+    """Counts failed comparisons per view and pauses between attempts; no pause or attempt continues once `stop` is set."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
         self._failed: dict[tuple[str, int], int] = {}
 
     def fail(self, view: ViewState) -> bool:
-        """One more failure of a view; whether it was tried often enough."""
+        """Count a failure of a view; return whether the attempts are used up."""
         name = view.name, view.incarnation
         self._failed[name] = self._failed.get(name, 0) + 1
         return self._failed[name] >= TRIES
 
     def rest(self, views: Iterable[ViewState]) -> None:
-        """Wait, if these have failed, before they are tried again."""
+        """Pause before the next attempt if comparisons of these views have failed."""
         most = max((self._failed[view.name, view.incarnation] for view in views), default=0)
         if most:
             self.stop.wait(min(REST_S * 4 ** (most - 1), REST_MAX_S))
@@ -62,8 +63,12 @@ def hold_trials(
     told: Told,
     tries: Tries,
 ) -> bool:
-    """Compare the views that are due with their SELECTs at a tick, and say in the catalog what was found; whether there were
-    some. Where that fails, whatever the error, it is left for the next time; after some tries that is what is said of the view."""
+    """Compare the shadow builds that are due with their SELECTs at a tick, and write the results to the catalog; return
+    whether any was due.
+
+    A comparison that fails, whatever the error, is left for the next call; after `TRIES` failures the error becomes the
+    result of the view.
+    """
     waiting = due(log, manifest)
     if not waiting or manifest is None:
         return False
@@ -71,14 +76,14 @@ def hold_trials(
     left, failed = set(waiting), dict[str, str]()
 
     def say(name: str, found: Mapping[str, Any]) -> None:
-        with suppress(ConflictError):  # it was declared once more meanwhile
+        with suppress(ConflictError):  # the view was declared again in the meantime
             said = {**waiting[name].document, "as": new[name].incarnation, **found}
             log.put_entry(REBUILD, name, said, expect=waiting[name].sequence)
         left.discard(name)
 
     try:
         then = replace(manifest, views={**manifest.views, **new})
-        # Read first: a tick may not be kept for as long as computing takes.
+        # Read first: the tick may no longer be kept when the computation ends.
         has = {name: view_contents(store, manifest, f"{name}{BESIDE}") for name in waiting}
 
         def held(name: str) -> pa.Table:
@@ -88,13 +93,13 @@ def hold_trials(
             for name in waiting:
                 try:
                     wrong = _difference(has[name], past, name)
-                except Exception as error:  # noqa: BLE001 - no view is held up by another
+                except Exception as error:  # noqa: BLE001 - one view must not block the others
                     failed[name] = _in_words(error)
                     continue
                 told(name, wrong, name in past.on_base)
                 problem = None if wrong is None else _problem(manifest.tick, wrong)
                 say(name, {"checked": manifest.tick} if problem is None else {"problem": problem})
-    except Exception as error:  # noqa: BLE001 - who only looks again would begin it again and again
+    except Exception as error:  # noqa: BLE001 - the caller would otherwise retry without limit
         failed |= dict.fromkeys(left - failed.keys(), _in_words(error))
     if failed and not tries.stop.is_set():
         try:
@@ -109,7 +114,7 @@ def hold_trials(
 def _difference(has: pa.Table, past: PastRelations, name: str) -> str | None:
     try:
         return held_against(has, past, name)
-    except HeadwaterError as error:  # a row that fails, records that are gone: it is not shown to be right
+    except HeadwaterError as error:  # a failing row or removed records: the build is not shown to be correct
         if error.retryable:
             raise
         return str(error.message)
@@ -134,7 +139,7 @@ _TOLD_MAX = 2_000
 
 
 class Comparing:
-    """Compares views beside an engine that keeps going, in a thread of its own: ticks do not wait for it."""
+    """Compares shadow builds in a thread of its own while an engine keeps running: ticks do not wait for it."""
 
     def __init__(self, log: Log, hold: Callable[[Manifest, Tries], Any]) -> None:
         self._log = log
@@ -144,7 +149,7 @@ class Comparing:
         self._thread: threading.Thread | None = None
 
     def look(self, manifest: Manifest | None) -> None:
-        """Begin, if something is due and nothing under way."""
+        """Start the comparison thread if a comparison is due and none is running."""
         if self._tries.stop.is_set() or (self._thread is not None and self._thread.is_alive()):
             return
         if manifest is not None and due(self._log, manifest):
@@ -154,13 +159,15 @@ class Comparing:
             self._thread.start()
 
     def close(self) -> None:
-        """Begin nothing more. What is under way may take long, and is left to end by itself: nobody waits for it."""
+        """Start no further comparisons. A comparison in progress may take long: close waits at most `CLOSE_S` for it and
+        then leaves the daemon thread to end by itself."""
         self._tries.stop.set()
         if self._thread is not None:
             self._thread.join(CLOSE_S)
 
     def _run(self, manifest: Manifest) -> None:
-        # What fails is said of the view. That it cannot be said is a fault, unless the log was closed meanwhile.
+        # Failed comparisons are recorded for the view. Failing to record one is a fault, unless the log was closed
+        # meanwhile.
         try:
             self._hold(manifest, self._tries)
         except Exception as error:  # noqa: BLE001 - reported

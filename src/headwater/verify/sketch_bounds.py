@@ -1,4 +1,4 @@
-"""Holding a view against what it should be: exactly, or, where its columns are answers of sketches, within their bounds."""
+"""Compares a view with its recomputed contents: exactly, or within error bounds where columns are answers of sketches."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Words = npt.NDArray[np.uint64]
 
 
 def held_against(has: pa.Table, past: PastRelations, name: str) -> str | None:
-    """What differs between a view's contents and what it should hold, in words, or None."""
+    """Return a description of how a view's contents differ from the expected contents, or None."""
     known = past.approximate(name)
     if not known.columns:
         return difference(has, past.view(name))
     if known.repeatable and (told := difference(has, past.view(name))) is not None:
         return told
     bounds = past.bounds(name)
-    if bounds is None:  # from records that are gone no exact answer can be computed
+    if bounds is None:  # no exact answer can be computed from records that are gone
         want = past.view(name)
         others = [n for i, n in enumerate(want.schema.names) if i not in known.columns]
         return difference(has.select(others), want.select(others))
@@ -42,8 +42,12 @@ def outside(
     columns: Sequence[int],
     frequent: Mapping[int, FrequentItems] | None = None,
 ) -> str | None:
-    """What is wrong with a table whose rows are those of two others but for some columns, whose values lie between theirs.
-    Rows belong together that have the same other values. Where columns are `frequent` values, the others hold all values."""
+    """Return a description of the first values outside of their bounds, or None.
+
+    The tables `low` and `high` have the rows of `has` except in `columns`, where they hold the least and the greatest
+    allowed values. Rows correspond if they are equal in all other columns. For `frequent` columns, `low` and `high` hold
+    all values of the group.
+    """
     names = [n for i, n in enumerate(low.schema.names) if i not in columns]
     others = [table.select(names) for table in (has, low, high)]
     for bound in others[1:]:
@@ -68,7 +72,7 @@ def outside(
             cuts = np.cumsum([len(part) for part in parts])[:-1]
             every = order_words(_rounded(pa.concat_arrays(parts)), _ASCENDING)
             words = list(zip(*(np.split(word, cuts) for word in every), strict=True))
-            # among rows that nothing else tells apart the least belongs to the least
+            # among rows that are equal in all other columns, values are paired in ascending order
             orders = [np.lexsort((*reversed(w), ties)) for w, (_, ties) in zip(words, ordered, strict=True)]
             have, least, most = ([word[o] for word in w] for w, o in zip(words, orders, strict=True))
             wrong = np.flatnonzero(_less(have, least) | _less(most, have))
@@ -84,7 +88,8 @@ def outside(
 
 
 def _elements(columns: Sequence[pa.Array]) -> list[list[pa.Array]]:
-    """Columns one by one: of lists how many elements each has, and the elements at each place, NULL where there is none."""
+    """Split list columns into scalar columns: the number of elements per list, and the elements at each index, NULL where
+    the list is shorter. Other columns are returned unchanged."""
     if not pa.types.is_list(columns[0].type):
         return [[column] for column in columns]
     sizes = [np.asarray(column.value_lengths().fill_null(-1), dtype=np.int64) for column in columns]
@@ -103,14 +108,14 @@ def _elements(columns: Sequence[pa.Array]) -> list[list[pa.Array]]:
 
 
 def _rounded(column: pa.Array) -> pa.Array:
-    """Numbers as doubles: Spark computes percentiles, and so bounds, in these."""
+    """Convert integers and decimals to doubles: Spark computes percentiles, and therefore the bounds, as doubles."""
     if pa.types.is_integer(column.type) or pa.types.is_decimal(column.type):
         return column.cast(pa.float64(), safe=False)
     return column
 
 
 def _less(left: list[Words], right: list[Words]) -> npt.NDArray[np.bool_]:
-    """Which values are less, the first word decides."""
+    """Return a mask of the values in `left` that are less than those in `right`; the first word is the most significant."""
     less = np.zeros(len(left[0]), dtype=np.bool_)
     same = np.ones(len(left[0]), dtype=np.bool_)
     for a, b in zip(left, right, strict=True):

@@ -1,6 +1,5 @@
-"""Whether two tables hold the same rows, as a view's equation asks: in any order, floats to 1e-9 relative, all else
-exactly.
-"""
+"""Equality of two tables as verification defines it: rows in any order, floats equal to 1e-9 relative, all other values
+exactly equal."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ _SHOWN = 3
 
 
 def difference(have: pa.Table, want: pa.Table) -> str | None:
-    """What differs, in words, or None. Both have the same schema."""
+    """Return a description of how two tables of the same schema differ, or None if they are equal."""
     schema = want.schema
     left = concat([_delta(have, 1, schema), _delta(want, -1, schema)], schema)
     rest = consolidate(left)
@@ -43,8 +42,8 @@ def _expanded(delta: Delta) -> pa.RecordBatch:
 
 
 def _close(a: pa.RecordBatch, b: pa.RecordBatch) -> bool:
-    """Whether the rows can be paired so that they differ by rounding alone: paired by all that is not a float, and
-    among those by the size of the floats."""
+    """Whether the rows can be paired so that the pairs differ by rounding alone. Rows are paired by all values that are not
+    floats, and rows equal in these by the order of their floats."""
     exact_a, floats_a = _split(a)
     exact_b, floats_b = _split(b)
     if not floats_a:
@@ -61,8 +60,8 @@ def _close(a: pa.RecordBatch, b: pa.RecordBatch) -> bool:
 
 
 def paired(rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """An order of rows in which those of two tables belong together that differ by rounding alone; and in that order, which of
-    them nothing tells apart, as numbers that ascend."""
+    """Return an order that makes rows of two tables comparable by position if they differ only by rounding, and, in that
+    order, an ascending number per row that is equal for indistinguishable rows."""
     exact, floats = _split(rows)
     order, (high, low) = _order(exact, floats, rows.num_rows)
     same = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
@@ -73,7 +72,8 @@ def paired(rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.
 
 
 def _split(rows: pa.RecordBatch) -> tuple[list[pa.Array], list[npt.NDArray[np.float64]]]:
-    """Columns that must be equal, and floats that may differ by rounding; structs are taken apart."""
+    """Return the columns that must be equal, and the float columns that may differ by rounding; structs are split into
+    their fields."""
     exact: list[pa.Array] = []
     floats: list[npt.NDArray[np.float64]] = []
 

@@ -1,4 +1,4 @@
-"""Holding views against what they should be: their SELECTs, run in batch over the log at the newest tick's cut."""
+"""Compares views with their SELECTs, run in batch over the log at the cut of the newest tick."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ from headwater.verify.sketch_bounds import held_against
 
 @dataclass(frozen=True)
 class ViewCheck:
-    """What `ws.verify()` found of one view, or of what one gives beside its rows."""
+    """The result of `ws.verify()` for one view, or for a relation derived from a view, such as its late rows."""
 
     view: str
     ok: bool | None
-    """Whether it holds what its SELECT gives in batch. A view that is stopped does not; None of one that is still being
-    built."""
+    """Whether the view's contents are the result of its SELECT in batch. False for a stopped view; None for a view that is
+    still backfilling."""
     status: str
     """'live', 'stopped' or 'backfilling'."""
     detail: str | None
-    """The first differences; or why it is stopped, or being built."""
+    """The first differences; for a view that is not live, why it is stopped or backfilling."""
     on_base: bool
-    """Whether records that it was made from were removed, so that it was computed from its base and the log after it."""
+    """Whether input records were removed, so that the expected contents were computed from the view's base and the log
+    after it."""
     tick: int | None
-    """The tick at which it was looked at; None if none was made yet."""
+    """The tick that was checked; None if no tick was made yet."""
 
     @property
     def finding(self) -> Finding | None:
-        """What is wrong with it, if something is."""
+        """Finding that describes what is wrong with the view, or None if nothing is."""
         if self.ok is not False:
             return None
         told = (
@@ -58,8 +59,11 @@ def verify_views(
     tools: Callable[[], EngineContext],
     listener: Listener,
 ) -> list[ViewCheck]:
-    """Every view that is declared, compared if it is part of the tick; with what it gives beside its rows. A view that is
-    damaged is one that differs, and so is one whose rows are right while what its operators keep is not what was written."""
+    """Check every declared view, and the relations derived from it. Views that are part of the tick are compared.
+
+    A view whose state is damaged counts as different, even if its rows are right and only operator state is not what was
+    written.
+    """
     if manifest is None:
         return [
             ViewCheck(name, None, "backfilling", _NO_TICK, False, None) for name in sorted(definitions(log))
@@ -93,7 +97,7 @@ _NO_TICK = "no tick was made yet"
 
 
 def _beside(manifest: Manifest, view: str) -> list[str]:
-    """What a view gives beside its rows."""
+    """Return the names of the relations that a view provides besides its rows."""
     return [
         name
         for name in manifest.views
@@ -106,5 +110,5 @@ def _difference(store: StateStore, manifest: Manifest, past: PastRelations, name
         return held_against(view_contents(store, manifest, name), past, name)
     except (
         HeadwaterError
-    ) as error:  # damaged state, a row that fails: found, and the other views are looked at too
+    ) as error:  # damaged state or a failing row is a finding, and the other views are still checked
         return str(error.message)
