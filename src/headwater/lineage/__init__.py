@@ -4,9 +4,9 @@ Called by cli, views; imports catalog, core, engine, log, operators, plan, servi
 
 In import order, bottom to top:
 
-    input_slices    which part of each input can matter, by plain columns
-    replay_graph    a graph run over some rows, with the output of every operator kept
+    input_slices    which part of each input can affect some rows, by the values of plain columns
+    replay_graph    runs a graph over some rows and keeps the output of every operator
     source_records  records of a topic at a tick, with their offsets
-    search          a sufficient set of records: traced, run again, extended
+    search          a sufficient set of records: traced, replayed, extended
     why             `ws.view(v).why(key)`
 """

@@ -1,9 +1,9 @@
-"""Which part of every input can have to do with some rows of a view, as far as plain columns tell.
+"""Bounds the part of every input that can affect some rows of a view, by equality of plain columns.
 
-A *slice* is what some columns are equal to. If the rows of a node that are of interest are those of a slice, then often
-its inputs are of interest only within a slice too: the group of an aggregate, the key of a join. A node that has several
-readers is of interest within the slices of all of them. What is left out by slices never plays a part for the rows asked
-for, and what a graph gives over what is left in is a part of what it gives over everything.
+A *slice* is a set of columns with a required value for each. If only the rows of a slice are wanted from a node, then often
+only a slice of each of its inputs is needed: the group of an aggregate, the key of a join. A node with several readers is
+needed within the slices of all of them. Input rows outside the slices never affect the wanted rows, and the output of a
+graph over the rows inside the slices is a subset of its output over all rows.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from headwater.engine.dataflow.operators.registry import kind_of
 from headwater.operators import graph as g
 
 Slices = tuple[Slice, ...]
-"""What is in one of several; none: nothing."""
+"""A union of slices; the empty tuple selects no rows."""
 
 EVERYTHING: Slices = ({},)
 
 
 def within(columns: Sequence[pa.Array], count: int, slices: Slices) -> Mask:
-    """Which of `count` rows are in one of the slices."""
+    """Return a mask of the rows, out of `count`, that are in at least one of the slices."""
     found = np.zeros(count, dtype=np.bool_)
     for one in slices:
         mine = [columns[c] for c in one]
@@ -35,13 +35,14 @@ def within(columns: Sequence[pa.Array], count: int, slices: Slices) -> Mask:
 
 
 def either(*several: Slices) -> Slices:
-    """What is in any of several; everything if one of them is."""
+    """Return the union of several slice tuples; EVERYTHING if one of the slices is unrestricted."""
     together = tuple(one for slices in several for one in slices)
     return EVERYTHING if any(not one for one in together) else together
 
 
 def of_sources(nodes: Sequence[g.Node], wanted: Slices) -> dict[str, Slices]:
-    """What is of interest of each source, by its columns, if `wanted` is of the last of the nodes; inputs come first."""
+    """Return the slices needed of each source, by source columns, if `wanted` is needed of the last node; inputs precede
+    their readers."""
     slices: dict[int, Slices] = {id(node): () for node in nodes}
     slices[id(nodes[-1])] = wanted
     found: dict[str, Slices] = {}

@@ -1,7 +1,8 @@
-"""A view's graph run over some rows of its sources, keeping what every operator gives: in the driver, from no state.
+"""Runs a view's graph over some rows of its sources and keeps the output of every operator, in the driver, from empty
+state.
 
-`Dataflow.step` is the same without the memory. A pass over all that a view reads gives its contents; one over a few
-records, what they alone would make of it.
+`Dataflow.step` computes the same without keeping outputs. A pass over everything that a view reads gives the view's
+contents; a pass over a few records gives the contents that these records alone would produce.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from headwater.operators.zset.delta import Delta
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """What every operator of a graph gave, inputs first. Where one failed, those from it on gave nothing."""
+    """The output of every operator of a graph, inputs first. If an operator failed, its output and all later ones are
+    empty."""
 
     outputs: tuple[OperatorOutput, ...]
     failed: int | None = None
@@ -30,12 +32,12 @@ class Pass:
 
     @property
     def rows(self) -> OperatorOutput:
-        """What the last operator gave: the view."""
+        """Output of the last operator: the rows of the view."""
         return self.outputs[-1]
 
 
 def run(pipeline: Dataflow, sources: Mapping[str, Delta], watermarks: Mapping[str, int]) -> Pass:
-    """Run a graph over its sources as they are given, one that is not given being empty, at these watermarks of topics."""
+    """Run a graph over the given source rows at these watermarks of topics; a source that is not given is empty."""
     made: list[OperatorOutput] = []
     places: dict[int, int] = {}
     for place, (node, operator) in enumerate(pipeline.nodes):
@@ -59,7 +61,7 @@ def _of_source(node: g.SourceNode, rows: Delta | None) -> Delta:
 
 
 def source_rows(node: g.SourceNode, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns that a graph reads of rows of a topic or view."""
+    """Return the columns that a graph reads, from rows of a topic or view."""
     columns = [rows.column(i) for i in (*node.columns, *node.hidden)]
     fields = [f.name for f in node.schema]
     return renamed(pa.RecordBatch.from_arrays(columns, names=fields), node.schema)

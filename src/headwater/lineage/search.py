@@ -1,10 +1,11 @@
-"""The records that suffice: found by tracing rows back, run again, and added to until they give the rows and no others.
+"""Finds a sufficient set of records by tracing rows back, replaying the views over the records found, and adding records
+until the replay gives exactly the wanted rows.
 
-Tracing from the rows gives the records they are made of: the rows of a group, the two rows of a pair. Run over these
-alone the views nearly always give the rows, and then that is the answer. They may not where a row is there because
-another is *not* (an outer join without a match, a rank, a group that must be complete) and records found for one part of
-a query mean something to another part. Then what is missing, and what is too much, is traced back again, which finds
-more records. Each round adds some, so it ends; at the latest with all, which give the view.
+Tracing finds the records that rows are made of: the rows of a group, the two rows of a joined pair. Replayed over these
+alone, the views nearly always give the wanted rows, and the search ends. A replay may give other rows where a row exists
+because another is *absent* (an outer join without a match, a rank, a group that must be complete), or where records found
+for one part of a query also affect another part. Then the missing and the surplus rows are traced back again, which finds
+more records. Each round adds records, so the search terminates: at the latest with all records, which give the view.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from headwater.verify.table_equality import difference
 
 @dataclass(frozen=True, eq=False)
 class LineageResult:
-    """What rows come from: records, by topic, and rows of the views on the way, sources first, the view itself last."""
+    """The origin of rows: records by topic, and rows of the views in between, sources first, the view itself last."""
 
     records: Mapping[str, pa.Table]
     path: Mapping[str, pa.Table]
     rounds: int
-    """How often was traced: 1 unless records of one part of a query had to do with another."""
+    """Number of tracing rounds: 1 unless records found for one part of a query affect another part."""
     last_resort: bool
-    """Whether tracing did not get there, and all records were taken that may have to do with the rows."""
+    """Whether tracing found no sufficient set, so that all records that may affect the rows were taken."""
 
 
 class Finder:
-    """Finds what rows of the last of some views come from. `units` are it and all views below, sources first."""
+    """Finds the records and rows from which rows of the last of `units` come: a view and all views below it, sources first."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Finder:
         evaluator: Evaluator,
         watermarks: Mapping[str, Mapping[str, int]],
     ) -> None:
-        """`watermarks`: by view, those of the topics that it waits for."""
+        """`watermarks` has, by view, the watermarks of the topics that the view waits for."""
         self._units = units
         self._watermarks = watermarks
         self._topics = topics
@@ -65,12 +66,12 @@ class Finder:
         self._path = {u.name: np.zeros(len(self._whole[u.name].rows.delta), dtype=np.bool_) for u in units}
 
     def rows(self, key: Slice) -> pa.Table:
-        """The rows of the view that have a key, as they are computed from the records."""
+        """Return the rows of the view that have a key, as computed from the records."""
         view = self._units[-1]
         return _table(self._whole[view.name].rows, key, view.schema)
 
     def find(self, key: Slice) -> LineageResult:
-        """What the rows with a key come from: run over these records alone, the view has the same rows with that key."""
+        """Return the origin of the rows with a key: run over these records alone, the view has the same rows with that key."""
         view = self._units[-1].name
         self._path[view] = _having(self._whole[view].rows, key)
         rounds, last_resort = 0, False
@@ -93,7 +94,7 @@ class Finder:
         return LineageResult(records, path, rounds, last_resort)
 
     def _run(self, records: Mapping[str, Mask]) -> dict[str, Pass]:
-        """What every view is over some records; those above one that fails are left out."""
+        """Run every view over some records; views above one that fails are left out."""
         rows = {
             name: Delta.of(take_rows(self._topics[name].rows, np.flatnonzero(mask)))
             for name, mask in records.items()
@@ -107,13 +108,13 @@ class Finder:
         return passes
 
     def _given(self, part: Mapping[str, Pass], key: Slice) -> bool:
-        """Whether the view has the rows with the key that it must have; floats may differ by the order of a sum."""
+        """Whether the view has exactly the expected rows with the key; floats may differ by the order of summation."""
         view = self._units[-1]
         mine = _table(part[view.name].rows, key, view.schema)
         return difference(mine, self.rows(key)) is None
 
     def _trace(self, part: Mapping[str, Pass], key: Slice) -> None:
-        """Add the records, and the rows of views, that the part lacks, or without which it has rows too many."""
+        """Add the records, and the rows of views, that the partial run lacks or that remove surplus rows from it."""
         demands: dict[str, Demand] = {}
         for unit in reversed([u for u in self._units if u.name in part]):
             whole, done = self._whole[unit.name], part[unit.name]
@@ -124,7 +125,7 @@ class Finder:
             }
             wanted: dict[int, Demand] = {}
             if done.failed is not None:
-                # what it failed on is not there in the whole
+                # the inputs that it failed on do not exist in the complete run
                 below = (sites[id(child)] for child in nodes[done.failed].inputs)
                 wanted = {id(s.node): Demand(s.nothing.need, s.excess) for s in below}
             elif unit is self._units[-1]:
@@ -143,7 +144,7 @@ class Finder:
         part: Mapping[str, Pass],
         demands: dict[str, Demand],
     ) -> None:
-        """Bring demands down one graph, to the topics and the views that it reads."""
+        """Propagate demands through one graph down to the topics and views that it reads."""
         for node in reversed(nodes):
             demand = wanted.pop(id(node), None)
             if demand is None or not (demand := demand.open_at(sites[id(node)])):
@@ -180,7 +181,7 @@ class Finder:
 
 
 def _among(node: g.SourceNode, output: OperatorOutput, wanted: pa.Array) -> Mask:
-    """The rows of a view of which a source shows what is wanted."""
+    """Return a mask of the rows of a view that a source shows as one of the wanted rows."""
     rows = source_rows(node, output.delta.rows)
     return among(row_ids(rows.columns, len(output.delta)), wanted)
 
@@ -194,7 +195,7 @@ def _table(output: OperatorOutput, key: Slice, schema: pa.Schema) -> pa.Table:
 
 
 def _expanded(delta: Delta, schema: pa.Schema) -> pa.Table:
-    """A row of weight n as n rows."""
+    """Expand each row of weight n to n rows."""
     rows = take_rows(delta.rows, np.repeat(np.arange(len(delta)), delta.weights))
     return pa.Table.from_arrays(rows.columns, schema=schema)
 

@@ -1,4 +1,5 @@
-"""The records that a topic stands for at a tick, each with its place in the log: all, or of a keyed topic the current ones."""
+"""The records that make up a topic at a tick, each with its log position: all records, or the current ones of a keyed
+topic."""
 
 from __future__ import annotations
 
@@ -20,15 +21,15 @@ from headwater.plan.relations.metadata_columns import WATERMARK, hidden_fields, 
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Records of a topic, by partition and offset: the topic's columns, and after them the hidden ones; of a plain topic
-    with event times the watermark that each met, too."""
+    """Records of a topic by partition and offset: the topic's columns, then the metadata columns; for a topic with event
+    times but without a key, also the watermark at which each record arrived."""
 
     topic: TopicDefinition
     rows: pa.RecordBatch
 
     def table(self, chosen: Mask) -> pa.Table:
-        """Some of the records: where each stands (`_partition`, `_offset`, `_appended_at`, of a keyed topic `_op`), and
-        the topic's columns."""
+        """Return some of the records: their log positions (`_partition`, `_offset`, `_appended_at`, for a keyed topic
+        `_op`), then the topic's columns."""
         rows = take_rows(self.rows, np.flatnonzero(chosen))
         own = self.topic.schema.names
         hidden = [name for name in rows.schema.names[len(own) :] if name != WATERMARK]
@@ -36,7 +37,8 @@ class Records:
 
 
 def records_of(log: Log, topic: TopicDefinition, ends: Mapping[int, int], slices: Slices) -> Records:
-    """What a topic stands for where the cut is, and is of interest: a pass over the log, keeping only that."""
+    """Return the records that make up a topic at the cut and are in the slices; the log is read once and other records are
+    dropped."""
     met = hidden_fields(topic, [WATERMARK] if topic.time is not None and not topic.key else [])
     schema = pa.schema([*topic.schema, *hidden_schema(topic), *met])
     found: list[pa.RecordBatch] = []
@@ -55,7 +57,8 @@ def _within(batch: pa.RecordBatch, slices: Slices) -> pa.RecordBatch:
 
 
 def _current(batches: list[pa.RecordBatch], topic: TopicDefinition, slices: Slices) -> list[pa.RecordBatch]:
-    """The last record of each key, unless it is a tombstone. A key has one partition, so that each is looked at alone."""
+    """Return the last record of each key, unless it is a tombstone. A key has one partition, so partitions are reduced
+    separately."""
     key = [topic.schema.get_field_index(name) for name in topic.key]
     by_key = tuple({c: v for c, v in one.items() if c in key} for one in slices)
     kept = [b for b in (_within(batch, by_key) for batch in batches) if b.num_rows]

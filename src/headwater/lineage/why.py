@@ -1,4 +1,4 @@
-"""Why a row of a view is so: `ws.view(v).why(key)`. How the records are found is in `lineage`."""
+"""`ws.view(v).why(key)`: the records from which a row of a view was computed. `search` explains how the records are found."""
 
 from __future__ import annotations
 
@@ -55,44 +55,46 @@ from headwater.verify.table_equality import difference
 
 @dataclass(frozen=True, eq=False)
 class Why:
-    """The rows of a view that a key finds at a tick, and what they come from.
+    """The rows of a view that a key selects at a tick, and the records that the rows come from.
 
-    The SELECTs of the views run over exactly these `records` give exactly these rows with that key; `recompute` does so.
+    The SELECTs of the views, run over exactly these `records`, give exactly these rows with that key; `recompute` runs
+    them.
     """
 
     view: str
     tick: int
     rows: pa.Table
-    """What the key finds."""
+    """The rows that the key selects."""
     changed_tick: int | None
-    """The last tick that changed what the key finds; None if that is before `kept_from`."""
+    """The last tick that changed the selected rows; None if that was before `kept_from`."""
     kept_from: int
     """The first tick whose changes are kept."""
     records: Mapping[str, pa.Table]
-    """By topic, in the order of partitions and offsets: `_partition`, `_offset`, `_appended_at`, of a keyed topic `_op`,
-    and the topic's columns. Of what was joined AS OF a time these are versions, under the name `<topic>.versions`, or
-    in a view that leaves late rows out all records of the keys, under the name `<topic>.changelog`."""
+    """The records by topic, in order of partition and offset: `_partition`, `_offset`, `_appended_at`, for a keyed topic
+    `_op`, and the topic's columns. For a topic that was joined AS OF a time, the records are row versions, under the name
+    `<topic>.versions`; in a view that drops late rows, they are all records of the keys, under the name
+    `<topic>.changelog`."""
     path: Mapping[str, pa.Table]
-    """The rows of the views in between from which the rows come; a view comes after those that it reads."""
+    """The rows of intermediate views from which the rows come; a view follows the views that it reads."""
     complete: bool
-    """Whether the records are all there. If not, retention or compaction has removed some since, and what is kept does
+    """Whether the records are complete. If not, retention or compaction has removed some since, and the remaining ones do
     not give the rows."""
     _again: Callable[[], pa.Table] = field(repr=False)
 
     def recompute(self) -> pa.Table:
-        """Run the SELECTs in batch, by Spark, over exactly these records: the rows that the key finds then."""
+        """Run the SELECTs in batch, by Spark, over exactly these records, and return the rows that the key selects."""
         return self._again()
 
     @property
     def changed(self) -> str:
-        """When the rows were last changed, in words."""
+        """The time of the last change to the rows, in words."""
         if self.changed_tick is None:
             return f"last changed before tick {self.kept_from}, the first that is kept"
         return f"last changed by tick {self.changed_tick}"
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What else there is to say, in words."""
+        """Remarks for people: that the rows come from no record, or that records are missing."""
         said = []
         if not self.records:
             said.append("from no record: the SQL itself says it, or it is there because nothing else is")
@@ -114,9 +116,10 @@ class Why:
 def why(
     log: Log, store: StateStore, tools: Callable[[], EngineContext], manifest: Manifest, view: str, key: Any
 ) -> Why:
-    """What the rows of a view that a key finds come from, at a tick.
+    """Return the origin, at a tick, of the rows of a view that a key selects.
 
-    ViewUnavailableError if the view is no part of the tick, RowNotFoundError if no row has the key.
+    ViewUnavailableError if the view is no part of the tick, RowNotFoundError if no row has the key, GapError if the records
+    that the row comes from were removed.
     """
     state = view_state(manifest, view)
     if view_of(view) != view:
@@ -158,7 +161,8 @@ def why(
 
 
 def key_slice(state: ViewState, key: Any) -> Slice:
-    """A key as users write it: columns with their values, or the values of the view's own key columns in order."""
+    """Return the slice for a key as users write it: columns with their values, or the values of the view's key columns in
+    order."""
     schema = state.arrow_schema
     if isinstance(key, Mapping):
         return {_column(state, name): _value(state, _column(state, name), v) for name, v in key.items()}
@@ -217,7 +221,7 @@ def _no_row(state: ViewState, wanted: Slice, tick: int) -> RowNotFoundError:
 def _last_change(
     store: StateStore, manifest: Manifest, state: ViewState, wanted: Slice
 ) -> tuple[int | None, int]:
-    """The last tick that changed what a key finds, if it is kept; and the first of the ticks that were looked at."""
+    """Return the last kept tick that changed the rows that a key selects, or None, and the first tick that was checked."""
     at, now = manifest, state
     while True:
         if now.change is not None:
@@ -235,7 +239,7 @@ def _last_change(
 
 
 def _units(tools: EngineContext, manifest: Manifest, view: str) -> Sequence[ViewCollection]:
-    """A view and those that it reads, directly or not, sources first, as they were at the tick."""
+    """Return a view and the views that it reads, directly or indirectly, sources first, as they were at the tick."""
     served = {name: state.incarnation for name, state in manifest.views.items() if state.status == "live"}
     known = {unit.name: unit for unit in tools.catalog.workload(served).units}
     wanted = {view}
@@ -268,20 +272,20 @@ def _units(tools: EngineContext, manifest: Manifest, view: str) -> Sequence[View
 def _records(
     log: Log, manifest: Manifest, units: Sequence[ViewCollection], wanted: Slice
 ) -> dict[str, Records]:
-    """What the topics under a view hold at the tick, as far as the key tells that it can matter."""
+    """Return the records of the topics under a view at the tick, restricted to those that the key may depend on."""
     slices: dict[str, Slices] = {unit.name: () for unit in units} | {units[-1].name: (wanted,)}
     for unit in reversed(units):
         nodes = [node for node, _ in unit.pipeline.nodes]
         for name, more in of_sources(nodes, slices[unit.name] or EVERYTHING).items():
             slices[name] = either(slices.get(name, ()), more)
-    # a topic that only views which joined in this very tick read is not in the tick's own positions
+    # a topic that is read only by views added in this very tick is not in the tick's own positions
     cut = {t: ends for v in manifest.views.values() if v.status == "live" for t, ends in v.positions.items()}
     names = slices.keys() - {unit.name for unit in units}
     return {n: _of_topic(log, n, cut.get(table_topic(n), {}), slices[n]) for n in sorted(names)}
 
 
 def _of_topic(log: Log, name: str, ends: Mapping[int, int], slices: Slices) -> Records:
-    """What a topic, or the versions of its rows, hold where the cut is. A version is the record that began it."""
+    """Return the records of a topic, or of its row versions, at the cut. A version is shown as the record that began it."""
     topic = log.topic(table_topic(name))
     if is_changelog(name):
         records = all_records(log, topic, ends, met=True)
@@ -345,8 +349,8 @@ def _recomputed(
 
 
 def _given(log: Log, name: str, records: Mapping[str, pa.Table]) -> pa.RecordBatch:
-    """The records of a topic: its columns, then the hidden ones. A view that plays no part in what the SQL means has
-    no rows."""
+    """Return the records of a topic: its columns, then the metadata columns. A view that does not affect the meaning of the
+    SQL is empty."""
     views = definitions(log)
     if name in views:
         return empty_rows(views[name].columns)
@@ -359,7 +363,7 @@ def _given(log: Log, name: str, records: Mapping[str, pa.Table]) -> pa.RecordBat
 
 
 def _changelog(log: Log, topic: TopicDefinition, found: pa.Table | None) -> pa.RecordBatch:
-    """Some records of a keyed topic, tombstones too, each with the watermark that it met."""
+    """Return some records of a keyed topic, including tombstones, each with the watermark at which it arrived."""
     schema = pa.schema([*topic.schema, *hidden_schema(topic)])
     rows = empty_rows(schema)
     if found is not None:
@@ -368,7 +372,7 @@ def _changelog(log: Log, topic: TopicDefinition, found: pa.Table | None) -> pa.R
 
 
 def _met(log: Log, topic: str, rows: pa.RecordBatch) -> pa.Array:
-    """The watermark that each record met."""
+    """Return the watermark at the arrival of every record."""
     places = zip(rows.column("_partition").to_pylist(), rows.column("_offset").to_pylist(), strict=True)
     return pa.array([log.watermark(topic, *place) for place in places], pa.int64()).view(TIMESTAMP)
 
