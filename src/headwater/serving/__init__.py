@@ -1,13 +1,13 @@
 """Serving: queries at a tick, subscriptions to changes, and searches in topics.
 
-Reads committed ticks. DuckDB answers where its answer is Spark's; Spark answers the rest.
+Reads committed ticks. DuckDB answers queries for which its answer equals Spark's; Spark answers all others.
 
-Called by cli, connectors, deletion, lineage, verify, views, web, workspace; imports catalog, core, engine,
-log, operators, plan, spark, sql, state, udf.
+Called by cli, connectors, deletion, lineage, verify, views, web, workspace; imports catalog, core, engine, log, operators,
+plan, spark, sql, state, udf.
 
 In import order, bottom to top:
 
-    follow           committed ticks followed: a snapshot, then changes
+    follow           iteration over committed ticks: a snapshot, then changes
     name_hints       suggestions for unknown names
     spark_batch      SELECT by Spark in batch over the log, for `verify` and older ticks
     create_topic_as  CREATE TOPIC ... AS SELECT

@@ -1,8 +1,8 @@
-"""The rows of a query, once: what CREATE TOPIC ... AS SELECT copies.
+"""Rows of a query, read once, for CREATE TOPIC ... AS SELECT.
 
-A query that treats each row of one topic alone is read as a stream, in the order of the log up to where that ends now,
-and needs no more memory than a chunk does, or than a partition of a table. Any other is answered as `ws.query` does, at
-the newest tick.
+A query that maps each row of one topic independently is streamed in log order up to the current end of the log, and needs
+memory for one chunk, or for one partition of a keyed topic. Any other query is answered as `ws.query` answers it, at the
+newest tick.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headwater.serving.spark_batch import current_rows
 from headwater.sql.statements import QueryText
 
 CHUNK_ROWS = 65_536
-"""Rows that are looked at together: enough for each step to be worth its while."""
+"""Rows processed together: enough to amortise the cost of each step."""
 
 
 @dataclass(frozen=True)
 class QueryRows:
-    """What a query gives: its columns, and its rows, which can be asked for once."""
+    """The result of a query: its columns, and an iterator over its rows, which can be consumed once."""
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
@@ -40,11 +40,11 @@ class QueryRows:
 def rows_of(
     query: QueryText, log: Log, tools: Callable[[], EngineContext], answer: Callable[[str], pa.Table]
 ) -> QueryRows:
-    """The rows of a query; `answer` gives those of one that is no stream. HeadwaterError if it cannot be run."""
+    """Return the rows of a query; `answer` runs a query that cannot be streamed. HeadwaterError if the query cannot be run."""
     refused: StatementError | None = None
     try:
         plan = tools().catalog.plan(query)
-    except StatementError as error:  # it may be fine to run once, if not to keep
+    except StatementError as error:  # a query that cannot be a view may still run once
         refused = error
     else:
         source = _streamed(plan.root)
@@ -62,7 +62,7 @@ def rows_of(
 
 
 def _streamed(root: g.Node) -> g.SourceNode | None:
-    """The one source of a graph that treats each of its rows alone."""
+    """Return the source of a graph without any operator but a map of single rows; None for other graphs."""
     below = root.input if isinstance(root, g.Map) else root
     return below if isinstance(below, g.SourceNode) else None
 
@@ -87,7 +87,8 @@ def _stream(
 
 
 def _records(log: Log, topic: TopicDefinition, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """The records of a topic, commit after commit: partitions that are copied one by one would look late."""
+    """Yield the records of a topic, commit by commit: if whole partitions were copied in turn, rows of the later ones would
+    be late."""
     name = topic.name
     ends = log.ends([name])[name]
     at = {p: info.first for p, info in log.partitions(name).items()}
@@ -115,7 +116,7 @@ def _by_commit(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _current(log: Log, topic: TopicDefinition, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """The current rows of a keyed topic, partition after partition: a key is in one."""
+    """Yield the current rows of a keyed topic, partition by partition: a key is in one partition."""
     ends = log.ends([topic.name])[topic.name]
     for partition, end in sorted(ends.items()):
         table = current_rows(log, topic, {partition: end}, names).select(names)

@@ -1,4 +1,4 @@
-"""Records of a topic found by a condition, without a JVM: by what answers queries in this process, or not at all."""
+"""Finds the records of a topic that match a condition, with DuckDB in this process and without a JVM."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from headwater.serving.name_hints import nearest
 from headwater.sql.lexer import Word, pointing, words_of
 
 ROWS_AT_ONCE = 500_000
-"""Records that are looked at together: what bounds the memory that a long topic takes."""
+"""Records searched together: bounds the memory that a long topic takes."""
 _UNKNOWN = re.compile(r"the name '(.+)', which is not known")
 _FUNCTION = re.compile(r"the function (\w+)")
 
 
 @dataclass(frozen=True)
 class _Some:
-    """Some records of a topic, as a query reads them."""
+    """Some records of a topic, in the form in which a query reads relations."""
 
     table: pa.Table
 
@@ -37,16 +37,16 @@ class _Some:
     def read(
         self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None, first: int | None = None
     ) -> pa.Table:
-        """All of them."""
+        """Return all of the records, restricted to `columns`."""
         del equal, first
         return self.table if columns is None else self.table.select(list(columns))
 
 
 def found(log: Log, topic: TopicDefinition, where: str) -> dict[int, list[int]]:
-    """The offsets of the records that a condition finds, by partition, in order.
+    """Return the offsets of the records that match a condition, by partition, in ascending order.
 
-    The condition is what would stand behind WHERE, about one record and its hidden columns. StatementError, before any record
-    is read, if it is not one, or is one that only Spark can answer.
+    The condition is the expression after WHERE, over one record and its metadata columns. StatementError, before any record
+    is read, if the text is not a condition or if only Spark can evaluate it.
     """
     from headwater.sql.duckdb.serve import decline_reason, serve
 
@@ -57,7 +57,7 @@ def found(log: Log, topic: TopicDefinition, where: str) -> dict[int, list[int]]:
     names = {word.text.lower() for word in words if word.is_name}
     hidden = ("_partition", "_offset", *hidden_among(names))
     declared = topic_schema(topic, list(dict.fromkeys(hidden)))
-    schema = pa.schema([field.with_nullable(True) for field in declared])  # a tombstone has its key alone
+    schema = pa.schema([field.with_nullable(True) for field in declared])  # tombstones have key values only
     query = f"SELECT _partition, _offset FROM {quote(topic.name)} WHERE ({where}\n)"
     known = topic.name.lower()
     if (reason := decline_reason(query, {known: _Some(schema.empty_table())})) is not None:
@@ -80,7 +80,7 @@ def found(log: Log, topic: TopicDefinition, where: str) -> dict[int, list[int]]:
 
 
 def _records(log: Log, topic: TopicDefinition, schema: pa.Schema) -> Iterator[tuple[int, pa.Table]]:
-    """All records of a topic with these columns, some at a time, each time of one partition."""
+    """Yield all records of a topic with these columns, in tables of one partition each and of bounded size."""
     for partition, info in log.partitions(topic.name).items():
         batches: list[pa.RecordBatch] = []
         for batch in read_records(log, topic.name, partition, (info.first, info.end), schema.names):
@@ -93,7 +93,7 @@ def _records(log: Log, topic: TopicDefinition, schema: pa.Schema) -> Iterator[tu
 
 
 def _balanced(where: str, words: Sequence[Word]) -> None:
-    """Refuse what would end the brackets that it is put into, or is more than one condition."""
+    """Reject text that would close the surrounding parentheses, or that has more than one condition."""
     depth = 0
     for word in words:
         depth += word.is_("(") - word.is_(")")

@@ -1,7 +1,7 @@
-"""Following committed ticks: what is there now, then what each tick changes. What a query follows is in `subscribing`.
+"""Following committed ticks: a snapshot of a relation, then the changes of each tick. `subscribe` follows queries.
 
-A follower pulls: it has a position and no queue, and reads the ticks that are kept. One that is slow holds up nobody;
-one that falls behind what is kept is told so. It runs beside any engine, in the same process or in another one.
+A subscriber pulls: it has a position and no queue, and reads the ticks that are kept. A slow subscriber blocks nothing; one
+that falls behind the kept ticks gets an error. Subscribers work alongside any engine, in the same process or in another.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from headwater.state.store import StateStore
 from headwater.state.view_reader import as_changes, change_run, kept_after, view_state
 
 WAIT_MS = 500.0
-"""How long a follower waits at most before it looks for itself: a file system may fail to tell."""
+"""Maximum time, in ms, that a subscriber waits before it checks for ticks itself: a file system may fail to notify."""
 FOLDER_WAIT_MS = 20.0
-"""The same before the first tick, when there is no folder to be told of."""
+"""Maximum wait, in ms, before the first tick, when there is no folder yet to be notified about."""
 
 Item = TypeVar("Item")
 Mark = Hashable
-"""Says which history something is of at a tick: changes between two ticks add up if the marks are equal."""
+"""Identifies the history of a relation at a tick: changes between two ticks add up only if their marks are equal."""
 
 
 class Arrivals:
-    """Tells when ticks are committed, by whichever process. One for all followers of a workspace."""
+    """Notifies subscribers when any process commits a tick; one instance serves all subscribers of a workspace."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -45,7 +45,7 @@ class Arrivals:
         self.closed = False
 
     def wait(self, arrived: Callable[[], bool], timeout_ms: float) -> None:
-        """Return when `arrived`, or at the timeout, or a while before: the caller looks and waits again."""
+        """Wait until `arrived` is true or until the timeout, or return earlier: the caller checks and waits again."""
         if not self._storage.exists(MANIFESTS):
             threading.Event().wait(min(timeout_ms, FOLDER_WAIT_MS) / 1_000)
             return
@@ -55,49 +55,54 @@ class Arrivals:
             self._notifier.wait(path, count, min(timeout_ms, WAIT_MS))
 
     def close(self) -> None:
-        """Wake all who wait: there is nothing more to come."""
+        """Wake all waiting threads: no more ticks will come."""
         self.closed = True
         self._notifier.close()
 
 
 class Followed(Protocol):
-    """What a follower follows."""
+    """A relation that can be followed: a view or a query."""
 
     @property
     def name(self) -> str:
-        """What to call it in a sentence."""
+        """The relation's name for messages."""
         ...
 
     def mark(self, manifest: Manifest) -> Mark | None:
-        """Which history it is of at a tick; None if it is no part of it."""
+        """Return the mark of the relation's history at a tick; None if the relation is no part of the tick."""
         ...
 
     def check(self, manifest: Manifest) -> None:
-        """Given the newest tick, of which it is no part: an error if it will not be part of one by itself."""
+        """Raise an error if the relation, which is no part of the newest tick, will not become part of a later tick by
+        itself."""
         ...
 
     def resume(self, since: int) -> Mark | None:
-        """Be ready for the ticks after `since`, and say which history it was of; None if there was nothing yet.
-        TickNotKeptError if that is not known any more. That it is that very tick was found out before."""
+        """Prepare for the ticks after `since`, and return the mark of the relation's history at `since`; None if it did not
+        exist then.
+
+        TickNotKeptError if that history is no longer known. The caller has already checked that `since` is a tick of this
+        history.
+        """
         ...
 
     def begin(self, manifest: Manifest) -> Delta:
-        """Begin anew at a tick that it is part of: all that is there."""
+        """Start over at a tick that the relation is part of, and return all of its rows."""
         ...
 
     def step(self, before: Manifest | None, now: Manifest) -> Delta:
-        """What a tick changed; `before`, the tick before it, is None if it was resumed after one that is not kept."""
+        """Return the change of a tick; `before`, the previous tick, is None after a resume from a tick that is not kept."""
         ...
 
 
 class Following(Generic[Item]):
-    """An iterator that waits for more. `close()`, or leaving the `with` block, ends it; so does a `timeout`, in seconds,
-    in which nothing came: iterating again goes on after that.
+    """An iterator over ticks that waits for more. `close()`, or leaving the `with` block, ends the iteration. So does a
+    `timeout`, in seconds, without an item: iterating again continues after it.
 
-    `token` is where to go on from: everything up to it was given, and following with `since=token` later, also in
-    another process, loses nothing and repeats nothing. It is a text that names the tick so that it cannot be taken for another
-    one: if an older copy of the workspace was put back, OtherHistoryError. `tick` is its number alone, and does as well where
-    that cannot be. Both are None before anything was given.
+    `token` is the position to resume from: everything up to it was returned, and following with `since=token` later, also
+    in another process, loses nothing and repeats nothing. The token is a text that names the tick uniquely:
+    OtherHistoryError is raised if an older copy of the workspace was restored. `tick` is the tick's number alone, and
+    suffices where no copy is ever restored. Both are None before the first item.
     """
 
     resync = False
@@ -114,7 +119,7 @@ class Following(Generic[Item]):
     ) -> None:
         self.tick = None if since is None else since.number
         self.snapshot = False
-        """Whether what was given last is all rows, in place of what was given before, and not a change."""
+        """Whether the last item contains all rows, replacing everything returned before, rather than a change."""
         self._followed = followed
         self._store = store
         self._arrivals = arrivals
@@ -133,7 +138,7 @@ class Following(Generic[Item]):
 
     @property
     def token(self) -> str | None:
-        """Where to go on from, as a text for `since`."""
+        """Position to resume from, as a text to pass as `since`."""
         return None if self._given is None else str(self._given)
 
     def __iter__(self) -> Self:
@@ -156,7 +161,7 @@ class Following(Generic[Item]):
         raise StopIteration
 
     def close(self) -> None:
-        """End the iteration; a thread that waits in it for more comes back within a moment."""
+        """End the iteration; a thread that waits in it returns within `WAIT_MS`."""
         self._closed = True
 
     def __enter__(self) -> Self:
@@ -175,7 +180,7 @@ class Following(Generic[Item]):
         return self._closed or (bool(ticks) and (self._at is None or ticks[-1] != self._at.number))
 
     def _advance(self) -> Item | None:
-        """What is next; None if there is nothing yet."""
+        """Return the next snapshot or change; None if nothing is new."""
         ticks = self._store.ticks()
         if not ticks:
             return None
@@ -196,7 +201,7 @@ class Following(Generic[Item]):
         return self._all()
 
     def _all(self) -> Item | None:
-        """All rows at the newest tick."""
+        """Return all rows at the newest tick."""
         latest = self._store.latest()
         if latest is None:
             return None
@@ -207,12 +212,12 @@ class Following(Generic[Item]):
         rows = self._followed.begin(latest)
         self._stand(
             latest, self._followed.mark(latest)
-        )  # asked again: a beginning may have found other things to read
+        )  # the mark is read again: begin() may have planned the query anew
         self._fresh, self._resumed, self.snapshot = False, True, True
         return self._item(rows, latest.tick)
 
     def _next(self, newest: int) -> Item | None:
-        """The next change up to the newest tick."""
+        """Return the next change up to the newest tick."""
         assert self._at is not None
         if newest <= self._at.number and self._is_put_back():
             raise other_history(self._at, None, self._store.ticks(), self._followed.name)
@@ -247,15 +252,17 @@ class Following(Generic[Item]):
         return None
 
     def _is_put_back(self) -> bool:
-        """Whether the newest tick is older than the one that was given last, or another one of its number: an older copy of the
-        workspace was put back while this process follows it. A newer tick is found out by the id of the tick before it."""
+        """Whether an older copy of the workspace was restored while this process follows it: the newest tick is older than
+        the last one returned, or is another tick with the same number. If the newest tick is newer, the ID of its previous
+        tick reveals a restore."""
         latest = self._store.latest()
         if self._at is None or latest is None or latest.tick > self._at.number:
             return False
         return latest.tick < self._at.number or self._at.differs(latest.id)
 
     def _passed(self, now: Manifest) -> Token:
-        """How far to go on from a tick that it is no part of: to the newest, if it is no part of that either."""
+        """Return the position to continue from after a tick that the relation is no part of: the newest tick, if it is no
+        part of that either."""
         latest = self._store.latest()
         if latest is None or self._followed.mark(latest) is not None:
             return now.token
@@ -279,7 +286,7 @@ class Following(Generic[Item]):
 
 
 class FollowedView:
-    """A view: its changes are in the ticks. Needs no Spark."""
+    """A view as a followed relation: its changes are stored in the ticks. Needs no Spark."""
 
     def __init__(self, store: StateStore, view: str, spelled: Callable[[str], str]) -> None:
         self.view = view
@@ -289,19 +296,19 @@ class FollowedView:
         self._spelled = spelled
 
     def mark(self, manifest: Manifest) -> Mark | None:
-        """See `Followed`."""
+        """Return the view's history at a tick; None if the view is not live in it."""
         state = manifest.views.get(self.view)
         return state.history if state is not None and state.status == "live" else None
 
     def check(self, manifest: Manifest) -> None:
-        """A view that is declared comes, unless it is stopped."""
+        """Raise an error if the view is not declared, or is stopped; a declared view will become part of a tick."""
         self._spelled(self.view)
         state = manifest.views.get(self.view)
         if state is not None and state.status == "stopped":
             view_state(manifest, self.view)
 
     def resume(self, since: int) -> Mark | None:
-        """See `Followed`."""
+        """Return the view's history at `since`; None if the view was not live yet. See `Followed`."""
         if not since:
             return None
         if since in self._store.ticks():
@@ -317,13 +324,13 @@ class FollowedView:
         raise not_part(self.name, since)
 
     def begin(self, manifest: Manifest) -> Delta:
-        """All rows."""
+        """Return all rows of the view."""
         state = view_state(manifest, self.view)
         self.schema = state.arrow_schema
         return contents(self._store.runs(manifest, state.contents), self.schema)
 
     def step(self, before: Manifest | None, now: Manifest) -> Delta:
-        """The change that the tick names."""
+        """Return the change of the view that the tick stores."""
         del before
         state = view_state(now, self.view)
         self.schema = state.arrow_schema
@@ -333,11 +340,12 @@ class FollowedView:
 
 
 class Changes(Following[pa.Table]):
-    """What `view.changes(follow=True)` gives: a table per tick that changed the view, with `_weight` and `_tick`.
+    """The iterator of `view.changes(follow=True)`: a table per tick that changed the view, with `_weight` and `_tick`.
 
-    Without `since` the first has all rows, also if there are none. TickNotKeptError if the next tick is not kept any
-    more, or the view was built anew, or an older copy of the workspace was put back: it says from where to go on. With `resync` a table of all rows comes in place of the
-    error, for which `snapshot` is true: what was given before it is void.
+    Without `since`, the first table has all rows, even if there are none. TickNotKeptError if the next tick is no longer
+    kept, the view was rebuilt, or an older copy of the workspace was restored; the error says where to resume. With
+    `resync`, a table of all rows is returned instead of the error, with `snapshot` true: everything returned before is
+    void.
     """
 
     def __init__(
@@ -360,7 +368,7 @@ class Changes(Following[pa.Table]):
 
 
 def not_part(name: str, tick: int) -> TickNotKeptError:
-    """The error for a tick that nobody can have followed something up to."""
+    """Return the error for resuming at a tick that the relation is not known to have been part of."""
     return TickNotKeptError(
         f"{name} was no part of tick {tick}, as far as is known: there is nothing to go on from",
         hint="leave `since` out, which begins with the rows that are there",

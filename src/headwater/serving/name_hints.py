@@ -1,4 +1,4 @@
-"""What was probably meant by a name that is not there."""
+"""Suggestions for names that do not exist."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ _SHOWN_MAX = 10
 
 
 def relation_names(log: Log) -> list[str]:
-    """Everything that a query can read: topics, views, and what views give beside their rows."""
+    """Return the names of all relations that a query can read: topics, views, and relations derived from views."""
     views = definitions(log).values()
     return sorted({*log.topics(), *(name for view in views for name in (view.name, *derived_of(view)))})
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one of these names that a misspelled one is likely to be."""
+    """Return the known name that a misspelled name most likely stands for, or None."""
     by_lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), by_lower, 1)
     return by_lower[near[0]] if near else None
 
 
 def _unquoted(error: StatementError, known: Iterable[str]) -> str | None:
-    """What to write where a relation that was made in Python, or captured, is called as a keyword of queries."""
+    """Return a hint to quote a relation whose name is a query keyword; such names are possible from Python and from
+    capture."""
     before = re.search(rf"(\w+)\s+{re.escape(error.facts['missing'])}\b", error.detail or "")
     word = "" if before is None else before[1].lower()
     found = next((name for name in known if name.lower() == word and word in RELATION_KEYWORDS), None)
@@ -38,7 +39,7 @@ def _unquoted(error: StatementError, known: Iterable[str]) -> str | None:
 
 @contextmanager
 def names_hinted(log: Log) -> Iterator[None]:
-    """Within the block, the error of a query that reads something which is not there says what it may have meant."""
+    """Add a hint, within the block, to the error of a query that reads a relation which does not exist."""
     try:
         yield
     except StatementError as error:

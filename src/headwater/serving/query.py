@@ -1,4 +1,4 @@
-"""Queries over views and topics as they are at one tick: by DuckDB where its answer is Spark's, by Spark otherwise."""
+"""Queries over views and topics as of one tick: by DuckDB where its answer equals Spark's, by Spark otherwise."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 
 
 _Load = Callable[[Mapping[str, Any] | None, int | None], pa.Table]
-"""The rows, given the values that are asked for and how many of the first; it may have others too."""
+"""Loads rows, given requested column values and a maximum number of first rows; the result may have other rows too."""
 
 
 @dataclass(frozen=True)
 class QueryRelation:
-    """Something that a query can read: a view or a topic at a tick."""
+    """A view or topic at a tick, as a query reads it."""
 
     name: str
     schema: pa.Schema
     load: _Load
     unversioned: Unversioned | None = None
-    """Why it has no versions, if it has none."""
+    """Reason why the relation has no versions, or None if it has versions."""
     key: tuple[str, ...] = ()
-    """The columns by whose values rows are found without reading all; () if there are none."""
+    """Columns that form the lookup key: rows are found by their values without a full read. () without a key."""
 
     def read(
         self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None, first: int | None = None
     ) -> pa.Table:
-        """Its rows, or at least those that have the values of `equal`, or the first so many."""
+        """Return the rows of the relation; at least those with the values of `equal`, or the first so many."""
         rows = self.load(equal, first)
         return rows if columns is None else rows.select(list(columns))
 
@@ -60,11 +60,11 @@ class QueryRelation:
 def relations(
     log: Log, store: StateStore, manifest: Manifest | None, names: set[str] | None
 ) -> dict[str, QueryRelation]:
-    """The views and topics of these names (in lower case), by name in lower case."""
+    """Return the views and topics of these names (in lower case), by name in lower case; all of them if `names` is None."""
     found: dict[str, QueryRelation] = {}
     for name, view in definitions(log).items():
         if names is None or name.lower() in names:
-            # while another definition is built beside it, it has the columns that it had
+            # while a shadow build of a new definition is in progress, the view has its old columns
             state = manifest.views.get(name) if manifest is not None else None
             columns = state.arrow_schema if state is not None else view.columns
             unversioned = view_without_versions(name)
@@ -87,7 +87,7 @@ def relations(
 
 
 def is_named(relation: str, names: Collection[str]) -> bool:
-    """Whether a relation with a name of several parts may be among these names (in lower case)."""
+    """Whether these names (in lower case) may include a relation with a name of several parts."""
     return relation.lower() in names or all(part in names for part in relation.lower().split("."))
 
 
@@ -114,7 +114,7 @@ def answer(text: str, found: Mapping[str, QueryRelation], tools: Callable[[], En
 
 
 def not_run_yet(view: str) -> ViewUnavailableError:
-    """The error for a view of a workspace on which no engine ever ran."""
+    """Return the error for a view of a workspace on which no engine has run yet."""
     return ViewUnavailableError(
         f"view {view!r} is backfilling: no tick was made yet",
         hint="ws.run(), or `headwater run --once`, makes the first",

@@ -1,6 +1,6 @@
-"""What a subscription reads, at ticks: views, keyed topics as their tables, and the records of plain topics.
+"""Sources of a subscription, at ticks: views, keyed topics as their current tables, and the records of plain topics.
 
-Rows always have the columns that the query knew when it was planned, in that order, whatever was added since.
+Rows always have the columns that the query had when it was planned, in that order, even if columns were added since.
 """
 
 from __future__ import annotations
@@ -34,31 +34,32 @@ from headwater.state.store import StateStore
 from headwater.state.view_reader import change_run, view_state
 
 CHUNK_ROWS = 500_000
-"""Rows of a piece: what bounds the memory that a beginning takes on top of what it holds."""
+"""Rows per piece: bounds the memory that an initial read takes in addition to the rows that are kept."""
 
 
 class QuerySource(Protocol):
-    """Something that a query reads: its rows at a tick, and how a tick changed them, always with the same columns."""
+    """A relation that a query reads: its rows at a tick, and the change of a tick, always with the same columns."""
 
     def mark(self, manifest: Manifest) -> Mark | None:
-        """Which history it is of at a tick; None if it is no part of it."""
+        """Return the mark of the relation's history at a tick; None if the relation is no part of the tick."""
         ...
 
     def check(self, manifest: Manifest) -> None:
-        """Given the newest tick, of which it is no part: an error if it will not be part of one by itself."""
+        """Raise an error if the relation, which is no part of the newest tick, will not become part of a later tick by
+        itself."""
         ...
 
     def rows(self, manifest: Manifest) -> Iterator[Delta]:
-        """All rows at a tick, in pieces. What they are read from is opened by the call itself."""
+        """Return all rows at a tick, in pieces. The call itself opens the files that the rows are read from."""
         ...
 
     def change(self, before: Manifest, now: Manifest) -> Delta:
-        """What changed from one tick to the next."""
+        """Return the change from one tick to the next."""
         ...
 
 
 class ViewSource:
-    """A view, or what one gives beside its rows."""
+    """A view, or a relation derived from a view, as a source."""
 
     def __init__(self, log: Log, store: StateStore, name: str, columns: Sequence[str]) -> None:
         self.name = name
@@ -67,12 +68,12 @@ class ViewSource:
         self._columns = columns
 
     def mark(self, manifest: Manifest) -> Mark | None:
-        """See `QuerySource`."""
+        """Return the view's history and schema at a tick; None if the view is not live in it."""
         state = manifest.views.get(self.name)
         return (state.history, state.schema) if state is not None and state.status == "live" else None
 
     def check(self, manifest: Manifest) -> None:
-        """A view that is declared comes, unless it is stopped."""
+        """Raise an error if the view is stopped or no longer declared; a declared view will become part of a tick."""
         state = manifest.views.get(self.name)
         if view_of(self.name) not in definitions(self._log) or (
             state is not None and state.status == "stopped"
@@ -81,12 +82,12 @@ class ViewSource:
             raise _gone(f"view {self.name!r}")
 
     def rows(self, manifest: Manifest) -> Iterator[Delta]:
-        """See `QuerySource`."""
+        """Return the contents of the view at a tick, in pieces."""
         state = view_state(manifest, self.name)
         return _pieces(self._store.runs(manifest, state.contents), self._columns, _multiset(state))
 
     def change(self, before: Manifest, now: Manifest) -> Delta:
-        """The change that the tick names."""
+        """Return the change of the view that the tick stores."""
         state = view_state(now, self.name)
         if state.change is None:
             return Delta.empty(state.arrow_schema)
@@ -94,8 +95,8 @@ class ViewSource:
 
 
 class TableSource:
-    """A keyed topic as its current table, which the ticks keep for the views that read it: with the hidden columns of each
-    key's record, without, or both ways."""
+    """A keyed topic as its current table, which ticks keep for the views that read it: with the metadata columns of each
+    key's record, without them, or both."""
 
     def __init__(
         self, log: Log, store: StateStore, name: str, columns: Sequence[str], hidden: Sequence[str]
@@ -111,22 +112,22 @@ class TableSource:
         return next((state for state in found if state is not None and state.status == "live"), None)
 
     def mark(self, manifest: Manifest) -> Mark | None:
-        """See `QuerySource`."""
+        """Return the identity of the kept table at a tick; None if the tick does not keep it."""
         state = self._state(manifest)
         return None if state is None else (state.record.identity, state.built, state.schema)
 
     def check(self, manifest: Manifest) -> None:
-        """It comes, if a view is to come that reads it."""
+        """Raise an error unless a declared view that reads the topic is still to become part of a tick."""
         _refuse_unread(self._log, self.name, manifest)
 
     def rows(self, manifest: Manifest) -> Iterator[Delta]:
-        """See `QuerySource`."""
+        """Return the current rows at a tick, in pieces."""
         state = self._state(manifest)
         assert state is not None
         return _pieces(self._runs(manifest, state), self._columns, _table(state))
 
     def change(self, before: Manifest, now: Manifest) -> Delta:
-        """What the records between the two cuts do to the table at the first."""
+        """Return the effect of the records between the two cuts on the table at the first cut."""
         then, state = self._state(before), self._state(now)
         assert then is not None
         assert state is not None
@@ -148,7 +149,7 @@ class TableSource:
 
 
 class VersionsSource:
-    """All versions of a keyed topic's rows, which the ticks keep for the views that read them."""
+    """All versions of a keyed topic's rows, which ticks keep for the views that read them."""
 
     def __init__(self, log: Log, store: StateStore, topic: str, columns: Sequence[str]) -> None:
         self.name = topic
@@ -161,22 +162,22 @@ class VersionsSource:
         return state if state is not None and state.status == "live" else None
 
     def mark(self, manifest: Manifest) -> Mark | None:
-        """See `QuerySource`."""
+        """Return the identity of the kept versions at a tick; None if the tick does not keep them."""
         state = self._state(manifest)
         return None if state is None else (state.record.identity, state.built, state.schema)
 
     def check(self, manifest: Manifest) -> None:
-        """They come, if a view is to come that reads them."""
+        """Raise an error unless a declared view that reads the versions is still to become part of a tick."""
         _refuse_unread(self._log, self.name, manifest)
 
     def rows(self, manifest: Manifest) -> Iterator[Delta]:
-        """See `QuerySource`."""
+        """Return all versions at a tick, in pieces."""
         return _pieces(
             self._runs(manifest), self._columns, VersionCollection(self._log.topic(self.name)).rows
         )
 
     def change(self, before: Manifest, now: Manifest) -> Delta:
-        """What the records between the two cuts do to the versions at the first."""
+        """Return the effect of the records between the two cuts on the versions at the first cut."""
         then, state = self._state(before), self._state(now)
         assert then is not None
         assert state is not None
@@ -207,14 +208,16 @@ class TopicSource:
         self._columns = (*columns, *hidden)
 
     def mark(self, manifest: Manifest) -> Mark | None:
-        """See `QuerySource`."""
+        """Return the topic's incarnation and column types; None if the tick does not cover the topic or a column was
+        dropped."""
         topic = self._log.topic(self.name)
         if _cut(manifest, self.name) is None or self._missing():
             return None
         return (topic.incarnation, encode_schema(pa.schema([topic.schema.field(name) for name in self._own])))
 
     def check(self, manifest: Manifest) -> None:
-        """It comes, if a view is to come that reads it."""
+        """Raise an error if a column was dropped, or unless a declared view that reads the topic is still to become part of
+        a tick."""
         if missing := self._missing():
             raise _gone(f"column {missing[0]!r} of topic {self.name!r}")
         _refuse_unread(self._log, self.name, manifest)
@@ -224,16 +227,16 @@ class TopicSource:
         return [name for name in self._own if name not in there]
 
     def lost_rows(self) -> bool:
-        """Whether retention has removed some."""
+        """Whether retention has removed records of the topic."""
         return any(info.first > 0 for info in self._log.partitions(self.name).values())
 
     def rows(self, manifest: Manifest) -> Iterator[Delta]:
-        """See `QuerySource`."""
+        """Return all records up to the cut of a tick, in pieces."""
         batches = _between(self._log, self.name, {}, _cut(manifest, self.name) or {}, self._columns)
         return map(Delta.of, _gathered(batches))
 
     def change(self, before: Manifest, now: Manifest) -> Delta:
-        """The records between the two cuts."""
+        """Return the records between the two cuts."""
         since, until = _cut(before, self.name) or {}, _cut(now, self.name) or {}
         batches = list(_between(self._log, self.name, since, until, self._columns))
         if not batches:
@@ -242,7 +245,7 @@ class TopicSource:
 
 
 def _cut(manifest: Manifest, topic: str) -> Mapping[int, int] | None:
-    """Where a tick stands in a topic; None if no view that is part of it reads the topic."""
+    """Return the end offsets of a tick in a topic; None if no live view of the tick reads the topic."""
     live = (view.positions for view in manifest.views.values() if view.status == "live")
     return manifest.positions.get(topic) or next((at[topic] for at in live if topic in at), None)
 
@@ -258,7 +261,8 @@ def _table(state: ViewState) -> Callable[[Sequence[Run]], Delta]:
 def _pieces(
     runs: Sequence[Run], columns: Sequence[str], read: Callable[[Sequence[Run]], Delta]
 ) -> Iterator[Delta]:
-    """The contents of an arrangement in pieces. It is a function of its own so that the runs are open before the first."""
+    """Return the contents of an arrangement in pieces. The generator is nested so that the runs are opened before the first
+    piece is requested."""
 
     def pieces() -> Iterator[Delta]:
         whole = _selected(read(runs), columns)
@@ -270,7 +274,7 @@ def _pieces(
 
 
 def _selected(change: Delta, columns: Sequence[str]) -> Delta:
-    """The columns that the query knows, by name: others may have been added since."""
+    """Select the columns that the query was planned with, by name: columns may have been added since."""
     if change.rows.schema.names == list(columns):
         return change
     return Delta(change.rows.select(list(columns)), change.weights)
@@ -279,7 +283,7 @@ def _selected(change: Delta, columns: Sequence[str]) -> Delta:
 def _between(
     log: Log, topic: str, since: Mapping[int, int], until: Mapping[int, int], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a topic between two positions; from the first that is there where `since` names none."""
+    """Yield the records of a topic between two positions; from the first record that exists if `since` is empty."""
     firsts = {} if since else log.partitions(topic)
     for partition, end in sorted(until.items()):
         start = since[partition] if since else firsts[partition].first
@@ -288,7 +292,7 @@ def _between(
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches put together until they are worth a step."""
+    """Combine batches until they have `CHUNK_ROWS` rows."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -302,7 +306,7 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _refuse_unread(log: Log, topic: str, manifest: Manifest) -> None:
-    """A topic that is in no tick's cut stays out of it, unless a view that reads it is yet to come."""
+    """Raise an error for a topic that no tick covers, unless a view that reads it is still to become part of a tick."""
     log.topic(topic)
     for view in definitions(log).values():
         state = manifest.views.get(view.name)

@@ -1,7 +1,7 @@
-"""The same SELECTs run in batch by Spark over the log up to a cut: what `verify` compares with, and older ticks.
+"""SELECTs run in batch by Spark over the log up to a cut: the reference for `verify`, and the source of older ticks.
 
-Nothing here knows the operators or their state: topics are read from the log, keyed ones reduced to their current
-rows, and each view's SELECT is run by Spark over what it reads.
+This module uses neither the operators nor their state: topics are read from the log, keyed topics are reduced to their
+current rows, and Spark runs the SELECT of each view over its inputs.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOCAL_ROWS_MAX = 200_000
-"""Topics up to this size are handed to Spark from memory; larger ones through Parquet files."""
+"""Largest number of rows that are passed to Spark from memory; larger topics are passed as Parquet files."""
 _EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
 _EARLY = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
 _FEW_RECORDS = 1 << 12
-"""Where fewer are asked for, so many are looked for: it takes as long."""
+"""Minimum number of records to read at once: reading fewer takes as long."""
 
 
 class BatchSession:
-    """A session in which the topics are what they were at a cut."""
+    """A Spark session in which the topics have their contents at a cut."""
 
     def __init__(
         self, spark: SparkSession, log: Log | None, cut: Ends, functions: Functions | None = None
@@ -78,9 +78,10 @@ class BatchSession:
         from headwater.spark.spark_session import beside
 
         self._spark = beside(spark)
-        self._spark.conf.set("spark.sql.runSQLOnFiles", "false")  # a query reads topics and views
-        # It evaluates expressions over rows in memory before filters have reached them: on rows that a join excludes for a
-        # NULL key too, where an expression may fail. Over files, and in views, such rows are filtered out first.
+        self._spark.conf.set("spark.sql.runSQLOnFiles", "false")  # only topics and views can be read
+        # This rule evaluates expressions over in-memory rows before filters are pushed down to them: also on rows that a
+        # join excludes because of a NULL key, where an expression may fail. Over files, and in views, such rows are
+        # filtered out first.
         self._spark.conf.set(_EXCLUDED_RULES, _EARLY)
         self._catalyst = Catalyst(self._spark)
         self._functions = (
@@ -93,20 +94,20 @@ class BatchSession:
         self._tables: dict[str, pa.Table] = {}
         self._opened: dict[str, Opened] = {}
         self.unversioned: dict[str, Unversioned] = {}
-        """Why what is known by a name has no versions."""
+        """Reason why a relation has no versions, by its name."""
         self._every: dict[str, Opened] = {}
         self._changelogs: dict[str, Jvm] = {}
         self._evaluator: Evaluator | None = None
         self._watermarks: Mapping[str, int] = {}
 
     def close(self) -> None:
-        """Remove what was written for Spark to read."""
+        """Remove the files that were written for Spark."""
         self._scratch.cleanup()
 
     @own_errors(unplanned)
     def view(self, definition: ViewDefinition, answers: Answers = "approximate") -> DataFrame:
-        """A view as a DataFrame, and as a name for those above it. Those that it reads must be there. `answers` are those of
-        approximate functions."""
+        """Return a view as a DataFrame, and register it for the views above it. The views that it reads must be registered.
+        `answers` selects the answers of approximate functions."""
         for name in definition.reads:
             if name not in self._known:
                 self.topic(name, definition.inputs[name], hidden_in(definition.query))
@@ -128,8 +129,9 @@ class BatchSession:
         watermarks: Mapping[str, int],
         answers: Answers = "approximate",
     ) -> tuple[DataFrame, list[tuple[str, DataFrame]]]:
-        """The same for a view that leaves out late rows, or shows only final ones, at these watermarks of topics; and by
-        topic the rows that may be late, as `with_policy` tells them. All that it reads must be there."""
+        """Return a view that drops late rows, or emits only final rows, as a DataFrame at these watermarks of topics, and
+        by topic the rows that may be late, as `with_policy` reports them. All relations that the view reads must be
+        registered."""
         query, policy = s.QueryText(definition.query), Policy.of(definition)
         names = self._names(query, {n: self._every[n] for n in definition.reads})
         plan = pin(self._catalyst, query, self._functions, names, answers)
@@ -154,8 +156,8 @@ class BatchSession:
         return VersionedNames(self._catalyst, opened, dotted, known, spelled(query.text), refuser(query))
 
     def _apart(self, definition: ViewDefinition, frame: DataFrame) -> DataFrame:
-        """The rows of a view with session windows as a table of their own: Spark takes a filter on a session, even one of
-        another view, to where rows are not yet in sessions, and makes sessions of those that another view groups by."""
+        """Materialize the rows of a view with session windows: Spark would push a filter on a session, even one of another
+        view, below the session aggregation, and would merge sessions that another view groups by into new ones."""
         if "session_window" not in definition.query.lower():
             return frame
         return self._frame(free_table(frame.toDF(*(f"column {i}" for i in range(len(frame.columns))))))
@@ -180,7 +182,7 @@ class BatchSession:
         return Classic(self._catalyst.dataset(plan), self._spark)
 
     def _with_matches(self, plan: Jvm) -> Jvm:
-        """A node of a plan; in place of MATCH_RECOGNIZE the matches in all rows of the relation, found now."""
+        """Return a plan node; MATCH_RECOGNIZE is replaced by the matches in all rows of its input, which are computed here."""
         if not is_match(plan):
             return plan
         c = self._catalyst
@@ -201,7 +203,7 @@ class BatchSession:
 
     @own_errors(unplanned)
     def query(self, text: str, *, pinned: bool = True, answers: Answers = "approximate") -> DataFrame:
-        """A query over what is there; `pinned`: with the choices that Spark leaves open made as in views."""
+        """Return a query as a DataFrame; with `pinned`, choices that Spark leaves open are fixed as they are in views."""
         known = self._functions
         if known is not None and (fold := parse_fold(text)) is not None:
             return self._frame(known.folded(fold, self._tables[fold.topic]))
@@ -214,9 +216,9 @@ class BatchSession:
         return self._planned(plan, is_view=pinned)
 
     def topic(self, name: str, columns: Sequence[str] | None = None, hidden: Sequence[str] = ()) -> None:
-        """Make a topic's rows at the cut known under its name; those of a keyed one are its current rows.
+        """Register a topic's rows at the cut under its name; for a keyed topic, its current rows.
 
-        With those of its hidden columns that are asked for, which can then be named.
+        `hidden` lists the metadata columns to include, which queries can then name.
         """
         assert self._log is not None
         topic = self._log.topic(name)
@@ -227,7 +229,7 @@ class BatchSession:
         self.register(name, rows)
 
     def versions(self, name: str, columns: Sequence[str]) -> None:
-        """Make the versions of a keyed topic's rows at the cut known, with these columns and all hidden ones."""
+        """Register the row versions of a keyed topic at the cut, with these columns and all metadata columns."""
         assert self._log is not None
         topic = self._log.topic(name)
         rows = self.version_rows(all_records(self._log, topic, self._cut.get(topic.name)), topic)
@@ -235,20 +237,23 @@ class BatchSession:
         self.register(versions_of(topic.name), rows.select(schema.names).cast(schema))
 
     def changelog(self, name: str, records: pa.RecordBatch, columns: Sequence[str]) -> None:
-        """Have views that leave rows out make versions of these records of a keyed topic, which have all hidden columns;
-        these are the topic's columns that such a view knows."""
+        """Register records of a keyed topic, with all metadata columns, as the input from which views that drop late rows
+        derive versions.
+
+        `columns` are the topic's columns that such a view reads.
+        """
         hidden = [name for name in EVERY.names if name in records.schema.names and name not in columns]
         rows = pa.Table.from_batches([records]).select([*columns, *hidden])
         self._changelogs[name] = self._frame(rows)._jdf.queryExecution().analyzed()
 
     def version_rows(self, records: pa.RecordBatch, topic: TopicDefinition) -> pa.Table:
-        """The versions of a topic's rows, by Spark, of all its records."""
+        """Compute by Spark the versions of a topic's rows from all of its records."""
         versions = batch_versions(self._frame(pa.Table.from_batches([records])), topic)
         return as_table(versions, version_schema(topic))
 
     @own_errors(evaluation_error)
     def register(self, name: str, rows: pa.Table) -> None:
-        """Make a table known under a name; columns that are marked as hidden are its last."""
+        """Register a table under a name; columns that are marked as metadata columns are its last."""
         frame, shown = self._frame(rows), visible(rows.schema)
         self._opened.pop(name, None)
         self._every[name] = Opened(frame._jdf.queryExecution().analyzed(), len(shown))
@@ -270,7 +275,7 @@ class BatchSession:
 
 
 def _final(frame: DataFrame, names: Sequence[str], levels: Sequence[int]) -> DataFrame:
-    """The rows that are final at some watermarks, by the last two columns, which go."""
+    """Return the rows that are final at some watermarks, by the last two columns, which are dropped."""
     columns = [f"shown {i}" for i in range(len(names))]
     reached = " OR ".join(f"(`domain` = {i} AND `close` <= {level})" for i, level in enumerate(levels))
     final = frame.toDF(*columns, "close", "domain").where(f"`close` IS NULL OR {reached or 'false'}")
@@ -284,9 +289,10 @@ def current_rows(
     hidden: Sequence[str] = (),
     first: int | None = None,
 ) -> pa.Table:
-    """What a topic holds at a cut: all rows, or of a keyed topic the last of each key that is not a tombstone.
+    """Return the rows of a topic at a cut: all records, or of a keyed topic the last of each key that is not a tombstone.
 
-    With these hidden columns, as far as the topic has them. Of a topic without a key no more is read than has the `first` rows.
+    `hidden` lists the metadata columns to include, where the topic has them. With `first`, a topic without a key is read
+    only as far as needed for that many rows.
     """
     infos = log.partitions(topic.name)
     schema = topic_schema(topic, hidden)
@@ -312,7 +318,7 @@ def current_rows(
 def _with_rows(
     read: Callable[..., Iterable[pa.RecordBatch]], start: int, end: int, count: int
 ) -> list[pa.RecordBatch]:
-    """The first records between two positions, so many or some more; there may be gaps."""
+    """Return the first records between two positions, at least `count` if there are that many; offsets may have gaps."""
     found: list[pa.RecordBatch] = []
     width = max(count, _FEW_RECORDS)
     while start < end and sum(map(len, found)) < count:
@@ -322,7 +328,7 @@ def _with_rows(
 
 
 def _latest(rows: pa.RecordBatch, topic: TopicDefinition) -> pa.Table:
-    """The last record of each key; a key has one partition, so that each is reduced alone."""
+    """Return the last record of each key; a key has one partition, so partitions are reduced separately."""
     numbered = pa.Table.from_batches([rows]).append_column("_n", pa.array(np.arange(rows.num_rows)))
     keys = list(topic.key)
     last = numbered.group_by(keys).aggregate([("_n", "max")]).column("_n_max")
@@ -331,7 +337,7 @@ def _latest(rows: pa.RecordBatch, topic: TopicDefinition) -> pa.Table:
 
 
 def as_table(frame: DataFrame, schema: pa.Schema) -> pa.Table:
-    """A DataFrame as an Arrow table of exactly this schema."""
+    """Return a DataFrame as an Arrow table of exactly this schema."""
     with own_errors(_failure):
         table = collected(frame)
         columns = [conformed(table.column(i), f.type) for i, f in enumerate(schema)]
@@ -339,7 +345,8 @@ def as_table(frame: DataFrame, schema: pa.Schema) -> pa.Table:
 
 
 def free_table(frame: DataFrame) -> pa.Table:
-    """A DataFrame as an Arrow table of the types that Headwater has for Spark's; errors of its run as ours."""
+    """Return a DataFrame as an Arrow table, with Headwater's Arrow types for its Spark types; errors of the run are
+    translated."""
     with own_errors(_failure):
         table = collected(frame)
         schema = pa.schema([pa.field(f.name, plain_type(f.type)) for f in table.schema])

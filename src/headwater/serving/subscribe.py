@@ -1,8 +1,8 @@
-"""Following a query: a SELECT that is kept in the subscriber's own memory, as a view is kept on disk.
+"""Subscribing to a query: a SELECT that is maintained in the subscriber's memory, as a view is maintained on disk.
 
-Its graph is that of a view. It begins with what it reads at the newest tick, and is then stepped with what every tick
-changed there: the changes of views are in the ticks, those of topics between the cuts of two ticks in the log. So
-what it gives at a tick is what a view of that SELECT would have changed in it.
+The graph is that of a view. A subscription begins with the contents of its sources at the newest tick, and is then stepped
+with the changes of its sources in every tick: changes of views are stored in the ticks, changes of topics are the records
+between the cuts of two ticks. So a subscription returns for a tick the change that a view of that SELECT would have in it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from headwater.state.store import StateStore
 from headwater.state.view_reader import as_changes
 
 ROWS_MAX = 5_000_000
-"""Rows that a subscription may hold unless told otherwise: some hundred megabytes, a few seconds to begin with."""
+"""Default limit of rows that a subscription may keep: some hundred megabytes, and a few seconds to initialise."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a subscription gives: `rows` has the columns of the query with `_weight` (+n, -n) and `_tick`.
+    """An item of a subscription: `rows` has the columns of the query with `_weight` (+n, -n) and `_tick`.
 
-    With `snapshot` they are all rows at that tick, and what was given before is void: it is so at the beginning, and again
-    when it cannot go on because ticks were missed, something that it reads was built anew, or an older copy of the workspace was
-    put back.
+    With `snapshot`, `rows` are all rows at that tick, and everything returned before is void. Snapshots occur at the
+    beginning, and when the subscription cannot continue because ticks were missed, a source was rebuilt, or an older copy
+    of the workspace was restored.
     """
 
     tick: int
@@ -77,7 +77,7 @@ class FollowedQuery:
         plan = tools.catalog.plan(self._query)
         self.schema = plan.schema
         self._pipeline = Dataflow(plan.root, tools.evaluator)
-        # a graph names a topic's columns by their places among all that it has, also those that are read no more
+        # a graph refers to a topic's columns by index among all columns, including dropped ones
         topics = {name: topic.schema.names for name, topic in self._log.topics().items()}
         known = {n: {**plan.inputs, **topics}[table_topic(n) if is_versions(n) else n] for n in plan.reads}
         self._sources = {n: self._source(n, known[n], plan.hidden.get(n, ())) for n in plan.reads}
@@ -94,18 +94,18 @@ class FollowedQuery:
         return TopicSource(self._log, name, columns, hidden)
 
     def mark(self, manifest: Manifest) -> Mark | None:
-        """The histories of all that it reads."""
+        """Return the marks of all sources of the query; None if one of them is no part of the tick."""
         marks = tuple(source.mark(manifest) for source in self._sources.values())
         return None if any(mark is None for mark in marks) else marks
 
     def check(self, manifest: Manifest) -> None:
-        """See `Followed`."""
+        """Raise an error if a source of the query will not become part of a tick by itself."""
         for source in self._sources.values():
             if source.mark(manifest) is None:
                 source.check(manifest)
 
     def resume(self, since: int) -> Mark | None:
-        """Make the state that it had at `since`."""
+        """Rebuild the state that the query had at `since`."""
         manifest = self._store.manifest(since)
         mark = self.mark(manifest)
         if mark is None:
@@ -118,7 +118,8 @@ class FollowedQuery:
         return mark
 
     def _refuse_removed(self) -> None:
-        """What was removed since is missing in a state that is made now: its changes would be of something else."""
+        """Raise an error if records were removed: rebuilt state would lack them, and its changes would not continue the
+        earlier ones."""
         for source in self._sources.values():
             if isinstance(source, TopicSource) and source.lost_rows():
                 raise TickNotKeptError(
@@ -130,16 +131,16 @@ class FollowedQuery:
                 )
 
     def begin(self, manifest: Manifest) -> Delta:
-        """All rows of the query at a tick."""
+        """Return all rows of the query at a tick."""
         if self._planned is not None and self.mark(manifest) != self._planned:
-            self._plan()  # what it reads may have other columns now
+            self._plan()  # a source may have other columns now
         self._planned = self.mark(manifest)
         if self._planned is None:
             raise not_part(self.name, manifest.tick)
         return _added_up(self._load(manifest), self.schema)
 
     def _load(self, manifest: Manifest) -> Iterator[Delta]:
-        """Build the state from nothing, piece by piece; the changes that the pieces make."""
+        """Build the state from empty, piece by piece, and yield the change that each piece makes."""
         self._runs = {}
         pieces = {name: source.rows(manifest) for name, source in self._sources.items()}
         yield self._apply({}, first=True)
@@ -148,7 +149,7 @@ class FollowedQuery:
                 yield self._apply({name: piece}, first=False)
 
     def step(self, before: Manifest | None, now: Manifest) -> Delta:
-        """What the changes of a tick change in the query."""
+        """Return the change of the query caused by the changes of a tick."""
         assert before is not None
         changes = {name: source.change(before, now) for name, source in self._sources.items()}
         if not any(len(change) for change in changes.values()):
@@ -156,7 +157,7 @@ class FollowedQuery:
         return self._apply(changes, first=False)
 
     def _apply(self, changes: Mapping[str, Delta], *, first: bool) -> Delta:
-        # without a placement a step asks its state for runs, and gives runs, and no more
+        # without a placement, a step only reads runs from its state and returns runs
         state = cast("StepState", lambda slot: self._runs.get(slot, []))
         outcome = self._pipeline.step(changes, state, first=first)
         runs = dict(self._runs)
@@ -172,12 +173,12 @@ class FollowedQuery:
                 rows=held,
                 rows_max=self._rows_max,
             )
-        self._runs = runs  # only now: what failed can be asked for again
+        self._runs = runs  # assigned last, so that a failed step can be repeated
         return outcome.change
 
 
 class Subscription(Following[Change]):
-    """What `ws.subscribe(query)` gives: an iterator of `Change`. See there, and `Following` for `token` and `timeout`."""
+    """The iterator of `Change` items that `ws.subscribe(query)` returns. See `Following` for `token` and `timeout`."""
 
     resync = True
 
@@ -205,7 +206,8 @@ class Subscription(Following[Change]):
 
 
 def _added_up(changes: Iterable[Delta], schema: pa.Schema) -> Delta:
-    """The sum of changes, consolidated whenever it has doubled: a group that every piece touches does not pile up."""
+    """Return the sum of changes, consolidated whenever it has doubled: a group that every piece updates does not accumulate
+    rows."""
     parts: list[Delta] = []
     least = CHUNK_ROWS
     for change in changes:
@@ -217,7 +219,7 @@ def _added_up(changes: Iterable[Delta], schema: pa.Schema) -> Delta:
 
 
 def _merged(slot: ArrangementSpec, runs: list[Run]) -> list[Run]:
-    """The same arrangement with its newest run merged into older ones of about its size: there are few runs then."""
+    """Merge the newest run of an arrangement into older runs of similar size, to keep the number of runs small."""
     while len(runs) > 1 and 2 * len(runs[-1]) >= len(runs[-2]):
         runs = [*runs[:-2], merged_run(slot, runs[-2:], bottom=len(runs) == 2)]
     return runs
