@@ -1,7 +1,7 @@
-"""Relations: what plan nodes refer to: topics, views, metadata columns and Catalyst handles.
+"""Relations: the objects that plan nodes refer to: topics, views, metadata columns and Catalyst handles.
 
-Called by connectors, engine, lineage, serving, verify, views, modules of plan; imports catalog, core, log,
-operators, spark, sql.
+Called by connectors, engine, lineage, serving, verify, views, modules of plan; imports catalog, core, log, operators,
+spark, sql.
 
 In import order, bottom to top:
 

@@ -1,4 +1,5 @@
-"""What planning hands to evaluation through the graph: Catalyst's own objects, behind names that the graph can carry."""
+"""Objects that planning passes to evaluation through the graph: Catalyst objects in typed wrappers that graph nodes can
+carry."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ from headwater.spark.catalyst import Jvm
 SOURCE_KEY = "headwater.source"
 COLUMN_KEY = "headwater.column"
 RELATION_KEY = "headwater.relation"
-"""In the metadata of the first column of a relation that was put into a plan: its name."""
+"""Metadata key, on the first column of a relation in a plan, whose value is the relation's name."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """What is known of a column that has event times, or windows of them.
+    """Completeness of a column of event times, or of time windows.
 
-    A row of time t is there, and as it stays, once the watermark of every topic of `domain` is past t + `slack_us`; one
-    with a window once these have reached its end and the slack.
+    A row of time t is present and final once the watermark of every topic of `domain` is past t + `slack_us`; a row with a
+    window is once the watermarks have reached the end of the window plus the slack.
     """
 
     domain: frozenset[str]
@@ -36,44 +37,46 @@ class VersionedRelation:
     """The versions of a topic's rows, as planning sees them."""
 
     hidden: pa.Schema = field(default_factory=lambda: pa.schema([]))
-    """The columns that they have besides those of the topic."""
+    """The additional metadata columns of versions."""
     key: tuple[int, ...] = ()
-    """The columns of the topic's key."""
+    """Column indices of the topic's key."""
     begins: tuple[str, ...] = ()
-    """The columns of a record that say when it begins to be valid: the first that is not NULL."""
+    """The columns of a record that define when it becomes valid: the first that is not NULL."""
     refusal: tuple[str, str] | None = None
-    """Why there are none, and what to do about it."""
+    """Why the topic has no versions, and a hint on what to do about it; None if it has versions."""
 
 
 @dataclass(frozen=True)
 class Relation:
-    """Something that a query can read: a topic or a view, as planning sees it."""
+    """A topic or a view, as planning sees it."""
 
     name: str
     schema: pa.Schema
     append_only: bool
     hidden: pa.Schema = field(default_factory=lambda: pa.schema([]))
-    """Columns that can be read by name and are no part of `*`."""
+    """Metadata columns: readable by name, and no part of `*`."""
     places: tuple[int, ...] | None = None
-    """Where its rows have the columns of `schema`, if that is not all of their columns in their order."""
+    """Positions of the columns of `schema` in the relation's rows; None if the rows have exactly these columns in this
+    order."""
     times: Mapping[str, Times] = field(default_factory=dict)
-    """Its columns that have event times."""
+    """Completeness of the columns of event times, by column name."""
     is_stream: bool = False
-    """Whether it is a topic of single rows, each with the watermark that it met."""
+    """Whether the relation is a topic of independent rows, each with the watermark at its arrival."""
     versions: VersionedRelation | None = None
-    """How its rows' versions can be read; None if it is neither a topic nor has any."""
+    """How the versions of the rows can be read; None for a view, or for a topic without versions."""
     is_versions: bool = False
-    """Whether its rows are versions of a table's rows; one that comes may end another."""
+    """Whether the rows are versions of a table's rows; a new version may end an existing one."""
 
 
 def with_versions(relations: Mapping[str, Relation]) -> dict[str, Relation]:
-    """Relations, and of those that have versions these and the records that they are made of, under names of their own."""
+    """Return the relations, and for every topic with versions, under separate names, its versions and the records they are
+    derived from."""
     made = dict(relations)
     for name, relation in relations.items():
         if relation.versions is not None and relation.versions.refusal is None:
             known = versions_of(name)
             times = dict(relation.times)
-            for own in relation.times.values():  # a topic has one column of times
+            for own in relation.times.values():  # a topic has one event time column
                 times["_valid_from"] = own
             made[known] = Relation(
                 known,
@@ -92,28 +95,28 @@ def with_versions(relations: Mapping[str, Relation]) -> dict[str, Relation]:
 
 
 class Bound(NamedTuple):
-    """The handle of an expression: Catalyst's own, and the attributes of the rows it is evaluated on."""
+    """The handle of an expression: the Catalyst expression, and the attributes of the rows on which it is evaluated."""
 
     expression: Jvm
     attributes: tuple[Jvm, ...]
 
 
 class Evaluation(NamedTuple):
-    """The handle of a Regroup: a plan node to run over the rows of whole groups."""
+    """The handle of a Regroup: a plan node that is run over the rows of whole groups."""
 
     plan: Jvm
     attributes: tuple[Jvm, ...]
 
 
 class Lowered(NamedTuple):
-    """An operator, and what its columns are in the plan."""
+    """An operator, and the plan attributes of its columns."""
 
     node: g.Node
     attributes: list[Jvm]
 
 
 class NotIn(NamedTuple):
-    """The handle of the one condition that is ours and not Spark's; see `_not_in` of `plan.lowering.joins`."""
+    """The handle of the only condition that Headwater evaluates instead of Spark; see `_not_in` of `plan.lowering.joins`."""
 
     x: int
     all_rows: int

@@ -1,4 +1,4 @@
-"""Bounds on time in conditions: how far apart the event times of two sides of a join can be, and how far a frame looks."""
+"""Time bounds in conditions: how far apart the event times of the two sides of a join can be, and how far a frame extends."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ _COMPARISONS = {
     "LessThan": (-1, 1),
     "EqualTo": (0, 0),
 }
-"""Which way the left side is bounded, 0 being both, and by how much more where equal is not enough."""
+"""The direction in which a comparison bounds its left side (0: both), and the extra distance that a strict comparison
+implies."""
 _WRAPPERS = ("Cast", "DatetimeSub", "KnownNotNull", "KnownNullable")
 _OF_ALL_ROWS = ("NTile", "PercentRank", "CumeDist")
-"""What counts the rows of the whole partition, whatever the frame."""
+"""Window functions that depend on the whole partition, whatever the frame."""
 Defined = Mapping[str, Jvm]
-"""What the names in a condition stand for."""
+"""The expressions that common-expression references in a condition stand for, by reference ID."""
 
 
 @dataclass(frozen=True)
 class TimeRange:
-    """least <= time of the right side - time of the left side <= most, in microseconds; None is without bound."""
+    """The range least <= time of the right side - time of the left side <= most, in microseconds; None is unbounded."""
 
     left: Jvm
     right: Jvm
@@ -33,15 +34,16 @@ class TimeRange:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it bounds both ways."""
+        """Whether the range is bounded in both directions."""
         return self.least is not None and self.most is not None
 
 
 class TimeBounds:
-    """Reads conditions of analysed plans."""
+    """Reads time bounds from conditions of analysed plans."""
 
     def of(self, condition: Jvm, left: Collection[int], right: Collection[int]) -> TimeRange | None:
-        """The bounds that a condition puts on two times, one of each side; of the first two that it compares."""
+        """Return the bounds that a condition puts on the distance of two times, one of each side; of the first two that it
+        compares."""
         found: TimeRange | None = None
         for term, defined in terms(condition, {}):
             compared = _compared(term, defined)
@@ -70,7 +72,7 @@ class TimeBounds:
         return found
 
     def equal(self, condition: Jvm) -> list[tuple[int, int]]:
-        """The columns that a condition has to be equal, by their identities."""
+        """Return the pairs of columns that a condition requires to be equal, by their expression IDs."""
         found = []
         for term, _ in terms(condition, {}):
             if kind(term) in ("EqualTo", "EqualNullSafe"):
@@ -80,7 +82,8 @@ class TimeBounds:
         return found
 
     def behind(self, named: Jvm) -> int | None:
-        """How far a window function looks back from its row, in microseconds; None if by rows, or without bound."""
+        """Return how far a window function looks back from its row, in microseconds; None for a row frame or an unbounded
+        frame."""
         frame = _frame(named)
         if frame is None or kind(frame.frameType()) == "RowFrame":
             return None
@@ -91,7 +94,7 @@ class TimeBounds:
         return None if span is None else max(-span, 0)
 
     def ahead(self, named: Jvm) -> int | None:
-        """How far it looks ahead; None if by rows, or without bound."""
+        """Return how far a window function looks ahead, in microseconds; None if by rows or unbounded."""
         frame = _frame(named)
         if frame is None:
             return None
@@ -114,7 +117,7 @@ def _frame(named: Jvm) -> Jvm | None:
 
 
 def terms(condition: Jvm, defined: Defined) -> Iterator[tuple[Jvm, Defined]]:
-    """What all must hold, with what the names in it stand for."""
+    """Yield the operands of a condition's top-level ANDs, each with the definitions of the references in it."""
     name = kind(condition)
     if name == "And":
         for child in children_of(condition):
@@ -144,7 +147,7 @@ def _compared(term: Jvm, defined: Defined) -> tuple[tuple[Jvm, int], tuple[Jvm, 
 
 
 def _meant(expression: Jvm, defined: Defined) -> Jvm:
-    """What a name stands for, and an interval that is only written with smaller units."""
+    """Resolve a common-expression reference, and remove a cast that only changes the units of an interval."""
     if kind(expression) == "CommonExpressionRef":
         found = defined.get(expression.id().toString())
         return expression if found is None else _meant(found, defined)
@@ -155,7 +158,7 @@ def _meant(expression: Jvm, defined: Defined) -> Jvm:
 
 
 def moved(expression: Jvm, defined: Defined) -> tuple[Jvm, int] | None:
-    """A column, and how much is added to it."""
+    """Return a column and the constant interval added to it, in microseconds; None for any other expression."""
     name = kind(expression)
     if name == "AttributeReference":
         return expression, 0
@@ -173,7 +176,7 @@ def moved(expression: Jvm, defined: Defined) -> tuple[Jvm, int] | None:
 
 
 def windowed(expression: Jvm) -> Jvm | None:
-    """What a window's start is made of, a column or not; None if it reads no time."""
+    """Return the expression that the start of a time window is computed from, a column or not; None if it reads no time."""
     found = find(expression, _is_of_time)
     time = None if found is None else found.child()
     while time is not None and kind(time) in _WRAPPERS and _is_time(children_of(time)[0]):
@@ -190,7 +193,7 @@ def _is_time(expression: Jvm) -> bool:
 
 
 def span_of(expression: Jvm) -> int | None:
-    """A constant interval of days, hours, minutes and seconds, in microseconds; None if it is none."""
+    """Return a constant interval of days, hours, minutes and seconds, in microseconds; None for any other expression."""
     name = expression.dataType().typeName()
     if not name.startswith("interval") or not expression.foldable():
         return None
