@@ -1,4 +1,4 @@
-"""The operator graph of a view of matches, for which Spark is not needed: two sources, a check, and one operator."""
+"""Builds the operator graph of a percolator view without Spark: two sources, a check of the queries, and one operator."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from headwater.plan.rewrite.commit_order import Commits
 from headwater.sql.standing_statements import QUERIES, StandingDefinition
 
 MEANING = 1
-"""Changes when matches, scores or highlights do, so that views are built anew."""
+"""Version of the matching semantics: incremented when matches, scores or highlights change, so that views are rebuilt."""
 _HIDDEN = ("_offset", "_appended_at", "_op")
 
 
 def match_graph(standing: StandingDefinition, relations: Mapping[str, Relation], log: Log) -> g.Node:
-    """The graph of what documents meet; SchemaError if the topics are not what they should be."""
+    """Return the graph of the matches of documents and stored queries; SchemaError if the topics do not have the required
+    columns."""
     documents, queries = (_relation(name, relations) for name in (standing.topic, standing.queries))
     _check_queries(queries)
     key = log.topic(documents.name).key
@@ -60,7 +61,7 @@ def match_graph(standing: StandingDefinition, relations: Mapping[str, Relation],
 
 
 def check_shown(spec: PercolatorSpec) -> None:
-    """SchemaError if a column of documents would be shown under a name that matches have."""
+    """Raise SchemaError if a document column would be shown under the name of a column that matches have."""
     names = [name.lower() for name in spec.output.names]
     for name in names:
         if names.count(name) > 1:
@@ -83,7 +84,7 @@ def _relation(name: str, relations: Mapping[str, Relation]) -> Relation:
 
 
 def _check_queries(queries: Relation) -> None:
-    """SchemaError if a topic cannot hold stored queries."""
+    """Raise SchemaError if a topic cannot hold stored queries."""
     types = {field.name: field.type for field in queries.schema}
     wrong = [f.name for f in QUERIES if types.get(f.name) != f.type]
     if queries.append_only or wrong or len(queries.versions.key if queries.versions else ()) != 1:
@@ -108,12 +109,12 @@ def _source(
 
 @dataclass(frozen=True)
 class _Check:
-    """Fails on the records of queries that cannot be understood, so that they are sorted out and told of."""
+    """Fails on query records that cannot be parsed, so that they are diverted and reported as error rows."""
 
     reader: StoredQueryReader
 
     def __call__(self, arguments: Sequence[pa.Array]) -> pa.Array:
-        """True for each."""
+        """Return true for every record; raise EvaluationError for the first one that cannot be parsed."""
         rows = pa.RecordBatch.from_arrays(arguments, names=[*QUERIES.names, "_op"]).to_pylist()
         for record in rows:
             if record["_op"] == DELETE:
@@ -129,7 +130,7 @@ class _Check:
 
 
 def _checked(records: g.SourceNode, reader: StoredQueryReader) -> g.Node:
-    """Records of queries, of which those that cannot be understood fail."""
+    """Return a graph node over query records that fails on records which cannot be parsed."""
     asked = [*range(len(QUERIES)), records.schema.get_field_index("_op")]
     args = tuple(_column(records.schema, place) for place in asked)
     width = len(records.schema)

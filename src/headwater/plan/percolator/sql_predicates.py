@@ -1,8 +1,8 @@
-"""SQL conditions over the columns of documents, as standing queries: read, checked, and asked of batches without Spark.
+"""SQL conditions over document columns, as standing queries: parsed, checked, and evaluated on batches without Spark.
 
-What a condition means is Spark's SQL, as far as that is answered in this process (`serving`); what is not is refused. The
-comparisons of columns with constants that must hold select the documents that a condition is asked of at all. A document
-on which it fails, such as by a division by zero, does not meet it.
+Conditions have the semantics of Spark SQL, as far as DuckDB implements these in this process (`serving`); other conditions
+are rejected. Comparisons of columns with constants that must hold are indexed, and preselect the documents on which a
+condition is evaluated. A document on which evaluation fails, such as by a division by zero, does not match.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class _Documents:
 
 
 def check_predicate(text: str, schema: pa.Schema) -> None:
-    """StatementError, underlining it, if a text is no condition over these columns that can be asked here."""
+    """Raise StatementError, underlining the mistake, unless a text is a condition over these columns that can be evaluated
+    here."""
     tree = _parsed(text)
     if tree.find(exp.Query) is not None:
         found = re.search(r"\b(select|from|with|values)\b", text, re.IGNORECASE)
@@ -79,14 +80,14 @@ _HINT = "comparisons, AND, OR, NOT, IN, BETWEEN, LIKE, IS NULL, arithmetic and p
 
 
 def holds(text: str, documents: pa.Table) -> npt.NDArray[np.bool_]:
-    """Which documents meet a condition."""
+    """Return a mask of the documents that match a condition."""
     found = np.zeros(documents.num_rows, np.bool_)
     if not documents.num_rows:
         return found
     answer = serve(_query(text), {_DOCUMENTS: _Documents(_numbered(documents))})
     if answer is not None:
         found[answer.column(0).to_numpy()] = True
-    elif documents.num_rows > 1:  # it fails on one of them, or on several
+    elif documents.num_rows > 1:  # evaluation fails on at least one of them
         half = documents.num_rows // 2
         found[:half] = holds(text, documents.slice(0, half))
         found[half:] = holds(text, documents.slice(half))
@@ -94,7 +95,7 @@ def holds(text: str, documents: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def necessary(text: str, fields: Fields) -> list[Node]:
-    """What holds of every document that meets a condition, and can be looked up."""
+    """Return indexable conditions that hold for every document that matches a condition."""
     node = _node(_parsed(text), fields)
     return [] if isinstance(node, Everything) else [node]
 
@@ -123,10 +124,10 @@ def _parsed(text: str) -> exp.Expr:
 
 
 def _misread(text: str, error: SqlglotError) -> StatementError:
-    """The error for a text that cannot be parsed, pointing at where that was found."""
+    """Return the error for a text that cannot be parsed, pointing at the place of the mistake."""
     told: dict[str, Any] = (getattr(error, "errors", None) or [{}])[0]
     marked, lines = str(told.get("highlight") or ""), text.split("\n")
-    place = (told.get("line") or len(lines) + 2) - 2  # it is read from the second line on
+    place = (told.get("line") or len(lines) + 2) - 2  # the condition starts on the second line
     start = len(text)
     if 0 <= place < len(lines):
         start = sum(len(one) + 1 for one in lines[:place]) + max(0, told["col"] - len(marked))
@@ -145,7 +146,7 @@ def _refuse(text: str, part: exp.Expr, reason: str, hint: str | None = None) -> 
 
 
 def _node(part: exp.Expr, fields: Fields) -> Node:
-    """What holds of a document wherever a condition does; everything does, if nothing is known."""
+    """Return a node that holds for every document that matches a condition; Everything if no such node is known."""
     part = part.unnest()
     if isinstance(part, exp.And | exp.Or):
         sides = tuple(_node(side, fields) for side in (part.left, part.right))
@@ -192,7 +193,7 @@ def _among(part: exp.In, fields: Fields) -> Node:
 
 
 def _beside(field: Field, constant: Any) -> Any:
-    """A constant as it is compared with a column: beside floats, a number is one."""
+    """Convert a constant to the type in which it is compared with a column: numbers become floats for float columns."""
     is_number = isinstance(constant, int | Decimal) and not isinstance(constant, bool)
     return float(constant) if field.kind == "float" and is_number else constant
 
@@ -204,7 +205,8 @@ def _field(column: exp.Expr, fields: Fields) -> Field | None:
 
 
 def _constant(value: exp.Expr) -> Any:
-    """A literal of SQL as a value, if it is one that means the same beside a column of any type."""
+    """Return the value of a SQL literal whose meaning does not depend on the type of the column it is compared with, or
+    None."""
     if isinstance(value, exp.Neg):
         inner = _constant(value.this)
         return -inner if isinstance(inner, int | Decimal) and not isinstance(inner, bool) else None

@@ -1,4 +1,4 @@
-"""Stored queries as records, understood: what `add` is given and what stands on their topic are read by the same rules."""
+"""Parsing of stored queries: queries passed to `add` and records on their topic are parsed by the same rules."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from headwater.sql.standing_statements import StandingDefinition
 
 _QUERY_KINDS = ("lucene", "sql")
 _REMEMBERED_MAX = 1 << 17
-"""So many queries that were checked are remembered until they are stored."""
+"""Maximum number of checked queries that are cached until they are stored."""
 
 
 class StoredQueryReader:
-    """Reads stored queries over documents of a topic."""
+    """Parses stored queries over the documents of a topic."""
 
     def __init__(self, standing: StandingDefinition, documents: pa.Schema, key: Sequence[str]) -> None:
         """`documents` are the topic's columns."""
@@ -48,7 +48,7 @@ class StoredQueryReader:
         self._checked: dict[tuple[Any, ...], ParsedQuery] = {}
 
     def query(self, text: Any, kind: Any = None, *, allow_scans: bool = False) -> ParsedQuery:
-        """A query as it is written; StatementError, underlining the mistake, if it cannot be taken."""
+        """Parse the text of a query; StatementError, underlining the mistake, if it is invalid."""
         kind = "lucene" if kind is None else kind
         if kind not in _QUERY_KINDS:
             raise UsageError(f"a stored query is 'lucene' or 'sql', not {kind!r}", hint="kind='lucene'")
@@ -70,13 +70,14 @@ class StoredQueryReader:
         return ParsedQuery.of_predicate(text, text, necessary(text, self.fields))
 
     def check(self, record: dict[str, Any]) -> None:
-        """HeadwaterError if a record cannot be understood; else it is not read again when it is stored."""
-        if len(self._checked) >= _REMEMBERED_MAX:  # somebody checks and does not store
+        """Raise HeadwaterError if a record cannot be parsed; otherwise cache the result, so that `stored` does not parse it
+        again."""
+        if len(self._checked) >= _REMEMBERED_MAX:  # the caller checks queries without storing them
             self._checked.clear()
         self._checked[_asked(record)] = self.stored(record).query
 
     def stored(self, record: dict[str, Any]) -> Stored:
-        """What a record asks to be stored; HeadwaterError if it cannot be."""
+        """Return the stored query of a record; HeadwaterError if the record is invalid."""
         query = self._checked.pop(_asked(record), None)
         if query is None:
             query = self.query(record["query"], record["kind"], allow_scans=bool(record["allow_scans"]))
@@ -84,7 +85,7 @@ class StoredQueryReader:
         return Stored(str(record["id"]), query, record["owner"], backfill_us)
 
     def backfill_us(self, span: str) -> int:
-        """How far back a query is asked of earlier documents."""
+        """Return how far back a query is matched against earlier documents, in microseconds."""
         if not self._standing.backfill:
             raise UsageError(
                 "queries are not asked of earlier documents here: backfill = FALSE",
@@ -98,7 +99,7 @@ class StoredQueryReader:
     def holds(
         self, asked: Sequence[tuple[Hashable, Ints]], documents: pa.Table
     ) -> list[npt.NDArray[np.bool_]]:
-        """Which of some rows meet conditions of SQL, each of which is known by its text."""
+        """Return, for each SQL condition, identified by its text, a mask of the given rows that match it."""
         return [holds(str(text), documents.take(pa.array(rows))) for text, rows in asked]
 
 
@@ -107,7 +108,7 @@ def _asked(record: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def reason(error: StatementError) -> str:
-    """A refusal in one line, with where the mistake is."""
+    """Return an error message on one line, with the column of the mistake."""
     column = error.facts.get("column")
     return error.message if column is None else f"{error.message} (column {column})"
 
