@@ -1,6 +1,6 @@
-"""Aggregate functions of a plan, as functions that can be merged, and their results from what these keep.
+"""Aggregate functions of a plan as mergeable functions, and their results from their buffers.
 
-A function keeps the buffer that Spark's own has; Spark computes the result from it, by a projection above the operator.
+A function keeps the same buffer as Spark's function; Spark computes the result from it, in a projection above the operator.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FUNCTIONS = {
     "Average": "avg",
     "Min": "min",
     "Max": "max",
-    "First": "max",  # the optimizer's own, of the one row there is; a user's was refused before
+    "First": "max",  # only the optimizer's, over a single row: the planner rejects first() in queries
     "MinBy": "min_by",
     "MaxBy": "max_by",
     **dict.fromkeys(_MOMENTS, "moments"),
@@ -34,11 +34,11 @@ _FUNCTIONS = {
 }
 _ORDERED = ("min", "max", "min_by", "max_by")
 _ONE_BUFFER = ("MinBy", "MaxBy", "First")
-"""Functions whose first buffer is the value; what Spark keeps besides it the kernel has in its own way."""
+"""Functions whose first buffer is the value; the kernel represents Spark's remaining buffers in its own way."""
 
 
 class AggregateParts(NamedTuple):
-    """An aggregate node, as Spark's planner takes it apart."""
+    """The parts of an aggregate node, as extracted by Spark's planner."""
 
     keys: Sequence[Jvm]
     aggregates: Sequence[Jvm]
@@ -48,7 +48,7 @@ class AggregateParts(NamedTuple):
 
 
 def grouping_of(context: LoweringContext, plan: Jvm) -> AggregateParts | None:
-    """The parts of an aggregate node; None of one that Spark does not run as an aggregate."""
+    """Return the parts of an aggregate node; None if Spark does not run the node as an aggregate."""
     found = option(context.extractor("PhysicalAggregation").unapply(plan))
     if found is None:
         return None
@@ -56,16 +56,16 @@ def grouping_of(context: LoweringContext, plan: Jvm) -> AggregateParts | None:
 
 
 def is_users(a: Jvm) -> bool:
-    """Whether an aggregate is a function of a user's."""
+    """Whether an aggregate is a user-defined function."""
     return kind(a.aggregateFunction()) == "PythonUDAF"
 
 
 def arguments_of(context: LoweringContext, a: Jvm) -> list[Jvm]:
-    """The expressions that a function takes of each row."""
+    """Return the expressions that a function evaluates on each row."""
     function = a.aggregateFunction()
     args = children_of(function)
     if kind(function) == "Count":
-        return [e for e in args if e.nullable()]  # what is never null is always counted
+        return [e for e in args if e.nullable()]  # a value that is never NULL is always counted
     if kind(function) in ("Sum", "Average", "First"):
         return args[:1]
     if kind(function) in SKETCHED:
@@ -76,7 +76,7 @@ def arguments_of(context: LoweringContext, a: Jvm) -> list[Jvm]:
 def mergeable_function(
     context: LoweringContext, a: Jvm, args: Sequence[int], where: int | None, *, append_only: bool
 ) -> g.MergeableFunction:
-    """A function over the columns `args` of the rows for which the column `where` is true."""
+    """Return a mergeable function over the columns `args` of the rows for which the column `where` is true."""
     name = kind_of(a)
     return g.MergeableFunction(
         name,
@@ -91,7 +91,7 @@ def mergeable_function(
 def with_arguments(
     context: LoweringContext, child: Lowered, keys: Sequence[Jvm], aggregates: Sequence[Jvm]
 ) -> tuple[Lowered, tuple[g.MergeableFunction, ...]]:
-    """The input with the keys first, then the arguments and filters of the functions, each once; and the functions."""
+    """Return the input projected to the keys, then the distinct arguments and filters of the functions; and the functions."""
     columns = [named(context, e) for e in keys]
     numbers, first = Numbers(), len(columns)
 
@@ -111,7 +111,7 @@ def with_arguments(
 
 
 def text_of(context: LoweringContext, a: Jvm) -> str:
-    """A function as the graph names it."""
+    """Return the text by which the graph identifies a function."""
     if (parts := by_parts(a.aggregateFunction())) is None:
         text = readable(a)
         return f"{text.replace(', 0, 0)', ')')} in a sketch" if kind_of(a) == "sketch" else text
@@ -121,18 +121,18 @@ def text_of(context: LoweringContext, a: Jvm) -> str:
 
 
 def kind_of(a: Jvm) -> str:
-    """The name of the kernel of a function."""
+    """Return the name of the kernel of a function."""
     return "custom" if is_users(a) else _FUNCTIONS[kind(a.aggregateFunction())]
 
 
 def sketch_in(context: LoweringContext, a: Jvm) -> Sketch | None:
-    """The sketch that a function keeps, if it keeps one."""
+    """Return the sketch that a function keeps, or None."""
     function = a.aggregateFunction()
     return sketch_of(context.catalyst, function) if kind(function) in SKETCHED else None
 
 
 def are_combinable(context: LoweringContext, aggregates: Sequence[Jvm]) -> bool:
-    """Whether what each keeps of two groups of rows can be put together."""
+    """Whether the buffers of every function can be merged across groups."""
     return all(
         (is_mergeable(context, a) or sketch_in(context, a) is not None) and not a.isDistinct()
         for a in aggregates
@@ -140,10 +140,10 @@ def are_combinable(context: LoweringContext, aggregates: Sequence[Jvm]) -> bool:
 
 
 def is_mergeable(context: LoweringContext, a: Jvm, over: Lowered | None = None) -> bool:
-    """Whether a function is kept by what can be merged; some only `over` an input that takes nothing back."""
+    """Whether a mergeable kernel exists for a function; some kernels require an append-only input, given as `over`."""
     function = a.aggregateFunction()
     name = kind(function)
-    if name == "ApproxTopK" and a.isDistinct():  # every value is there once
+    if name == "ApproxTopK" and a.isDistinct():  # every distinct value would have the count 1
         return False
     if name in SKETCHED:
         return over is not None and over.node.append_only and sketch_in(context, a) is not None
@@ -155,7 +155,7 @@ def is_mergeable(context: LoweringContext, a: Jvm, over: Lowered | None = None) 
         argument = context.catalyst.arrow_type(function.children().head().dataType())
         mode = function.evalContext().evalMode() if name == "Sum" else function.evalMode()
         if mode.toString() == "TRY" and not pa.types.is_floating(argument):
-            return False  # NULL where it is too large, which the kernel refuses
+            return False  # TRY gives NULL on overflow, where the kernel fails
         return bool(
             pa.types.is_integer(argument) or pa.types.is_floating(argument) or pa.types.is_decimal(argument)
         )
@@ -166,14 +166,14 @@ def is_mergeable(context: LoweringContext, a: Jvm, over: Lowered | None = None) 
 
 
 def buffers_of(a: Jvm) -> list[Jvm]:
-    """What Spark's own function keeps, of which the kernel keeps the same."""
+    """Return the buffer attributes of Spark's function that the kernel keeps too."""
     function = a.aggregateFunction()
     own = items(function.aggBufferAttributes())
     return own[:1] if kind(function) in _ONE_BUFFER else own
 
 
 def result_of(context: LoweringContext, a: Jvm) -> Jvm:
-    """The result of a function from its buffers, under the name by which expressions above know it."""
+    """Return the result of a function, computed from its buffers, with the expression ID that expressions above refer to."""
     value = a.aggregateFunction().evaluateExpression()
     return context.catalyst.alias(value, "result", like=a.resultAttribute())
 
@@ -181,7 +181,8 @@ def result_of(context: LoweringContext, a: Jvm) -> Jvm:
 def with_results(
     context: LoweringContext, aggregate: Lowered, values: Sequence[Jvm], results: Sequence[Jvm]
 ) -> Lowered:
-    """The output columns of a node above its operator: Spark's own computation of the results from the buffers.
+    """Return the output columns of an aggregate node above its operator: Spark's own computation of the results from the
+    buffers.
 
     `values` are the keys and the results of the functions.
     """

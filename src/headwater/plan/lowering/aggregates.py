@@ -1,4 +1,4 @@
-"""Aggregate nodes of a plan, as operators: by mergeable functions where all are, else by whole groups."""
+"""Lowers aggregate nodes: by mergeable functions where all functions are mergeable, else by recomputing whole groups."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headwater.spark.catalyst import Jvm, items, kind, kinds_in, output_of, read
 
 
 def lower_aggregate(context: LoweringContext, plan: Jvm) -> Lowered:
-    """GROUP BY."""
+    """Lower GROUP BY."""
     if (lowered := with_users_aggregates(context, plan)) is not None:
         return lowered
     plan = _without_pivots(context, plan)
@@ -57,9 +57,9 @@ def lower_aggregate(context: LoweringContext, plan: Jvm) -> Lowered:
 
 
 def _without_pivots(context: LoweringContext, plan: Jvm) -> Jvm:
-    """PIVOT puts values that were aggregated before, one for each value of a column, side by side.
+    """Replace the function of PIVOT that turns pre-aggregated values, one per value of a column, into columns.
 
-    There is one row to take each from, so that the greatest is the one.
+    Each output column takes its value from a single row, so that max() returns it.
     """
     c, e = context.catalyst, context.catalyst.expressions
 
@@ -70,7 +70,7 @@ def _without_pivots(context: LoweringContext, plan: Jvm) -> Jvm:
         column, value = pivot.pivotColumn(), pivot.valueColumn()
         sql = c.jvm.org.apache.spark.sql
         listed = sql.catalyst.util.GenericArrayData(pivot.pivotColumnValues())
-        # as one literal: taken one by one, their types would not come back as they were
+        # as one literal: converted one by one, the values would lose their types
         values = e.Literal(listed, sql.types.ArrayType(column.dataType(), True))
         chosen = [
             e.If(
@@ -95,18 +95,18 @@ def _finished(
     functions: Sequence[g.MergeableFunction],
     session: int | None = None,
 ) -> Lowered:
-    """The operator, and the results above it; `functions` are those of the aggregates, one for each.
+    """Return the aggregate operator and the results above it; `functions` correspond to the aggregates by position.
 
-    `session` is the key that is a session window, if rows still have their own intervals in it.
+    `session` is the index of the key that is a session window, if its rows still have their own intervals.
     """
     keys = [e.toAttribute() for e in grouping.keys]
     buffers: list[Jvm] = []
     finals: list[Jvm] = []
     sketched: dict[int, g.MergeableFunction] = {}
     for function, a in zip(functions, grouping.aggregates, strict=True):
-        if kind(a.aggregateFunction()) in SKETCHED:  # the kernel answers itself
+        if kind(a.aggregateFunction()) in SKETCHED:  # the kernel computes the answer itself
             sketched[len(keys) + len(buffers)] = function
-            answer = a.resultAttribute().withName("answer")  # its own has numbers of this process in it
+            answer = a.resultAttribute().withName("answer")  # the original name contains IDs of this process
             buffers.append(answer)
             finals.append(answer)
         else:
@@ -123,7 +123,7 @@ def _finished(
 
 
 def _regrouped(context: LoweringContext, plan: Jvm, child: Lowered, grouping: Sequence[Jvm]) -> Lowered:
-    """Any other aggregate: Spark computes it again for the groups that a change touches."""
+    """Return an operator for any other aggregate: Spark recomputes it for the groups that a change affects."""
     child = counted(context, child)
     below, key = keyed(context, child, [e.child() if kind(e) == "Alias" else e for e in grouping])
     attributes = output_of(plan)
@@ -141,7 +141,8 @@ def _regrouped(context: LoweringContext, plan: Jvm, child: Lowered, grouping: Se
 def _regrouped_with_scalars(
     context: LoweringContext, plan: Jvm, child: Lowered, grouping: AggregateParts
 ) -> Lowered:
-    """The same with subqueries: those inside functions are columns of the input, those around them come after."""
+    """Recompute groups of an aggregate with scalar subqueries: those inside functions become input columns, those around
+    functions are evaluated above the operator."""
     c = context.catalyst
     child, changed = with_scalars(context, child, [*grouping.keys, *grouping.aggregates])
     keys, functions = changed[: len(grouping.keys)], changed[len(grouping.keys) :]

@@ -1,8 +1,9 @@
-"""Which columns of a view are answers of sketches, as they are; and whether a view does more with them than show them.
+"""Finds the columns of a view that are unmodified answers of sketches, and rejects other uses of answers that only have
+bounds.
 
-A sketch whose state is the same however its values were cut into parts is one more deterministic function: any expression
-may follow. Of others only the bounds are known, and those not of what is computed from them: if a view computes from
-such an answer, it is to be exact.
+A sketch is repeatable if its state is independent of how its values were cut into parts: its answer is deterministic, and
+any expression may use it. For other sketches only bounds are known, and no bounds are known for values computed from their
+answers: a view that computes with such an answer must aggregate exactly.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from headwater.plan.relations.relations import Bound
 from headwater.spark.catalyst import identity, items
 
 Sketched = Mapping[int, tuple[g.Node, Mapping[int, g.MergeableFunction]]]
-"""By the identity of an aggregate, it and its columns that are answers of sketches."""
+"""By the node ID of an aggregate: the aggregate, and its columns that are answers of sketches."""
 Found = dict[int, g.MergeableFunction]
 
 
 class _Computed(Exception):
-    """An answer that is known within bounds alone is computed with."""
+    """Raised if a graph computes with an answer of which only bounds are known."""
 
 
 def shown_as_they_are(root: g.Node, sketched: Sketched) -> Found | None:
-    """The columns of a graph that are answers of sketches; None if it computes with one that only has bounds."""
+    """Return the columns of a graph that are answers of sketches; None if it computes with an answer that only has bounds."""
     try:
         return _shown(root, sketched) if sketched else {}
     except _Computed:
@@ -70,7 +71,7 @@ def _used(found: Found) -> None:
 
 
 def _read(expression: g.Expression) -> set[int]:
-    """The columns of the input that an expression reads."""
+    """Return the input columns that an expression reads."""
     if expression.column is not None:
         return {expression.column}
     if not isinstance(expression.handle, Bound):

@@ -1,7 +1,7 @@
-"""Aggregates over distinct values, as one aggregate over branches of its input.
+"""Lowers aggregates over distinct values, as one aggregate over a union of branches of the input.
 
-One branch has all rows, one the distinct rows of each set of arguments. Flags tell them apart, and a function reads the rows of
-its branch.
+One branch has all rows; the others have the distinct rows of one set of arguments each. Flag columns mark the branch of a
+row, and a function reads only the rows of its branch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def with_distinct(
     plain: Sequence[Jvm],
     distinct: Sequence[Jvm],
 ) -> tuple[Lowered, tuple[g.MergeableFunction, ...]]:
-    """The branches, and the functions over them: those of all rows, then those of distinct ones."""
+    """Return the union of the branches, and the functions over it: those over all rows, then those over distinct rows."""
     numbers = Numbers()
     all_rows, functions = with_arguments(context, child, keys, plain)
     branches = [all_rows]
@@ -38,7 +38,7 @@ def with_distinct(
     for branch in branches:
         starts.append(total)
         total += len(branch.attributes) - len(keys)
-    # a function of all rows with a filter of its own is false in other branches: the filter is null there
+    # a function over all rows that has its own filter excludes other branches already: the filter column is NULL there
     own = [replace(f, filter=f.filter if f.filter is not None else total) for f in functions]
     shown = [
         mergeable_function(
@@ -52,7 +52,7 @@ def with_distinct(
 
 
 def _alike(context: LoweringContext, distinct: Sequence[Jvm], numbers: Numbers) -> list[list[Jvm]]:
-    """Functions that are over the same distinct rows: of the same arguments, in any order, and with one filter."""
+    """Group functions that share their distinct rows: same arguments, in any order, and same filter."""
     groups: dict[tuple[tuple[int, ...], int | None], list[Jvm]] = {}
     for a in distinct:
         chosen = option(a.filter())
@@ -62,7 +62,7 @@ def _alike(context: LoweringContext, distinct: Sequence[Jvm], numbers: Numbers) 
 
 
 def _branch(context: LoweringContext, child: Lowered, keys: Sequence[Jvm], a: Jvm) -> Lowered:
-    """The distinct rows that a function is over."""
+    """Return the distinct rows that a function aggregates."""
     chosen = option(a.filter())
     if chosen is not None:
         child, (chosen,) = with_scalars(context, child, [chosen])
@@ -75,7 +75,8 @@ def _branch(context: LoweringContext, child: Lowered, keys: Sequence[Jvm], a: Jv
 
 
 def _united(context: LoweringContext, branches: Sequence[Lowered], keys: int) -> Lowered:
-    """The rows of all branches: the keys, the columns of each, null where they are another's, and a flag for each."""
+    """Return the union of all branches: the keys, the columns of each branch, NULL in rows of other branches, and a flag
+    per branch."""
     c = context.catalyst
     tagged = []
     for number, branch in enumerate(branches):

@@ -1,4 +1,4 @@
-"""Join nodes of a plan, as operators; semi and anti joins are what IN and EXISTS became."""
+"""Lowers join nodes, including the semi and anti joins that IN and EXISTS are rewritten to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _JOINS: dict[str, g.JoinKind] = {
 
 
 def lower_join(context: LoweringContext, plan: Jvm) -> Lowered:
-    """A join."""
+    """Lower a join."""
     join_type = plan.joinType()
     join_kind = _JOINS.get(kind(join_type))
     if kind(join_type) == "LeftSingle":
@@ -47,7 +47,7 @@ def lower_join(context: LoweringContext, plan: Jvm) -> Lowered:
             return _not_in(context, left, right, *pair)
         if join_kind == "existence" and (pair := _null_aware(context, plan)) is not None:
             return _in_or_null(context, left, right, *pair, join_type.exists())
-        # what Spark found to be never true, or pushed down until a side was empty, is never met
+        # a side that Spark emptied, or a condition that it reduced to false, matches nothing
         if _empty(left.node) or _empty(right.node) or (condition is not None and _never(condition)):
             left_keys, right_keys, condition = _one_sided(context, context.literal(False), left, right)
         elif condition is not None and join_kind in ("semi", "anti", "existence"):
@@ -89,7 +89,8 @@ def lower_join(context: LoweringContext, plan: Jvm) -> Lowered:
 def _one_sided(
     context: LoweringContext, condition: Jvm, left: Lowered, right: Lowered
 ) -> tuple[list[Jvm], list[Jvm], Jvm | None]:
-    """A condition that looks at one side alone, as a key that matches if it is true: NULL matches nothing."""
+    """Turn a condition over one side alone into an equality key that matches where the condition is true: NULL matches
+    nothing."""
     read = {identity(a) for a in items(condition.references().toSeq())}
     one = context.literal(1)
     key = context.catalyst.expressions.If(condition, one, context.null(one.dataType()))
@@ -132,7 +133,11 @@ def _null_aware(context: LoweringContext, plan: Jvm) -> tuple[Jvm, Jvm] | None:
 def _in_or_null(
     context: LoweringContext, left: Lowered, right: Lowered, left_key: Jvm, right_key: Jvm, exists: Jvm
 ) -> Lowered:
-    """What NOT IN negates where it is a value: some y is equal to x, or, where there is a y, it or x is null."""
+    """Return the left rows with `x IN (SELECT y)` as a column: true if some y equals x, or if a y exists and some y or x is
+    NULL.
+
+    NOT IN negates this column.
+    """
     c, e = context.catalyst, context.catalyst.expressions
     left_below, left_columns = keyed(context, left, [left_key])
     right_below, right_columns = keyed(context, right, [right_key])
@@ -150,7 +155,7 @@ def _in_or_null(
     zero = c.cast(context.literal(0), context.bigint())
     every, filled = (c.alias(zero, name).toAttribute() for name in ("all", "filled"))
     tally = Lowered(_tally(right_below, right_columns), [every, filled])
-    # joined as two flags, which hardly ever change, and not as the counts, which change with every row
+    # two flags, which rarely change, are joined instead of the counts, which change with every row
     there, null = e.GreaterThan(every, zero), e.LessThan(filled, every)
     flags = projected(context, tally, [c.alias(there, "there"), c.alias(null, "null")])
     joined = [*sides, *flags.attributes]
@@ -162,7 +167,7 @@ def _in_or_null(
 
 
 def _tally(side: Lowered, columns: tuple[int, ...]) -> g.AggregateNode:
-    """How many rows there are, and how many that are not null."""
+    """Return an aggregate of the number of rows, and of the number of rows with a key that is not NULL."""
     count_all = g.MergeableFunction("count", "count(*)", (), None, ordered=False)
     count_filled = g.MergeableFunction("count", "count(y)", columns, None, ordered=False)
     counts = pa.schema([("all", pa.int64()), ("filled", pa.int64())])
@@ -172,7 +177,8 @@ def _tally(side: Lowered, columns: tuple[int, ...]) -> g.AggregateNode:
 def _not_in(
     context: LoweringContext, left: Lowered, right: Lowered, left_key: Jvm, right_key: Jvm
 ) -> Lowered:
-    """`x NOT IN (SELECT y)`: no y equal to x, and, unless there is no y at all, neither x nor any y is null."""
+    """Return the left rows with `x NOT IN (SELECT y)`: no y equals x, and, unless there is no y at all, neither x nor any y
+    is NULL."""
     c = context.catalyst
     left_below, left_columns = keyed(context, left, [left_key])
     right_below, right_columns = keyed(context, right, [right_key])
@@ -203,7 +209,7 @@ def _not_in(
 
 
 def _never(condition: Jvm) -> bool:
-    """Whether a condition is seen to be false or null whatever the rows."""
+    """Whether a condition is provably false or NULL for every row."""
     children = children_of(condition)
     match kind(condition):
         case "Literal":
@@ -212,13 +218,13 @@ def _never(condition: Jvm) -> bool:
             return any(map(_never, children))
         case "Or":
             return all(map(_never, children))
-        case "If" | "CaseWhen":  # conditions and values in turn, and, if there is an ELSE, its value
+        case "If" | "CaseWhen":  # conditions and values alternate; the last child is the ELSE value, if any
             return all(map(_never, [*children[1::2], *children[-1:][: len(children) % 2]]))
     return False
 
 
 def _empty(node: g.Node) -> bool:
-    """Whether it never has a row."""
+    """Whether a node provably never has a row."""
     match node:
         case g.Constant():
             return not node.rows.num_rows
@@ -234,7 +240,7 @@ def _empty(node: g.Node) -> bool:
 
 
 def _single(node: g.Node) -> bool:
-    """Whether it has one row at most: an aggregate without GROUP BY, or by constants alone."""
+    """Whether a node has at most one row: an aggregate without GROUP BY, or with constant keys only."""
     if isinstance(node, g.Map):
         return _single(node.input) and not any(
             isinstance(s, (g.Expand, g.Generate, g.Replicate)) for s in node.steps
@@ -248,7 +254,7 @@ def _single(node: g.Node) -> bool:
 
 
 def _fixed(node: g.Node, columns: Sequence[int]) -> bool:
-    """Whether these columns are the same in all rows."""
+    """Whether columns of a node are constant over all rows."""
     if not columns:
         return True
     last = node.steps[-1] if isinstance(node, g.Map) else None
@@ -259,5 +265,5 @@ def _fixed(node: g.Node, columns: Sequence[int]) -> bool:
 
 
 def _static(node: g.Node) -> bool:
-    """Whether it never changes after the first tick."""
+    """Whether a node never changes after the first tick."""
     return not g.sources(node)

@@ -1,4 +1,4 @@
-"""Linear steps above an operator: columns computed, chosen and dropped, keys as columns, scalar subqueries joined.
+"""Linear steps above an operator: computing, selecting and dropping columns, keys as columns, joining scalar subqueries.
 
 Where an operator needs its keys as columns, they are computed below it and dropped above it.
 """
@@ -14,7 +14,7 @@ from headwater.spark.catalyst import Jvm, find, identity, items, kind
 
 
 def keyed(context: LoweringContext, child: Lowered, keys: Sequence[Jvm]) -> tuple[Lowered, tuple[int, ...]]:
-    """The input with every key among its columns, and where they are."""
+    """Return the input with every key as a column, and the column indices of the keys."""
     made = [context.expression(k, child.attributes) for k in keys]
     if all(e.column is not None for e in made):
         return child, tuple(e.column for e in made if e.column is not None)
@@ -30,7 +30,7 @@ def keyed(context: LoweringContext, child: Lowered, keys: Sequence[Jvm]) -> tupl
 
 
 def ordered(context: LoweringContext, child: Lowered, order: Jvm) -> tuple[Lowered, tuple[g.OrderKey, ...]]:
-    """The input with what it is ordered by among its columns, and that order."""
+    """Return the input with the expressions of a sort order as columns, and the order."""
     keys = items(order)
     below, places = keyed(context, child, [k.child() for k in keys])
     return below, tuple(
@@ -40,21 +40,21 @@ def ordered(context: LoweringContext, child: Lowered, order: Jvm) -> tuple[Lower
 
 
 def narrowed(context: LoweringContext, lowered: Lowered, wanted: Sequence[Jvm]) -> Lowered:
-    """The wanted columns alone, in their order."""
+    """Return the input with the wanted columns only, in their order."""
     if [identity(a) for a in wanted] == [identity(a) for a in lowered.attributes]:
         return lowered
     return projected(context, lowered, wanted)
 
 
 def counted(context: LoweringContext, child: Lowered) -> Lowered:
-    """The same rows, with a column if they have none: Arrow counts no rows without one."""
+    """Return the input, with a constant column if it has none: an Arrow batch without columns has no row count."""
     if child.attributes:
         return child
     return projected(context, child, [context.catalyst.alias(context.literal(1), "one")])
 
 
 def mapped(context: LoweringContext, child: Lowered, step: g.Step, attributes: list[Jvm]) -> Lowered:
-    """The input with one more step; steps above each other are one operator."""
+    """Return the input with one more step; adjacent steps share one operator."""
     schema = context.catalyst.arrow_schema(attributes)
     if isinstance(child.node, g.Map):
         return Lowered(g.Map(child.node.input, (*child.node.steps, step), schema), attributes)
@@ -62,12 +62,12 @@ def mapped(context: LoweringContext, child: Lowered, step: g.Step, attributes: l
 
 
 def named(context: LoweringContext, e: Jvm) -> Jvm:
-    """An expression that can be a column."""
+    """Return an expression with a name, so that it can be a column."""
     return e if kind(e) in ("Alias", "AttributeReference") else context.catalyst.alias(e, "argument")
 
 
 def projected(context: LoweringContext, child: Lowered, expressions: Sequence[Jvm]) -> Lowered:
-    """The input with these columns in place of its own."""
+    """Return the input with its columns replaced by these expressions."""
     child, expressions = with_scalars(context, child, expressions)
     attributes = [e.toAttribute() for e in expressions]
     made = tuple(context.expression(e, child.attributes) for e in expressions)
@@ -79,7 +79,7 @@ def projected(context: LoweringContext, child: Lowered, expressions: Sequence[Jv
 
 
 def projected_by(context: LoweringContext, projects: Sequence[Jvm], lowered: Lowered) -> Lowered:
-    """The input with the columns of projections, the first of which is the topmost."""
+    """Return the input with the columns of stacked projections, given from the top down."""
     for project in reversed(projects):
         lowered = projected(context, lowered, items(project.projectList()))
     return lowered
@@ -88,8 +88,8 @@ def projected_by(context: LoweringContext, projects: Sequence[Jvm], lowered: Low
 def with_scalars(
     context: LoweringContext, child: Lowered, expressions: Sequence[Jvm]
 ) -> tuple[Lowered, list[Jvm]]:
-    """The input joined with the one row of every uncorrelated scalar subquery, and the expressions that read its value
-    there."""
+    """Return the input joined with the single row of every uncorrelated scalar subquery, and the expressions with the
+    subqueries replaced by the joined columns."""
     values: dict[int, Jvm] = {}
 
     def change(e: Jvm) -> Jvm | None:
@@ -108,7 +108,7 @@ def with_scalars(
 
 
 def _with_value(context: LoweringContext, child: Lowered, subquery: Jvm) -> Lowered:
-    """The input with one more column, the value of a scalar subquery."""
+    """Return the input with one more column, the value of a scalar subquery."""
     if subquery.outerAttrs().size():
         context.refuse(subquery, "this correlated subquery has no incremental form", hint="join with it")
     right = context.lower(subquery.plan())

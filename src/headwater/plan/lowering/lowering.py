@@ -1,7 +1,7 @@
 """The lowering of a plan: the function for every kind of plan node that has an incremental form.
 
-Each function gives the operator and the plan attributes that its columns stand for, by which expressions above find their
-columns.
+Each function returns the operator and the plan attributes of its columns, which resolve the references of expressions
+above.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LOWERED_BY: dict[str, NodeLowering] = {
     "ArrowEvalPython": lower_calls,
     "FlatMapGroupsInArrow": lower_match,
 }
-"""By the name of Spark's class."""
+"""The function per simple class name of a Spark plan node."""
 
 
 def lowering_of(
@@ -60,5 +60,5 @@ def lowering_of(
     refuse: Refuse,
     functions: Functions | None = None,
 ) -> LoweringContext:
-    """The context in which one plan over these relations, with calls of these functions, is lowered."""
+    """Return the context for lowering one plan over these relations, with calls of these functions."""
     return LoweringContext(catalyst, relations, refuse, functions, _LOWERED_BY)

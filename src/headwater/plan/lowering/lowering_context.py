@@ -1,4 +1,4 @@
-"""Context of a lowering: the functions that lower one kind of plan node each all take it as their first parameter."""
+"""Context of a lowering, the first parameter of all functions that lower a kind of plan node."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from headwater.spark.catalyst import (
 from headwater.udf.udf_registry import Functions
 
 _NAMES = {"UnionLoop": "WITH RECURSIVE", "LogicalRelation": "reading files"}
-"""Plan nodes as a user knows them."""
+"""Names of plan nodes for error messages."""
 
 
 class LoweringContext:
-    """One plan on its way to a graph: what it may read and call, and what was found in it."""
+    """The lowering of one plan: the relations and functions that it may use, and facts collected on the way."""
 
     def __init__(
         self,
@@ -46,16 +46,16 @@ class LoweringContext:
         patterns = catalyst.jvm.org.apache.spark.sql.catalyst.trees.TreePattern
         self._scalar_subquery: Jvm = patterns.SCALAR_SUBQUERY()
         self.hidden_read: set[int] = set()
-        """Attributes that the plan reads: of hidden columns sources give these alone."""
+        """Expression IDs of the attributes that the plan reads: sources provide only the metadata columns among these."""
         self.origins: dict[int, tuple[g.Node, Jvm]] = {}
-        """By the identity of a graph's node: the node, and what part of the plan it was made of."""
+        """By the ID of a graph node: the node, and the part of the plan that it was made from."""
         self.sketched: dict[int, tuple[g.Node, dict[int, g.MergeableFunction]]] = {}
-        """By the identity of an aggregate, it and its columns that are answers of sketches."""
+        """By the node ID of an aggregate: the aggregate, and its columns that are answers of sketches."""
         self.lacks_sketches = False
-        """Whether an approximate function was met of which no sketch can be kept."""
+        """Whether the plan has an approximate function for which no sketch can be kept."""
 
     def lower(self, plan: Jvm) -> Lowered:
-        """The graph of a plan."""
+        """Return the graph of a plan."""
         name = kind(plan)
         lower = self._lowered_by.get(name)
         if lower is None:
@@ -73,14 +73,14 @@ class LoweringContext:
         return lowered
 
     def _note(self, node: g.Node, plan: Jvm) -> None:
-        """Remember of what a node was made, and those below it that were made with it."""
+        """Record the plan from which a node, and the unrecorded nodes below it, were made."""
         if id(node) not in self.origins:
             self.origins[id(node)] = (node, plan)
             for child in node.inputs:
                 self._note(child, plan)
 
     def expression(self, e: Jvm, attributes: Sequence[Jvm]) -> g.Expression:
-        """An expression over rows of these attributes; refuses one of a type that views cannot keep."""
+        """Return an expression over rows of these attributes; a type that views cannot store is an error."""
         inner = e.child() if kind(e) == "Alias" else e
         column = None
         if kind(inner) == "AttributeReference":
@@ -93,7 +93,7 @@ class LoweringContext:
         return g.Expression(readable(inner), type_, column, Bound(inner, tuple(attributes)))
 
     def _refuse_type(self, plan: Jvm, error: UnkeptTypeError) -> NoReturn:
-        """Refuse a plan that gives such values, underlining what makes them."""
+        """Reject a plan with values of an unsupported type, underlining the expression that produces them."""
 
         def is_unkept(e: Jvm) -> bool:
             try:
@@ -112,25 +112,25 @@ class LoweringContext:
         self.refuse(node, f"values of type {error} cannot be kept in views", hint=hint)
 
     def has_scalar(self, expression: Jvm) -> bool:
-        """Whether an expression has a scalar subquery in it."""
+        """Whether an expression contains a scalar subquery."""
         return bool(expression.containsPattern(self._scalar_subquery))
 
     def literal(self, value: Any) -> Jvm:
-        """A constant of the type that Spark gives a value of Python's."""
+        """Return a literal of the type that Spark gives to a Python value."""
         return module(self.catalyst.expressions, "Literal").apply(value)
 
     def null(self, data_type: Jvm) -> Jvm:
-        """NULL of a type."""
+        """Return NULL of a type."""
         return module(self.catalyst.expressions, "Literal").create(None, data_type)
 
     def bigint(self) -> Jvm:
-        """The type BIGINT."""
+        """Return the type BIGINT."""
         return module(self.catalyst.jvm.org.apache.spark.sql.types, "LongType")
 
     def extractor(self, name: str) -> Jvm:
-        """One of the patterns by which Spark's planner takes nodes apart."""
+        """Return an extractor object of Spark's planner, such as ExtractEquiJoinKeys."""
         return module(self.catalyst.jvm.org.apache.spark.sql.catalyst.planning, name)
 
 
 NodeLowering = Callable[[LoweringContext, Jvm], Lowered]
-"""Lowers a plan node of one kind."""
+"""A function that lowers plan nodes of one kind."""

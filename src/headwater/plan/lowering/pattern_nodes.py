@@ -1,5 +1,4 @@
-"""MATCH_RECOGNIZE of a plan, as an operator: a function of whole partitions. What becomes of the clause is in
-`plan.match_recognize`."""
+"""Lowers MATCH_RECOGNIZE to an operator over whole partitions. `plan.match_recognize` compiles the clause."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from headwater.spark.catalyst import Jvm, output_of
 
 
 def lower_match(context: LoweringContext, plan: Jvm) -> Lowered:
-    """The node that stands for MATCH_RECOGNIZE."""
+    """Lower the plan node that represents MATCH_RECOGNIZE."""
     found = matched_by(plan, context.catalyst)
     below = narrowed(context, context.lower(plan.child()), columns_matched(plan))
     attributes = output_of(plan)
@@ -33,7 +32,8 @@ def _waiting(
     text: str,
     attributes: list[Jvm],
 ) -> Lowered:
-    """Matches, which are shown at once, and those that ran out of time, once the watermark says so."""
+    """Return matches, which are emitted at once, and timed-out matches, which are emitted once the watermark passes their
+    time limit."""
     c = context.catalyst
     closes = c.alias(_long_number(context, 0), CLOSES).toAttribute()
     whole = [*attributes, closes]

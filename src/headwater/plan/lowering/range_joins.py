@@ -1,11 +1,11 @@
-"""Joins whose matches lie near each other, seen from their condition: a point of the left row in a range of the right one.
+"""Recognizes joins whose condition places a point of the left row in a range of the right row.
 
-`r.at BETWEEN l.at - INTERVAL 10 MINUTES AND l.at + INTERVAL 1 HOUR` says of l.at that it lies between r.at - 1 hour and
-r.at + 10 minutes; and a version that is valid at o.at has it between its begin and its end. The operator then looks at the
-partners in that range alone. Nothing else follows from it: the whole condition is asked about those that it finds.
+`r.at BETWEEN l.at - INTERVAL 10 MINUTES AND l.at + INTERVAL 1 HOUR` implies that l.at is between r.at - 1 hour and r.at +
+10 minutes; a row version that is valid at o.at has o.at between its begin and its end. The operator then searches partners
+in that range only. The range is an index bound and nothing else: the whole condition is evaluated on the pairs found.
 
-Points and ends of ranges are whole numbers: microseconds, days, or the number itself. An end that would lie beyond the
-greatest or the least one stops there.
+Points and ends of ranges are integers: microseconds, days, or the number itself. An end that would overflow BIGINT is
+clamped.
 """
 
 from __future__ import annotations
@@ -25,33 +25,35 @@ _COMPARISONS = {
     "GreaterThanOrEqual": (-1, 0),
     "GreaterThan": (-1, 1),
 }
-"""Whether the left side is bounded from above (1) or from below (-1), and by how much more where equal is not enough."""
+"""Whether a comparison bounds its left side from above (1) or from below (-1), and the extra distance of a strict
+comparison."""
 _TIMES = ("timestamp", "timestamp_ntz")
 _NUMBERS = ("tinyint", "smallint", "int", "bigint")
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 class Band(NamedTuple):
-    """Expressions of BIGINT: a point over the left side's attributes, and both ends of its range over the right one's."""
+    """The range of a join as BIGINT expressions: the point over the left attributes, both ends of the range over the right
+    attributes."""
 
     point: Jvm
     low: Jvm
     high: Jvm
     width: int | None
-    """The greatest distance of the two; None if the ranges of one key do not overlap."""
+    """The distance between the two ends; None if the ranges of one key do not overlap."""
     end: Jvm | None = None
-    """The column that the high end is of, if the condition asks nothing else of it."""
+    """The column from which the high end is computed, if the condition does not use the column otherwise."""
 
 
 class _Moved(NamedTuple):
-    """An expression that is another one, moved by a constant."""
+    """An expression equal to `base` plus a constant."""
 
     base: Jvm
     by: int
 
 
 class _Bound(NamedTuple):
-    """left <= right + by (sign 1), or left >= right + by (sign -1)."""
+    """The inequality left <= right + by (sign 1), or left >= right + by (sign -1)."""
 
     left: Jvm
     right: Jvm
@@ -62,7 +64,7 @@ class _Bound(NamedTuple):
 def range_in(
     context: LoweringContext, condition: Jvm | None, left: Lowered, right: Lowered, right_keys: Sequence[Jvm]
 ) -> Band | None:
-    """The range that a condition says of the pairs it holds for, if it says one."""
+    """Return the range that a condition implies for the pairs it accepts, or None."""
     if condition is None:
         return None
     terms = list(conjuncts(condition))
@@ -90,7 +92,7 @@ def _interval(context: LoweringContext, terms: Sequence[Jvm], left: Lowered, rig
 
 
 def _units(context: LoweringContext, e: Jvm) -> Jvm:
-    """A time or a whole number as BIGINT."""
+    """Convert a time or an integer to BIGINT."""
     c, name = context.catalyst, e.dataType().simpleString()
     if name in _TIMES:
         return c.expressions.PreciseTimestampConversion(e, e.dataType(), context.bigint())
@@ -98,7 +100,7 @@ def _units(context: LoweringContext, e: Jvm) -> Jvm:
 
 
 def _plus(context: LoweringContext, e: Jvm, by: int) -> Jvm:
-    """A BIGINT with a constant added, as far as there are numbers."""
+    """Add a constant to a BIGINT, clamped to the range of BIGINT."""
     x = context.catalyst.expressions
     if not by:
         return e
@@ -108,14 +110,15 @@ def _plus(context: LoweringContext, e: Jvm, by: int) -> Jvm:
 
 
 def _bigint_literal(context: LoweringContext, value: int) -> Jvm:
-    # a number that is handed over becomes an INT if it fits
+    # Spark would turn a Python int that fits into an INT literal
     return context.catalyst.session.sessionState().sqlParser().parseExpression(f"{value}L")
 
 
 def _version(
     context: LoweringContext, terms: Sequence[Jvm], left: Lowered, right: Lowered, right_keys: Sequence[Jvm]
 ) -> Band | None:
-    """The range in which a version is valid, if the key is the table's: then those of one key do not overlap."""
+    """Return the validity range of a row version, if the join key includes the table's key: validities of one key do not
+    overlap."""
     begins = {n: a for a in right.attributes if (n := _of_versions(right, a)) is not None}
     if not {"_valid_from", "_valid_to"} <= begins.keys() or not _is_table_key(context, right, right_keys):
         return None
@@ -146,7 +149,7 @@ def _valid(context: LoweringContext, at: Jvm, begin: Jvm, end: Jvm, terms: Seque
 
 
 def _is_table_key(context: LoweringContext, right: Lowered, keys: Sequence[Jvm]) -> bool:
-    """Whether the keys of a join are those of the table whose versions are on its right side, or more."""
+    """Whether the keys of a join include the key of the table whose versions are on its right side."""
     found = [_origin(right.node, _place(right, key)) for key in keys if kind(key) == "AttributeReference"]
     source = next((source for source, _ in filter(None, found)), None)
     if isinstance(source, g.VersionsNode):
@@ -159,7 +162,8 @@ def _is_table_key(context: LoweringContext, right: Lowered, keys: Sequence[Jvm])
 
 
 def _bound(term: Jvm, left: set[int], right: set[int]) -> _Bound | None:
-    """What a comparison says of an expression of the left side and one of the right."""
+    """Return the inequality that a comparison implies between an expression of the left side and one of the right side, or
+    None."""
     if kind(term) not in _COMPARISONS:
         return None
     sign, strict = _COMPARISONS[kind(term)]
@@ -200,7 +204,8 @@ def _moved(e: Jvm) -> _Moved:
 
 
 def _constant(e: Jvm) -> int | None:
-    """A constant whole number, or a constant span of days and less in microseconds."""
+    """Return a constant integer, or a constant interval of days or smaller units in microseconds; None for any other
+    expression."""
     name = e.dataType().typeName()
     if not e.foldable() or not (name in ("byte", "short", "integer", "long") or _is_span(name)):
         return None
@@ -213,7 +218,8 @@ def _is_span(name: str) -> bool:
 
 
 def _is_safe(e: Jvm) -> bool:
-    """Whether it can be computed for every row, also for those that the join would never have looked at."""
+    """Whether an expression can be evaluated on every row without failing, including rows that the join would never have
+    paired."""
     if kind(e) == "AttributeReference":
         return True
     children = children_of(e)
@@ -226,7 +232,7 @@ def _is_safe(e: Jvm) -> bool:
 
 
 def _is_of(e: Jvm, attributes: set[int]) -> bool:
-    """Whether an expression reads these attributes, and no others."""
+    """Whether an expression reads at least one of these attributes, and no others."""
     read = {identity(a) for a in items(e.references().toSeq())}
     return bool(read) and read <= attributes
 
@@ -246,7 +252,7 @@ def _is_open_or_after(term: Jvm, end: Jvm, at: Jvm) -> bool:
 
 
 def _of_versions(lowered: Lowered, attribute: Jvm) -> str | None:
-    """The hidden column of the versions of a topic that an attribute is."""
+    """Return the name of the metadata column of row versions that an attribute comes from, or None."""
     found = _origin(lowered.node, _place(lowered, attribute))
     if found is None:
         return None
@@ -261,7 +267,8 @@ def _place(lowered: Lowered, attribute: Jvm) -> int:
 
 
 def _origin(node: g.Node, column: int) -> tuple[g.SourceNode | g.VersionsNode, int] | None:
-    """The column of the versions of a topic that a column is, if nothing but projections and filters lies between."""
+    """Return the source of row versions and the column in it that a column comes from, through projections and filters
+    only; else None."""
     if isinstance(node, g.VersionsNode):
         return node, column
     if isinstance(node, g.SourceNode):

@@ -1,4 +1,4 @@
-"""Sources, constants and linear nodes of a plan, as operators."""
+"""Lowers sources, constants and linear nodes of a plan."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headwater.spark.catalyst import Jvm, children_of, collected, identity, item
 
 
 def keep_hidden(context: LoweringContext, plan: Jvm) -> None:
-    """Have sources give those of their hidden columns that the whole plan reads; without this they give none."""
+    """Let sources provide the metadata columns that the whole plan reads; without this call they provide none."""
     context.hidden_read = _read_attributes(plan)
 
 
 def lower_source(context: LoweringContext, plan: Jvm) -> Lowered:
-    """A topic or a view."""
+    """Lower a topic or a view."""
     attributes = output_of(plan)
     metadata = attributes[0].metadata()
     if not metadata.contains(SOURCE_KEY):
@@ -36,11 +36,11 @@ def lower_source(context: LoweringContext, plan: Jvm) -> Lowered:
 
 
 def lower_constant(context: LoweringContext, plan: Jvm) -> Lowered:
-    """Rows that are in the query itself: VALUES, range(), and the one row of a SELECT without FROM."""
+    """Lower rows that are part of the query: VALUES, range(), and the single row of a SELECT without FROM."""
     from pyspark.sql.classic.dataframe import DataFrame
 
     c, attributes = context.catalyst, output_of(plan)
-    if not attributes:  # Arrow counts no rows without a column
+    if not attributes:  # an Arrow batch without columns has no row count
         one = c.alias(context.literal(1), "one")
         return narrowed(context, lower_constant(context, c.plans.Project(c.seq([one]), plan)), [])
     schema = c.arrow_schema(attributes)
@@ -56,24 +56,24 @@ def lower_constant(context: LoweringContext, plan: Jvm) -> Lowered:
 
 
 def lower_project(context: LoweringContext, plan: Jvm) -> Lowered:
-    """A projection."""
+    """Lower a projection."""
     return projected(context, context.lower(plan.child()), items(plan.projectList()))
 
 
 def lower_filter(context: LoweringContext, plan: Jvm) -> Lowered:
-    """A filter; of a window whose ranks it bounds, the first rows alone are looked at."""
+    """Lower a filter; a filter that bounds the ranks of a window becomes top-k."""
     below = ranked(context, plan)
     if below is None:
         below = context.lower(plan.child())
     child, (condition,) = with_scalars(context, below, [plan.condition()])
     step = g.Filter(context.expression(condition, child.attributes))
     lowered = mapped(context, child, step, child.attributes)
-    there = {identity(a) for a in lowered.attributes}  # a source gives no hidden column that nobody reads
+    there = {identity(a) for a in lowered.attributes}  # sources omit metadata columns that nothing reads
     return narrowed(context, lowered, [a for a in output_of(plan) if identity(a) in there])
 
 
 def lower_expand(context: LoweringContext, plan: Jvm) -> Lowered:
-    """Several rows of each, as GROUPING SETS need them."""
+    """Lower the expansion of each row to several rows, which GROUPING SETS need."""
     given = [items(projection) for projection in items(plan.projections())]
     child, changed = with_scalars(context, context.lower(plan.child()), [e for some in given for e in some])
     made = iter([context.expression(e, child.attributes) for e in changed])
@@ -82,7 +82,7 @@ def lower_expand(context: LoweringContext, plan: Jvm) -> Lowered:
 
 
 def lower_generate(context: LoweringContext, plan: Jvm) -> Lowered:
-    """A generator in LATERAL VIEW or the SELECT list, such as explode."""
+    """Lower a generator in LATERAL VIEW or the SELECT list, such as explode."""
     child = context.lower(plan.child())
     generator = plan.generator()
     name = kind(generator)
@@ -111,7 +111,7 @@ def lower_generate(context: LoweringContext, plan: Jvm) -> Lowered:
 def _stacked(
     context: LoweringContext, child: Lowered, generator: Jvm, keep: tuple[int, ...], attributes: list[Jvm]
 ) -> Lowered:
-    """`stack(n, ...)`: every row n times, each time with the next of its values; null where they end."""
+    """Lower `stack(n, ...)`: n copies of every row, each with the next values; NULL where values run out."""
     count, *values = children_of(generator)
     outputs = attributes[len(keep) :]
     projections = []
@@ -125,7 +125,7 @@ def _stacked(
 
 
 def lower_union(context: LoweringContext, plan: Jvm) -> Lowered:
-    """UNION ALL."""
+    """Lower UNION ALL."""
     children = [context.lower(c) for c in children_of(plan)]
     attributes = output_of(plan)
     schema = context.catalyst.arrow_schema(attributes)
@@ -133,12 +133,12 @@ def lower_union(context: LoweringContext, plan: Jvm) -> Lowered:
 
 
 def lower_layout(context: LoweringContext, plan: Jvm) -> Lowered:
-    """What a view does not show: an order of its rows, a hint on how to lay them out."""
+    """Lower a node without effect on the contents of a view: an order of its rows, or a hint on their layout."""
     return context.lower(plan.child())
 
 
 def places_read(plan: Jvm) -> dict[str, set[int]]:
-    """By relation, the places of those of its columns, hidden ones too, that a plan reads or gives."""
+    """Return, by relation, the indices of the columns, including metadata columns, that a plan reads or outputs."""
     read = _read_attributes(plan) | _given_attributes(plan)
     found: dict[str, set[int]] = {}
     left = [plan]
@@ -153,7 +153,7 @@ def places_read(plan: Jvm) -> dict[str, set[int]]:
 
 
 def _given_attributes(plan: Jvm) -> set[int]:
-    """The attributes that a plan gives, and those that a union of it takes by their places."""
+    """Return the attributes that a plan outputs, and those that a union in it takes by position."""
     given = {identity(a) for a in output_of(plan)}
     left = [plan]
     while left:
@@ -166,7 +166,7 @@ def _given_attributes(plan: Jvm) -> set[int]:
 
 
 def _read_attributes(plan: Jvm) -> set[int]:
-    """The attributes that any node of a plan reads, those in subqueries included."""
+    """Return the attributes that any node of a plan reads, including nodes in subqueries."""
     read = {identity(a) for a in items(plan.references().toSeq())}
     below = (_read_attributes(p) for p in (*children_of(plan), *items(plan.subqueries())))
     return read.union(*below)

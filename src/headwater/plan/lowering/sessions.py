@@ -1,8 +1,9 @@
-"""Session windows in a plan: Spark marks the column of an aggregate's key whose intervals are to become sessions.
+"""Session windows in a plan: Spark marks the grouping column of an aggregate whose intervals are to be merged into
+sessions.
 
-In the plan that column has each row's own interval, made by a projection below the aggregate, which also leaves out rows
-whose time is NULL or whose gap is not positive. What makes sessions of the intervals is no node of the plan: Spark adds
-it to the physical one, by the mark.
+In the plan the column has the interval of each row, computed by a projection below the aggregate that also drops rows whose
+time is NULL or whose gap is not positive. No node of the logical plan merges the intervals: Spark adds one to the physical
+plan because of the mark.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _MARK = "spark.sessionWindow"
 
 
 def session_in(context: LoweringContext, plan: Jvm, grouping: Sequence[Jvm]) -> int | None:
-    """Which of an aggregate's keys is a session window."""
+    """Return the index of the aggregate's key that is a session window, or None."""
     places = [i for i, e in enumerate(grouping) if e.toAttribute().metadata().contains(_MARK)]
     if not places:
         return None
@@ -36,7 +37,7 @@ def session_in(context: LoweringContext, plan: Jvm, grouping: Sequence[Jvm]) -> 
 
 
 def with_sessions(context: LoweringContext, child: Lowered, grouping: Sequence[Jvm], place: int) -> Lowered:
-    """The rows with the interval of their session in place of their own."""
+    """Return the rows with the interval of each row replaced by that of its session."""
     others = [e for i, e in enumerate(grouping) if i != place]
     below, key = keyed(context, child, [e.child() if kind(e) == "Alias" else e for e in others])
     number = identity(grouping[place])
@@ -47,7 +48,8 @@ def with_sessions(context: LoweringContext, child: Lowered, grouping: Sequence[J
 def unmarked(
     context: LoweringContext, plan: Jvm, grouping: Sequence[Jvm], place: int
 ) -> tuple[Jvm, list[Jvm]]:
-    """An aggregate over rows that have their sessions, which are not to be made again, and its keys."""
+    """Return an aggregate over rows that already have their sessions, without the mark that would merge them again, and its
+    keys."""
     c = context.catalyst
     none = c.jvm.org.apache.spark.sql.types.Metadata.empty()
     keys = [e.withMetadata(none) if i == place else e for i, e in enumerate(grouping)]
@@ -56,7 +58,7 @@ def unmarked(
 
 
 def _always_there(plan: Jvm, attribute: Jvm) -> bool:
-    """Whether a column of a plan is never NULL. Spark says of every column of GROUPING SETS that it may be."""
+    """Whether a column of a plan is never NULL. Spark declares every column of GROUPING SETS nullable."""
     if not attribute.nullable():
         return True
     number = identity(attribute)

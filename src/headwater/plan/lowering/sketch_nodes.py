@@ -19,13 +19,13 @@ from headwater.plan.rewrite.approximate_answers import (
 from headwater.spark.catalyst import Catalyst, Jvm, children_of, is_orderable, kind, module
 
 SKETCHED = APPROXIMATE
-"""Functions of which groups keep a sketch, if their input takes nothing back."""
+"""Functions for which groups keep a sketch, if their input is append-only."""
 _PRECISIONS = range(4, 25)
 _SEED = 42
 
 
 def sketch_of(catalyst: Catalyst, function: Jvm) -> Sketch | None:
-    """What a group keeps for an approximate function; None if it has no such form here."""
+    """Return the sketch that a group keeps for an approximate function; None if the function has no sketch form."""
     if kind(function) == "ApproximatePercentile":
         value, shares, accuracy = children_of(function)
         values, wanted = catalyst.arrow_type(value.dataType()), accuracy_of(accuracy)
@@ -34,7 +34,7 @@ def sketch_of(catalyst: Catalyst, function: Jvm) -> Sketch | None:
         return Quantiles(values, wanted, tuple(shares_of(shares)), kind(shares.dataType()) == "ArrayType")
     if kind(function) == "ApproxTopK":
         value, wanted, tracked = children_of(function)
-        if "collate" in value.dataType().sql().lower():  # of equal values any may be shown
+        if "collate" in value.dataType().sql().lower():  # any of several equal values could be shown
             return None
         return FrequentItems(
             catalyst.arrow_type(value.dataType()), int(wanted.eval(None)), int(tracked.eval(None))
@@ -46,7 +46,8 @@ def sketch_of(catalyst: Catalyst, function: Jvm) -> Sketch | None:
 
 
 def sketched_argument(catalyst: Catalyst, function: Jvm) -> Jvm:
-    """The expression that a sketch is of: of values to be told apart Spark's own hash; and NULL, where it is a value, in a struct."""
+    """Return the expression that a sketch takes as input. Distinct counts take Spark's hash of the value; frequent values
+    take the value, in a struct where it may be NULL, since NULL counts as a value."""
     e, value = catalyst.expressions, children_of(function)[0]
     if kind(function) == "ApproximatePercentile":
         return ranked(catalyst, value)
@@ -60,7 +61,7 @@ def sketched_argument(catalyst: Catalyst, function: Jvm) -> Jvm:
 
 
 def _corrections(catalyst: Catalyst, precision: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
-    """The threshold, the raw estimates and their biases, as Spark has them; it has none above a precision of 18."""
+    """Return Spark's threshold, raw estimates and biases; Spark has none above a precision of 18."""
     if precision > 18:
         return 0.0, (), ()
     if precision not in _CORRECTIONS:

@@ -1,8 +1,9 @@
-"""OVER with a frame that slides along a time or a number, as an operator that looks at what is near a change alone.
+"""Lowers OVER with a frame that slides along a time or a number, to an operator that recomputes only rows near a change.
 
-Aggregates over `RANGE BETWEEN ... PRECEDING AND ... FOLLOWING` with bounds that are written out, along one ascending column
-of timestamps, dates or integers. Spark computes the results from the functions' buffers, as it does for GROUP BY; where
-one of them has no buffer that can be kept, it computes them from the rows. Any other window is by whole groups.
+Supported are aggregates over `RANGE BETWEEN ... PRECEDING AND ... FOLLOWING` with literal bounds, along one ascending
+column of timestamps, dates or integers. Spark computes the results from the functions' buffers, as for GROUP BY; if a
+function has no buffer that can be kept, Spark computes all of them from the rows. Any other window is recomputed by whole
+groups.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from headwater.spark.catalyst import (
 )
 
 Bounds = tuple[int, int]
-"""What is added to a row's time to give both ends of its frame."""
+"""The offsets from a row's time to both ends of its frame."""
 
 _TIMES = ("timestamp", "timestamp_ntz")
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
@@ -38,7 +39,7 @@ _DAY = 86_400_000_000
 
 
 def sliding_frames(plan: Jvm) -> list[Bounds] | None:
-    """The frame of each function of a window, if all slide."""
+    """Return the frame of each function of a window; None unless all slide."""
     order = items(plan.orderSpec())
     if len(order) != 1 or kind(order[0].direction()) != "Ascending":
         return None
@@ -49,7 +50,7 @@ def sliding_frames(plan: Jvm) -> list[Bounds] | None:
 
 
 def lower_sliding(context: LoweringContext, plan: Jvm, frames: Sequence[Bounds]) -> Lowered:
-    """A window whose functions have these frames."""
+    """Lower a window with a sliding frame per function."""
     named = items(plan.windowExpressions())
     aggregates = [find(e, lambda e: kind(e) == "AggregateExpression") for e in named]
     native = all(kind(e.child()) == "WindowExpression" for e in named) and all(
@@ -88,7 +89,7 @@ def lower_sliding(context: LoweringContext, plan: Jvm, frames: Sequence[Bounds])
 
 
 def _has_form(context: LoweringContext, a: Jvm) -> bool:
-    """Whether a function has a form over frames."""
+    """Whether a function has a kernel over frames."""
     function = a.aggregateFunction()
     if kind(function) not in _KEPT or not is_mergeable(context, a):
         return False
@@ -99,12 +100,12 @@ def _has_form(context: LoweringContext, a: Jvm) -> bool:
 def _results(
     context: LoweringContext, named: Sequence[Jvm], aggregates: Sequence[Jvm]
 ) -> tuple[list[Jvm], list[Jvm]]:
-    """The buffer columns of the functions, and their results from these, by their names."""
+    """Return the buffer columns of the functions, and the named results computed from the buffers."""
     buffers: list[Jvm] = []
     finals: list[Jvm] = []
     for name, a in zip(named, aggregates, strict=True):
         function = a.aggregateFunction()
-        # of their own, since the same function may stand here twice, over two frames
+        # new instances, since the same function may occur twice with different frames
         own = {identity(b): b.newInstance() for b in items(function.aggBufferAttributes())}
         buffers += own.values()
 
@@ -117,7 +118,7 @@ def _results(
 
 
 def _bounds(named: Jvm, along: str) -> Bounds | None:
-    """The frame of a window function, if it is an aggregate over one that slides."""
+    """Return the frame of a window function; None if it is no aggregate over a sliding frame."""
     window = find(named, lambda e: kind(e) == "WindowExpression")
     if kind(window.windowFunction()) != "AggregateExpression":
         return None
@@ -129,7 +130,7 @@ def _bounds(named: Jvm, along: str) -> Bounds | None:
 
 
 def _bound(bound: Jvm, along: str) -> int | None:
-    """What is added to a time for one end of a frame, in units of its type; None if it is no fixed number of them."""
+    """Return the offset of one end of a frame, in units of its column's type; None if the offset is not constant."""
     if kind(bound) == "CurrentRow":
         return 0
     if kind(bound) != "Literal" or bound.value() is None:

@@ -1,4 +1,4 @@
-"""Users' aggregates in a plan, beside Spark's own."""
+"""Lowers aggregate nodes that contain user-defined aggregates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headwater.udf.udf_definitions import FunctionDefinition
 
 
 def refuse_users_in_over(context: LoweringContext, plan: Jvm) -> None:
-    """Refuse a window with users' aggregates."""
+    """Reject a window with user-defined aggregates."""
     if _are_declared(context) and any(
         find(e, lambda e: kind(e) == "PythonUDAF") is not None for e in items(plan.windowExpressions())
     ):
@@ -38,7 +38,7 @@ def refuse_users_in_over(context: LoweringContext, plan: Jvm) -> None:
 
 
 def with_users_aggregates(context: LoweringContext, plan: Jvm) -> Lowered | None:
-    """An aggregate node with users' aggregates; None if it has none."""
+    """Lower an aggregate node with user-defined aggregates; None if it has none."""
     grouping = grouping_of(context, plan) if _are_declared(context) else None
     if grouping is None or not any(map(is_users, grouping.aggregates)):
         return None
@@ -64,13 +64,13 @@ def _finished(
     plain: Sequence[Jvm],
     users: Sequence[Jvm],
 ) -> Lowered:
-    """The operator, and the results above it."""
+    """Return the operator and the results above it."""
     below, functions = with_arguments(context, child, grouping.keys, [*plain, *users])
     definitions = [declared(context, a.aggregateFunction()) for a in users]
-    # where a row may be taken back and a function cannot do that, whole groups are computed again
+    # groups are recomputed if rows may be retracted and a function cannot remove values
     again = not child.node.append_only and not all(d.removes for d in definitions)
     keys = [e.toAttribute() for e in grouping.keys]
-    # their own names have numbers of this process in them
+    # the original names contain IDs of this process
     values = [a.resultAttribute().withName("value") for a in users]
     attributes = [*keys, *(buffer for a in plain for buffer in buffers_of(a)), *values]
     schema = context.catalyst.arrow_schema(attributes)
@@ -93,7 +93,7 @@ def _finished(
 def _custom(
     context: LoweringContext, a: Jvm, definition: FunctionDefinition, function: g.MergeableFunction
 ) -> g.CustomFunction:
-    """A user's aggregate over the columns of a function."""
+    """Return a user-defined aggregate over the argument columns of a function."""
     assert context.functions is not None
     texts = tuple(readable(e) for e in arguments_of(context, a))
     text = f"{definition.name}({', '.join(texts)})"
@@ -102,5 +102,5 @@ def _custom(
 
 
 def _are_declared(context: LoweringContext) -> bool:
-    """Whether there are users' aggregates; without, no plan is searched for them."""
+    """Whether user-defined aggregates are declared; otherwise plans are not searched for them."""
     return any(d.kind == "aggregate" for d in context.declared.values())

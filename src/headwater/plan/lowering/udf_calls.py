@@ -1,4 +1,4 @@
-"""Calls of users' functions in a plan, as steps of their own."""
+"""Lowers calls of user-defined functions to separate steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater.udf.udf_registry import BoundCall
 
 
 def lower_calls(context: LoweringContext, plan: Jvm) -> Lowered:
-    """A node of calls: the optimizer has put all calls into nodes of their own."""
+    """Lower a node of calls: the optimizer moves all calls into nodes of their own."""
     child = context.lower(plan.child())
     for call, attribute in zip(items(plan.udfs()), items(plan.resultAttrs()), strict=True):
         child = _called(context, child, call, attribute)
@@ -20,7 +20,7 @@ def lower_calls(context: LoweringContext, plan: Jvm) -> Lowered:
 
 
 def _called(context: LoweringContext, child: Lowered, call: Jvm, attribute: Jvm) -> Lowered:
-    """The input with one more column, the values of a call; the calls among its arguments come first."""
+    """Return the input with one more column, the values of a call; calls among its arguments are evaluated first."""
     arguments = []
     for argument in children_of(call):
         if kind(argument) == "NamedArgumentExpression":
@@ -54,7 +54,7 @@ def _called(context: LoweringContext, child: Lowered, call: Jvm, attribute: Jvm)
 
 
 def declared(context: LoweringContext, call: Jvm) -> FunctionDefinition:
-    """The user's function that a call names."""
+    """Return the user-defined function that a call names."""
     found = context.declared.get(call.name().lower())
     if found is None:
         context.refuse(call, f"{call.name()!r} is not a function of this workspace", hint="ws.function(...)")

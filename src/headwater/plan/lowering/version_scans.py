@@ -1,6 +1,7 @@
-"""The versions of a table's rows where a view makes them itself, from the table's records, as an operator.
+"""Lowers row versions that a view derives itself from the records of a table.
 
-In a plan they are a window: each record with when the next one of its key begins. `plan.time.on_time_versions` puts it there.
+In a plan they are a window that gives each record the begin of the next record of its key. `plan.time.on_time_versions`
+adds it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from headwater.spark.catalyst import Jvm, find, items, kind, output_of
 
 
 def lower_records(context: LoweringContext, plan: Jvm) -> Lowered:
-    """A window over the records of a table, each of which ends the version before it."""
+    """Lower a window over the records of a table, in which each record ends the version before it."""
     child = context.lower(plan.child())
     partition = items(plan.partitionSpec())
     op = next(a for a in child.attributes if a.name() == "_op")
@@ -27,7 +28,7 @@ def lower_records(context: LoweringContext, plan: Jvm) -> Lowered:
 
 
 def is_of_records(plan: Jvm) -> bool:
-    """Whether a window looks at the next record of a table, with nothing but filters and projections below it."""
+    """Whether a window looks at the next record of a table, with only filters and projections below it."""
     below = plan.child()
     while kind(below) in ("Project", "Filter"):
         below = below.child()

@@ -1,4 +1,4 @@
-"""Window functions and limits of a plan, as operators: top-k where only the first rows count, else by whole groups."""
+"""Lowers window functions and limits: to top-k where only the first rows matter, else by recomputing whole groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RANKS: dict[str, g.RankFunction] = {"RowNumber": "row_number", "Rank": "rank", 
 
 
 def lower_window(context: LoweringContext, plan: Jvm) -> Lowered:
-    """OVER: by sliding frames where all of its functions have one, else by whole groups."""
+    """Lower OVER: by sliding frames if all functions have one, else by whole groups."""
     if is_of_records(plan):
         return lower_records(context, plan)
     refuse_users_in_over(context, plan)
@@ -25,7 +25,7 @@ def lower_window(context: LoweringContext, plan: Jvm) -> Lowered:
 
 
 def _by_groups(context: LoweringContext, plan: Jvm) -> Lowered:
-    """A window that is computed again for the groups that a change touches."""
+    """Return an operator that recomputes the window for the groups that a change affects."""
     _refuse_unordered(context, plan)
     child = counted(context, context.lower(plan.child()))
     below, key = keyed(context, child, items(plan.partitionSpec()))
@@ -41,7 +41,8 @@ def _by_groups(context: LoweringContext, plan: Jvm) -> Lowered:
 
 
 def _refuse_unordered(context: LoweringContext, plan: Jvm) -> None:
-    """A user's window of this kind was refused before: this one is what became of a correlated LIMIT."""
+    """Reject a row_number() without an order: it comes from a correlated LIMIT, since user-written ones were rejected
+    earlier."""
     if plan.orderSpec().size() == 0 and any(
         find(e, lambda e: kind(e) == "RowNumber") is not None for e in items(plan.windowExpressions())
     ):
@@ -53,7 +54,7 @@ def _refuse_unordered(context: LoweringContext, plan: Jvm) -> None:
 
 
 def ranked(context: LoweringContext, plan: Jvm) -> Lowered | None:
-    """The window below a filter `rank <= k`, if it only ranks: the rows beyond k need not be looked at."""
+    """Return top-k for the window below a filter `rank <= k`, if the window only ranks; None otherwise."""
     window = plan.child()
     if kind(window) != "Window" or window.windowExpressions().size() != 1:
         return None
@@ -62,12 +63,12 @@ def ranked(context: LoweringContext, plan: Jvm) -> Lowered | None:
     function = _RANKS.get(kind(found.windowFunction())) if found is not None else None
     limit = _limit_in(plan.condition(), named.toAttribute())
     if function is None or limit is None or window.orderSpec().size() == 0:
-        return None  # `_by_groups` says what is wrong with a rank without an order
+        return None  # `_by_groups` reports a rank without an order
     child = context.lower(window.child())
     below, key = keyed(context, child, items(window.partitionSpec()))
     below, order = ordered(context, below, window.orderSpec())
     if below.node is not child.node and len(below.attributes) > len(child.attributes):
-        # ties go by the remaining columns, which must not be the order's own helpers
+        # ties are broken by the remaining columns, which must not include helper columns of the order
         return None
     rank = named.toAttribute()
     attributes = [*below.attributes, rank]
@@ -78,7 +79,7 @@ def ranked(context: LoweringContext, plan: Jvm) -> Lowered | None:
 
 
 def _limit_in(condition: Jvm, rank: Jvm) -> int | None:
-    """The k of `rank <= k`, `rank < k` or `rank = k` among the terms of a condition."""
+    """Return the k of `rank <= k`, `rank < k` or `rank = k` among the conjuncts of a condition, or None."""
     if kind(condition) == "And":
         found = [_limit_in(c, rank) for c in children_of(condition)]
         limits = [f for f in found if f is not None]
@@ -95,12 +96,12 @@ def _limit_in(condition: Jvm, rank: Jvm) -> int | None:
 
 
 def lower_limit(context: LoweringContext, plan: Jvm) -> Lowered:
-    """LIMIT, with what is around it of OFFSET and ORDER BY."""
+    """Lower LIMIT, with adjacent OFFSET and ORDER BY."""
     return _limited(context, plan, _number(context, plan.limitExpr()), plan.child(), 0)
 
 
 def lower_offset(context: LoweringContext, plan: Jvm) -> Lowered:
-    """OFFSET, whose LIMIT is below it."""
+    """Lower OFFSET; the LIMIT node is below the OFFSET node."""
     return _limited(context, plan, None, plan, 0)
 
 
@@ -146,7 +147,7 @@ def _limited(context: LoweringContext, plan: Jvm, limit: int | None, below: Jvm,
 
 
 def _alike(project: Jvm) -> bool:
-    """Whether all rows of a plan are equal, so that it does not matter which one LIMIT takes: EXISTS (SELECT 1 ...)."""
+    """Whether all rows of a plan are equal, so that LIMIT may take any: EXISTS (SELECT 1 ...)."""
     return all(
         e.foldable() or (kind(e) == "Alias" and e.child().foldable()) for e in items(project.projectList())
     )
