@@ -1,22 +1,22 @@
 """Event time in plans: which rows are late, when a row is final, when state expires.
 
-`event_time` has a table of functions, one per kind of plan node; each takes the `TimingContext` of the plan and a
-node, and gives the node with the policy in it.
+`event_time` has a table of functions, one per kind of plan node; each takes the `TimingContext` of the plan and a node, and
+returns the node with the policy applied.
 
-Called by engine, lineage, plan.lowering, plan.planner, serving, verify, views; imports catalog, core, log,
-operators, plan.match_recognize, plan.relations, plan.rewrite, spark, sql.
+Called by engine, lineage, plan.lowering, plan.planner, serving, verify, views; imports catalog, core, log, operators,
+plan.match_recognize, plan.relations, plan.rewrite, spark, sql.
 
 In import order, bottom to top:
 
     late_policy        what a view does with late rows
     state_expiry       when state can expire
     time_expressions   expressions over times in Catalyst
-    timed_plan         a plan node with what is known of its times
-    timing_context     `TimingContext`: dispatch by node kind, what was left out, what can expire
-    late_rows          late rows left out where they would get their window
+    timed_plan         a plan node with the event times of its columns
+    timing_context     `TimingContext`: dispatch by node kind, dropped late rows, expiring state
+    late_rows          filters for late rows where rows enter windows
     final_rows         the columns that say when a row is final
     column_times       which columns are event times or windows of them
-    on_time_versions   table versions made of on-time records only
+    on_time_versions   table versions derived from on-time records only
     relation_times     event times of topics and tables where a query reads them
     session_values     session windows as values of the query above them
     session_distincts  DISTINCT aggregates over whole sessions

@@ -1,4 +1,4 @@
-"""Event times of columns: which of them are times of a topic as they are, or windows of these."""
+"""Event times of columns: which columns are unmodified event times of a topic, or windows of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.spark.catalyst import Jvm, find, identity, items, kind
 
 
 def time_of(context: TimingContext, expression: Jvm, below: TimedNode) -> Times | None:
-    """What a column of a projection is, in time."""
+    """Return the event time properties of a column of a projection, or None."""
     inner = expression.child() if kind(expression) == "Alias" else expression
     if kind(inner) == "AttributeReference":
         return below.times.get(identity(inner))
@@ -23,7 +23,7 @@ def time_of(context: TimingContext, expression: Jvm, below: TimedNode) -> Times 
     metadata = expression.toAttribute().metadata()
     if metadata.contains(TIME_WINDOW) or metadata.contains(SESSION):
         found = read_time(context, inner, below)
-        # a row at the very end of a session still joins it
+        # a row exactly at the end of a session still joins the session
         more = 1 if metadata.contains(SESSION) else 0
         return None if found is None else replace(found, window=True, slack_us=found.slack_us + more)
     end = find(inner, lambda e: kind(e) == "GetStructField")
@@ -33,7 +33,7 @@ def time_of(context: TimingContext, expression: Jvm, below: TimedNode) -> Times 
 
 
 def _is_end(expression: Jvm, field: Jvm, below: TimedNode) -> bool:
-    """Whether an expression is the end of a window, or `window_time` of one."""
+    """Whether an expression is the end of a window, or `window_time` of a window."""
     window = field.child()
     if kind(window) != "AttributeReference" or not below.times.get(identity(window), NO_TIME).window:
         return False
@@ -42,7 +42,8 @@ def _is_end(expression: Jvm, field: Jvm, below: TimedNode) -> bool:
 
 
 def read_time(context: TimingContext, expression: Jvm, below: TimedNode) -> Times | None:
-    """The event time that a window is of, if it is of one as it is and reads nothing else."""
+    """Return the event time that a window is computed from, if the window reads that unmodified event time only; None
+    otherwise."""
     parts = {identity(a) for a in items(expression.references().toSeq())}
     read = {context.made_of.get(each, each) for each in parts}
     found = below.times.get(read.pop()) if len(read) == 1 else None
@@ -54,7 +55,7 @@ def read_time(context: TimingContext, expression: Jvm, below: TimedNode) -> Time
 def note_made_of(
     context: TimingContext, expression: Jvm, attributes: Iterable[Jvm], below: TimedNode
 ) -> None:
-    """Note that attributes are made of one event time as it is, if they are."""
+    """Record that attributes are computed from one unmodified event time, if they are."""
     if read_time(context, expression, below) is not None:
         read = identity(items(expression.references().toSeq())[0])
         context.made_of |= {identity(a): context.made_of.get(read, read) for a in attributes}

@@ -1,9 +1,9 @@
-"""Time in a plan: where a topic's rows get their windows, which of them are late there, and when a row is final.
+"""Event time in a plan: where rows of a topic enter windows, which of them are late there, and when a row is final.
 
-Late rows are left out by a filter on a hidden column, the watermark that a row met, right above the place where it gets its
-window or enters a session, a frame in time or a join with bounds on time. What that filter takes out is a small plan of
-its own. Rows of a view that shows only what is final get two columns more: the time that the watermarks must have
-reached, and which watermarks those are. Both are read by the engine and by batch alike, from the same plan.
+Late rows are dropped by a filter on a metadata column, the watermark at the arrival of a row, directly above the node where
+the row gets its window or enters a session, a time frame or a join with time bounds. The rows that the filter drops form a
+separate small plan. Rows of a view that emits only final rows get two more columns: the time that watermarks must have
+reached, and which watermarks. The engine and batch runs evaluate both from the same plan.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TIMED_BY: dict[str, NodeTiming] = {
     "Union": time_union,
     "FlatMapGroupsInArrow": time_match,
 }
-"""By the name of Spark's class; any other node knows nothing of time."""
+"""The function per simple class name of a Spark plan node; other nodes have no event times."""
 
 
 def timing_of(
@@ -58,10 +58,10 @@ def timing_of(
     policy: Policy,
     changelog: Changelog | None = None,
 ) -> TimingContext:
-    """The context in which a policy is put into one plan.
+    """Return the context for applying a policy to one plan.
 
-    `relations` are those that the plan may read, put into it by `RelationNames`; `changelog` is for policies that leave rows
-    out.
+    `relations` are the relations that the plan may read, inserted into it by `RelationNames`; `changelog` is needed by
+    policies that drop late rows.
     """
     return TimingContext(catalyst, relations, refuse, policy, changelog, _timed_by)
 
@@ -71,7 +71,7 @@ def _timed_by(name: str) -> NodeTiming:
 
 
 def with_policy(context: TimingContext, plan: Jvm) -> TimedPlan:
-    """The plan with the policy in it; refuses what it cannot be kept for."""
+    """Return the plan with the policy applied; queries that cannot satisfy the policy are rejected."""
     c = context.catalyst
     if kind(plan) == "WithCTE":
         inline = c.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False)

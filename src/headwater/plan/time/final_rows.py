@@ -1,4 +1,4 @@
-"""Final rows in a plan: two columns say which watermarks must have reached what time before a row is shown."""
+"""Final rows in a plan: two columns say which watermarks must have reached which time before a row is emitted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headwater.plan.time.timing_context import TimingContext
 from headwater.spark.catalyst import Jvm, output_of
 
 Closes = tuple[Jvm, frozenset[str] | Jvm]
-"""The time, and the topics whose watermarks must have reached it, or an expression of the number of these."""
+"""The time, and the topics whose watermarks must have reached it, or an expression for their domain number."""
 
 
 def closes(context: TimingContext, key: Jvm, times: Times) -> tuple[Jvm, frozenset[str]]:
-    """When a group of this key is final."""
+    """Return when the group of a key is final."""
     c = context.catalyst
     if times.window:
         return plus(c, micros(c, field(c, key, 1)), times.slack_us), times.domain
@@ -24,7 +24,7 @@ def closes(context: TimingContext, key: Jvm, times: Times) -> tuple[Jvm, frozens
 
 
 def closing_columns(context: TimingContext, closes: Closes) -> tuple[Jvm, Jvm]:
-    """The columns CLOSE and DOMAIN."""
+    """Return the columns CLOSE and DOMAIN."""
     c = context.catalyst
     at, domain = closes
     which = number(c, domain_number(context, domain)) if isinstance(domain, frozenset) else domain
@@ -32,7 +32,7 @@ def closing_columns(context: TimingContext, closes: Closes) -> tuple[Jvm, Jvm]:
 
 
 def closed(context: TimingContext, seen: TimedNode, closes: Closes) -> TimedNode:
-    """The same rows, with when they are final."""
+    """Return the rows with two more columns that say when they are final."""
     c = context.catalyst
     carried = closing_columns(context, closes)
     made = c.plans.Project(c.seq([*output_of(seen.plan), *carried]), seen.plan)
@@ -40,7 +40,7 @@ def closed(context: TimingContext, seen: TimedNode, closes: Closes) -> TimedNode
 
 
 def domain_number(context: TimingContext, topics: frozenset[str]) -> int:
-    """The number by which DOMAIN tells of topics."""
+    """Return the number that DOMAIN uses for a set of topics."""
     if topics not in context.domains:
         context.domains.append(topics)
     return context.domains.index(topics)

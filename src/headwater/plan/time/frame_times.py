@@ -1,4 +1,4 @@
-"""OVER in time: frames along an event time say which rows are late, and when no row of a frame can come."""
+"""OVER in event time: frames along an event time define which rows are late, and when a frame is complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwater.spark.catalyst import Jvm, identity, items, kind
 
 
 def time_window(context: TimingContext, plan: Jvm) -> TimedNode:
-    """OVER; rows of a topic are late for a frame along their event time."""
+    """Apply the policy to OVER; rows of a topic can be late for a frame along their event time."""
     c = context.catalyst
     below = context.visit(plan.child())
     partition = [a for a in items(plan.partitionSpec()) if kind(a) == "AttributeReference"]
@@ -27,7 +27,7 @@ def time_window(context: TimingContext, plan: Jvm) -> TimedNode:
     elif order is not None:
         _expire_further(context, order[0], _reach(context, plan, order[1]))
     made = plan.withNewChildren(c.seq([below.plan]))
-    # what comes later can change a row through its frame: no other times say when it is final
+    # a later row can change earlier rows through its frame: other times do not say when rows are final
     times = {identity(w): below.times[identity(w)] for w in windows}
     if windows and (below.is_closing or order is None):
         seen = TimedNode(made, times)
@@ -46,7 +46,7 @@ def time_window(context: TimingContext, plan: Jvm) -> TimedNode:
 
 
 def _frame_time(context: TimingContext, plan: Jvm, below: TimedNode) -> tuple[Jvm, int] | None:
-    """The event time that frames look back from, and how far they look ahead; None if one looks at all rows."""
+    """Return the event time along which frames are ordered, and how far they look ahead; None if a frame covers all rows."""
     order = items(plan.orderSpec())
     if not order or kind(order[0].child()) != "AttributeReference":
         return None
@@ -61,14 +61,14 @@ def _frame_time(context: TimingContext, plan: Jvm, below: TimedNode) -> tuple[Jv
 
 
 def _reach(context: TimingContext, plan: Jvm, following: int) -> int | None:
-    """How far the frames of a window reach, back and ahead; None if by rows, or without bound."""
+    """Return how far the frames of a window reach in total, back and ahead; None if by rows or unbounded."""
     behind = [context.bounds.behind(e) for e in items(plan.windowExpressions())]
     known = [b for b in behind if b is not None]
     return max([0, *known]) + following if len(known) == len(behind) else None
 
 
 def _expire_further(context: TimingContext, attribute: Jvm, reach: int | None) -> None:
-    """Frames over rows that have frames already: what changes reaches as far back as both together."""
+    """Add the reach of a frame over rows that already have frames: a change affects rows within both reaches together."""
     for place in context.places("Window", attribute):
         known = context.expiring.pop(place, None)
         if known is not None and reach is not None:

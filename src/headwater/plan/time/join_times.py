@@ -1,4 +1,5 @@
-"""Joins in time: bounds on the times of both sides say which rows are late for a match, and when none can come."""
+"""Joins in event time: bounds on the times of both sides define which rows are late for a match, and when no match can
+come."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from headwater.spark.catalyst import (
 
 
 def time_join(context: TimingContext, plan: Jvm) -> TimedNode:
-    """A join."""
+    """Apply the policy to a join."""
     left, right = context.visit(plan.left()), context.visit(plan.right())
     condition = option(plan.condition())
     bounds = None
@@ -45,7 +46,7 @@ def time_join(context: TimingContext, plan: Jvm) -> TimedNode:
         of_left, of_right = {right.stream.name}, {left.stream.name}
         more = 0
         if kind(plan.joinType()) != "Inner":
-            # a row that has had a match must not seem to have its first one later: both stay as long as either
+            # a matched row must not appear to find its first match later: both sides are kept equally long
             of_left = of_right = {left.stream.name, right.stream.name}
             more = max(0, bounds.most, -bounds.least)
         context.expire("Join", bounds.left, sorted(of_left), bounds.most + 1 + more)
@@ -58,12 +59,12 @@ def time_join(context: TimingContext, plan: Jvm) -> TimedNode:
 
 
 def filtered_join(context: TimingContext, plan: Jvm) -> Jvm:
-    """A filter over an inner join, as a join with that condition: `FROM a, b WHERE ...` is `a JOIN b ON ...`."""
+    """Turn a filter over an inner join into a join condition: `FROM a, b WHERE ...` is `a JOIN b ON ...`."""
     return _with_condition(context, plan.child(), list(conjuncts(plan.condition()))) or plan
 
 
 def _with_condition(context: TimingContext, join: Jvm, conditions: list[Jvm]) -> Jvm | None:
-    """An inner join with further conditions, as far down as all that they speak of is there; None of another one."""
+    """Return an inner join with additional conditions, pushed down as far as their columns allow; None for any other node."""
     c = context.catalyst
     if kind(join) != "Join" or kind(join.joinType()) not in ("Inner", "Cross"):
         return None
@@ -81,14 +82,17 @@ def _with_condition(context: TimingContext, join: Jvm, conditions: list[Jvm]) ->
 
 
 def _unbounded_join(context: TimingContext, plan: Jvm, left: TimedNode, right: TimedNode) -> TimedNode:
-    """Times of one side stay what they are beside a table, whose changes are revisions whenever they come; of two
-    streams those of windows that are equal."""
+    """Apply the policy to a join without time bounds.
+
+    Next to a table, whose changes are revisions at any time, the times of the other side are preserved; of two streams,
+    only equal windows are.
+    """
     c = context.catalyst
     made = plan.withNewChildren(c.seq(narrowed(c, p, s) for p, s in pairs(plan, (left, right))))
     if left.times and right.times and left.is_table == right.is_table:
         known = _equal_windows(context, plan, left, right)
     elif any(not s.times and _is_of_stream(context, p) for p, s in pairs(plan, (left, right))):
-        known = {}  # beside no table, but what rows of a topic change at any time: none is ever final
+        known = {}  # no table, but rows of a topic may change the result at any time: it is never final
     else:
         sides = [s for s in (left, right) if s.times]
         kept = [s for s in sides if not s.is_table] or sides
@@ -117,7 +121,8 @@ def _bounded_join(
         return TimedNode(made, times)
     there_left, there_right = _there(context, left), _there(context, right)
     made = plan.withNewChildren(c.seq([there_left[0], there_right[0]]))
-    # rows that never go wait for the other side's alone; others can change until they are final themselves
+    # a row that is never retracted waits only for the other side's watermarks; other rows can change until they are final
+    # themselves
     stay = left.stays and right.stays
     seen = TimedNode(made, times, stays=stay and join in ("Inner", "LeftSemi"))
     l_waits, r_waits = (r_time.domain if left.stays else domain, l_time.domain if stay else domain)
@@ -150,7 +155,7 @@ def _bounded_join(
 
 
 def _there(context: TimingContext, seen: TimedNode) -> tuple[Jvm, Jvm]:
-    """One side of an outer join, with a column that is NULL where it has no row."""
+    """Return one side of an outer join with an additional column that is NULL where the side has no row."""
     c = context.catalyst
     there = c.alias(module(c.expressions, "Literal").apply(True), "_there")
     made = c.plans.Project(c.seq([*output_of(seen.plan), there]), seen.plan)
@@ -158,7 +163,7 @@ def _there(context: TimingContext, seen: TimedNode) -> tuple[Jvm, Jvm]:
 
 
 def _equal_windows(context: TimingContext, plan: Jvm, left: TimedNode, right: TimedNode) -> dict[int, Times]:
-    """The windows of the sides of a join that are the same in every row of it."""
+    """Return the windows of both sides of a join that are equal in every joined row."""
     condition = option(plan.condition())
     found: dict[int, Times] = {}
     for one, other in [] if condition is None else context.bounds.equal(condition):
@@ -171,7 +176,7 @@ def _equal_windows(context: TimingContext, plan: Jvm, left: TimedNode, right: Ti
 
 
 def _is_of_stream(context: TimingContext, plan: Jvm) -> bool:
-    """Whether a plan reads a topic with event times, to which rows are only added."""
+    """Whether a plan reads an append-only topic with event times."""
     name = relation_of(plan) if kind(plan) == "Project" else None
     if name is not None:
         return context.relations[name].is_stream
@@ -179,7 +184,7 @@ def _is_of_stream(context: TimingContext, plan: Jvm) -> bool:
 
 
 def _always_there(plan: Jvm, left: TimedNode, right: TimedNode) -> set[int]:
-    """The times of the sides of a join that are NULL in none of its rows."""
+    """Return the attributes with times that are NULL in no row of a join."""
     join = kind(plan.joinType())
     there = set() if join in ("RightOuter", "FullOuter") else set(left.times)
     return there if join in ("LeftOuter", "FullOuter") else there | set(right.times)

@@ -1,4 +1,4 @@
-"""What a view does with late rows, and the columns of a plan that tell of them."""
+"""The late-row policy of a view, and the plan columns that report late rows."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from headwater.sql.match_recognize_places import has_timeouts
 WATERMARK = "_watermark"
 POSITION = ("_partition", "_offset")
 NEEDED = (*POSITION, WATERMARK)
-"""The hidden columns of a topic that its late rows are told by."""
+"""The metadata columns of a topic that reports of its late rows need."""
 CLOSE = "_close"
 DOMAIN = "_domain"
 LATE_COLUMNS = (*POSITION, WATERMARK, "_window_start", "_window_end", "_time", "_late")
-"""What a plan of late rows has after the topic's own columns."""
+"""The columns that follow the topic's own columns in a plan of late rows."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a view does with late rows, and whether it shows only final ones."""
+    """The policy of a view for late rows, and whether it emits only final rows."""
 
     options: ViewOptions = field(default_factory=ViewOptions)
     emits: bool = False
     replayed: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """Late rows that were given back: see `ViewDefinition.replayed`."""
+    """Late rows that were replayed: see `ViewDefinition.replayed`."""
     times_out: bool = False
-    """Whether its query shows matches that ran out of time, which watermarks decide."""
+    """Whether the query emits timed-out matches, which depend on watermarks."""
 
     @staticmethod
     def of(view: ViewDefinition) -> Policy:
-        """That of a view."""
+        """Return the policy of a view."""
         return Policy(view.options, view.emit_on_close, view.replayed, has_timeouts(view.query))
 
     @property
     def leaves_out(self) -> bool:
-        """Whether there are rows that it does not take."""
+        """Whether the view drops late rows."""
         return self.options.late != "correct" or self.options.correct_for_us is not None
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is as if there were none."""
+        """Whether the policy has no effect on the plan."""
         return not self.leaves_out and not self.emits and not self.times_out
 
     @property
     def told(self) -> str:
-        """How the user has said it."""
+        """The SQL option that set the policy, for error messages."""
         if self.options.late != "correct":
             return f"late = '{self.options.late}'"
         return "correct_for" if self.leaves_out else "EMIT ON WINDOW CLOSE"

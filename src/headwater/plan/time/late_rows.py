@@ -1,4 +1,4 @@
-"""Late rows in a plan: what is left out where rows of a topic get their window, and kept as a plan of its own."""
+"""Late rows in a plan: rows of topics that are filtered out where they enter a window, and are kept in a separate plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headwater.spark.catalyst import Jvm, identity, module
 
 
 def admitted(context: TimingContext, seen: TimedNode, by: Jvm) -> TimedNode:
-    """The rows of a topic that are not late for a window, or at a time; the others are kept apart."""
+    """Return the rows of a topic that are not late for a window, or at a time; add a plan of the others to the context."""
     c, stream = context.catalyst, seen.stream
     assert stream is not None
     known = seen.times[identity(by)]
@@ -60,7 +60,7 @@ def admitted(context: TimingContext, seen: TimedNode, by: Jvm) -> TimedNode:
 
 
 def _not_replayed(context: TimingContext, late: Jvm, stream: Stream) -> Jvm:
-    """Rows that were given back are not late."""
+    """Exclude replayed rows from the late rows."""
     c = context.catalyst
     for given in _given_back(context, stream):
         late = c.expressions.And(late, c.expressions.Not(given))
@@ -68,7 +68,7 @@ def _not_replayed(context: TimingContext, late: Jvm, stream: Stream) -> Jvm:
 
 
 def _limit(context: TimingContext, stream: Stream) -> Jvm:
-    """The end up to which windows are late, in microseconds; NULL where none is."""
+    """Return the end, in microseconds, up to which windows are late for a row; NULL for replayed rows."""
     c = context.catalyst
     allowed = context.policy.options.correct_for_us or 0
     limit = plus(c, micros(c, stream.hidden[WATERMARK]), -allowed)
@@ -79,7 +79,7 @@ def _limit(context: TimingContext, stream: Stream) -> Jvm:
 
 
 def _given_back(context: TimingContext, stream: Stream) -> Iterator[Jvm]:
-    """Whether a row was given back, by partition."""
+    """Yield, per partition, the condition that a row was replayed."""
     c = context.catalyst
     e = c.expressions
     for partition, end in sorted(context.policy.replayed.get(stream.name, {}).items()):
@@ -94,7 +94,7 @@ def _stream_time(context: TimingContext, seen: TimedNode) -> Jvm:
 
 
 def refuse_never_late(context: TimingContext, plan: Jvm) -> None:
-    """Refuse a query that reads no topic whose rows can be late: there is nothing for the policy to leave out."""
+    """Reject a policy on a query that reads no topic whose rows can be late: the policy would have no effect."""
     read = [context.relations[name] for name in dict.fromkeys(context.mentions)]
     if any(relation.is_stream for relation in read):
         return
@@ -113,7 +113,7 @@ def refuse_never_late(context: TimingContext, plan: Jvm) -> None:
 
 
 def refuse_timeless(context: TimingContext, plan: Jvm) -> NoReturn:
-    """Refuse a query in which rows of a topic have no window by which they can be late."""
+    """Reject a query in which rows of a topic have no window by which they could be late."""
     if has_windows_by_arrival(plan):
         context.refuse(
             plan,
@@ -134,7 +134,7 @@ def _is_view(relation: Relation) -> bool:
 
 
 def _why_never_late(relation: Relation) -> str:
-    """What is the case with something that a query reads, where its rows are never late."""
+    """Return the reason why rows of a relation are never late."""
     if _is_view(relation):
         return f"{relation.name} is a view: which rows were late was decided where it reads its topics"
     if relation.append_only:

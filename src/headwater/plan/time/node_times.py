@@ -1,4 +1,4 @@
-"""Projections, aggregates and unions in time: where rows get a window, and what of their times is known above."""
+"""Projections, aggregates and unions in event time: where rows get windows, and which event times remain available above."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from headwater.spark.catalyst import Jvm, children_of, find, identity, items, ki
 
 
 def time_same_rows(context: TimingContext, plan: Jvm) -> TimedNode:
-    """A node whose rows are those of the one below it, or some of them."""
+    """Apply the policy to a node that passes on all or some of its input rows unchanged."""
     seen = context.visit(plan.child())
     return replace(seen, plan=plan.withNewChildren(context.catalyst.seq([seen.plan])))
 
 
 def time_filter(context: TimingContext, plan: Jvm) -> TimedNode:
-    """A filter; over a join it is one of its conditions."""
+    """Apply the policy to a filter; a filter over a join is merged into the join condition."""
     if _has_subquery(plan.condition()):
         return time_other(context, plan)
     if kind(plan.child()) == "Join":
@@ -32,7 +32,7 @@ def time_filter(context: TimingContext, plan: Jvm) -> TimedNode:
 
 
 def time_project(context: TimingContext, plan: Jvm) -> TimedNode:
-    """A projection, which may be a place that reads a relation, or make windows."""
+    """Apply the policy to a projection, which may read a relation or compute windows."""
     if (relation := relation_in(context, plan)) is not None:
         return time_relation(context, plan, relation)
     c = context.catalyst
@@ -55,7 +55,7 @@ def time_project(context: TimingContext, plan: Jvm) -> TimedNode:
 
 
 def time_expand(context: TimingContext, plan: Jvm) -> TimedNode:
-    """Several rows of each, as sliding windows and GROUPING SETS need them."""
+    """Apply the policy to an expansion of rows, as used by sliding windows and GROUPING SETS."""
     c = context.catalyst
     below = context.visit(plan.child())
     output, projections = output_of(plan), [items(p) for p in items(plan.projections())]
@@ -79,7 +79,7 @@ def time_expand(context: TimingContext, plan: Jvm) -> TimedNode:
 
 
 def time_generate(context: TimingContext, plan: Jvm) -> TimedNode:
-    """A generator, which may make cumulative windows."""
+    """Apply the policy to a generator, which may produce cumulative windows."""
     c = context.catalyst
     below = context.visit(plan.child())
     made = plan.withNewChildren(c.seq([below.plan]))
@@ -94,7 +94,7 @@ def time_generate(context: TimingContext, plan: Jvm) -> TimedNode:
 
 
 def time_aggregate(context: TimingContext, plan: Jvm) -> TimedNode:
-    """GROUP BY; rows of a topic enter their window here."""
+    """Apply the policy to GROUP BY, where rows of a topic enter their windows."""
     c = context.catalyst
     below = context.visit(plan.child())
     keys = [e for e in items(plan.groupingExpressions()) if kind(e) == "AttributeReference"]
@@ -106,7 +106,7 @@ def time_aggregate(context: TimingContext, plan: Jvm) -> TimedNode:
         is_session = windows[0].metadata().contains(SESSION)
         context.expire("Aggregate", windows[0], {below.stream.name}, 1 if is_session else 0)
         below = admitted(context, below, windows[0])
-        # rows are admitted by this window alone: of others, and of their own times, more may come
+        # rows are admitted by the first window only: rows of other windows and times may still come
         windows, moments = windows[:1], moments if is_session else []
     given = items(plan.aggregateExpressions())
     by_key = replace(below, times={identity(k): below.times[identity(k)] for k in (*windows, *moments)})
@@ -125,7 +125,7 @@ def time_aggregate(context: TimingContext, plan: Jvm) -> TimedNode:
 
 
 def time_distinct(context: TimingContext, plan: Jvm) -> TimedNode:
-    """DISTINCT, which is GROUP BY all columns."""
+    """Apply the policy to DISTINCT, which is a GROUP BY over all columns."""
     c = context.catalyst
     below = context.visit(plan.child())
     shown = output_of(plan)
@@ -147,7 +147,7 @@ def time_distinct(context: TimingContext, plan: Jvm) -> TimedNode:
 
 
 def time_union(context: TimingContext, plan: Jvm) -> TimedNode:
-    """UNION ALL; a time is known where every part has one there."""
+    """Apply the policy to UNION ALL; a column has event times where it has them in every input."""
     c = context.catalyst
     children = [context.visit(child) for child in children_of(plan)]
     if any(child.stream is not None for child in children):
@@ -167,7 +167,7 @@ def time_union(context: TimingContext, plan: Jvm) -> TimedNode:
 
 
 def time_other(context: TimingContext, plan: Jvm, seen: Sequence[TimedNode] | None = None) -> TimedNode:
-    """A node that knows nothing of time."""
+    """Handle a node through which event times are lost."""
     children = [context.visit(child) for child in children_of(plan)] if seen is None else seen
     if any(_has_subquery(e) for e in items(plan.expressions())) and context.policy.leaves_out:
         refuse_timeless(context, plan)

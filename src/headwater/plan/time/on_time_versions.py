@@ -1,17 +1,18 @@
-"""Versions of a table's rows in views that leave late rows out: they are made of the records that are not late.
+"""Row versions in views that drop late rows: they are derived from the on-time records of the table.
 
-A record of a table that begins to be valid before the watermark that it met would change what was joined already. So
-`customers.versions`, however it is read, is in such a view not the relation that all share, but this, over its records:
+A record of a table whose validity begins before the watermark at its arrival would change results that were already joined.
+In such a view, `customers.versions`, however it is read, is therefore not the shared relation but this query over its
+records:
 
     SELECT *, lead(_valid_from) OVER (PARTITION BY <key> ORDER BY _valid_from, _offset) AS _valid_to
     FROM (SELECT *, coalesce(<WATERMARK column>, _source_time, _appended_at) AS _valid_from FROM <records>)
     WHERE NOT _valid_from + correct_for < _watermark
 
-less the tombstones, which may be late like any other. From it follows how far back versions are needed. Records that come
-begin at the watermark W of the table or later: of each key the newest before W can still be ended, and older ones are as
-they stay. A row of time t is joined as it stays once W is past t; a version that ended at e is found by no row any more
-once the watermarks of both sides have reached e. All of this holds as long as nobody looks at when a version ends, which
-may be long after rows were joined with it.
+without the tombstones, which may be late like any other record. This bounds the versions that must be kept. New records
+begin at the table's watermark W or later: for each key, the newest version before W can still be ended, and older versions
+are final. The join result of a row of time t is final once W is past t; a version that ended at e matches no further row
+once the watermarks of both sides have reached e. All of this requires that the query does not use the end of versions,
+which may be set long after rows were joined with them.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _VALID_FROM, _VALID_TO, _VERSION = VERSIONED.names
 
 
 def has_on_time_versions(context: TimingContext, relation: Relation) -> bool:
-    """Whether a relation is one of versions, of which this view leaves out those that come late."""
+    """Whether a relation has row versions from which this view drops late ones."""
     return context.policy.leaves_out and relation.is_versions and bool(relation.times)
 
 
 def on_time_versions(context: TimingContext, plan: Jvm, relation: Relation) -> Jvm:
-    """A place that reads versions, with those of records that are not late in their stead."""
+    """Replace a scan of row versions by the versions of on-time records."""
     c, topic = context.catalyst, table_topic(relation.name)
     table = context.relations[topic]
     assert context.changelog is not None
@@ -65,7 +66,8 @@ def on_time_versions(context: TimingContext, plan: Jvm, relation: Relation) -> J
 def note_as_of(
     context: TimingContext, plan: Jvm, left: TimedNode, right: TimedNode, bounds: TimeRange
 ) -> bool:
-    """Whether a join is with the versions that are valid at a time of the left side's rows; it is noted then."""
+    """Whether a join matches rows with the versions valid at a time of the left row; such a join is recorded in the
+    context."""
     mention = next((m for m in context.version_mentions if m.begin == identity(bounds.right)), None)
     if mention is None or bounds.most is None:
         return False
@@ -89,8 +91,11 @@ def note_as_of(
 
 
 def settle_versions(context: TimingContext, plan: Jvm) -> None:
-    """Have the state of joins expire where nobody looks at when versions end; where only final rows are shown, and
-    never taken back, refuse to look at that, and versions that may come, or end, at any time."""
+    """Let join state expire where the query does not use the end of versions.
+
+    In a view that emits only final rows and never retracts them, reject uses of the end of versions, and versions that may
+    appear or end at any time.
+    """
     settled = [join for join in context.as_of_joins if not _is_read(plan, {join.mention.end})]
     if context.policy.emits:
         for mention in context.version_mentions:
@@ -100,8 +105,8 @@ def settle_versions(context: TimingContext, plan: Jvm) -> None:
                 told = f"{_VALID_TO} of {mention.relation} changes when the next version comes"
                 _refuse_changing(context, mention, told)
     if len(settled) < len(context.as_of_joins):
-        return  # rows of one join may be those of the next, and change with when a version ends
-    # the optimizer may take several joins in another order: what one of them needs is kept for all
+        return  # rows of one join may be input of the next, and change when a version ends
+    # the optimizer may reorder joins: the longest retention that one of them needs applies to all
     topics = sorted(frozenset().union(*(join.left | join.right for join in settled)))
     slack = max((max(join.slack_us, join.bounds.most or 0) for join in settled), default=0)
     for join in settled:
@@ -124,12 +129,12 @@ def _refuse_changing(context: TimingContext, mention: VersionMention, why: str) 
 
 
 def _is_read(plan: Jvm, columns: set[int]) -> bool:
-    """Whether a plan shows columns, or reads them anywhere but in one term of a join; also by other names."""
+    """Whether a plan outputs columns, or reads them anywhere but in one term of a join condition; aliases included."""
     return _times_read(plan, columns) > 1 or any(identity(a) in columns for a in output_of(plan))
 
 
 def _times_read(plan: Jvm, columns: set[int]) -> int:
-    """How often columns are read; adds the other names that they get."""
+    """Count how often columns are read; aliases of the columns are added to `columns`."""
     count, name = sum(_times_read(child, columns) for child in children_of(plan)), kind(plan)
     for expression in items(plan.expressions()):
         if name == "Project" and kind(expression) == "AttributeReference":
@@ -141,7 +146,7 @@ def _times_read(plan: Jvm, columns: set[int]) -> int:
         elif name == "Join":
             count += sum(1 for term, _ in terms(expression, {}) if _refers(term, columns))
         else:
-            count += 2  # more often than in a join alone
+            count += 2  # any read outside of a join is one too many
     return count
 
 

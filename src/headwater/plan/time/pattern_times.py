@@ -1,7 +1,7 @@
-"""Row patterns in time: rows that come too late are left out, and matches are final once no row can change them.
+"""Row patterns in event time: late rows are dropped, and matches are final once no row can change them.
 
-When that is, is found with the matches (`closes` of their kernel): once the watermark has passed all rows that were looked at
-to decide on a match and on those before it; where more rows could still go on with it, once WITHIN is over.
+The matching kernel computes when that is (`closes`): once the watermark has passed all rows that were inspected to decide
+on a match and on those before it; where more rows could still extend the match, once WITHIN is over.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ENDED = to_us(END_OF_TIME)
 
 
 def time_match(context: TimingContext, plan: Jvm) -> TimedNode:
-    """MATCH_RECOGNIZE."""
+    """Apply the policy to MATCH_RECOGNIZE."""
     c = context.catalyst
     below = context.visit(plan.child())
     found = matched_by(plan, c)
@@ -47,7 +47,7 @@ def time_match(context: TimingContext, plan: Jvm) -> TimedNode:
         closing = replace(found, spec=replace(spec, closing=True))
         closes = c.alias(long(c, 0), CLOSES).toAttribute()
         made = numbered_anew(c, plan, closing, [*output_of(plan), closes], child)
-        # what waits for a row that is not there yet is final when no more will come
+        # a match that waits for a missing row is final when no more rows can come
         last = c.expressions.Least(c.seq([closes, long(c, _ENDED - known.slack_us)]))
         return closed(context, TimedNode(made, times), (plus(c, last, known.slack_us), known.domain))
     if spec.timeouts:
@@ -70,14 +70,15 @@ def _untimed_match(context: TimingContext, plan: Jvm, below: TimedNode, spec: Ma
 
 
 def _renamed(plan: Jvm, attribute: Jvm) -> list[Jvm]:
-    """The column that an attribute of a projection is another name of, which the optimizer takes back."""
+    """Return the column that an attribute of a projection renames, in a list; the optimizer removes such renames."""
     given = items(plan.projectList()) if kind(plan) == "Project" else []
     own = [e for e in given if identity(e) == identity(attribute) and kind(e) == "Alias"]
     return [e.child() for e in own if kind(e.child()) == "AttributeReference"]
 
 
 def _times(spec: MatchSpec, known: Times, output: Sequence[Jvm]) -> dict[int, Times]:
-    """The columns that have event times of rows of a match, which is decided on at most WITHIN after each."""
+    """Return the output columns that have event times of matched rows; a match is decided at most WITHIN after each of its
+    rows."""
     if spec.within is None or any(_looks_ahead(spec, number) for number in range(len(spec.expressions))):
         return {}
     later = replace(known, slack_us=known.slack_us + spec.within)

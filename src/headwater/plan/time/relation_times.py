@@ -1,4 +1,4 @@
-"""Relations in time: the event times of their columns, and versions of tables that are made of on-time records."""
+"""Event times of relations: the times of their columns, and table versions derived from on-time records."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headwater.spark.catalyst import Jvm, identity, items, output_of
 
 
 def relation_in(context: TimingContext, plan: Jvm) -> Relation | None:
-    """The relation that a projection was put into the plan for, if it was."""
+    """Return the relation that a projection was inserted for, or None."""
     name = relation_of(plan)
     return None if name is None else context.relations[name]
 
 
 def time_relation(context: TimingContext, plan: Jvm, relation: Relation) -> TimedNode:
-    """A place that reads a relation."""
+    """Apply the policy to a scan of a relation."""
     is_version = relation.is_versions
     if is_on_time := has_on_time_versions(context, relation):
         plan = on_time_versions(context, plan, relation)
@@ -26,7 +26,7 @@ def time_relation(context: TimingContext, plan: Jvm, relation: Relation) -> Time
     times = {identity(a): relation.times[a.name()] for a in attributes[:width] if a.name() in relation.times}
     if relation.name not in context.mentions:
         context.renamed |= {identity(a): identity(a.child()) for a in items(plan.projectList())}
-    else:  # of two places that read one relation neither is known by the relation's own attributes
+    else:  # if two scans read one relation, neither can be identified by the relation's own attributes
         own = {identity(a.child()) for a in items(plan.projectList())}
         context.renamed = {i: renamed for i, renamed in context.renamed.items() if renamed not in own}
         context.expiring = {place: by for place, by in context.expiring.items() if place[1] not in own}

@@ -1,9 +1,10 @@
-"""DISTINCT aggregates of sessions: what they count is told apart in whole sessions.
+"""DISTINCT aggregates of sessions: distinct values are counted over whole sessions.
 
-Spark takes aggregates that are DISTINCT over several columns, or over some rows, apart into two: one by these columns too, and one
-over it. It makes sessions in both, so that those of the lower one are of the rows of one value, and a value that a session has in
-two of them is counted twice. So where an aggregate by sessions has such functions, `count(DISTINCT x)` is written as the size of
-`collect_set(x)`, which is not taken apart, and other functions are refused.
+Spark splits aggregates that are DISTINCT over several columns, or over some rows, into two nested aggregates, the lower one
+grouped by these columns too. It merges sessions in both, so that the lower one forms sessions of the rows of a single
+value, and a value that occurs in two of these within one session is counted twice. In an aggregate by sessions,
+`count(DISTINCT x)` is therefore rewritten as the size of `collect_set(x)`, which is not split, and other DISTINCT functions
+are rejected.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from headwater.spark.catalyst import Catalyst, Jvm, Refuse, children_of, find_al
 
 
 def with_distincts_of_sessions(catalyst: Catalyst, plan: Jvm, refuse: Refuse) -> Jvm:
-    """An analysed plan in which Spark takes no DISTINCT aggregates of sessions apart; the plan itself where it takes none."""
-    # one call, where to look at each node takes hundreds
+    """Return an analysed plan in which Spark splits no DISTINCT aggregates of sessions; the plan itself if it splits none."""
+    # one JVM call, where a check of each node takes hundreds
     if SESSION_COLUMN not in plan.toString():
         return plan
     return rewritten_plan(catalyst, plan, lambda node: _together(catalyst, node, refuse))
@@ -49,7 +50,7 @@ def _distincts(node: Jvm) -> list[Jvm]:
 
 
 def _is_taken_apart(node: Jvm) -> bool:
-    """Whether Spark's optimizer takes an aggregate apart: for DISTINCT over different columns, or of some rows."""
+    """Whether Spark's optimizer splits an aggregate: for DISTINCT over different columns, or over some rows."""
     distincts = _distincts(node)
     columns = {
         tuple(sorted(str(v.canonicalized()) for v in children_of(e.aggregateFunction()))) for e in distincts

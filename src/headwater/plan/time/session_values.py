@@ -1,18 +1,18 @@
-"""Sessions as values of the query that groups by them: what stands above a GROUP BY meets whole sessions.
+"""Sessions as values of the query that groups by them: operations above a GROUP BY see whole sessions.
 
-Spark makes sessions where it runs an aggregate, by a mark in the metadata of a grouping column that has each row's own interval
-until then. Its optimizer does not know that, and takes conditions on such a column to below the aggregate, where they leave out
-rows, and so cut sessions; or it takes the aggregate for one that another GROUP BY or a DISTINCT above it makes superfluous, which
-then makes sessions of its own. So where a query looks at sessions above their GROUP BY, the columns that show them are put into a
-function that gives what it is given, and of which the optimizer is told that it is not deterministic: it leaves alone what
-depends on it.
+Spark merges rows into sessions when it runs an aggregate, because of a mark in the metadata of a grouping column that until
+then has the interval of each row. Its optimizer is unaware of this. It pushes conditions on such a column below the
+aggregate, where they remove rows and so split sessions; or it removes the aggregate as redundant below another GROUP BY or
+DISTINCT, which then merges sessions of its own. So where a query uses sessions above their GROUP BY, the columns that
+expose them are wrapped in an identity function that is declared non-deterministic: the optimizer does not move or remove
+expressions that depend on it.
 
     Filter (end > x)                                    Filter (end > x)
     +- Aggregate [user, session],            becomes    +- Aggregate [user, own],
          [user, session.end AS end]                          [user, as_made(own.end) AS end]
                                                              +- Project [*, session AS own]
 
-The engine takes the function out of the optimized plan; in batch it is run.
+The engine removes the function from the optimized plan; batch runs execute it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from headwater.spark.catalyst import (
 
 _NAME = "headwater_session"
 SESSION_COLUMN = "session_window"
-"""What Spark calls the column of every session window."""
+"""Spark's name for the column of every session window."""
 _PASSING = frozenset(["GlobalLimit", "LocalLimit", "Offset", "Sort", "SubqueryAlias", "View"])
 _MAKING = frozenset(["Expand", "Generate", "Project", "Union", "Window"])
-"""Nodes that may read sessions without anything of it being taken to below the aggregate that makes them."""
+"""Nodes that may read sessions without parts of them being pushed below the session aggregate."""
 
 
 class SessionPlan(NamedTuple):
@@ -47,13 +47,13 @@ class SessionPlan(NamedTuple):
 
     plan: Jvm
     renamed: Mapping[int, int]
-    """By the identity of a grouping column of the plan, that of the column which it is in the plan given."""
+    """By the expression ID of a grouping column of the plan: the ID of the column in the given plan."""
 
 
 def with_sessions_kept(catalyst: Catalyst, plan: Jvm) -> SessionPlan:
-    """An analysed plan in which nothing above a GROUP BY with a session window is applied below it; the plan itself where nothing
-    would be."""
-    # one call, where to look at each node takes hundreds
+    """Return an analysed plan in which nothing above a GROUP BY with a session window is pushed below it; the plan itself
+    if nothing would be."""
+    # one JVM call, where a check of each node takes hundreds
     if SESSION_COLUMN not in plan.toString() or not _has_sessions(plan):
         return SessionPlan(plan, {})
     inlined = catalyst.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
@@ -74,7 +74,7 @@ def with_sessions_kept(catalyst: Catalyst, plan: Jvm) -> SessionPlan:
 
 
 def without_barriers(catalyst: Catalyst, plan: Jvm) -> Jvm:
-    """An optimized plan without the function that sessions were put into."""
+    """Remove the identity function around sessions from an optimized plan."""
 
     def taken_out(expression: Jvm) -> Jvm | None:
         return children_of(expression)[0] if _is_barrier(expression) else None
@@ -87,7 +87,7 @@ def without_barriers(catalyst: Catalyst, plan: Jvm) -> Jvm:
 
 
 def _kept(catalyst: Catalyst, plan: Jvm, session: Jvm, renamed: dict[int, int], shown: set[int]) -> Jvm:
-    """An aggregate by sessions whose result shows them through the function."""
+    """Return an aggregate by sessions whose results expose the session through the identity function."""
     c, number = catalyst, identity(session)
     some = module(c.jvm.scala, "Some").apply(session.metadata())
     none = c.seq([])
@@ -116,7 +116,7 @@ def _kept(catalyst: Catalyst, plan: Jvm, session: Jvm, renamed: dict[int, int], 
 
 
 def _unmarked(catalyst: Catalyst, plan: Jvm, shown: Collection[int]) -> Jvm:
-    """A node that reads sessions which were made below it: a GROUP BY of these makes no others of them."""
+    """Remove the session mark from a node that reads merged sessions, so that its GROUP BY does not merge them again."""
     if not shown:
         return plan
     none = catalyst.jvm.org.apache.spark.sql.types.Metadata.empty()
@@ -134,7 +134,7 @@ def _unmarked(catalyst: Catalyst, plan: Jvm, shown: Collection[int]) -> Jvm:
 
 
 def _pass_on(plan: Jvm, shown: set[int]) -> None:
-    """Have those columns of a node be sessions that are sessions below it under other names."""
+    """Add the columns of a node that rename sessions from below to `shown`."""
 
     def is_shown(expression: Jvm) -> bool:
         return kind(expression) == "AttributeReference" and identity(expression) in shown
@@ -151,7 +151,7 @@ def _pass_on(plan: Jvm, shown: set[int]) -> None:
 
 
 def _barrier(catalyst: Catalyst, value: Jvm) -> Jvm:
-    """A value as it is, of which the optimizer does not know what it depends on."""
+    """Wrap a value in an identity function that the optimizer treats as opaque."""
     c, none = catalyst, catalyst.none()
     same = getattr(module(c.jvm.scala, "Predef"), "$conforms")()
     name = module(c.jvm.scala, "Some").apply(_NAME)
@@ -165,7 +165,7 @@ def _is_barrier(expression: Jvm) -> bool:
 
 
 def session_of(plan: Jvm) -> Jvm | None:
-    """The session window that an aggregate groups by, if it does by one."""
+    """Return the session window that an aggregate groups by, or None."""
     if kind(plan) != "Aggregate":
         return None
     keys = items(plan.groupingExpressions())
@@ -177,7 +177,7 @@ def _is_marked(attribute: Jvm) -> bool:
 
 
 def _has_sessions(plan: Jvm) -> bool:
-    """Whether any aggregate of a plan, those in subqueries included, groups by sessions."""
+    """Whether any aggregate of a plan, including subqueries, groups by sessions."""
     if session_of(plan) is not None:
         return True
     below = [*children_of(plan), *items(plan.subqueries())]
@@ -185,22 +185,20 @@ def _has_sessions(plan: Jvm) -> bool:
 
 
 class _Looks:
-    """Finds out whether a plan looks at sessions above their GROUP BY, other than to show them."""
+    """Detects whether a plan uses sessions above their GROUP BY for anything but output."""
 
     def __init__(self) -> None:
         self.found = False
         self._sessions: set[int] = set()
-        """Attributes that sessions are in, or what is made of them."""
+        """Attributes that contain sessions, or are derived from them."""
 
     def visit(self, plan: Jvm) -> None:
-        """Look at a plan, what is below first."""
+        """Inspect a plan, bottom-up."""
         below = children_of(plan)
         for child in below:
             self.visit(child)
         name = kind(plan)
-        if (
-            plan.subqueries().size()
-        ):  # what a subquery shows, and what becomes of it, is anywhere in the expression
+        if plan.subqueries().size():  # a subquery may use sessions anywhere in the expression
             self.found = True
         reads = self._reads(plan.groupingExpressions() if name == "Aggregate" else plan.expressions())
         if name in ("Distinct", "Intersect", "Except", "Deduplicate"):

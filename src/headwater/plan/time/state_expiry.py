@@ -1,7 +1,7 @@
-"""When state can be let go: where rows of topics are left out because they are late, no row will come for what is older.
+"""State expiry: where late rows of topics are dropped, no row will come that needs older state.
 
-Known are the columns of a plan by which rows were left out, each with the topics whose watermarks decide; found is which
-columns of the arrangements of its operators these are.
+Input are the plan columns by which late rows were dropped, each with the topics whose watermarks decide; output are the
+columns of the operators' arrangements that correspond to them.
 """
 
 from __future__ import annotations
@@ -18,35 +18,36 @@ from headwater.spark.catalyst import Jvm, identity, items, kind, output_of
 
 @dataclass(frozen=True)
 class Expiring:
-    """Rows are of no use any more once the least watermark of some topics has reached their time, or the end of their
-    window, and the slack."""
+    """The expiry of rows: they are not needed once the least watermark of the topics has reached their time, or the end of
+    their window, plus the slack."""
 
     topics: tuple[str, ...]
     slack_us: int
 
 
 Place = tuple[str, int]
-"""A kind of plan node, and the identity of an attribute there: above it the same attribute says nothing of what comes."""
+"""A kind of plan node and an attribute ID: the expiry holds at that node only, since above it the attribute bounds no new
+rows."""
 
 
 @dataclass(frozen=True)
 class Expiry:
-    """The same of an arrangement: `column` has the time in microseconds, as a timestamp, or as a window."""
+    """The expiry of an arrangement: `column` has the time, in microseconds, as a timestamp or as a window."""
 
     column: int
     topics: tuple[str, ...]
     slack_us: int
     op: int | None = None
-    """Of records that end each other: which column says that one is a tombstone. Then the newest of each key that would
-    expire stays, since the next one ends it, unless it is a tombstone."""
+    """Column that marks tombstones, for records that end each other: of the expiring records of a key, the newest is kept,
+    because the next record ends it, unless it is a tombstone."""
 
 
 Expiries = Mapping[int, tuple[Expiry, ...]]
-"""By the identity of a node: when rows of its arrangements expire, the last one also of all that follow."""
+"""Expiry of each arrangement of a node, by the node's ID; the last entry applies to all following arrangements too."""
 
 
 def expiring_as(expiring: Mapping[Place, Expiring], renamed: Mapping[int, int]) -> Mapping[Place, Expiring]:
-    """The same with attributes that have other identities in a plan; `renamed`: by these, those that they are known by."""
+    """Return expiries that also cover attributes with new IDs; `renamed` maps each new ID to the old one."""
     known = {
         (name, new): (name, old) for new, old in renamed.items() for name, number in expiring if number == old
     }
@@ -56,7 +57,7 @@ def expiring_as(expiring: Mapping[Place, Expiring], renamed: Mapping[int, int]) 
 def expiries(
     origins: Mapping[int, tuple[g.Node, Jvm]], expiring: Mapping[Place, Expiring]
 ) -> dict[int, tuple[Expiry, ...]]:
-    """When the state of operators expires, given of which part of the plan each was made."""
+    """Return the state expiry of operators, given the part of the plan that each was made from."""
     found: dict[int, tuple[Expiry, ...]] = {}
     for number, (node, plan) in origins.items() if expiring else ():
         here = {number: by for (name, number), by in expiring.items() if name == kind(plan)}
@@ -68,7 +69,7 @@ def expiries(
 
 
 def _columns(node: g.Node, plan: Jvm, expiring: Mapping[int, Expiring]) -> list[tuple[int, Expiring]]:
-    """For each arrangement of a node the column by which it expires, and when."""
+    """Return, for each arrangement of a node, the column by which it expires and the expiry."""
     if not any(_is_of_one(each) for each in node.inputs):
         return []
     match node:
@@ -98,13 +99,14 @@ def _columns(node: g.Node, plan: Jvm, expiring: Mapping[int, Expiring]) -> list[
 
 
 def _is_of_one(node: g.Node) -> bool:
-    """Whether nothing below joins or unites rows: what others change as well, one watermark says nothing of, though the
-    same attribute was one by which rows were left out further down."""
+    """Whether no node below joins or unites rows. Otherwise other inputs can change the rows too, and one watermark does
+    not bound them, even if late rows were dropped by the same attribute further down."""
     return all(len(each.inputs) <= 1 for each in g.walk(node))
 
 
 def _side(node: g.Node, plan: Jvm, expiring: Mapping[int, Expiring]) -> tuple[int, Expiring] | None:
-    """The column of one side of a join: what is computed for the join comes after the columns of its plan."""
+    """Return the expiring column of one side of a join; columns computed for the join follow the columns of the side's
+    plan."""
     for place, by in _known(output_of(plan), expiring):
         if node.schema.field(place).name == plan.output().apply(place).name():
             return place, by
@@ -118,10 +120,10 @@ def _key_columns(node: g.Node, place: int) -> list[int]:
         case g.Regroup():
             return [node.key[place]]
         case g.SessionAggregate():
-            return [node.keys]  # the end, behind the other keys and the start
+            return [node.keys]  # the session end, after the other keys and the start
         case g.Sessions():
             spec = SessionSpec(node.input.schema, node.key, node.column)
-            return [len(spec.flat), spec.sessions_start + 1]  # both are the end of the session
+            return [len(spec.flat), spec.sessions_start + 1]  # both are the session end
     return []
 
 

@@ -1,4 +1,4 @@
-"""What is known of times in a plan, and the plans made of it: without late rows, and with when a row is final."""
+"""Event times of plan nodes, and the plans derived by a policy: without late rows, and with the time when a row is final."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headwater.spark.catalyst import Catalyst, Jvm, children_of, identity, outpu
 
 ARRIVAL = "_appended_at"
 SESSION = "spark.sessionWindow"
-"""Metadata of a column that is a session window."""
+"""Metadata key of a column that is a session window."""
 NO_TIME = Times(frozenset())
 
 
 @dataclass(frozen=True)
 class LatePlan:
-    """The rows of a topic that may be late at one place of a query: its columns, then LATE_COLUMNS."""
+    """The rows of a topic that may be late at one place of a query: the topic's columns, then LATE_COLUMNS."""
 
     topic: str
     plan: Jvm
@@ -26,22 +26,22 @@ class LatePlan:
 
 @dataclass(frozen=True)
 class TimedPlan:
-    """A plan with its policy in it."""
+    """A plan with its policy applied."""
 
     plan: Jvm
-    """With CLOSE and DOMAIN as its last columns, if it emits."""
+    """The plan; its last columns are CLOSE and DOMAIN if the policy emits only final rows."""
     late: tuple[LatePlan, ...] = ()
     domains: tuple[frozenset[str], ...] = ()
-    """The topics whose watermarks count, by the number that DOMAIN has for them."""
+    """Sets of topics whose watermarks count; DOMAIN has the index into this tuple."""
     times: Mapping[int, Times] = field(default_factory=dict)
-    """The output columns that have event times, by their place."""
+    """Output columns that have event times, by index."""
     expiring: Mapping[Place, Expiring] = field(default_factory=dict)
-    """Where rows were left out by an attribute: what is older is not met again there."""
+    """State expiry by the attributes by which late rows were dropped."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Single rows of a topic."""
+    """Independent rows of a topic."""
 
     name: str
     columns: tuple[Jvm, ...]
@@ -50,67 +50,67 @@ class Stream:
 
 @dataclass(frozen=True)
 class TimedNode:
-    """A plan that was looked at."""
+    """A visited plan node, with the policy applied and the event times of its columns."""
 
     plan: Jvm
     times: Mapping[int, Times] = field(default_factory=dict)
-    """By the identity of an attribute."""
+    """Event times by attribute ID."""
     stream: Stream | None = None
-    """If its rows are still those of a topic, one by one."""
+    """The topic, if the rows of the node still correspond to the rows of one topic."""
     carried: tuple[Jvm, ...] = ()
-    """Attributes that are passed on to the top."""
+    """Attributes that are passed up to the root."""
     is_closing: bool = False
-    """Whether these are CLOSE and DOMAIN."""
+    """Whether the carried attributes are CLOSE and DOMAIN."""
     is_version: bool = False
-    """Whether its rows are versions of a table's, the later of which end the earlier."""
+    """Whether the rows are versions of table rows, where later versions end earlier ones."""
     is_table: bool = False
-    """Whether its rows are those of a table, any of which may change at any time, whatever times it has."""
+    """Whether the rows are those of a table, any of which may change at any time, whatever their times."""
     stays: bool = False
-    """Whether a row that is there never goes."""
+    """Whether rows are never retracted."""
     is_left_out: bool = False
-    """Whether what comes late was left out, so that its rows change no more once the watermark has passed their times."""
+    """Whether late rows were dropped, so that rows no longer change once the watermark has passed their times."""
 
 
 @dataclass(frozen=True)
 class VersionMention:
-    """A place of a query that reads versions."""
+    """A scan of row versions in a query."""
 
     plan: Jvm
     relation: str
     begin: int
     end: int
-    """The identities of the attributes that say when a version is valid."""
+    """Attribute IDs of the begin and end of validity."""
 
 
 @dataclass(frozen=True)
 class AsOfJoin:
-    """A join with the versions that are valid at the times of its left side's rows."""
+    """A join with the versions that are valid at the times of the left rows."""
 
     mention: VersionMention
     bounds: TimeRange
     end: Jvm
     left: frozenset[str]
     right: frozenset[str]
-    """The topics whose watermarks say what comes on either side."""
+    """The topics whose watermarks bound the new rows of each side."""
     slack_us: int
-    """How much longer rows of the left side can change than those of its topics."""
+    """How much longer left rows can change than the rows of their topics, in microseconds."""
     is_left_out: bool
-    """Whether none that comes late is among these."""
+    """Whether late rows are excluded from the left side."""
 
 
 def pairs(plan: Jvm, seen: Sequence[TimedNode]) -> list[tuple[Jvm, TimedNode]]:
-    """The nodes below one, each with what became of it."""
+    """Return the child nodes of a plan, each paired with its visited node."""
     return list(zip(children_of(plan), seen, strict=True))
 
 
 def with_carried(given: Sequence[Jvm], below: TimedNode) -> list[Jvm]:
-    """The expressions of a projection, with the columns that are passed on to the top."""
+    """Return the expressions of a projection, plus the attributes that are passed up to the root."""
     known = {identity(e) for e in given}
     return [*given, *(a for a in below.carried if identity(a) not in known)]
 
 
 def narrowed(catalyst: Catalyst, before: Jvm, seen: TimedNode) -> Jvm:
-    """A plan with the columns that it had, for those who count on them."""
+    """Return a visited plan reduced to the columns that the plan had before, for nodes that rely on their position."""
     wanted = output_of(before)
     if [identity(a) for a in output_of(seen.plan)] == [identity(a) for a in wanted]:
         return seen.plan
@@ -118,5 +118,5 @@ def narrowed(catalyst: Catalyst, before: Jvm, seen: TimedNode) -> Jvm:
 
 
 def has_windows_by_arrival(plan: Jvm) -> bool:
-    """Whether a query has windows of the times at which rows came."""
+    """Whether a query has windows over the arrival times of rows."""
     return f"precisetimestampconversion({ARRIVAL}#" in plan.toString()

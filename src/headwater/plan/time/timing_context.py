@@ -1,4 +1,4 @@
-"""Context of the timing of one plan: the functions that put a policy into one kind of node each all take it."""
+"""Context of the timing of one plan, passed to all functions that apply a policy to a kind of plan node."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headwater.plan.time.timed_plan import AsOfJoin, LatePlan, TimedNode, Versio
 from headwater.spark.catalyst import Catalyst, Jvm, Refuse, identity, kind
 
 Changelog = Callable[[str], Jvm]
-"""The plan of the records of a keyed topic: the columns of its relation, then hidden ones."""
+"""Returns the plan of the records of a keyed topic, by name: the columns of its relation, then metadata columns."""
 
 
 class TimingContext:
-    """One plan that a policy is put into: what it may read, what it left out, and what its state can forget."""
+    """The application of a policy to one plan: readable relations, dropped late rows, and expiring state."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class TimingContext:
         changelog: Changelog | None,
         timed_by: Callable[[str], NodeTiming],
     ) -> None:
-        """`timed_by` gives the function for a kind of plan node; the rest is as in `timing_of`."""
+        """`timed_by` returns the function for a kind of plan node; the other parameters are those of `timing_of`."""
         self.catalyst = catalyst
         self.relations = relations
         self.refuse = refuse
@@ -36,35 +36,36 @@ class TimingContext:
         self._timed_by = timed_by
         self.bounds = TimeBounds()
         self.late: list[LatePlan] = []
-        """Where rows were left out."""
+        """The plans of dropped late rows."""
         self.domains: list[frozenset[str]] = []
-        """The topics whose watermarks count, by the number that DOMAIN has for them."""
+        """Sets of topics whose watermarks count; DOMAIN has the index into this list."""
         self.expiring: dict[Place, Expiring] = {}
-        """Where no row will come for what is older."""
+        """State expiry by place."""
         self.mentions: list[str] = []
-        """The relations of the plan, one for each scan."""
+        """The relations of the plan, one entry per scan."""
         self.renamed: dict[int, int] = {}
-        """By attributes of the plan those of a relation that they are."""
+        """IDs of plan attributes to the IDs of the relation attributes that they rename."""
         self.made_of: dict[int, int] = {}
-        """By attributes that are made of one event time alone, as parts of cumulative windows are: that time."""
+        """IDs of attributes computed from a single event time, such as parts of cumulative windows, to the ID of that time."""
         self.version_mentions: list[VersionMention] = []
         self.as_of_joins: list[AsOfJoin] = []
 
     def visit(self, plan: Jvm) -> TimedNode:
-        """A plan with the policy in it, and what is known of its times."""
+        """Return a plan with the policy applied, and the event times of its columns."""
         return self._timed_by(kind(plan))(self, plan)
 
     def expire(self, node: str, attribute: Jvm, topics: Iterable[str], slack: int) -> None:
-        """Note that state of a kind of node can go once watermarks of topics are past an attribute."""
+        """Record that state of a kind of node expires once watermarks of topics are past an attribute."""
         slack += self.policy.options.correct_for_us or 0
         for place in self.places(node, attribute):
             self.expiring[place] = Expiring(tuple(topics), slack)
 
     def places(self, node: str, attribute: Jvm) -> set[Place]:
-        """What an attribute is known by at a kind of node; the optimizer takes renamings back."""
+        """Return the places of an attribute at a kind of node: under its own ID and the renamed one, since the optimizer
+        removes renames."""
         number = identity(attribute)
         return {(node, number), (node, self.renamed.get(number, number))}
 
 
 NodeTiming = Callable[[TimingContext, Jvm], TimedNode]
-"""Puts the policy into a plan node of one kind."""
+"""Applies the policy to a plan node of one kind."""
