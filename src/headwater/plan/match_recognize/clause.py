@@ -1,9 +1,9 @@
-"""MATCH_RECOGNIZE in a parsed plan: the clause becomes a node that Spark passes on as it is, over the rows that are matched.
+"""MATCH_RECOGNIZE in a parsed plan: the clause becomes a node that Spark leaves unchanged, over the rows to be matched.
 
-The node is Spark's own for functions of whole groups, whose function is no function here but names the columns that are
-matched, and by a number what is looked for in them (`Catalyst.matches`). Below it stands a projection of the relation: the
-columns of PARTITION BY and ORDER BY, and everything that expressions look at. Types of measures are found by Spark over a
-relation of their inputs; see `pattern_expressions`. Lowering makes a graph's node of it, and batch runs it.
+The node is Spark's node for functions over whole groups. Its function is a placeholder that lists the matched columns and
+the number of the pattern in `Catalyst.matches`. Its child is a projection of the relation: the columns of PARTITION BY and
+ORDER BY, and all inputs of expressions. Spark determines the types of measures over a relation of their inputs; see
+`pattern_expressions`. Lowering turns the node into a graph node; batch runs execute it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from headwater.sql.statements import QueryText
 
 NODE = "FlatMapGroupsInArrow"
 TIMED_OUT = "timed_out"
-"""The column, behind the measures, that EMIT TIMEOUTS adds."""
+"""Name of the column, after the measures, that EMIT TIMEOUTS adds."""
 _MARK = "headwater.match"
 _NOT_A_NEWLINE = re.compile(r"[^\n]")
 _NEVER_FAIL = (
@@ -70,7 +70,7 @@ _NEVER_FAIL = (
 
 
 def matched_by(plan: Jvm, catalyst: Catalyst) -> g.RowPattern:
-    """What a node of a plan looks for."""
+    """Return the pattern of a plan node."""
     found: g.RowPattern = catalyst.matches[children_of(plan.functionExpr())[1].value()]
     return found
 
@@ -78,7 +78,7 @@ def matched_by(plan: Jvm, catalyst: Catalyst) -> g.RowPattern:
 def numbered_anew(
     catalyst: Catalyst, plan: Jvm, matching: g.RowPattern, output: Sequence[Jvm], child: Jvm
 ) -> Jvm:
-    """A node that looks for something else in the rows of another plan, of the same columns."""
+    """Return a copy of a plan node with another pattern, output and child; the child must have the same columns."""
     number = len(catalyst.matches)
     catalyst.matches[number] = matching
     parts = children_of(plan.functionExpr())
@@ -88,22 +88,22 @@ def numbered_anew(
 
 
 def is_match(plan: Jvm) -> bool:
-    """Whether a node of a plan is a match."""
+    """Whether a plan node is a MATCH_RECOGNIZE node."""
     return kind(plan) == NODE
 
 
 def columns_matched(plan: Jvm) -> list[Jvm]:
-    """The attributes of a node's input that are the columns of the rows that are matched."""
+    """Return the input attributes of a node that are the columns of the matched rows."""
     return children_of(plan.functionExpr())[3::2]
 
 
 def with_relations_named(catalyst: Catalyst, parsed: Jvm, text: str) -> Jvm:
-    """A parsed plan whose WITH is put in its places, so that a relation which is matched can be analysed alone."""
+    """Inline WITH into a parsed plan, so that the relation of a MATCH_RECOGNIZE can be analysed separately."""
     return _inlined(catalyst, parsed, {}) if match_places(text) else parsed
 
 
 def with_matches(catalyst: Catalyst, parsed: Jvm, query: QueryText, refuse: Refuse) -> Jvm:
-    """A parsed plan with a node for each MATCH_RECOGNIZE of a query."""
+    """Return a parsed plan with a node for each MATCH_RECOGNIZE of a query."""
     places = match_places(query.text)
     if not places:
         return parsed
@@ -135,7 +135,7 @@ def _inlined(catalyst: Catalyst, plan: Jvm, known: dict[str, Jvm]) -> Jvm:
 
 
 class _Match:
-    """Makes the node of one clause."""
+    """Builds the node of one clause."""
 
     def __init__(
         self, catalyst: Catalyst, query: QueryText, clause: MatchClause, read: Spelled, refuse: Refuse
@@ -148,7 +148,7 @@ class _Match:
         self._origin = module(catalyst.jvm.org.apache.spark.sql.catalyst.trees, "CurrentOrigin")
 
     def node(self, hint: Jvm) -> Jvm:
-        """The node in the place of a hint, which is over a query of all columns of the relation."""
+        """Return the node that replaces a hint; the hint is over a query of all columns of the relation."""
         c, clause = self._c, self._clause
         relation = hint.child().child()
         shown = [a.name() for a in output_of(self._analysed(hint.child()))]
@@ -227,7 +227,7 @@ class _Match:
     # --- rows ------------------------------------------------------------------------------------------------------
 
     def _rows(self, columns: RowColumns, relation: Jvm) -> Jvm:
-        """The relation, with the columns that are matched and no others."""
+        """Return the relation projected to the matched columns."""
         c = self._c
         named = []
         for place, expression in enumerate(columns.expressions):
@@ -248,8 +248,8 @@ class _Match:
         names: Sequence[str],
         measures: Sequence[tuple[str, Jvm]],
     ) -> tuple[list[Jvm], tuple[k.Shown, ...]]:
-        """The output: attributes, and where each comes from. `names` are the columns of the relation, `measures` have their
-        types."""
+        """Return the output attributes and the origin of each. `names` are the columns of the relation; `measures` have
+        their types."""
         c, clause = self._c, self._clause
         given = output_of(rows)
         first = list(dict.fromkeys(partition))
@@ -284,7 +284,7 @@ class _Match:
     # --- texts -----------------------------------------------------------------------------------------------------
 
     def _parsed(self, part: ClausePart) -> Jvm:
-        """An expression of the clause; Spark points to places in the whole."""
+        """Parse an expression of the clause, padded so that Spark's error positions refer to the whole query."""
         text = self._query.text
         own = text[part.start : part.end]
         for prefix in self._clause.prefixes:
@@ -347,7 +347,7 @@ class _Expressions:
         self.specs: list[k.PatternExpression] = []
         self.expressions: list[g.Expression] = []
         self.typed: dict[int, Jvm] = {}
-        """Spark's, by number."""
+        """Spark's typed expressions, by number."""
         self._finals: dict[int, Jvm] = {}
         self._buffers: dict[int, list[Jvm]] = {}
         self._leaf = [self._leaf_of(number, each) for number, each in enumerate(found.inputs)]
@@ -360,7 +360,7 @@ class _Expressions:
         self._aggregate()
 
     def condition(self, read: MatchRead, variable: str) -> tuple[int, ...]:
-        """The numbers of the expressions that a condition is made of."""
+        """Return the numbers of the expressions that a condition consists of."""
         whole = self._typed(read)
         if whole.dataType().typeName() != "boolean":
             self._refuse(
@@ -377,7 +377,7 @@ class _Expressions:
         return tuple(self._numbered(self._joined(some)) for some in groups if some)
 
     def measure(self, read: MatchRead) -> int:
-        """The number of a measure."""
+        """Return the number of the expression of a measure."""
         return self._numbered(self._typed(read))
 
     def _joined(self, parts: Sequence[Jvm]) -> Jvm:
@@ -395,7 +395,7 @@ class _Expressions:
         return [self._found.inputs[i] for i, a in enumerate(self._leaf) if identity(a) in read]
 
     def _numbered(self, e: Jvm) -> int:
-        """An expression over inputs, with the buffers of aggregates in their place."""
+        """Add an expression over inputs, in which aggregates are replaced by their buffers; return its number."""
         read = {identity(a) for a in items(e.references().toSeq())}
         places = [i for i, a in enumerate(self._leaf) if identity(a) in read]
         attributes: list[Jvm] = []
@@ -433,7 +433,7 @@ class _Expressions:
         return items(analysed.projectList())[0].child()
 
     def _leaf_of(self, number: int, each: k.Input) -> Jvm:
-        """An attribute for an input, called as expressions call it; that of an aggregate gets its type later."""
+        """Return an attribute for an input, under the name that expressions use; aggregates get their type later."""
         types = self._c.jvm.org.apache.spark.sql.types
         match each:
             case k.Navigate(column=column):
@@ -450,7 +450,7 @@ class _Expressions:
         return self._c.alias(value, f"in{number}").toAttribute().withNullability(True)
 
     def _aggregate(self) -> None:
-        """The attributes of the buffers of aggregates, how these are finished, and what type comes of it."""
+        """Determine the buffer attributes, the final expression and the type of every aggregate."""
         for number, each in enumerate(self._found.inputs):
             if not isinstance(each, k.PatternAggregate):
                 continue
@@ -470,7 +470,7 @@ class _Expressions:
                 self._leaf[number] = self._buffers[number][0].withName(f"in{number}")
 
     def _kernel_function(self, each: k.PatternAggregate) -> Jvm | None:
-        """Spark's function, whose buffer the kernel fills; None if it has no such kernel."""
+        """Return Spark's function whose buffer the kernel fills; None if the kernel does not support it."""
         c = self._c
         if each.argument is None:
             return c.expressions.aggregate.Count(c.seq([module(c.expressions, "Literal").apply(1)]))

@@ -1,9 +1,9 @@
-"""Aggregates over rows of a match that have no kernel of their own: Spark's, folded over the list of their arguments.
+"""Aggregates over rows of a match that have no kernel: Spark's functions, folded over the list of their arguments.
 
     stddev(A.x)  is  aggregate(list, <buffer>, (acc, x) -> <update>, acc -> <result>)
 
-where buffer, update and result are those of Spark's function, so that its types, NULLs and errors are too. Functions that
-keep something else than a buffer of columns have a form here if they collect values, and are refused if not.
+Buffer, update and result are those of Spark's function, so that types, NULL handling and errors are too. Functions whose
+state is not a buffer of columns are supported here if they collect values, and are rejected otherwise.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _VALUE, _SO_FAR = "x", "acc"
 
 @dataclass(frozen=True)
 class AggregateCall:
-    """An aggregate as it was called, and what of its arguments the elements of the list are."""
+    """A call of an aggregate, and which of its arguments form the elements of the list."""
 
     called: Jvm
     listed: tuple[int, ...]
-    """Which of the arguments are in the list; others are constants."""
+    """Indices of the arguments in the list; the other arguments are constants."""
     is_plain: bool
-    """Whether an element is the one argument itself, not a struct of them."""
+    """Whether an element is the single argument itself, not a struct of arguments."""
     is_distinct: bool = False
     is_filtered: bool = False
-    """Whether rows that do not take part have NULL in the list."""
+    """Whether rows excluded by FILTER have NULL in the list."""
 
 
 def arguments_of(call: Jvm) -> list[Jvm]:
-    """What an aggregate is called with."""
+    """Return the arguments of an aggregate call."""
     if kind(call) == "UnresolvedFunction":
         return items(call.arguments())
     return children_of(call.aggregateFunction())
 
 
 def is_aggregate(catalyst: Catalyst, call: Jvm) -> bool:
-    """Whether an expression as it was parsed is a call of an aggregate of Spark's."""
+    """Whether a parsed expression is a call of one of Spark's aggregates."""
     if kind(call) == "AggregateExpression":
         return True
     if kind(call) != "UnresolvedFunction":
@@ -53,7 +53,7 @@ def is_aggregate(catalyst: Catalyst, call: Jvm) -> bool:
 
 
 class Folding:
-    """Makes expressions over lists of aggregates."""
+    """Builds expressions that compute aggregates over lists."""
 
     def __init__(self, catalyst: Catalyst, refuse: Callable[..., NoReturn]) -> None:
         self._c = catalyst
@@ -61,7 +61,7 @@ class Folding:
         self._analysis = catalyst.jvm.org.apache.spark.sql.catalyst.analysis
 
     def folded(self, call: AggregateCall, element: Jvm) -> tuple[Jvm, Jvm]:
-        """The attribute of the list, whose elements have a type, and the result over it."""
+        """Return the attribute of the list, given the type of its elements, and the aggregate's result over it."""
         c = self._c
         types = c.jvm.org.apache.spark.sql.types
         many = self._attribute("list", types.ArrayType(element, True))
@@ -84,7 +84,7 @@ class Folding:
         return many, self._analysed(c.plans.Project(c.seq([c.alias(result, "a")]), leaf), "projectList")
 
     def _resolved(self, call: AggregateCall, given: Sequence[Jvm]) -> Jvm:
-        """The call over attributes, with its types settled."""
+        """Return the analysed call over attributes."""
         c, called = self._c, call.called
         arguments = arguments_of(called)
         for place, attribute in zip(call.listed, given, strict=False):
@@ -106,14 +106,14 @@ class Folding:
         return self._analysed(plan, "aggregateExpressions")
 
     def _analysed(self, plan: Jvm, expressions: str) -> Jvm:
-        """The one expression of a plan, analysed, and without functions that stand for others."""
+        """Return the single expression of a plan, analysed, with replaceable functions replaced by their implementation."""
         analysed = self._c.dataset(plan).queryExecution().analyzed()
         optimizer = self._c.jvm.org.apache.spark.sql.catalyst.optimizer
         replaced = module(optimizer, "ReplaceExpressions").apply(analysed)
         return self._written_out(items(getattr(replaced, expressions)())[0].child())
 
     def _written_out(self, e: Jvm) -> Jvm:
-        """An expression without names for parts of it."""
+        """Inline common subexpressions."""
         if kind(e) == "With":
             parts = {d.id().toString(): d.child() for d in items(e.defs())}
             e = self._c.rewritten(
@@ -151,7 +151,7 @@ class Folding:
         return self._joined(collected, function) if called == "ListAgg" else collected
 
     def _joined(self, collected: Jvm, function: Jvm) -> Jvm:
-        """The text of all values; NULL if there are none."""
+        """Return all values concatenated into one text; NULL without values."""
         delimiter = function.delimiter()
         if kind(delimiter) == "Literal" and delimiter.value() is None:
             delimiter = module(self._c.expressions, "Literal").apply("")
@@ -201,6 +201,6 @@ class Folding:
 
 
 def plain_call(catalyst: Catalyst, name: str) -> AggregateCall:
-    """A call of a function with the one value that is in the list."""
+    """Return a call of a function with the list element as its single argument."""
     called = catalyst.session.sessionState().sqlParser().parseExpression(f"{name}(x)")
     return AggregateCall(called, (0,), is_plain=True)

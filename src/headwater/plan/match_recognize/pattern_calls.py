@@ -1,4 +1,4 @@
-"""Aggregates in MATCH_RECOGNIZE: of which rows and of what each is, as an input of the expression that calls it."""
+"""Aggregates in MATCH_RECOGNIZE as inputs of the expressions that call them: their rows and their argument."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KERNELS: dict[str, k.AggregateKind] = {
     "min": "min",
     "max": "max",
 }
-"""Functions that the operator computes itself, by the names that they are called by."""
+"""Functions that the operator computes itself, by their SQL names."""
 
 
 class PatternAggregates:
@@ -27,7 +27,7 @@ class PatternAggregates:
         self._inputs = inputs
 
     def aggregate(self, e: Jvm, called: str, is_final: bool) -> k.Input:
-        """An aggregate; those without a kernel are over a list of their arguments."""
+        """Return the input for an aggregate; an aggregate without a kernel takes a list of its arguments."""
         arguments = arguments_of(e)
         plain = kind(e) == "UnresolvedFunction"
         if plain and items(e.orderingWithinGroup()):
@@ -68,7 +68,7 @@ class PatternAggregates:
     def _count_rows(
         self, e: Jvm, called: str, is_final: bool, *, is_distinct: bool, condition: Jvm | None
     ) -> k.Input:
-        """count(*), or count(A.*)."""
+        """Return the input for count(*) or count(A.*)."""
         arguments = arguments_of(e)
         if called != "count" or is_distinct or len(arguments) != 1:
             self._scope.refuse(

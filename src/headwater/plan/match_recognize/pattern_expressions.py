@@ -1,10 +1,11 @@
-"""Expressions of MATCH_RECOGNIZE: what they look at in a match becomes columns, and what is left of them is Spark's.
+"""Expressions of MATCH_RECOGNIZE: values that they read from a match become columns, and Spark evaluates the remaining
+expression.
 
     B.price < 0.9 * FIRST(A.price) AND sum(B.volume) > 100
 
-is `in0 < 0.9 * in1 AND in2 > 100`, where `in0` is the price of the last row mapped to B, `in1` that of the first one mapped
-to A, and `in2` a sum over the rows mapped to B. What a navigation or an aggregate is of is an expression over a row alone,
-and a column of the rows that are matched: Spark computes it below.
+becomes `in0 < 0.9 * in1 AND in2 > 100`, where `in0` is the price of the last row mapped to B, `in1` that of the first row
+mapped to A, and `in2` a sum over the rows mapped to B. The operand of a navigation or an aggregate is an expression over a
+single row, and becomes a column of the matched rows, which Spark computes below the match.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ class ExpressionReader:
         prefixes: dict[int, bool],
         refuse: Callable[..., NoReturn],
     ) -> None:
-        """`prefixes`: by where a call begins, whether FINAL, or RUNNING, stands before it."""
+        """`prefixes` maps the start of a call to whether FINAL (true) or RUNNING (false) precedes it."""
         self._scope = PatternScope(catalyst, clause, columns, refuse)
         self.found = PatternInputs(self._scope)
-        """What the expressions that were read look at."""
+        """Inputs of the expressions that were read."""
         self._navigation = PatternNavigation(self._scope, prefixes)
         self._aggregates = PatternAggregates(self._scope, self.found)
 
     def read(self, expression: Jvm, *, is_condition: bool) -> MatchRead:
-        """An expression as it was parsed."""
+        """Read a parsed expression."""
         made = MatchRead(expression, expression)
         made.expression = self._visit(expression, made, is_condition, frozenset())
         made.inputs = list(dict.fromkeys(made.inputs))
@@ -92,7 +93,7 @@ class ExpressionReader:
         return e.withNewChildren(self._scope.catalyst.seq(changed))
 
     def _there(self, moved: Moved, read: MatchRead) -> Jvm:
-        """An expression at a row that is navigated to; NULL if there is no such row, whatever it makes of NULLs."""
+        """Return an expression at a navigated row; NULL if there is no such row, however the expression treats NULLs."""
         is_there = module(self._scope.catalyst.expressions, "Literal").apply(True)
         seen = self.found.placed(replace(moved.at, column=self._scope.columns.place(is_there)), read)
         value = self.found.row_by_row(moved.of, read, frozenset(), moved.at)
@@ -116,7 +117,7 @@ class ExpressionReader:
         )
 
     def _column(self, e: Jvm, read: MatchRead, is_condition: bool) -> Jvm:
-        """A plain reference: of the last row mapped to a variable, or of the last row at all."""
+        """Return a plain column reference: of the last row mapped to the variable, or of the last row of the match."""
         parts = items(e.nameParts())
         variables, rest = self._scope.split(e, parts)
         column = self._scope.columns.place(self._scope.attribute(rest[:1]))

@@ -1,4 +1,4 @@
-"""Inputs of expressions of MATCH_RECOGNIZE: everything that they look at in a match, each once and by a number."""
+"""Inputs of expressions of MATCH_RECOGNIZE: the distinct values that they read from a match, numbered."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from headwater.spark.catalyst import Jvm, children_of, items, kind
 
 @dataclass
 class MatchRead:
-    """An expression with its inputs in the place of what looks at a match."""
+    """An expression in which reads from the match are replaced by inputs."""
 
     expression: Jvm
     written: Jvm
-    """As it was parsed."""
+    """The expression as parsed."""
     inputs: list[int] = field(default_factory=list)
-    """Numbers of inputs, by which they are called: `in0`."""
+    """Numbers of the inputs; an input is named by its number: `in0`."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """What an aggregate is of: a column of the rows, or an expression that looks at how they are classified, too."""
+    """The argument of an aggregate: a column of the rows, or an expression that also reads the classification of rows."""
 
     text: str
     column: int | None = None
@@ -38,19 +38,19 @@ class Argument:
 
 
 class PatternInputs:
-    """The inputs of all expressions of one clause."""
+    """The inputs of the expressions of a clause."""
 
     def __init__(self, scope: PatternScope) -> None:
         self._scope = scope
         self.inputs: list[k.Input] = []
-        """Everything that expressions look at, each once."""
+        """Distinct inputs of all expressions."""
         self.arguments: list[Argument] = []
-        """The arguments of aggregates: one expression each, before all others."""
+        """Arguments of aggregates; their expressions are numbered before all others."""
         self.calls: dict[k.PatternAggregate, AggregateCall] = {}
-        """Aggregates over lists of their arguments, as they were called."""
+        """Calls of aggregates that take a list of their arguments."""
 
     def placed(self, made: k.Input, read: MatchRead) -> Jvm:
-        """The column that has the values of an input."""
+        """Return the column that has the values of an input."""
         if made not in self.inputs:
             self.inputs.append(made)
         number = self.inputs.index(made)
@@ -58,7 +58,7 @@ class PatternInputs:
         return self._scope.attribute([f"in{number}"])
 
     def argument(self, value: Jvm) -> int:
-        """The number of what an aggregate is of."""
+        """Return the number of an aggregate's argument."""
         if looks_at_match(value) is None:
             column = self._scope.columns.place(self._scope.stripped(value))
             made = Argument(f"column {column}", column)
@@ -71,8 +71,8 @@ class PatternInputs:
         return self.arguments.index(made)
 
     def row_by_row(self, e: Jvm, read: MatchRead, bound: frozenset[str], at: k.Navigate | None = None) -> Jvm:
-        """An expression over a row of a match, with inputs in the place of its columns and of how it is classified: its own, or
-        those of the row that is navigated to."""
+        """Return an expression over a row of a match with its columns and classifications replaced by inputs: those of the
+        row itself, or of the row navigated to."""
         name = kind(e)
         called = called_name(e)
         if called == "classifier":
@@ -95,10 +95,10 @@ class PatternInputs:
 
 
 def column_at(column: int, at: k.Navigate | None) -> k.Navigate:
-    """A column at the row of a match, or at the one that is navigated to."""
+    """Return a column at the row of a match, or at the row navigated to."""
     return k.Navigate(column) if at is None else replace(at, column=column)
 
 
 def classified_at(at: k.Navigate | None) -> k.Classify:
-    """How the row is classified, or the one that is navigated to."""
+    """Return the classification of the row of a match, or of the row navigated to."""
     return k.Classify() if at is None else k.Classify(at.variables, at.side, at.nth, at.offset, at.final)

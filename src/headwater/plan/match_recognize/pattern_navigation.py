@@ -22,7 +22,7 @@ _OFFSET_MAX = 1 << 20
 
 @dataclass(frozen=True)
 class Moved:
-    """An expression that looks at how rows are classified, at a row that is navigated to."""
+    """An expression that reads row classifications, evaluated at a navigated row."""
 
     of: Jvm
     at: k.Navigate
@@ -32,12 +32,12 @@ class PatternNavigation:
     """Reads the navigation of one clause."""
 
     def __init__(self, scope: PatternScope, prefixes: dict[int, bool]) -> None:
-        """`prefixes`: by where a call begins, whether FINAL, or RUNNING, stands before it."""
+        """`prefixes` maps the start of a call to whether FINAL (true) or RUNNING (false) precedes it."""
         self._scope = scope
         self._prefixes = prefixes
 
     def is_final(self, e: Jvm, called: str, is_condition: bool) -> bool:
-        """Whether FINAL stands before a call."""
+        """Whether FINAL precedes a call."""
         start = option(e.origin().startIndex())
         is_final = None if start is None else self._prefixes.get(start)
         if is_final is None:
@@ -57,7 +57,7 @@ class PatternNavigation:
         return is_final
 
     def physical(self, e: Jvm, called: str, is_condition: bool) -> k.Input | Moved:
-        """PREV or NEXT, which may go on from FIRST or LAST."""
+        """Read PREV or NEXT, whose operand may be FIRST or LAST."""
         of, count = self._offset(e, called, default=1)
         inner = called_name(of)
         offset = PHYSICAL[called] * count
@@ -69,7 +69,7 @@ class PatternNavigation:
         return self._navigated(of, e, k.Navigate(0, offset=offset))
 
     def logical(self, e: Jvm, called: str, is_final: bool) -> k.Navigate | k.Classify | Moved:
-        """FIRST or LAST."""
+        """Read FIRST or LAST."""
         of, nth = self._offset(e, called, default=0)
         if (inner := called_name(of)) in PHYSICAL:
             self._scope.refuse(
@@ -80,7 +80,7 @@ class PatternNavigation:
         return self._navigated(of, e, k.Navigate(0, None, called, nth, final=is_final))  # type: ignore[arg-type]
 
     def _navigated(self, of: Jvm, whole: Jvm, at: k.Navigate) -> k.Navigate | k.Classify | Moved:
-        """A value at the row that is navigated to."""
+        """Return a value at a navigated row."""
         if is_classifier(of):
             return classified_at(replace(at, variables=self._scope.classified(of)))
         at = replace(at, variables=self._scope.variables(of, whole))

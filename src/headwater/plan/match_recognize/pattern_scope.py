@@ -1,4 +1,4 @@
-"""Names in expressions of MATCH_RECOGNIZE: variables of the pattern, columns of the rows, and how rows are classified."""
+"""Names in expressions of MATCH_RECOGNIZE: pattern variables, columns of the rows, and row classifications."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headwater.spark.catalyst import Catalyst, Jvm, children_of, find, items, ki
 from headwater.sql.match_recognize_clause import MatchClause
 
 NAMES = ("UnresolvedAttribute", "UnresolvedNamedLambdaVariable")
-"""Kinds of references before Spark has analysed them."""
+"""Node kinds of references before Spark's analysis."""
 PHYSICAL = {"prev": -1, "next": 1}
 LOGICAL = ("first", "last")
 
 
 class RowColumns:
-    """The columns of the rows that are matched, each once: expressions over the relation, in the order they are met."""
+    """The distinct columns of the matched rows: expressions over the relation, in the order of first use."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.expressions: list[Jvm] = []
@@ -25,7 +25,7 @@ class RowColumns:
         self._names = [name.lower() for name in names]
 
     def place(self, expression: Jvm) -> int:
-        """Which column an expression is, which may become one now."""
+        """Return the index of the column for an expression, adding a column if needed."""
         text = str(expression.sql())
         text = text.lower() if kind(expression) == "UnresolvedAttribute" else text
         if text not in self._places:
@@ -39,7 +39,7 @@ class RowColumns:
 
 
 class PatternScope:
-    """What the expressions of one clause can name."""
+    """Names that the expressions of one clause can use."""
 
     def __init__(
         self, catalyst: Catalyst, clause: MatchClause, columns: RowColumns, refuse: Callable[..., NoReturn]
@@ -51,11 +51,11 @@ class PatternScope:
         self.analysis = catalyst.jvm.org.apache.spark.sql.catalyst.analysis
 
     def attribute(self, parts: Sequence[str]) -> Jvm:
-        """A column, still to be analysed."""
+        """Return an unresolved column reference."""
         return module(self.analysis, "UnresolvedAttribute").apply(self.catalyst.seq(parts))
 
     def split(self, e: Jvm, parts: list[str]) -> tuple[k.Variables, list[str]]:
-        """The variable of a reference, and the column with the fields of it that are meant."""
+        """Split a reference into its variable, or None, and the column followed by its fields."""
         if len(parts) > 1 and (variables := self.clause.variables(parts[0])) is not None:
             if not self.columns.has(parts[1]):
                 self.refuse(e, f"the rows that are matched have no column {parts[1]!r}", hint=None)
@@ -69,14 +69,14 @@ class PatternScope:
         return None, parts
 
     def extracted(self, value: Jvm, fields: Sequence[str]) -> Jvm:
-        """A field of a value, or of a field of it."""
+        """Return a nested field of a value."""
         for name in fields:
             literal = module(self.catalyst.expressions, "Literal").apply(name)
             value = self.analysis.UnresolvedExtractValue(value, literal)
         return value
 
     def arguments(self, e: Jvm) -> list[Jvm]:
-        """The arguments of a call that is no aggregate."""
+        """Return the arguments of a call that is no aggregate."""
         if kind(e) == "UnresolvedFunction":
             if e.isDistinct() or e.filter().isDefined():
                 self.refuse(e, "DISTINCT and FILTER are for aggregates", hint="count(DISTINCT A.x)")
@@ -87,7 +87,7 @@ class PatternScope:
         return children_of(function)[:1]
 
     def classified(self, e: Jvm) -> k.Variables:
-        """The variables that a CLASSIFIER is of; None if of all."""
+        """Return the variables of a CLASSIFIER call; None for all variables."""
         arguments = self.arguments(e)
         if not arguments:
             return None
@@ -102,7 +102,7 @@ class PatternScope:
         return variables
 
     def variables(self, e: Jvm, whole: Jvm) -> k.Variables:
-        """The variable that all columns of what is navigated to are of."""
+        """Return the variable of all columns in the operand of a navigation."""
         self.check_plain(e, whole)
         met = self.met([e])
         if not met:
@@ -116,7 +116,7 @@ class PatternScope:
         return met[0]
 
     def variables_of(self, looked: Sequence[Jvm], whole: Jvm) -> k.Variables:
-        """The variable that everything an aggregate looks at is of; all rows, if it looks at none."""
+        """Return the variable of everything that an aggregate reads; None, for all rows, if it reads no row."""
         for e in looked:
             self.check_plain(e, whole)
         met = self.met(looked)
@@ -125,12 +125,12 @@ class PatternScope:
         return met[0] if met else None
 
     def met(self, looked: Sequence[Jvm]) -> list[k.Variables]:
-        """The variables that expressions name, with their columns or in CLASSIFIER."""
+        """Return the variables that expressions name, with columns or in CLASSIFIER."""
         met = [self.split(name, items(name.nameParts()))[0] for e in looked for name in _columns_in(e)]
         return met + [self.classified(call) for e in looked for call in _classifiers(e)]
 
     def differ(self, whole: Jvm) -> NoReturn:
-        """Refuse an expression over rows of several variables."""
+        """Reject an expression over rows of several variables."""
         self.refuse(
             whole,
             "its columns are of different variables, and so of different rows",
@@ -138,7 +138,7 @@ class PatternScope:
         )
 
     def check_plain(self, e: Jvm, whole: Jvm) -> None:
-        """Refuse an expression over other rows inside of one over other rows."""
+        """Reject a navigation or aggregate inside of another one."""
 
         def navigates(e: Jvm) -> bool:
             return (called_name(e) or "") in {*PHYSICAL, *LOGICAL} or is_aggregate(self.catalyst, e)
@@ -151,7 +151,7 @@ class PatternScope:
             )
 
     def stripped(self, e: Jvm) -> Jvm:
-        """An expression over a row: columns without their variables."""
+        """Return an expression over a row, with variables removed from its column references."""
 
         def change(found: Jvm) -> Jvm | None:
             if kind(found) not in NAMES:
@@ -164,7 +164,7 @@ class PatternScope:
         return self.catalyst.rewritten(e, change)
 
     def where(self, condition: Jvm | None, value: Jvm) -> Jvm:
-        """A value if a condition holds, if there is one, else NULL."""
+        """Return a value that is NULL where the condition, if any, does not hold."""
         if condition is None:
             return value
         pair = self.catalyst.jvm.scala.Tuple2(condition, value)
@@ -172,7 +172,8 @@ class PatternScope:
 
 
 def called_name(e: Jvm) -> str | None:
-    """The name that an expression is a call of; Spark reads FIRST and LAST as its own functions."""
+    """Return the name of the called function, or None if the expression is no call; Spark parses FIRST and LAST as its own
+    functions."""
     if kind(e) == "UnresolvedFunction":
         parts = items(e.nameParts())
         return parts[0].lower() if len(parts) == 1 else None
@@ -185,27 +186,27 @@ def is_classifier(e: Jvm) -> bool:
 
 
 def looks_at_match(e: Jvm) -> Jvm | None:
-    """The first call in an expression of what a match says of a row."""
+    """Return the first call of CLASSIFIER or MATCH_NUMBER in an expression, or None."""
     return find(e, lambda e: called_name(e) in ("classifier", "match_number"))
 
 
 def looks_at_row(e: Jvm) -> bool:
-    """Whether an expression is another for each row."""
+    """Whether the value of an expression depends on the row."""
     return bool(_references(e)) or looks_at_match(e) is not None
 
 
 def is_bound(e: Jvm, bound: frozenset[str]) -> bool:
-    """Whether a reference is to an argument of a lambda around it."""
+    """Whether a reference names an argument of an enclosing lambda."""
     return kind(e) == NAMES[1] and items(e.nameParts())[0].lower() in bound
 
 
 def arguments_named(e: Jvm) -> frozenset[str]:
-    """The arguments of a lambda."""
+    """Return the argument names of a lambda, in lower case."""
     return frozenset(items(a.nameParts())[0].lower() for a in items(e.arguments()))
 
 
 def _columns_in(e: Jvm) -> list[Jvm]:
-    """The columns of an expression; what CLASSIFIER is of is none."""
+    """Return the columns of an expression; the argument of CLASSIFIER is not a column."""
     return [] if called_name(e) == "classifier" else _references(e, stop=is_classifier)
 
 
@@ -218,7 +219,7 @@ def _classifiers(e: Jvm) -> list[Jvm]:
 def _references(
     e: Jvm, bound: frozenset[str] = frozenset(), stop: Callable[[Jvm], bool] = lambda e: False
 ) -> list[Jvm]:
-    """The columns that an expression names, but not in parts where it is to stop."""
+    """Return the column references in an expression, excluding subexpressions for which `stop` is true."""
     if stop(e):
         return []
     if kind(e) in NAMES:
