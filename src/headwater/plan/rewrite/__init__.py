@@ -1,7 +1,6 @@
 """Rewrites: parsed and analysed plans changed so that a view is deterministic and Spark can plan it.
 
-Called by engine, serving, verify, modules of plan; imports core, log, operators, plan.relations, spark, sql,
-udf.
+Called by engine, serving, verify, modules of plan; imports core, log, operators, plan.relations, spark, sql, udf.
 
 In import order, bottom to top:
 
@@ -15,8 +14,8 @@ In import order, bottom to top:
     ties                     `min_by`, `max_by` and `mode` with ties
     udf_registration         user-defined functions registered with a Spark session
     unrepeatable             functions that are not repeatable, and what to use instead
-    unused_orders            ORDER BY without LIMIT, removed
-    determinism              nondeterminism refused or fixed before planning
+    unused_orders            warnings about ORDER BY without LIMIT
+    determinism              nondeterminism rejected or fixed before planning
     exact_sum_rewrite        sums independent of row order, for plans that Spark runs
     system_versions          FOR SYSTEM_TIME, FOR SYSTEM_VERSION and `<topic>.versions`
     whole_rows               `array_agg(t.*)` as a list of structs

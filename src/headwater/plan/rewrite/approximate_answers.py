@@ -1,13 +1,14 @@
-"""What approximate functions of an analysed plan are answered by: themselves, the exact answer, or the bounds of it.
+"""Replaces the approximate functions of an analysed plan by exact functions, or by the bounds of their answers.
 
-| function | exactly | how far off an answer may be |
-| --- | --- | --- |
-| `approx_count_distinct(x, rsd)` | `count(DISTINCT x)` | 5 rsd of the exact answer, and 3 |
-| `percentile_approx(x, p, accuracy)` | the same of the greatest accuracy | the value at p is one between those at p - 1 / accuracy and p + 1 / accuracy |
-| `approx_top_k(x, k, tracked)` | none: views that cannot keep a sketch are refused | see `operators/frequent_items.py`; as bounds all values stand, each with a count of 1 |
+| function | exact form | maximum error of an approximate answer | | --- | --- | --- | | `approx_count_distinct(x, rsd)` |
+`count(DISTINCT x)` | 5 rsd of the exact answer, plus 3 | | `percentile_approx(x, p, accuracy)` | the same function at the
+greatest accuracy | the answer is between the values at p - 1 / accuracy and p + 1 / accuracy | |
+`approx_top_k(x, k, tracked)` | none: views that cannot keep a sketch are rejected | see `operators/frequent_items.py`; as
+bounds, all values are returned, each with a count of 1 |
 
-The error of a distinct count is a matter of chance: its standard error is at most rsd, and five times that is met once in
-a million groups. The three are for small groups, of which two values may share a register. That of percentiles is not.
+The error of a distinct count is random: its standard error is at most rsd, and five times the standard error is exceeded
+once in a million groups. The additional 3 are for small groups, in which two values may share a register. The error of
+percentiles is not random.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from headwater.spark.catalyst import Catalyst, Jvm, children_of, is_orderable, k
 Answers = Literal["approximate", "exact", "floor", "ceiling"]
 ACCURACY_MAX = 2**31 - 1
 ERRORS = 5.0
-"""How many standard errors a distinct count may be off."""
+"""Allowed error of a distinct count, in standard errors."""
 _FEW = 3
 APPROXIMATE = frozenset({"HyperLogLogPlusPlus", "ApproximatePercentile", "ApproxTopK"})
-"""The kinds of approximate functions."""
+"""Catalyst classes of the approximate functions."""
 _ROUNDING = 1e-9
 
 
 def answered(catalyst: Catalyst, plan: Jvm, answers: Answers) -> Jvm:
-    """An analysed aggregate or window with its approximate functions answered so.
+    """Return an analysed aggregate or window with its approximate functions answered as `answers` says.
 
-    In windows they always are exact: frames are computed from their rows, and not from a sketch.
+    In windows the answers are always exact: frames are computed from their rows and not from a sketch.
     """
     c = catalyst
     if kind(plan) == "Window":
@@ -77,7 +78,7 @@ def _counts(c: Catalyst, call: Jvm, answers: Answers) -> Jvm | None:
         return None
     function, e = call.aggregateFunction(), c.expressions
     value = children_of(function)[0]
-    if not is_orderable(c, value):  # so its values cannot be told apart by an order
+    if not is_orderable(c, value):  # values without an order cannot be counted exactly
         return None
     counting = e.aggregate.Count(c.seq([value]))
     new = e.NamedExpression.newExprId()
@@ -93,7 +94,7 @@ def _counts(c: Catalyst, call: Jvm, answers: Answers) -> Jvm | None:
         e.Multiply(number, literal.apply(max(0.0, factor))),
         literal.apply(float(_FEW if answers == "ceiling" else -_FEW)),
     )
-    return c.cast(bound, exact.dataType())  # which cuts off, as whole numbers are not further off for
+    return c.cast(bound, exact.dataType())  # the cast truncates; bounds of whole numbers stay valid
 
 
 def _items(c: Catalyst, function: Jvm) -> Jvm | None:
@@ -107,14 +108,15 @@ def _items(c: Catalyst, function: Jvm) -> Jvm | None:
 
 
 def normalized(c: Catalyst, value: Jvm) -> Jvm:
-    """Floats of which equal ones are the same: 0.0 and not -0.0, and one NaN."""
+    """Normalize floats so that equal values are identical: -0.0 becomes 0.0, and every NaN the same NaN."""
     if value.dataType().typeName() not in ("float", "double"):
         return value
     return c.jvm.org.apache.spark.sql.catalyst.optimizer.NormalizeNaNAndZero(value)
 
 
 def ranked(c: Catalyst, value: Jvm) -> Jvm:
-    """The values of which percentiles are: not NaN, with which Spark's own answers depend on the order of rows."""
+    """Return the values that percentiles are computed from: NaN becomes NULL, since with NaN Spark's answers depend on row
+    order."""
     if value.dataType().typeName() not in ("float", "double"):
         return value
     nothing = module(c.expressions, "Literal").create(None, value.dataType())
@@ -122,7 +124,7 @@ def ranked(c: Catalyst, value: Jvm) -> Jvm:
 
 
 def shares_of(expression: Jvm) -> Sequence[float]:
-    """The percentages of `percentile_approx`, one or many, which are constants."""
+    """Return the percentages of `percentile_approx`, one or many, which are constants."""
     found = expression.eval(None)
     if isinstance(found, float):
         return [found]
@@ -130,5 +132,5 @@ def shares_of(expression: Jvm) -> Sequence[float]:
 
 
 def accuracy_of(expression: Jvm) -> int:
-    """The accuracy of `percentile_approx`, which is a constant."""
+    """Return the accuracy of `percentile_approx`, which is a constant."""
     return int(expression.eval(None))

@@ -1,4 +1,4 @@
-"""Which of two records was committed first, where their times do not tell: by the numbers of their commits in the log."""
+"""Order of two records by commit, where their times are equal: by the sequence numbers of their commits in the log."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from headwater.log.protocol import Log
 from headwater.operators.zset.exact_sums import Ints
 
 _SPREAD = 64
-"""Records between those that are asked for are read along, so many for each at most."""
+"""Largest gap between requested records that is read rather than skipped, in records per requested record."""
 
 
 class Commits:
-    """The commits of records of queries and of documents. A record that is gone counts as if it had been there in time."""
+    """The commit order of query records and documents. A removed document counts as committed after all query records."""
 
     def __init__(self, log: Log, queries: str, documents: str) -> None:
         self._log = log
@@ -21,7 +21,7 @@ class Commits:
         self._known: dict[int, int] = {}
 
     def __call__(self, partitions: Ints, offsets: Ints, records: Ints) -> Ints:
-        """How many of some records of queries were committed before each document, or with it."""
+        """Return, for each document, how many of the query records were committed before or with it."""
         unknown = np.array([offset for offset in records.tolist() if offset not in self._known], np.int64)
         found = self._read(self._queries, 0, unknown)
         self._known |= dict(zip(unknown.tolist(), found.tolist(), strict=True))
@@ -34,7 +34,7 @@ class Commits:
         return counts
 
     def _read(self, topic: str, partition: int, offsets: Ints) -> Ints:
-        """The commit of each record; -1 if it is gone."""
+        """Return the commit sequence of each record; -1 if the record is gone."""
         found = np.full(len(offsets), -1, np.int64)
         if not len(offsets):
             return found

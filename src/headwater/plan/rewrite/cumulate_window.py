@@ -1,15 +1,16 @@
-"""Functions that Spark does not have, written with what it has: `cumulate_window` and `corrected_time`.
+"""Functions that Spark lacks, expressed with Spark's functions: `cumulate_window` and `corrected_time`.
 
-`cumulate_window(at, step, size)` gives the windows that grow by `step` up to `size`, and hold `at`: of a row at 10:07, in
-steps of five minutes up to an hour, [10:00, 10:10), [10:00, 10:15) and so on to [10:00, 11:00). Full windows start at
-multiples of the size since 1970 in UTC. In the parsed plan it is written as a hopping window, whose slide is the size and
-whose start is the step: so it may stand wherever `window` may, and Spark resolves its names and types. In the analysed plan
-these, known by a mark around their time, are exchanged for those that grow: a list of ends, a row for each. The column has
-the metadata of a time window (`TIME_WINDOW`), for it is one: fixed by the row's time alone. Hopping windows are made of
-such a list too, so that an aggregate over either needs no row for each window of a row (`spreading`).
+`cumulate_window(at, step, size)` returns the windows that contain `at` and grow by `step` up to `size`: for a row at 10:07,
+in steps of five minutes up to an hour, [10:00, 10:10), [10:00, 10:15) and so on to [10:00, 11:00). Full windows start at
+multiples of the size since 1970 in UTC. In the parsed plan the call becomes a hopping window whose slide is the size and
+whose start is the step: it can be used wherever `window` can, and Spark resolves its names and types. In the analysed plan
+these windows, recognized by a mark around their time, are replaced by cumulative ones: a list of ends, exploded to a row
+per end. The column has the metadata of a time window (`TIME_WINDOW`), since the row's time alone determines it. Hopping
+windows are also rewritten to such a list, so that an aggregate over either kind needs no row per window of a row (window
+pre-aggregation).
 
 `corrected_time(occurred_at, sent_at, received_at)` is `occurred_at + (received_at - sent_at)`: the time of an event by the
-clock of the receiver, where the sender's is wrong.
+receiver's clock, where the sender's clock is wrong.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from headwater.spark.catalyst import (
 from headwater.sql.ordered_aggregates import Spelled, spelled
 
 TIME_WINDOW = "spark.timeWindow"
-"""Metadata of a column that is a window fixed by the row's time: tumbling, hopping or cumulative."""
+"""Metadata key of a column that is a window determined by the row's time: tumbling, hopping or cumulative."""
 
 _CUMULATE, _CORRECTED = "cumulate_window", "corrected_time"
 _TAKES = {_CUMULATE: "a time, a step and a size", _CORRECTED: "occurred_at, sent_at and received_at"}
@@ -48,32 +49,35 @@ _DAY = 86_400_000_000
 
 
 def with_own_functions(catalyst: Catalyst, plan: Jvm, text: str, refuse: Refuse) -> Jvm:
-    """A parsed plan in which our functions are written with Spark's; `text` is what was written.
+    """Return a parsed plan in which Headwater's functions are replaced by Spark's; `text` is the SQL of the query.
 
-    A function that the workspace has declared under one of these names is left as it is.
+    A function that the workspace has declared under one of these names takes precedence.
     """
     named = {name for name in (_CUMULATE, _CORRECTED) if name in text.lower()}
     named = {name for name in named if not catalyst.session.catalog().functionExists(name)}
     if not named:
         return plan
-    # the queries of WITH are no part of the tree before they are put in their places
+    # the queries of WITH are not part of the tree until they are substituted
     plan = module(catalyst.jvm.org.apache.spark.sql.catalyst.analysis, "CTESubstitution").apply(plan)
     return rewritten_plan(catalyst, plan, _Parsed(catalyst, named, text, refuse).changed)
 
 
 def cumulated(catalyst: Catalyst, plan: Jvm, text: str) -> Jvm:
-    """An analysed plan in which windows that overlap, hopping or cumulative, are made of a list of their ends."""
+    """Return an analysed plan in which overlapping windows, hopping or cumulative, are generated from a list of their ends."""
     return rewritten_plan(catalyst, plan, _Analysed(catalyst).changed) if "window" in text.lower() else plan
 
 
 def ending_after(catalyst: Catalyst, plan: Jvm, window: Jvm, limit: Jvm) -> Jvm | None:
-    """A plan whose rows have, in a column of cumulative windows, only those that end after a limit in microseconds, which
-    is NULL where all are meant; rows without any go. None if the column has no such windows."""
+    """Drop, from a column of cumulative windows, those that end at or before a limit in microseconds; a NULL limit drops
+    none.
+
+    Rows without remaining windows are dropped. Return None if the column has no such windows.
+    """
     return _ending_after(catalyst, plan, {identity(window)}, limit)
 
 
 def _ending_after(catalyst: Catalyst, plan: Jvm, columns: set[int], limit: Jvm) -> Jvm | None:
-    """`columns` are those that the windows are made of."""
+    """`columns` are the columns that the windows are computed from."""
     if kind(plan) == "Generate" and identity(plan.generatorOutput().head()) in columns:
         return _Analysed(catalyst).shortened(plan, limit)
     if kind(plan) == "Project":
@@ -86,7 +90,7 @@ def _ending_after(catalyst: Catalyst, plan: Jvm, columns: set[int], limit: Jvm) 
 
 
 def rewritten_plan(catalyst: Catalyst, plan: Jvm, change: Callable[[Jvm], Jvm]) -> Jvm:
-    """A plan with its nodes changed from the leaves up, those of its subqueries too."""
+    """Return a plan in which `change` was applied to every node bottom-up, including nodes in subqueries."""
     children = children_of(plan)
     changed = [rewritten_plan(catalyst, child, change) for child in children]
     if any(a is not b for a, b in zip(children, changed, strict=True)):
@@ -95,7 +99,7 @@ def rewritten_plan(catalyst: Catalyst, plan: Jvm, change: Callable[[Jvm], Jvm]) 
 
 
 def exchanged_subqueries(catalyst: Catalyst, plan: Jvm, change: Callable[[Jvm], Jvm]) -> Jvm:
-    """A node of a plan with the plans of its subqueries changed."""
+    """Return a plan node with `change` applied to the plans of its subqueries."""
     plans = catalyst.jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PLAN_EXPRESSION()
     holders = [e for e in items(plan.expressions()) if e.containsPattern(plans)]
     subqueries = [s for e in holders for s in _subqueries_of(e)]
@@ -103,27 +107,27 @@ def exchanged_subqueries(catalyst: Catalyst, plan: Jvm, change: Callable[[Jvm], 
 
 
 def exchanged(catalyst: Catalyst, plan: Jvm, pairs: list[tuple[Jvm, Jvm]]) -> Jvm:
-    """A node of a plan with some of its expressions exchanged for others."""
+    """Return a plan node with some of its expressions replaced."""
     if not pairs:
         return plan
     changes = catalyst.jvm.java.util.HashMap()
     for old, new in pairs:
         changes.put(old, new)
-    # a map of Scala is a partial function, which is what its trees are transformed by
+    # a Scala Map is a PartialFunction, which is the type that the transform methods take
     return plan.transformExpressionsDown(
         catalyst.jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(changes)
     )
 
 
 def _subqueries_of(expression: Jvm) -> list[Jvm]:
-    """The subqueries of an expression that stand in no other."""
+    """Return the outermost subqueries of an expression."""
     if kind(expression) in _SUBQUERIES:
         return [expression]
     return [found for child in children_of(expression) for found in _subqueries_of(child)]
 
 
 class _Parsed:
-    """Writes the calls of a parsed plan with Spark's functions."""
+    """Replaces calls of Headwater's functions in a parsed plan by Spark's functions."""
 
     def __init__(self, catalyst: Catalyst, named: set[str], text: str, refuse: Refuse) -> None:
         self._c = catalyst
@@ -134,7 +138,8 @@ class _Parsed:
         self._refuse = refuse
 
     def changed(self, plan: Jvm) -> Jvm:
-        """A node with its calls rewritten; from then on a column that was given no name has the one it would have."""
+        """Return a node with its calls replaced; unnamed columns get an explicit alias, so that they keep the name of the
+        original call."""
         pairs = [pair for e in items(plan.expressions()) for pair in self._pairs(e)]
         if kind(plan) == "Aggregate":
             pairs += self._by_name(plan)
@@ -150,8 +155,8 @@ class _Parsed:
         return pairs
 
     def _by_name(self, aggregate: Jvm) -> list[tuple[Jvm, Jvm]]:
-        """SELECT cumulate_window.start ... GROUP BY cumulate_window(...): the name stands for the window, as `window`
-        does for Spark's."""
+        """Resolve SELECT cumulate_window.start ... GROUP BY cumulate_window(...): the name refers to the window, as
+        `window` does for Spark's windows."""
         calls = (find(e, self._is_window) for e in items(aggregate.groupingExpressions()))
         call = next((c for c in calls if c is not None), None)
         if call is None:
@@ -160,7 +165,7 @@ class _Parsed:
         return [(name, self._placed(call, partial(self._fields, call, name))) for name in names]
 
     def _fields(self, call: Jvm, name: Jvm) -> Jvm:
-        """The window, or a part of it, as a column of that name."""
+        """Return the window, or a field of it, as a column of that name."""
         first, *names = items(name.nameParts())
         value = self._window(call)
         extract = self._c.jvm.org.apache.spark.sql.catalyst.analysis.UnresolvedExtractValue
@@ -169,7 +174,7 @@ class _Parsed:
         return self._c.alias(value, names[-1] if names else first)
 
     def _placed(self, call: Jvm, make: Callable[[], Jvm]) -> Jvm:
-        """What is made, with the place of a call, for Spark to tell what it refuses."""
+        """Call `make` with the SQL position of a call set, so that Spark's errors refer to it."""
         self._origin.set(call.origin())
         try:
             return make()
@@ -204,7 +209,7 @@ class _Parsed:
         return arguments
 
     def _duration(self, call: Jvm, expression: Jvm, which: str) -> int:
-        """The microseconds of an interval that is written out; days have 24 hours, as those of `window` do."""
+        """Return the microseconds of a literal interval; days have 24 hours, as in `window`."""
         micros = _microseconds(self._c, expression)
         if micros is None or micros <= 0:
             self._refuse(
@@ -226,7 +231,7 @@ class _Parsed:
         )
 
     def _shown(self, expression: Jvm) -> str:
-        """The name of a column: that of the window, or what was written."""
+        """Return the name of an unnamed column: `cumulate_window`, or the SQL text."""
         if self._is_window(expression):
             return _CUMULATE
         origin = expression.origin()
@@ -242,7 +247,7 @@ class _Parsed:
         return self._is_call(expression) and self._name(expression) == _CUMULATE
 
     def _window_names(self, expression: Jvm) -> list[Jvm]:
-        """The columns in an expression that are named after the function, or are parts of one that is."""
+        """Return the column references in an expression that name the function's window or a field of it."""
         if kind(expression) == "UnresolvedAttribute":
             return [expression] if items(expression.nameParts())[0].lower() == _CUMULATE else []
         return [name for child in children_of(expression) for name in self._window_names(child)]
@@ -257,7 +262,7 @@ class _Parsed:
 
 @dataclass(frozen=True)
 class _Hops:
-    """Hopping windows: `is_marked` if they stand for ones that grow, by steps of `begin` up to `slide`."""
+    """Hopping windows; with `is_marked`, they represent cumulative windows with steps of `begin` up to `slide`."""
 
     time: Jvm
     is_marked: bool
@@ -267,7 +272,7 @@ class _Hops:
 
 
 class _Analysed:
-    """Exchanges hopping windows for lists of ends, and those that stand for windows that grow for these."""
+    """Replaces hopping windows by lists of ends, and marked ones by cumulative windows."""
 
     def __init__(self, catalyst: Catalyst) -> None:
         self._c = catalyst
@@ -275,9 +280,10 @@ class _Analysed:
         self._scala = catalyst.jvm.scala
 
     def changed(self, plan: Jvm) -> Jvm:
-        """Filter(the time is there, or in the window, Expand(a window for each slide)), and anything else as it is.
+        """Rewrite Filter(time is not NULL, or within the window, Expand(one window per slide)); return any other node
+        unchanged.
 
-        In its place a list of ends is exploded: it has as many as there are windows, be they three or a thousand.
+        The replacement explodes a list of ends, whose plan has the same size for three windows or a thousand.
         """
         if kind(plan) != "Filter" or kind(plan.child()) != "Expand":
             return plan
@@ -313,7 +319,7 @@ class _Analysed:
         return c.plans.Project(c.seq([named, *columns]), exploded)
 
     def _hops(self, window: Jvm) -> _Hops:
-        """What a hopping window is made of, read off the newest one as Spark writes it."""
+        """Return the parameters of a hopping window, read from its newest window as Spark writes it."""
         rest = find(window, lambda e: kind(e) == "Remainder")  # (time - begin) % slide
         end = children_of(window)[3].child().child()  # start + size
         time = rest.left().left().child()
@@ -327,10 +333,10 @@ class _Analysed:
         )
 
     def shortened(self, exploded: Jvm, limit: Jvm) -> Jvm:
-        """A list of ends that is exploded, from the first one after a limit on."""
+        """Return an exploded list of ends that starts at the first end after a limit."""
         c, e = self._c, self._c.expressions
         first, last, step = items(exploded.generator().child().children())
-        # ends need be no multiples of the step: it is counted from the first one
+        # ends need not be multiples of the step: steps are counted from the first end
         missed = self._last_multiple(e.Subtract(limit, first), step.value())
         after = e.Add(e.Add(first, missed), step)
         begin = c.alias(e.If(e.GreaterThan(after, first), after, first), "first")
@@ -342,7 +348,7 @@ class _Analysed:
         return c.plans.Generate(e.Explode(ends), c.seq([]), False, c.none(), shown, some)
 
     def _last_multiple(self, number: Jvm, length: int) -> Jvm:
-        """Of so many microseconds: written as Spark writes its windows, which Arrow can evaluate."""
+        """Return the last multiple of `length` microseconds; in the form of Spark's windows, which Arrow can evaluate."""
         e = self._c.expressions
         zero, whole = self._number(0), self._number(length)
         rest = e.Remainder(number, whole)
@@ -365,12 +371,12 @@ class _Analysed:
         return module(self._scala, "Some").apply(value)
 
     def _number(self, value: int) -> Jvm:
-        """A literal of 64 bits, which a number from Python is not if it is small."""
+        """Return a 64-bit literal; a small Python int would become a 32-bit one."""
         return self._c.session.sessionState().sqlParser().parseExpression(f"{value}L")
 
 
 def _microseconds(catalyst: Catalyst, expression: Jvm) -> int | None:
-    """How long an interval is that is written out; None if it is none, or has months."""
+    """Return the length of a literal interval in microseconds; None if it is no literal interval or has months."""
     from py4j.java_gateway import get_field
     from pyspark.errors import PySparkException
 

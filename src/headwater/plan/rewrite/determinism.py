@@ -1,9 +1,9 @@
-"""What Spark leaves open in a query is refused or fixed here, once, before anything is planned or run in batch.
+"""Rejects or fixes what Spark leaves open in a query, once, before the query is planned or run in batch.
 
-A view means its SELECT on the rows of the log, in whatever order and partitions they are met. So functions that look
-at anything else (clocks, random numbers, the order of rows) are refused; and where a query is meant to be ordered but
-its order leaves ties, the tie is broken by the remaining columns of the operator's input, ascending, nulls first;
-`collect_set` comes out sorted. The engine and the batch oracle both run the plan that comes out of here.
+The contents of a view are its SELECT over the rows of the log, independent of their order and partitioning. So functions
+that depend on anything else (clocks, random numbers, the order of rows) are rejected. Where a query has an order with ties,
+they are broken by the remaining columns of the operator's input, ascending, NULLs first; the result of `collect_set` is
+sorted. The engine and `verify` both run the resulting plan.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _CLOCKS = {
     "SparkVersion": "the version of Spark",
 }
 SOON = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
-"""Texts that Spark reads as the time at which a query is run."""
+"""Text literals that Spark evaluates to the time at which a query runs."""
 _TIMES = ("date", "timestamp", "timestamp_ntz")
 _POINTED = ("binary", "void")
-"""Types of which a value lies elsewhere than its place in an array, as strings do."""
+"""Types whose values are stored outside of the array slot, as strings are."""
 _OF_WINDOWS = frozenset(
     ["CumeDist", "DenseRank", "Lag", "Lead", "NTile", "NthValue", "PercentRank", "Rank", "RowNumber"]
 )
-"""Functions of windows alone of which it is known what becomes of rows that are equal in the order of the window."""
+"""Window-only functions whose result for rows that are equal in the window's order is defined here."""
 _ANY_VALUE = {"First", "Last", "AnyValue"}
 _UNORDERED_LISTS = {"CollectList", "ListAgg"}
 _FREQUENT = {"ApproxTopK", "ApproxTopKAccumulate", "ApproxTopKCombine"}
@@ -67,7 +67,7 @@ _ROW_SENSITIVE = {"RowNumber", "Lag", "Lead", "NTile", "NthValue"}
 
 
 class Determinism:
-    """Checks and completes analysed plans."""
+    """Checks analysed plans and makes them deterministic."""
 
     def __init__(self, catalyst: Catalyst, refuse: Refuse, answers: Answers = "approximate") -> None:
         self._catalyst = catalyst
@@ -75,11 +75,11 @@ class Determinism:
         self._answers = answers
 
     def pinned(self, plan: Jvm) -> Jvm:
-        """The plan with every open choice made; refuses what depends on more than the rows."""
+        """Return the plan with every open choice fixed; reject queries that depend on more than their rows."""
         return self._plan(plan, None)
 
     def _plan(self, plan: Jvm, wanted: set[int] | None) -> Jvm:
-        """`wanted`: the attributes that those above read other than to sort them; None if it may be any."""
+        """`wanted` has the attributes that nodes above use other than to sort them; None if they may use any."""
         children = children_of(plan)
         changed = [self._plan(c, self._wanted_below(plan, wanted)) for c in children]
         if any(a is not b for a, b in zip(children, changed, strict=True)):
@@ -114,7 +114,8 @@ class Determinism:
         return plan
 
     def _wanted_below(self, plan: Jvm, wanted: set[int] | None) -> set[int] | None:
-        """HAVING sort_array(array_agg(x)) ...: the list is made in one node and sorted in the one above."""
+        """Return the attributes that a node uses other than to sort them: in HAVING sort_array(array_agg(x)) ..., the list
+        is created in one node and sorted in the node above."""
         if kind(plan) == "Project":
             return set().union(*(_unsorted(e) for e in items(plan.projectList())), set())
         if kind(plan) == "Filter" and wanted is not None:
@@ -122,7 +123,7 @@ class Determinism:
         return None
 
     def _subqueries(self, plan: Jvm) -> Jvm:
-        """Complete the plans inside IN, EXISTS and scalar subqueries too."""
+        """Fix the plans inside IN, EXISTS and scalar subqueries too."""
         if not any(find(e, _is_subquery) is not None for e in items(plan.expressions())):
             return plan
         return self._expressions_rewritten(
@@ -157,7 +158,7 @@ class Determinism:
         )
 
     def _check(self, expression: Jvm, inside_sort: bool) -> None:
-        """Refuse what does not depend on the row alone. Aggregate functions that are fixed later are let through."""
+        """Reject expressions that do not depend on the row alone, except aggregate functions that are fixed later."""
         name = kind(expression)
         if name in _CLOCKS:
             self._refuse(
@@ -205,7 +206,7 @@ class Determinism:
                 f"{_called(expression)} gives another value each time it is evaluated",
                 hint="compute it before the row is appended, and keep it in a column",
             )
-        # what a window function makes of the order of rows is judged with its window, by `_window`
+        # `_window` checks how a window function depends on the order of rows
         sorts = name in ("SortArray", "ArraySort", "WindowExpression")
         for child in children:
             self._check(
@@ -213,7 +214,7 @@ class Determinism:
             )
 
     def _check_maps(self, plan: Jvm) -> None:
-        """Spark sorts maps to group by them, in code that reads 0 where a number is NULL, if it is compiled."""
+        """Reject maps as grouping keys: Spark normalizes them with generated code that reads 0 where a number is NULL."""
         for key in items(plan.groupingExpressions()):
             if _loses_nulls(json.loads(key.dataType().json())):
                 self._refuse(
@@ -232,7 +233,7 @@ class Determinism:
                 )
 
     def _check_clocks_in_text(self, expression: Jvm) -> None:
-        """`CAST('now' AS TIMESTAMP)` is `now()`."""
+        """Reject `CAST('now' AS TIMESTAMP)`, which is `now()`."""
         if kind(expression) not in ("Cast", "ParseToDate", "ParseToTimestamp"):
             return
         told = children_of(expression)[0]
@@ -246,7 +247,8 @@ class Determinism:
             )
 
     def _check_encrypted(self, expression: Jvm) -> None:
-        """Without an initialization vector a random one is used, though Spark calls the result deterministic."""
+        """Reject encryption without an initialization vector: it uses a random one, although Spark declares the result
+        deterministic."""
         _, _, mode, _, vector, _ = children_of(expression)
         plain = mode.foldable() and str(self._value(mode)).upper() == "ECB"
         if not plain and not (vector.foldable() and self._value(vector)):
@@ -257,13 +259,13 @@ class Determinism:
             )
 
     def _value(self, constant: Jvm) -> Any:
-        """What an expression over nothing is; None also where it fails."""
+        """Return the value of a constant expression; None also if its evaluation fails."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         try:
             return constant.eval(None)
-        except (Py4JError, PySparkException):  # as it would wherever it is evaluated
+        except (Py4JError, PySparkException):  # it would fail wherever it is evaluated
             return None
 
     def _check_known(self, expression: Jvm) -> None:
@@ -276,7 +278,8 @@ class Determinism:
             )
 
     def _check_frequent(self, expression: Jvm, exactly: bool) -> None:
-        """Frequent values are known within bounds, and so shown as they are or not at all."""
+        """Reject computations with frequent values: only bounds are known for them, so a view can only show them as they
+        are."""
         if exactly or kind(expression) != "ApproxTopK":
             self._refuse(
                 expression,
@@ -292,7 +295,7 @@ class Determinism:
             )
 
     def _window(self, plan: Jvm) -> Jvm:
-        """Order rows fully for the functions that count rows; leave alone those for which ties are one."""
+        """Give functions that depend on single rows a total order; leave functions that treat ties alike unchanged."""
         c = self._catalyst
         by_rows, by_peers = [], []
         for named in items(plan.windowExpressions()):
@@ -345,7 +348,7 @@ class Determinism:
         return result
 
     def _total(self, order: Jvm, child: Jvm) -> Jvm:
-        """An order with the remaining columns of the input appended."""
+        """Return an order followed by the remaining columns of the input."""
         c = self._catalyst
         given = items(order)
         named = {identity(o.child()) for o in given if kind(o.child()) == "AttributeReference"}
@@ -355,9 +358,10 @@ class Determinism:
         return c.seq([*given, *rest])
 
     def _limit_next_to_sort(self, plan: Jvm) -> Jvm:
-        """LIMIT over a projection of a sort, as a projection of LIMIT over the sort.
+        """Move LIMIT below a projection, next to the sort.
 
-        Spark makes a correlated LIMIT a rank by the order of the sort right below it, and by none if that is hidden.
+        Spark turns a correlated LIMIT into a rank by the order of the sort directly below it, and ignores a sort below a
+        projection.
         """
         c = self._catalyst
         local = plan.child()
@@ -381,7 +385,7 @@ class Determinism:
         return plan.copy(plan.groupingExpressions(), c.seq(outputs), plan.child(), c.none())
 
     def _sorted_window_sets(self, plan: Jvm) -> Jvm:
-        """`collect_set(...) OVER (...)` sorted too."""
+        """Sort `collect_set(...) OVER (...)` too."""
         c = self._catalyst
 
         def sorted_set(e: Jvm) -> Jvm | None:
@@ -393,7 +397,7 @@ class Determinism:
         return plan.copy(c.seq(functions), plan.partitionSpec(), plan.orderSpec(), plan.child(), c.none())
 
     def _total_list(self, e: Jvm) -> Jvm:
-        """A list whose order leaves ties, with equal ones ordered by the value that is listed."""
+        """Return a list aggregate whose order has ties broken by the listed value."""
         order, value = items(e.orderExpressions()), e.child()
         if any(o.child().canonicalized().equals(value.canonicalized()) for o in order):
             return e
@@ -401,8 +405,8 @@ class Determinism:
         return e.copy(value, e.delimiter(), total, e.mutableAggBufferOffset(), e.inputAggBufferOffset())
 
     def _presorted(self, e: Jvm) -> Jvm | None:
-        """A list that a comparison of the user's sorts, which may find equal what is not: those stay in the order that
-        they have, since the sort is stable, so they are given the order of their values before."""
+        """Sort a list by its values before a user-defined comparison sorts it: the comparison may consider different values
+        equal, and the sort is stable."""
         listed, comparison = children_of(e)
         if kind(listed) != "AggregateExpression" or kind(listed.aggregateFunction()) != "CollectList":
             return None
@@ -429,7 +433,7 @@ class Determinism:
 
 
 def _unsorted(expression: Jvm) -> set[int]:
-    """The attributes of an expression, but for those that it sorts."""
+    """Return the attributes that an expression uses other than to sort them."""
     if kind(expression) == "AttributeReference":
         return {identity(expression)}
     if kind(expression) in ("SortArray", "ArraySort"):
@@ -438,7 +442,7 @@ def _unsorted(expression: Jvm) -> set[int]:
 
 
 def _loses_nulls(data_type: Any) -> bool:
-    """Whether a type, in its JSON form, has maps in it with values that may be NULL and have a fixed width."""
+    """Whether a type, in its JSON form, contains maps with nullable values of fixed width."""
     match data_type:
         case {"type": "map", "valueType": str(value), "valueContainsNull": True} if value not in _POINTED:
             return not value.startswith(("decimal", "string", "char", "varchar"))

@@ -1,11 +1,13 @@
-"""Variances, covariances and their kind about a value of their own group, for plans that Spark runs over rows.
+"""Variances, covariances and related functions computed relative to a value of the group, for plans that Spark runs over
+rows.
 
-Spark computes them about a running mean. Where values are large beside their distances, as times in microseconds are, most
-digits of these are lost, which ones depends on the order of rows; and where they are near the largest double a distance may be
-infinite in one order and not in another. Here the argument is taken as half its distance from the least value of its group,
-found by a window below, which changes none of these functions but by a factor. What is left of rounding is some 1e-13 for a
-million rows, and where the true value is 0 that is all there is: so rows are sorted by the arguments, and the same rounding
-comes of them in whatever order they were. The operators keep sums of squares in so many digits that it is none (`operators.functions`).
+Spark computes them relative to a running mean. Where values are large compared to their distances, as times in microseconds
+are, most digits of the distances are lost, and which ones depends on the order of rows; near the largest double, a distance
+may be infinite in one order and finite in another. Here the argument is replaced by half its distance from the least value
+of its group, which a window below computes; this changes the functions by a constant factor at most. The remaining rounding
+error is about 1e-13 for a million rows. Where the true value is 0 the result is rounding error only, so rows are sorted by
+the arguments, which makes the rounding independent of the original order. The operators keep sums of squares with enough
+digits to avoid rounding (`operators.functions`).
 """
 
 from __future__ import annotations
@@ -35,34 +37,34 @@ _FACTORS = {
     "RegrReplacement": 4,
     **dict.fromkeys(("Corr", "RegrR2", "RegrSlope", "Skewness", "Kurtosis"), 1),
 }
-"""How much larger than over halves of distances the functions are."""
+"""Factor by which each function exceeds its value over halved distances."""
 _KINDS = {*_SPREADS, *_FACTORS, "RegrIntercept"}
 _SESSION = "spark.sessionWindow"
 
 
 def has_moments(node: Jvm) -> bool:
-    """Whether a node of a plan computes some, from rows."""
+    """Whether a plan node computes moments from rows."""
     return bool(kinds_in(items(node.expressions())) & _KINDS)
 
 
 class Centred:
-    """A node of a plan, an aggregate or a window, with its moments about values of their groups."""
+    """An aggregate or window node of a plan with its moments computed relative to values of the groups."""
 
     def __init__(self, catalyst: Catalyst, node: Jvm) -> None:
         self._c = catalyst
         self._anchors: list[tuple[Jvm, Jvm]] = []
-        """Least values, and the columns that they become."""
+        """Least values of arguments, and the columns that hold them."""
         self._order: list[Jvm] = []
-        """What the rows of a group are sorted by."""
+        """Sort order of the rows within a group."""
         self._shown: list[Jvm] | None = None
         self._groups: list[Jvm] = []
         self._keys = 0
         self._firsts: list[tuple[list[Jvm], list[Jvm], Jvm]] = []
-        """Numbers of rows that are alike, each with what it is partitioned and ordered by."""
+        """Row numbers among equal rows, each with its partitioning and order."""
         self.node = self._changed(node)
 
     def over(self, child: Jvm, node: Jvm | None = None) -> Jvm:
-        """The node, or what was made of it since, over its child."""
+        """Return the node, or a rewritten form of it, over its child."""
         c = self._c
         for alike, order, number in self._firsts:
             child = c.plans.Window(c.seq([number]), c.seq(alike), c.seq(order), child, c.none())
@@ -72,7 +74,7 @@ class Centred:
         return plan if self._shown is None else c.plans.Project(c.seq(self._shown), plan)
 
     def _anchored(self, child: Jvm) -> Jvm:
-        """The child with the least values, and its rows in an order in which the node above goes through them."""
+        """Return the child with columns of least values, and with its rows sorted for the node above."""
         c, e = self._c, self._c.expressions
         whole = e.SpecifiedWindowFrame(
             module(e, "RowFrame"), module(e, "UnboundedPreceding"), module(e, "UnboundedFollowing")
@@ -95,7 +97,7 @@ class Centred:
             return node
         if kind(node) == "Aggregate":
             keys = [e.child() if kind(e) == "Alias" else e for e in items(node.groupingExpressions())]
-            # which rows are in a session is found by the aggregate itself: the least value is that of all sessions
+            # sessions are only formed by the aggregate itself: the least value is that of all sessions of the key
             self._groups, self._keys = [e for e in keys if not _is_session(e)], len(keys)
             self._order = [self._sorted(e) for e in keys if _is_session(e)]
 
@@ -124,23 +126,23 @@ class Centred:
         return node.copy(c.seq(shown), node.partitionSpec(), node.orderSpec(), node.child(), node.hint())
 
     def _centred(self, a: Jvm, over: Callable[[Jvm], Jvm], *, is_slid: bool = False) -> Jvm | None:
-        """What is in place of a function; `over` makes of an aggregate what stands there, such as one over a window, whose frame
-        slides or not."""
+        """Return the replacement of a function; `over` wraps an aggregate, such as in a window, whose frame slides if
+        `is_slid`."""
         e, function = self._c.expressions, a.aggregateFunction()
         name, values = kind(function), children_of(function)
         if name not in _KINDS or any(v.dataType().typeName() != "double" for v in values):
             return None
         is_distinct, condition = a.isDistinct(), option(a.filter())
         if is_distinct and len(self._groups) < self._keys:
-            return None  # which values are in one session is not known here
+            return None  # the values of a single session are not known here
         if is_slid or name not in _SPREADS:
             self._order += map(self._sorted, values)
         least = [self._least(values, place, condition) for place in range(len(values))]
         if is_distinct:
             condition = self._first(values, condition)
         rows = a.filter() if condition is None else module(self._c.jvm.scala, "Some").apply(condition)
-        # where a frame slides, a view looks at the rows near a change alone, whose least value is another with each change: there
-        # the value is as it is, in an expression that has the rows sorted
+        # Where a frame slides, a view recomputes only the rows near a change, whose least value differs between changes:
+        # the value is kept unchanged there, in an expression that makes the rows sorted.
         form = "CASE WHEN _a IS NOT NULL THEN _x END" if is_slid else "_x * 0.5D - _a * 0.5D"
         given = [self._c.written(form, {"_x": v, "_a": x}) for v, x in zip(values, least, strict=True)]
 
@@ -170,9 +172,10 @@ class Centred:
         return found if factor == 1 else self._c.written(f"_r * {factor}D", {"_r": found})
 
     def _first(self, values: list[Jvm], condition: Jvm | None) -> Jvm:
-        """Whether a row is the first of those of its group that are alike in the arguments, of the rows that take part.
+        """Return whether a row is the first of the participating rows of its group with the same arguments.
 
-        Distances are no less alike than values, but where these are far apart they may be more so: DISTINCT is of the values.
+        Equal values have equal distances, but different values may round to equal distances: DISTINCT applies to the
+        values.
         """
         c, e = self._c, self._c.expressions
         alike = [*self._groups, *([] if condition is None else [condition]), *values]
@@ -187,7 +190,7 @@ class Centred:
         return first if condition is None else e.And(first, condition)
 
     def _least(self, values: list[Jvm], place: int, condition: Jvm | None) -> Jvm:
-        """The least value of an argument in a row's group, of the rows that take part."""
+        """Return the least value of an argument among the participating rows of a row's group."""
         c, e = self._c, self._c.expressions
         value = values[place]
         for other in (*values[:place], *values[place + 1 :]):
@@ -200,7 +203,7 @@ class Centred:
 
 
 def _slides(frame: Jvm) -> bool:
-    """Whether a frame is of RANGE and has an end on both sides."""
+    """Whether a frame is a RANGE with both ends bounded."""
     if kind(frame) != "SpecifiedWindowFrame" or kind(frame.frameType()) != "RangeFrame":
         return False
     return not any(kind(end).startswith("Unbounded") for end in (frame.lower(), frame.upper()))

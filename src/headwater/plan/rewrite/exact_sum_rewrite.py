@@ -1,15 +1,15 @@
 """Sums whose result does not depend on the order of rows, for plans that Spark runs over rows.
 
-Spark adds up row by row and task by task, and fails, or gives NULL in `try_sum`, where a partial sum does not fit its type: so
--1, the largest BIGINT and 1 have a sum in one order and none in another. In a view a sum is that of its rows, and fails only
-where the result itself does not fit. The operators add up exactly (`operators.sums`); here the same is written with functions
-that Spark has, for what it computes itself: whole groups (`groups`), and batch, which `verify` compares with.
+Spark adds row by row and task by task, and fails, or returns NULL in `try_sum`, if a partial sum overflows: -1, the largest
+BIGINT and 1 have a sum in one order and none in another. In a view a sum depends on its rows only, and fails only if the
+result itself overflows. The operators add exactly (`operators.sums`); this module expresses the same with Spark's functions
+for what Spark computes itself: whole groups (`groups`), and batch runs, which `verify` compares with.
 
-A sum of BIGINT is made of the sums of the upper and the lower 32 bits, which cannot overflow; one of more than 28 decimal digits
-of those of the upper and the lower 20 digits. Doubles below 2**40 are added as integers of 2**-62, so that nothing is lost where
-they cancel out; a sum of doubles that is infinite though no term is, is added once more at a smaller scale. Intervals are sums of
-microseconds or months. Sums and averages that cannot overflow are left as they are, and so are those over frames of ROWS,
-which have an order.
+A sum of BIGINT is composed of the sums of the upper and the lower 32 bits, which cannot overflow; a sum of decimals of more
+than 28 digits, of the sums of the upper and the lower 20 digits. Doubles below 2**40 are added as integer multiples of
+2**-62, so that nothing is lost where they cancel out; a sum of finite doubles that is infinite is repeated at a smaller
+scale. Intervals are summed as microseconds or months. Sums and averages that cannot overflow are unchanged, and so are
+those over frames of ROWS, which have an order.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from headwater.spark.catalyst import (
 
 _SUMS = frozenset({"Sum", "Average"})
 _DIGITS = 20
-"""The lower digits of a wide decimal that are added apart."""
+"""Number of lower digits of a wide decimal that are added separately."""
 _WIDE = 28
-"""Sums of decimals up to so many digits fit into those of the result."""
+"""Largest precision for which sums of decimals fit into the precision of the result."""
 _REACH, _STEP, _SMALL = 2.0**40, 2.0**62, 2.0**-64
 Over = Callable[[Jvm], Jvm]
-"""Makes of a call of an aggregate function what stands in its place, such as the function over a window."""
+"""Wraps a call of an aggregate function in the form in which it is used, such as a window expression."""
 
 
 def with_exact_aggregates(catalyst: Catalyst, plan: Jvm) -> Jvm:
-    """A plan with every sum, average and moment exact, those of its subqueries too; it has still to be analysed."""
+    """Return a plan with every sum, average and moment exact, including subqueries; the plan must be analysed again."""
     return rewritten_plan(catalyst, plan, lambda node: _exact_node(catalyst, node))
 
 
@@ -53,13 +53,13 @@ def _exact_node(catalyst: Catalyst, node: Jvm) -> Jvm:
 
 
 def exact_form(catalyst: Catalyst, node: Jvm) -> Callable[[Jvm], Jvm]:
-    """What makes of a child the node over it, with its sums, averages and moments exact."""
+    """Return a function that places a node, with exact sums, averages and moments, over a child."""
     centred = Centred(catalyst, node)
     return partial(centred.over, node=exactly(catalyst, centred.node))
 
 
 def exactly(catalyst: Catalyst, node: Jvm) -> Jvm:
-    """A node of a plan with its sums and averages exact."""
+    """Return a plan node with its sums and averages exact."""
     if kind(node) not in ("Aggregate", "Window") or not kinds_in(items(node.expressions())) & _SUMS:
         return node
     c = catalyst
@@ -85,7 +85,7 @@ def exactly(catalyst: Catalyst, node: Jvm) -> Jvm:
 
 
 def _is_ordered(window: Jvm) -> bool:
-    """Whether the rows of a frame come in an order that leaves no choice: `determinism` has completed that of ROWS."""
+    """Whether the rows of a frame have a total order: `determinism` has completed the order of ROWS frames."""
     spec = window.windowSpec()
     frame = spec.frameSpecification()
     rows = kind(frame) == "SpecifiedWindowFrame" and kind(frame.frameType()) == "RowFrame"
@@ -93,7 +93,7 @@ def _is_ordered(window: Jvm) -> bool:
 
 
 def _exact(c: Catalyst, a: Jvm, over: Over) -> Jvm | None:
-    """What is in place of a sum or an average; None if it may stay as it is, or is neither."""
+    """Return the replacement of a sum or an average; None if it can stay unchanged, or for any other function."""
     function = a.aggregateFunction()
     if kind(function) not in _SUMS:
         return None
@@ -102,7 +102,7 @@ def _exact(c: Catalyst, a: Jvm, over: Over) -> Jvm | None:
         return total
     buffers = [identity(b) for b in items(function.aggBufferAttributes())]
     calls = _Calls(c, a, over, children_of(function)[0])
-    # not beside a set with count(DISTINCT ...), which makes two aggregates of one, and other sessions
+    # count(DISTINCT ...) next to a set would make Spark split the aggregate, which forms different sessions
     count = calls.made("{}", "CAST(size(_n0) AS BIGINT) | collect_set(_x)" if calls.distinct else "count(_x)")
 
     def filled(e: Jvm) -> Jvm | None:
@@ -143,7 +143,7 @@ def _total(c: Catalyst, a: Jvm, over: Over) -> Jvm | None:
 
 
 class _Calls:
-    """Writes expressions over calls of aggregate functions, whose argument is written `_x`."""
+    """Builds expressions over calls of aggregate functions; `_x` stands for their argument."""
 
     def __init__(self, c: Catalyst, a: Jvm, over: Over, value: Jvm) -> None:
         self._c = c
@@ -153,7 +153,8 @@ class _Calls:
         self.distinct = "DISTINCT " if a.isDistinct() else ""
 
     def made(self, text: str, *calls: str) -> Jvm:
-        """An expression with calls in the places of `{}`, or of `{0}` and so on; `{0}` in a call is DISTINCT where it is."""
+        """Return an expression with calls inserted for `{}`, or `{0}` and so on; `{0}` in a call becomes DISTINCT if the
+        original call has it."""
         parts = {"_x": self._value}
         if self._filter is not None:
             parts["_f"] = self._filter
@@ -173,7 +174,8 @@ class _Calls:
         return self._c.written(text.format(*found), found)
 
     def added(self, value: str, data_type: str) -> str:
-        """The call that adds up a value made of `_x`, for each row or, where it is DISTINCT, for each different `_x`."""
+        """Return the call that sums a value computed from `_x`, over all rows or, with DISTINCT, over the different values
+        of `_x`."""
         if not self.distinct:
             return f"sum({value})"
         each = value.replace("_x", "_v")
@@ -182,7 +184,7 @@ class _Calls:
 
 
 def _whole(calls: _Calls, cast: str, data_type: str) -> Jvm:
-    """The sum of a BIGINT by its upper and lower 32 bits, as another type."""
+    """Return the sum of a BIGINT from its upper and lower 32 bits, as another type."""
     if calls.distinct:
         added = calls.added("CAST(_x AS DECIMAL(20, 0))", "DECIMAL(38, 0)")
         return calls.made(f"{cast}({{}} AS {data_type})", added)
@@ -194,8 +196,8 @@ def _whole(calls: _Calls, cast: str, data_type: str) -> Jvm:
 
 
 def _wide(c: Catalyst, calls: _Calls, scale: int, cast: str) -> Jvm:
-    """The sum of a decimal by its upper and lower digits, put together where both have the same sign: so no step overflows
-    unless the sum does."""
+    """Return the sum of a decimal from its upper and lower digits, combined where both have the same sign: no step
+    overflows unless the sum does."""
     if scale <= _DIGITS:
         unit = f"CAST('1{'0' * (_DIGITS - scale)}' AS DECIMAL({_DIGITS + 1 - scale}, 0))"
     else:
@@ -213,14 +215,15 @@ def _wide(c: Catalyst, calls: _Calls, scale: int, cast: str) -> Jvm:
     ]
     whole, rest, lent = (calls.made(term, upper, lower) for term in terms)
     kind_of = c.jvm.org.apache.spark.sql.types.DecimalType(38, scale)
-    plus = c.expressions.DecimalAddNoOverflowCheck  # whose result has no fewer places
+    plus = c.expressions.DecimalAddNoOverflowCheck  # this form of addition keeps the scale
     return plus(whole, plus(rest, lent, kind_of), kind_of)
 
 
 def _doubles(calls: _Calls) -> Jvm:
-    """The sum of doubles: of those within reach exactly but for parts below 2**-62, and of the others."""
+    """Return the sum of doubles: values within reach are added exactly except for parts below 2**-62; the others
+    separately."""
     near, far = (f"CASE WHEN abs(_x) {other} {_REACH!r}D THEN 0D ELSE _x END" for other in (">=", "<"))
-    whole = f"CAST({near} AS BIGINT)"  # towards zero: what is left is a double
+    whole = f"CAST({near} AS BIGINT)"  # truncates towards zero: the rest is a double
     part = f"({near} - {whole}) * {_STEP!r}D"
     cell = f"CAST({part} AS BIGINT)"
     exact = (

@@ -1,7 +1,7 @@
-"""Hidden columns beside windows of which a row is in several: `window(_appended_at, '10 minutes', '5 minutes')`.
+"""Metadata columns in windows that assign a row to several windows: `window(_appended_at, '10 minutes', '5 minutes')`.
 
-Spark makes a row for each of these windows before it looks for columns that are hidden, and then does not find them. So below
-a GROUP BY with such a window they are named, in the parsed plan, as any other is:
+Spark expands such windows before it resolves metadata columns, and then does not find them. So below a GROUP BY with such a
+window they are selected explicitly in the parsed plan, like any other column:
 
     SELECT ... FROM (SELECT *, _appended_at FROM clicks) GROUP BY window(_appended_at, ...)
 """
@@ -15,7 +15,7 @@ from headwater.spark.catalyst import Catalyst, Jvm, children_of, find, items, ki
 
 
 def with_named_columns(catalyst: Catalyst, plan: Jvm) -> Jvm:
-    """A parsed plan in which hidden columns are named below such windows."""
+    """Return a parsed plan in which metadata columns are selected explicitly below such windows."""
     analysis = catalyst.jvm.org.apache.spark.sql.catalyst.analysis
 
     def change(node: Jvm) -> Jvm | None:

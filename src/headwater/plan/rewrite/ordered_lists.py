@@ -1,15 +1,15 @@
-"""Lists in a declared order, `array_agg(x) WITHIN GROUP (ORDER BY y)`: Spark reads them, and has no function for them.
+"""Lists in a declared order, `array_agg(x) WITHIN GROUP (ORDER BY y)`: Spark parses them but does not implement them.
 
-They are written with functions that it has, in the parsed plan, before names and types are resolved:
+They are rewritten in the parsed plan, before names and types are resolved:
 
     transform(array_sort(array_agg(struct(y, x)), (l, r) -> ...), s -> s.x)
 
-The elements are compared by the keys of the order, one after the other, each with its direction and its place for NULL,
-and then by the value itself, so that the list is one and the same however the rows are met. As with `array_agg` without
-an order, NULL is no part of it unless RESPECT NULLS says so.
+Elements are compared by the keys of the order in turn, each with its direction and NULL placement, and then by the value
+itself, so that the list does not depend on the order of rows. As in `array_agg` without an order, NULLs are excluded unless
+RESPECT NULLS is given.
 
-`listagg` and `string_agg` are Spark's own, and are written as joined lists only beside several DISTINCT aggregates: the rule of
-Spark's optimizer that separates those fails on an order WITHIN GROUP.
+`listagg` and `string_agg` are implemented by Spark. They are rewritten to joined lists only next to several DISTINCT
+aggregates: the rule of Spark's optimizer that splits these fails on an order WITHIN GROUP.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _JOINED = ("listagg", "string_agg")
 
 
 def with_ordered_lists(catalyst: Catalyst, plan: Jvm, text: str, refuse: Refuse) -> Jvm:
-    """A parsed plan without lists that have an order; `text` is what was written."""
+    """Return a parsed plan without ordered lists; `text` is the SQL of the query."""
     read = spelled(text)
     if "within" not in read.text.lower():
         return plan
     sql = catalyst.jvm.org.apache.spark.sql.catalyst
-    # the queries of WITH are no part of the tree before they are put in their places
+    # the queries of WITH are not part of the tree until they are substituted
     plan = module(sql.analysis, "CTESubstitution").apply(plan)
     lists = _Lists(catalyst, refuse)
     changes = catalyst.jvm.java.util.HashMap()
@@ -55,13 +55,13 @@ def with_ordered_lists(catalyst: Catalyst, plan: Jvm, text: str, refuse: Refuse)
             changes.put(expression, named_as_written(catalyst, expression, text, read))
     if changes.isEmpty():
         return plan
-    # a map of Scala is a partial function, which is what its trees are transformed by
+    # a Scala Map is a PartialFunction, which is the type that the transform methods take
     rule = catalyst.jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(changes)
     return plan.transformAllExpressionsWithSubqueries(rule)
 
 
 def expressions_of(plan: Jvm) -> Iterator[Jvm]:
-    """Every expression of a plan and of the subqueries in it, those above first."""
+    """Yield every expression of a plan and of its subqueries, children before parents."""
     for child in children_of(plan):
         yield from expressions_of(child)
     for expression in items(plan.expressions()):
@@ -85,13 +85,13 @@ def _is_ordered(expression: Jvm, functions: Sequence[str] = LISTS) -> bool:
 
 
 def _separates_distinct(expressions: Sequence[Jvm]) -> bool:
-    """Whether Spark's optimizer may separate DISTINCT aggregates: of several, or of one with a FILTER."""
+    """Whether Spark's optimizer may split DISTINCT aggregates: several of them, or one with a FILTER."""
     distinct = [e for e in expressions if kind(e) == "UnresolvedFunction" and e.isDistinct()]
     return len(distinct) > 1 or any(e.filter().isDefined() for e in distinct)
 
 
 def named_as_written(catalyst: Catalyst, alias: Jvm, text: str, read: Spelled) -> Jvm:
-    """A column that was given no name, named as it was written and not as it was rewritten."""
+    """Return an unnamed column with an alias that is its original SQL text, not the rewritten expression."""
     origin = alias.child().origin()
     start, stop = option(origin.startIndex()), option(origin.stopIndex())
     if start is None or stop is None:
@@ -100,7 +100,7 @@ def named_as_written(catalyst: Catalyst, alias: Jvm, text: str, read: Spelled) -
 
 
 class _Lists:
-    """Writes one list after the other. Every node that it makes has the place of the call that it is for."""
+    """Rewrites ordered lists. Every node that it creates has the SQL position of the original call."""
 
     def __init__(self, catalyst: Catalyst, refuse: Refuse) -> None:
         self._c = catalyst
@@ -111,10 +111,10 @@ class _Lists:
         self._some = module(catalyst.jvm.scala, "Some")
 
     def joined(self, call: Jvm) -> Jvm:
-        """The text that `listagg` makes: of the values of a list with a separator between them, NULL if there are none."""
+        """Return the result of `listagg`: the values of a list joined with a separator, NULL if there are none."""
         arguments = items(call.arguments())
         if len(arguments) not in (1, 2):
-            return call  # Spark says what is wrong
+            return call  # Spark reports the error
         texts = self._ordered(call, "array_agg", arguments[0])
         self._origin.set(call.origin())
         try:
@@ -126,7 +126,7 @@ class _Lists:
             self._origin.reset()
 
     def made(self, call: Jvm) -> Jvm:
-        """A list that has an order, by other means."""
+        """Return an ordered list in rewritten form."""
         arguments = items(call.arguments())
         if len(arguments) != 1:
             self._refuse(call, f"a list is made of one value, not of {len(arguments)}", hint="struct(a, b)")
@@ -161,7 +161,7 @@ class _Lists:
             False,
         )
         if all(_ascends(o) and _nulls_first(o) for o in order):
-            ordered = self._c.call("sort_array", [listed])  # which is how structs compare
+            ordered = self._c.call("sort_array", [listed])  # structs compare in this order
         else:
             ordered = self._c.call("array_sort", [listed, self._comparison(keys, order)])
         if option(call.ignoreNulls()) is not False:
@@ -170,7 +170,8 @@ class _Lists:
         return self._c.call("transform", [ordered, self._c.lambda_of(self._c.variable("s", _VALUE), "s")])
 
     def _comparison(self, keys: Sequence[str], order: Sequence[Jvm]) -> Jvm:
-        """(l, r) -> -1, 0 or 1: by the first key in which they differ, and by the value if by none."""
+        """Return the comparison (l, r) -> -1, 0 or 1: by the first key that differs, and by the value if all keys are
+        equal."""
         e = self._c.expressions
         directions = [(k, _ascends(o), _nulls_first(o)) for k, o in zip(keys, order, strict=True)]
         branches = []

@@ -1,11 +1,12 @@
-"""What relations a query's names stand for, put into the parsed plan where Spark's own catalog cannot say it.
+"""Resolves relation names in the parsed plan where Spark's catalog cannot.
 
-Topics have columns that are found by name and are no part of `*`. Spark has such columns for its own sources, and for the
-keys that USING merges: a projection carries a tag with the attributes that may be named above it. A relation whose hidden
-columns are wanted is put in as such a projection, once for each place that names it. The views that a session has by
-name cannot do this: a view shows the columns of its query and no others.
+Topics have columns that are found by name and are no part of `*`. Spark supports such columns for its own sources, and for
+the keys that USING merges: a projection carries a tag with the attributes that may be named above it. A relation whose
+metadata columns are wanted is inserted as such a projection, once per mention in the query. Temporary views of the session
+cannot express this: a view has exactly the columns of its query.
 
-And what a view gives beside its rows has a name of two parts, `revenue.errors`, which Spark takes for a database and a table.
+Relations derived from views have two-part names, such as `revenue.errors`, which Spark would take for a database and a
+table.
 """
 
 from __future__ import annotations
@@ -19,35 +20,38 @@ from headwater.spark.catalyst import Catalyst, Jvm, children_of, items, kind, mo
 
 _SUBQUERIES = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
 _HIDDEN = "__metadata_col"
-"""What Spark's analyzer knows hidden columns by."""
+"""Metadata key by which Spark's analyzer recognizes metadata columns."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A relation with hidden columns: its analysed plan, whose first `visible` columns are those of `*`."""
+    """A relation with metadata columns: its analysed plan, whose first `visible` columns are those of `*`."""
 
     plan: Jvm
     visible: int
 
 
 class RelationNames:
-    """Puts relations in the place of their names."""
+    """Replaces relation names in a plan by relations."""
 
     def __init__(
         self, catalyst: Catalyst, relations: Mapping[str, Opened], dotted: Iterable[str] = ()
     ) -> None:
-        """`dotted`: names with a dot that the session has as names of one part."""
+        """`dotted` has names with a dot that the session has registered as one-part names."""
         self._c = catalyst
         self._relations = {name.lower(): (name, opened) for name, opened in relations.items()}
         self._dotted = {name.lower(): name for name in dotted}
         self.met: set[str] = set()
-        """The relations that were found, as they are spelled here."""
+        """Names of the relations that were found, in their declared spelling."""
         self._hidden: dict[tuple[str, str], list[Jvm]] = {}
-        """The hidden columns of the places that name a relation, by what they are called there."""
+        """Metadata columns of the mentioned relations, by qualifier and column name in lower case."""
 
     def with_hidden(self, plan: Jvm) -> Jvm:
-        """A plan that `resolved` gave in which `alias._offset` is that column: Spark looks for it in a column called like the alias,
-        where there is one. The plan itself if no place is meant by one alias alone."""
+        """Return a resolved plan in which `alias._offset` refers to the metadata column: Spark would prefer a column named
+        like the alias.
+
+        Return the plan itself if no metadata column is referred to by a unique alias.
+        """
         changes = self._c.jvm.java.util.HashMap()
 
         def note(expression: Jvm) -> None:
@@ -72,11 +76,11 @@ class RelationNames:
         return plan.transformAllExpressions(rule)
 
     def resolved(self, parsed: Jvm) -> Jvm:
-        """A parsed plan with these relations in it."""
+        """Return a parsed plan with names replaced by relations."""
         self._hidden.clear()
         if not self._is_needed():
             return parsed
-        # names of WITH come first; what is left after this are relations
+        # names defined by WITH take precedence; the names left after this are relations
         substitution = module(self._c.jvm.org.apache.spark.sql.catalyst.analysis, "CTESubstitution")
         return self._plan(substitution.apply(parsed))
 
@@ -102,7 +106,7 @@ class RelationNames:
                 changes.put(subquery, subquery.withNewPlan(self._plan(subquery.plan())))
         if changes.isEmpty():
             return plan
-        # a map of Scala is a partial function, which is what its trees are transformed by
+        # a Scala Map is a PartialFunction, which is the type that the transform methods take
         rule = self._c.jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(changes)
         return plan.transformExpressionsDown(rule)
 
@@ -114,7 +118,7 @@ class RelationNames:
         name, opened = found
         self.met.add(name)
         origin = module(self._c.jvm.org.apache.spark.sql.catalyst.trees, "CurrentOrigin")
-        origin.set(relation.origin())  # what is refused of it is underlined where it is named
+        origin.set(relation.origin())  # errors about the relation underline its mention
         try:
             return self._shown(name, opened, [alias or name])
         finally:
@@ -127,7 +131,7 @@ class RelationNames:
         qualifier: Sequence[str],
         where: Callable[[Sequence[Jvm]], Jvm] | None = None,
     ) -> Jvm:
-        """A relation at a place that names it; `where` makes a condition for its rows, of its columns."""
+        """Return a relation for one mention of its name; `where` returns a condition on its rows, given its columns."""
         c = self._c
         attributes = output_of(opened.plan)
         marks = [{_HIDDEN: a.name()} if i >= opened.visible else {} for i, a in enumerate(attributes)]
@@ -155,7 +159,7 @@ class RelationNames:
         return c.plans.SubqueryAlias(known_as, found)
 
     def _renewed(self, attribute: Jvm, marks: Mapping[str, str]) -> Jvm:
-        """The same column with an identity of its own, so that every place which names a relation has its columns."""
+        """Return a column under a new expression ID, so that every mention of a relation has columns of its own."""
         name, none = attribute.name(), self._c.seq([])
         metadata = self._c.none()
         if marks:
@@ -166,16 +170,16 @@ class RelationNames:
 
 
 def _subqueries_of(expression: Jvm) -> list[Jvm]:
-    """The subqueries of an expression that stand in no other."""
+    """Return the outermost subqueries of an expression."""
     if kind(expression) in _SUBQUERIES:
         return [expression]
     return [found for child in children_of(expression) for found in _subqueries_of(child)]
 
 
 def relation_of(plan: Jvm) -> str | None:
-    """The relation that a projection stands for, if `RelationNames` has put it there."""
+    """Return the name of the relation that `RelationNames` inserted a projection for; None for any other projection."""
     first = option(plan.projectList().headOption())
-    # a window has the metadata of the column that it is of
+    # a window inherits the metadata of the column it is computed from
     if first is None or kind(first) != "Alias" or kind(first.child()) != "AttributeReference":
         return None
     metadata = option(first.explicitMetadata())

@@ -2,14 +2,14 @@
 
     FROM orders o JOIN customers FOR SYSTEM_TIME AS OF o.at AS c ON o.customer = c.id
 
-becomes a join with all versions of `customers`, of which the one is meant that is valid at the row's own time:
+becomes a join with all versions of `customers`, restricted to the version that is valid at the row's own time:
 
     FROM orders o JOIN customers.versions AS c
       ON o.customer = c.id AND c._valid_from <= o.at AND (c._valid_to IS NULL OR o.at < c._valid_to)
 
-and for AS OF a version the condition is `c._version = o.customer_version`. Where that time or version is a constant, it is a
-filter of the versions instead, and may stand wherever a relation may. What stands behind AS OF comes as a quoted text: see
-`headwater.sql.system_time`.
+For AS OF a version, the condition is `c._version = o.customer_version`. If the time or version is a constant, the condition
+is a filter on the versions instead, which is allowed wherever a relation is. The expression after AS OF is passed to Spark
+as a quoted text: see `headwater.sql.system_time`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _FORM = "write ... o JOIN customers FOR SYSTEM_TIME AS OF o.at AS c ON o.custome
 _NOT_A_NEWLINE = re.compile(r"[^\n]")
 
 Unversioned = tuple[str, str]
-"""Why something has no versions, and what to do about it."""
+"""The reason why a relation has no versions, and a hint."""
 
 
 class _Travel(NamedTuple):
-    """A relation with AS OF, as it was parsed."""
+    """A relation with AS OF, as parsed."""
 
     plan: Jvm
-    """The clause."""
+    """The plan node of the AS OF clause."""
     alias: str | None
 
 
 class VersionedNames(RelationNames):
-    """Puts relations in the place of their names, and versions in the place of those with AS OF."""
+    """Replaces relation names in a plan by relations, and names with AS OF by versions."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class VersionedNames(RelationNames):
         spelled: Spelled,
         refuse: Refuse,
     ) -> None:
-        """`versions`: of the topics and views that a query may read the versions of; `spelled`: the query."""
+        """`versions` has the topics and views whose versions a query may read; `spelled` is the query as passed to Spark."""
         super().__init__(catalyst, relations, dotted)
         self._versions = {name.lower(): (name, opened) for name, opened in versions.items()}
         self._spelled = spelled
@@ -71,7 +71,7 @@ class VersionedNames(RelationNames):
         return super()._plan(plan)
 
     def _all_versions(self, plan: Jvm) -> Jvm | None:
-        """The versions of a topic, where a query names them as a relation."""
+        """Return the versions of a topic, where a query names them as a relation."""
         aliased = kind(plan) == "SubqueryAlias"
         relation = plan.child() if aliased else plan
         if kind(relation) != "UnresolvedRelation":
@@ -83,7 +83,7 @@ class VersionedNames(RelationNames):
         return None if found is None else self._shown(*found, [plan.alias()] if aliased else parts)
 
     def _found(self, told: Jvm, name: str) -> tuple[str, Opened] | None:
-        """The versions of a topic, and what they are called; None if there is no such topic, which is for Spark to say."""
+        """Return the versions of a topic and their name; None for an unknown topic, which Spark reports."""
         known = self._versions.get(name.lower())
         if known is None:
             return None
@@ -94,13 +94,13 @@ class VersionedNames(RelationNames):
         return versions_of(known[0]), known[1]
 
     def _opened(self, travel: _Travel) -> tuple[tuple[str, Opened] | None, str]:
-        """The versions that a relation with AS OF is of, and what it is called in the query."""
+        """Return the versions for a relation with AS OF, and the qualifier of the relation in the query."""
         parts = items(travel.plan.relation().multipartIdentifier())
         found = self._found(travel.plan, parts[0]) if len(parts) == 1 else None
         return found, travel.alias or parts[-1]
 
     def _joined(self, plan: Jvm, travel: _Travel) -> Jvm:
-        """A join with the version that is valid at the time of each row of the other side."""
+        """Return a join with the version that is valid at the time of each row of the left side."""
         c = self._c
         wanted = self._wanted(travel)
         left = self._plan(plan.left())
@@ -121,7 +121,7 @@ class VersionedNames(RelationNames):
             if found is None:
                 return plan.withNewChildren(c.seq([left, travel.plan.relation()]))
             right = self._shown(*found, [qualifier])
-            # not by name: an alias can be the name of a column of the other side, which Spark would look into
+            # by attribute, not by name: the alias may be the name of a column of the other side, which Spark would prefer
             lanes = output_of(right.child())[-len(VERSIONED) :]
             mine = self._condition(travel, lanes, wanted)
             whole = mine if plan.condition().isEmpty() else c.expressions.And(plan.condition().get(), mine)
@@ -129,7 +129,7 @@ class VersionedNames(RelationNames):
         return self._subqueries(plan.copy(left, right, plan.joinType(), condition, plan.hint()))
 
     def _constant(self, travel: _Travel) -> Jvm:
-        """The versions that were valid at one time, or one version."""
+        """Return the versions that were valid at a constant time, or the version of a constant ID."""
         wanted = self._wanted(travel)
         if _refers(wanted):
             self._refuse(
@@ -147,7 +147,7 @@ class VersionedNames(RelationNames):
         )
 
     def _condition(self, travel: _Travel, lanes: Sequence[Jvm], wanted: Jvm) -> Jvm:
-        """Which version is meant, by the columns that say when it was valid and what it is known by."""
+        """Return the condition that selects the requested version, over the columns of validity and version ID."""
         e = self._c.expressions
         valid_from, valid_to, version = lanes
         if travel.plan.version().isDefined():
@@ -156,20 +156,20 @@ class VersionedNames(RelationNames):
         return e.And(begun, e.Or(e.IsNull(valid_to), e.LessThan(wanted, valid_to)))
 
     def _wanted(self, travel: _Travel) -> Jvm:
-        """What AS OF says: the expression that stands in quotes in what Spark was given."""
+        """Return the expression after AS OF, parsed from the quoted text that was passed to Spark."""
         stop = travel.plan.origin().stopIndex()
         end = stop.get() if stop.isDefined() else None
         clause = next((clause for clause in self._spelled.quoted if clause.end == end), None)
         if clause is None:
             self._refuse(travel.plan, "versions are read FOR SYSTEM_TIME AS OF a time", hint=_FORM)
         text = self._spelled.text
-        # behind as many blanks, so that Spark points to places in the whole
+        # padded with blanks, so that Spark's error positions refer to the whole query
         padded = _NOT_A_NEWLINE.sub(" ", text[: clause.start]) + text[clause.start : clause.end]
         return self._c.session.sessionState().sqlParser().parseExpression(padded)
 
 
 def _travel(plan: Jvm) -> _Travel | None:
-    """A relation with AS OF, with its alias if it has one."""
+    """Return a relation with AS OF and its alias, if any; None for any other node."""
     if kind(plan) == "RelationTimeTravel":
         return _Travel(plan, None)
     if kind(plan) == "SubqueryAlias" and kind(plan.child()) == "RelationTimeTravel":
@@ -178,12 +178,12 @@ def _travel(plan: Jvm) -> _Travel | None:
 
 
 def _refers(expression: Jvm) -> bool:
-    """Whether an expression that was parsed looks at anything but itself."""
+    """Whether a parsed expression refers to columns or subqueries."""
     return find(expression, lambda e: kind(e) in ("UnresolvedAttribute", "ScalarSubquery")) is not None
 
 
 def view_without_versions(name: str) -> Unversioned:
-    """Why a view has no versions."""
+    """Return the reason why a view has no versions."""
     return (
         f"view {name!r} has no versions: those of a topic with a PRIMARY KEY can be read",
         "ws.query(..., as_of=tick) reads a view as it was",

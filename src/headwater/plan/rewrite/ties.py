@@ -1,10 +1,11 @@
-"""`min_by`, `max_by` and `mode` where several rows have the least or greatest ordering, or several values are there most often:
-Spark takes any of them, a view must not.
+"""Deterministic `min_by`, `max_by` and `mode` where several rows have the extreme ordering, or several values are the most
+frequent.
 
-`max_by(v, o)` is written as `max_by(v, struct(o, v))`, so that of these rows it is the one with the greatest v, NULL below all
-others, and for `min_by` the least. Where o is NULL so is the struct, for such rows never count. The operators do the
-same by themselves (`operators.extremes`), and so need no struct: `by_parts` gives back what it was made of. With a third
-argument, how many values, equal orderings go by the value too. Of the values that are there most often `mode` takes the least.
+Spark picks any of them, which a view must not. `max_by(v, o)` is rewritten to `max_by(v, struct(o, v))`, so that among ties
+the greatest v is chosen, with NULL lowest; `min_by` chooses the least. Where o is NULL the struct is NULL too, since such
+rows never count. The operators break ties in the same way themselves (`operators.extremes`) and need no struct: `by_parts`
+returns its parts. With a third argument, the number of values, equal orderings are ordered by the value too. Among the most
+frequent values, `mode` chooses the least.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from headwater.spark.catalyst import (
 )
 
 PICKS = frozenset({"MinBy", "MaxBy", "MaxMinByK", "Mode"})
-"""The kinds of functions that take some rows of those that come first."""
+"""Catalyst classes of functions that pick some of the rows with the extreme ordering."""
 _FIELDS = ("_headwater_ordering", "_headwater_value")
-"""Which nobody else's struct has."""
+"""Field names that no struct of a user has."""
 
 
 def with_ties_decided(catalyst: Catalyst, plan: Jvm, refuse: Refuse) -> Jvm:
-    """An analysed aggregate or window with its choices made."""
+    """Return an analysed aggregate or window with ties broken."""
     c, e = catalyst, catalyst.expressions
 
     def decided(pick: Jvm) -> Jvm | None:
@@ -63,7 +64,7 @@ def with_ties_decided(catalyst: Catalyst, plan: Jvm, refuse: Refuse) -> Jvm:
 
 
 def by_parts(function: Jvm) -> list[Jvm] | None:
-    """The value and the ordering of a `min_by` or `max_by` whose choice is made; None for any other function."""
+    """Return the value and the ordering of a `min_by` or `max_by` that was rewritten; None for any other function."""
     if kind(function) not in ("MinBy", "MaxBy"):
         return None
     value, ordering = children_of(function)

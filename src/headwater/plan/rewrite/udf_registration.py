@@ -1,8 +1,8 @@
-"""Users' functions as one Spark session knows them: registered by name, and made plain in the plans that name them.
+"""User-defined functions in a Spark session: registered by name, and rewritten in the plans that call them.
 
-To plan a view, Spark needs their names and types alone: what is registered then has no code. To run a query in batch
-it has the code, which Spark ships to its Python workers. A table function becomes `inline` of a list of rows, and in
-batch an aggregate becomes a function of the list of its group's rows, so that Spark has to know scalar functions only.
+To plan a view, Spark needs only names and types: the registered functions have no code. To run a query in batch, they have
+the code, which Spark ships to its Python workers. A table function becomes `inline` of a list of rows, and in batch an
+aggregate becomes a function of the list of its group's rows, so that Spark executes scalar functions only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _SUBQUERIES = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
 
 
 class SessionFunctions:
-    """The functions that queries of one session have named so far. `runs`: whether they have their code with them."""
+    """The functions that queries of one session have called so far. `runs` says whether they are registered with their
+    code."""
 
     def __init__(self, catalyst: Catalyst, functions: Functions, *, runs: bool) -> None:
         self._c = catalyst
@@ -34,7 +35,7 @@ class SessionFunctions:
         self._registered: dict[str, tuple[object, Jvm]] = {}
 
     def prepare(self, query: str) -> None:
-        """Make the functions that a query names known; FunctionMissingError if one is to run and has no code here."""
+        """Register the functions that a query calls; FunctionMissingError if one is to run and its code is not available."""
         for name, definition in self._functions.used(query).items():
             if definition.kind == "fold":
                 continue
@@ -44,7 +45,7 @@ class SessionFunctions:
                 self._registered[name] = (known, self._register(definition, code))
 
     def _register(self, definition: FunctionDefinition, code: Any) -> Jvm:
-        """Register a function by its name; gives the scalar function that calls it."""
+        """Register a function by its name; return the scalar function that calls it."""
         from pyspark.util import PythonEvalType
 
         registry = self._c.session.udf()
@@ -70,7 +71,7 @@ class SessionFunctions:
         )
         try:
             return function._judf
-        except Exception as error:  # whatever pickling a user's object raises
+        except Exception as error:  # pickling a user's object may raise anything
             raise UsageError(
                 f"function {definition.name!r} cannot be sent to Spark's Python workers: {error}",
                 hint="let it use nothing that cannot be pickled, such as open files, locks or connections",
@@ -86,12 +87,12 @@ class SessionFunctions:
         self._c.session.udtf().registerPython(definition.name, table._judtf)
 
     def folded(self, fold: FoldDefinition, rows: pa.Table) -> pa.Table:
-        """The contents of a fold's view, from all records of its topic."""
+        """Return the contents of a fold's view, computed from all records of its topic."""
         definition = self._functions.declared()[fold.name.lower()]
         return recomputed(rows, fold, self._functions.code(definition), definition)
 
     def inlined(self, plan: Jvm, refuse: Refuse) -> Jvm:
-        """An analysed plan with every table function as `inline` of the list of its rows."""
+        """Return an analysed plan with every table function replaced by `inline` of the list of its rows."""
         if self._any("aggregate"):
             self._refuse_correlated(plan, refuse)
         if not self._any("table"):
@@ -99,13 +100,14 @@ class SessionFunctions:
         return self._rewritten(plan, self._inlined)
 
     def collected(self, plan: Jvm) -> Jvm:
-        """An analysed plan with every user's aggregate as a function of the list of its group's rows."""
+        """Return an analysed plan with every user-defined aggregate replaced by a function of the list of its group's rows."""
         if not self._any("aggregate"):
             return plan
         return self._rewritten(plan, self._collected)
 
     def _refuse_correlated(self, plan: Jvm, refuse: Refuse) -> None:
-        """Where no row matches, Spark would take NULL for the value of a user's aggregate, which may be another."""
+        """Reject user-defined aggregates in correlated subqueries: where no row matches, Spark uses NULL, which may differ
+        from their value."""
         for child in children_of(plan):
             self._refuse_correlated(child, refuse)
         for expression in items(plan.expressions()):
@@ -160,7 +162,7 @@ class SessionFunctions:
         return plan.copy(plan.groupingExpressions(), c.seq(outputs), plan.child(), c.none())
 
     def _rewritten(self, plan: Jvm, change: Callable[[Jvm], Jvm]) -> Jvm:
-        """A plan with its nodes changed, those of its subqueries too."""
+        """Return a plan in which `change` was applied to every node bottom-up, including nodes in subqueries."""
         c = self._c
         children = children_of(plan)
         changed = [self._rewritten(child, change) for child in children]
@@ -193,14 +195,14 @@ class SessionFunctions:
 
 
 def _aggregates(plan: Jvm) -> bool:
-    """Whether a plan calls a user's aggregate."""
+    """Whether a plan calls a user-defined aggregate."""
     calls = (find(e, lambda e: kind(e) == "PythonUDAF") for e in items(plan.expressions()))
     return any(c is not None for c in calls) or any(map(_aggregates, children_of(plan)))
 
 
 class _Table:
-    """Stands for every table function while a query is analysed; never run."""
+    """Placeholder for every table function while a query is analysed; never run."""
 
     def eval(self, *arguments: Any) -> Any:
-        """Give no rows."""
+        """Return no rows."""
         return iter(())

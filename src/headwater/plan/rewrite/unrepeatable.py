@@ -1,8 +1,8 @@
-"""Functions of Spark that give another value for the same rows in another order, or by chance, and what to use instead.
+"""Spark functions whose result for the same rows depends on their order or on chance, with alternatives.
 
-Spark calls most of them deterministic, which they are for rows in one order; rows of a view have none. What is here was found by
-running every aggregate and sketch function of Spark over the same rows in several orders and parts; what is not gives one value
-(`tests/equation/test_function_zoo.py`).
+Spark declares most of them deterministic, which they are for rows in a fixed order; rows of a view have none. The list was
+found by running every aggregate and sketch function of Spark over the same rows in several orders and partitionings; the
+functions that are not listed return a single value (`tests/equation/test_function_zoo.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True)
 class Unrepeatable:
-    """Why a function has no value in a view, and the nearest thing that works."""
+    """The reason why a function is undefined in a view, and the closest alternative."""
 
     reason: str
     hint: str
@@ -70,5 +70,5 @@ _FUNCTIONS = {
 
 
 def unrepeatable(name: str) -> Unrepeatable | None:
-    """What is wrong with a function of Catalyst, by the name of its class; None if nothing is."""
+    """Return why a function is not repeatable, by its Catalyst class name; None if it is repeatable."""
     return next((told for pattern, told in _FUNCTIONS.items() if fnmatchcase(name, pattern)), None)

@@ -1,4 +1,4 @@
-"""ORDER BY without LIMIT: a view is a set of rows, so that such an order is neither kept nor shown."""
+"""Warnings about ORDER BY without LIMIT: a view is a set of rows, so the order has no effect."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from headwater.spark.catalyst import Jvm, children_of, items, kind
 NO_EFFECT = "ORDER BY without LIMIT has no effect: the rows of a view have no order; write ORDER BY in queries of the view"
 _LIMITS = ("GlobalLimit", "LocalLimit", "Offset")
 _SAME_ORDER = ("Project", "SubqueryAlias", "Filter", "Sort")
-"""Nodes that pass rows on in the order in which they get them."""
+"""Nodes that preserve the order of their input."""
 
 
 def unread_orders(plan: Jvm) -> tuple[str, ...]:
-    """The warnings about the orders in an analysed plan that no LIMIT reads."""
-    # the text has every Sort, those in subqueries too: most plans have none, and to ask each node takes a call of the JVM
+    """Return the warnings about sorts in an analysed plan whose order no LIMIT uses."""
+    # The text contains every Sort, including those in subqueries. Most plans have none, and checking each node costs a JVM
+    # call.
     return (NO_EFFECT,) if "Sort [" in plan.toString() and _has_unread(plan, is_read=False) else ()
 
 
 def _has_unread(plan: Jvm, *, is_read: bool) -> bool:
-    """Whether a plan has an order that nothing reads; `is_read`: the order of its own rows is."""
+    """Whether a plan contains a sort whose order is unused; with `is_read`, the order of the plan's own rows is used."""
     name = kind(plan)
     if name == "Sort" and not is_read:
         return True

@@ -1,8 +1,8 @@
-"""Whole rows as one value: `array_agg(posts.*)` is read as `array_agg(struct(posts.*))`.
+"""Whole rows as values: `array_agg(posts.*)` is read as `array_agg(struct(posts.*))`.
 
-Spark replaces `posts.*` by the columns of the relation wherever it stands, also among the arguments of a function that takes
-one value, and refuses the call for the number of its arguments. Only a query that Spark refuses is read this way: a call that
-Spark understands keeps the meaning that it has there.
+Spark replaces `posts.*` by the columns of the relation everywhere, including the arguments of a function that takes one
+value, and then rejects the call because of its number of arguments. Only queries that Spark rejects are rewritten: a call
+that Spark accepts keeps its meaning.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _STARS = ("UnresolvedStar", "UnresolvedStarExceptOrReplace", "UnresolvedStarExce
 
 
 def with_whole_rows(catalyst: Catalyst, plan: Jvm, text: str) -> Jvm | None:
-    """A parsed plan in which every row that stands in place of a value is a struct; None if there is no such row.
+    """Return a parsed plan in which every whole row used as a value is a struct; None if there is no such row.
 
-    A column that is such a call and has no name is named after the function, `array_agg`, as in Postgres.
+    An unnamed column that is such a call is named after the function, `array_agg`, as in Postgres.
     """
     if "*" not in text:
         return None
     sql = catalyst.jvm.org.apache.spark.sql.catalyst
-    # the queries of WITH are no part of the tree before they are put in their places
+    # the queries of WITH are not part of the tree until they are substituted
     plan = module(sql.analysis, "CTESubstitution").apply(plan)
     origin = module(sql.trees, "CurrentOrigin")
     changes = catalyst.jvm.java.util.HashMap()
@@ -43,7 +43,7 @@ def with_whole_rows(catalyst: Catalyst, plan: Jvm, text: str) -> Jvm | None:
             changes.put(expression, _named(catalyst, expression, text))
     if changes.isEmpty():
         return None
-    # a map of Scala is a partial function, which is what its trees are transformed by
+    # a Scala Map is a PartialFunction, which is the type that the transform methods take
     rule = catalyst.jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(changes)
     return plan.transformAllExpressionsWithSubqueries(rule)
 
@@ -58,7 +58,7 @@ def _is_of_row(expression: Jvm) -> bool:
 
 
 def _children(call: Jvm, row: Jvm, others: list[Jvm]) -> list[Jvm]:
-    """The children of a call, its filter and its order among them, with a struct as the first."""
+    """Return the children of a call, including its filter and order, with a struct as the first."""
     return [row, *others, *items(call.children())[1 + len(others) :]]
 
 
