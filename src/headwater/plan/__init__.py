@@ -1,11 +1,10 @@
 """Planning: the SELECT of a view to an operator graph, by way of Spark's optimized plan.
 
-Spark parses, resolves and optimizes; its plan is rewritten where a view must be deterministic, given
-event-time rules, and lowered to the operators of `operators.graph`. What has no incremental form is refused
-here.
+Spark parses, resolves and optimizes the query. Its plan is rewritten where Spark's semantics are not deterministic,
+extended by event-time rules, and lowered to the operators of `operators.graph`. Queries without an incremental form are
+rejected here.
 
-Called by connectors, engine, lineage, serving, verify, views; imports catalog, core, log, operators, spark,
-sql, udf.
+Called by connectors, engine, lineage, serving, verify, views; imports catalog, core, log, operators, spark, sql, udf.
 
 In import order, bottom to top:
 

@@ -1,8 +1,9 @@
-"""SQL to operator graph: Spark parses, resolves and optimizes the SELECT, and its plan is read off as our few operators.
+"""SQL to operator graph: Spark parses, resolves and optimizes the SELECT, and its plan is translated to Headwater's
+operators.
 
-Spark's optimizer does what optimizers do (push filters down, drop columns, turn subqueries into joins and set
-operations into aggregates), so the plan that arrives is small and already means what Spark means: casts, null rules and
-decimal types are in it. What has no incremental form is refused, with the part of the SQL it came from underlined.
+Spark's optimizer pushes filters down, drops columns, turns subqueries into joins and set operations into aggregates, so
+that few kinds of nodes remain, and they have Spark's semantics: casts, null rules and decimal types are explicit. Queries
+without an incremental form are rejected with an error that underlines the SQL responsible.
 """
 
 from __future__ import annotations
@@ -91,39 +92,40 @@ _MENTIONED = re.compile(r"View \(`([^`]+)`")
 _POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
 _NO_WINDOW = re.compile(r"The input is not a correct window column: window_time\((\w+)")
 _COUNTED = re.compile(r"(?<=_common_expr)_\d+")
-"""Names that Spark numbers anew in each process."""
+"""Matches the suffixes of names that Spark numbers per process."""
 _LOOKED_INTO = ("INVALID_EXTRACT_BASE_FIELD_TYPE", "FIELD_NOT_FOUND", "INVALID_EXTRACT_FIELD_TYPE")
-"""Spark's conditions where it took what stands before a dot for a column."""
+"""Error conditions that Spark raises where it took the name before a dot for a column."""
 _NO_FUNCTION = re.compile(r"Spark: Cannot resolve routine `(\w+)`")
 _MISUSED = re.compile(r'Spark: Cannot resolve "(time_bucket)\(')
 _NO_TYPE = re.compile(r'Spark: Unsupported data type "(\w+)')
 _TYPED = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
-"""What a text can be written as that is read as a time."""
+"""Types that make a text literal a time."""
 _RULES = "org.apache.spark.sql.catalyst.optimizer."
 _EXCLUDED = (
-    # They look at the (empty) data that stands in for a source while planning.
+    # These rules inspect the (empty) data that represents a source during planning.
     "PropagateEmptyRelation",
     "OptimizeOneRowPlan",
-    # They put limits where no order is known any more.
+    # These rules place limits where the order is no longer known.
     "LimitPushDown",
     "LimitPushDownThroughWindow",
     "InferWindowGroupLimit",
     "EliminateLimits",
-    # `EXISTS (SELECT ...)` is a semi join to us, not a row picked by LIMIT 1.
+    # `EXISTS (SELECT ...)` is planned as a semi join, not as a row picked by LIMIT 1.
     "RewriteNonCorrelatedExists",
-    # They share work between subqueries in ways that a tree of operators cannot show.
+    # These rules share work between subqueries in ways that a tree of operators cannot represent.
     "MergeScalarSubqueries",
     "MergeSubplans",
 )
 _KEPT_ANEW = {"moments": "\nmoments in long sums"}
-"""What is added to the shape of a graph for functions whose state has another layout than in earlier releases."""
+"""Suffix of the graph's shape for functions whose state layout differs from earlier releases."""
 _IN_ORDER = "\nmoments of sorted rows"
-"""What is added where the moments of rows are computed otherwise than in earlier releases: what was shown would not be taken back."""
+"""Suffix of the graph's shape where moments of rows are computed differently than in earlier releases: retractions would
+not match the rows emitted before."""
 _GROUPS_MAX = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
-"""Beyond so many groups the rows of one are added up in parts, which depend on what other groups there are."""
+"""Above this number of groups Spark sums the rows of a group in parts, which depend on the other groups."""
 _INLINE = "spark.sql.alwaysInlineCommonExpr"
-"""What BETWEEN and NULLIF read twice gets no node of its own: it would come between a correlated condition and the join
-that it is to be part of."""
+"""Makes Spark inline the operands that BETWEEN and NULLIF read twice: a separate node for them would separate a correlated
+condition from the join that it becomes part of."""
 
 
 @dataclass(frozen=True)
@@ -133,44 +135,46 @@ class Plan:
     root: g.Node
     schema: pa.Schema
     inputs: Mapping[str, tuple[str, ...]]
-    """What it names, with the columns that each had."""
+    """Relations named by the query, with their columns at the time of planning."""
     reads: tuple[str, ...]
-    """What its graph reads: less, where the optimizer found that something plays no part."""
+    """Relations that the graph reads: possibly fewer, where the optimizer removed unused ones."""
     fingerprint: str
-    """Changes when the graph does: state of another fingerprint is of another graph."""
+    """Fingerprint of the graph: state with another fingerprint belongs to a different graph."""
     refuse: Refuse = field(compare=False, repr=False)
-    """refuse(node, reason, hint=...): raises, underlining the part of the SQL that a node of the graph came from."""
+    """`refuse(node, reason, hint=...)` raises an error that underlines the part of the SQL from which a graph node was
+    made."""
     hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The hidden columns that its graph reads, by the topic that has them."""
+    """Metadata columns that the graph reads, by topic."""
     late: tuple[LateGraph, ...] = ()
-    """Where rows of topics may be late."""
+    """Graphs of the rows of topics that may be late."""
     expiries: Expiries = field(default_factory=dict, repr=False)
-    """When the state of its operators can be let go."""
+    """Expiry of the operators' state."""
     approximate: Mapping[int, g.MergeableFunction] = field(default_factory=dict, compare=False, repr=False)
-    """The columns that are answers of sketches."""
+    """Columns that are answers of sketches."""
     exactly: bool = False
-    """Whether approximate functions are answered exactly, since no sketch can be kept, or its answer is computed with."""
+    """Whether approximate functions are answered exactly, because no sketch can be kept or the query computes with its
+    answer."""
     warnings: tuple[str, ...] = field(default=(), compare=False)
-    """What a part of the query does not do that its author may expect."""
+    """Warnings about parts of the query without the effect that the author may expect."""
     columns_read: Callable[[], Mapping[str, frozenset[str]]] = field(default=dict, compare=False, repr=False)
-    """By topic or view, the columns that its rows are made of; found out when it is first asked for."""
+    """Columns that the rows are computed from, by topic or view; computed on the first call."""
 
 
 @dataclass(frozen=True)
 class LateGraph:
-    """The rows of a topic that may be late at one place of a query: its columns, then LATE_COLUMNS."""
+    """The rows of a topic that may be late at one place of a query: the topic's columns, then LATE_COLUMNS."""
 
     topic: str
     root: g.Node
 
     @property
     def source(self) -> str:
-        """What it reads: the topic, or of a keyed one its records."""
+        """Name of the source of the graph: the topic, or the records of a keyed topic."""
         return g.sources(self.root)[0].name
 
 
 class Planner:
-    """Plans queries over relations that have a schema and, for now, no rows."""
+    """Plans queries over relations that have a schema and no rows."""
 
     def __init__(self, spark: SparkSession, functions: Functions | None = None) -> None:
         self._spark = beside(spark)
@@ -185,26 +189,27 @@ class Planner:
 
     @own_errors(unplanned)
     def plan(self, query: QueryText, relations: Mapping[str, Relation], policy: Policy | None = None) -> Plan:
-        """The operator graph of a query; StatementError, underlining, if it cannot be read or kept."""
+        """Return the operator graph of a query; StatementError, underlining the mistake, if the query is invalid or cannot
+        be maintained."""
         if (fold := parse_fold(query.text)) is not None and self._functions is not None:
             return _fold_plan(fold, query, relations, self._functions)
         if (standing := parse_standing(query.text)) is not None and self._functions is not None:
             return _standing_plan(standing, query, relations, self._functions)
         policy = replace(policy or Policy(), times_out=has_timeouts(query.text))
-        with self._guard:  # the names that are known belong to one plan at a time
+        with self._guard:  # the session's registered names belong to one plan at a time
             return self._plan(query, relations, policy)
 
     @own_errors(unplanned)
     def times(self, query: QueryText, relations: Mapping[str, Relation]) -> Mapping[int, Times]:
-        """The columns of a query that have event times, or windows of them, by their places."""
+        """Return the columns of a query that have event times, or windows of them, by index."""
         if parse_fold(query.text) is not None or parse_standing(query.text) is not None:
             return {}
         with self._guard:
             return self._analysed(query, relations, Policy(), is_timed=True)[1].times
 
     def signatures(self) -> Callable[[str], tuple[str, ...]]:
-        """What is declared now, asked for once: the users' functions that a query counts on. Its plan is another one when
-        these change."""
+        """Read the declared functions once, and return a function that lists the signatures of those that a query uses. The
+        plan of a query changes when these signatures change."""
         if self._functions is None:
             return lambda query: ()
         return partial(self._functions.signatures, declared=self._functions.declared())
@@ -273,8 +278,8 @@ class Planner:
         is_timed: bool,
         answers: Answers = "approximate",
     ) -> tuple[Jvm, TimedPlan, RelationNames]:
-        """A query as Spark understands it; `is_timed`: with the policy in it."""
-        self.catalyst.matches.clear()  # graphs have what they need of them
+        """Return Spark's analysed plan of a query; with `is_timed`, the late-row policy is applied to it."""
+        self.catalyst.matches.clear()  # graphs keep copies of their patterns
         self._register(relations)
         words = {word.text.lower() for word in words_of(query.text) if word.is_name}
         dotted = [name for name in relations if "." in name and name.lower().rpartition(".")[2] in words]
@@ -306,7 +311,7 @@ class Planner:
         return LateGraph(part.topic, lowering.lower(optimized)[0])
 
     def _optimized(self, query: QueryText, plan: Jvm) -> Jvm:
-        """A plan as Spark would run it; StatementError if a part of it fails on whatever rows, such as CAST('x' AS INT)."""
+        """Return Spark's optimized plan; StatementError if a part of it fails for any row, such as CAST('x' AS INT)."""
         from pyspark.errors import PySparkException
 
         try:
@@ -335,8 +340,8 @@ class Planner:
         every: bool = False,
         always: Collection[str] = (),
     ) -> dict[str, Opened]:
-        """The relations that a query of these words may read hidden columns of, if it names any; or `every` relation
-        that it may read, and with hidden columns that are `always` there in streams."""
+        """Return the relations of which a query of these words may read metadata columns. With `every`, return each
+        relation that it may read; streams have the `always` metadata columns in addition."""
         wanted = set(hidden_among(words))
         opened = {}
         for name, relation in relations.items():
@@ -347,7 +352,7 @@ class Planner:
         return opened
 
     def _open(self, name: str, schema: pa.Schema, hidden: Iterable[pa.Field]) -> Opened:
-        """A relation of this name without rows, with these columns and, behind them, hidden ones."""
+        """Return an empty relation of this name, with these columns followed by metadata columns."""
         full = pa.schema([*schema, *hidden])
         marks = [{SOURCE_KEY: name, COLUMN_KEY: i} for i in range(len(full))]
         empty = self._spark.sparkContext._jsc.emptyRDD()
@@ -358,7 +363,7 @@ class Planner:
     def _versions(
         self, query: QueryText, words: Collection[str], relations: Mapping[str, Relation]
     ) -> dict[str, Opened | Unversioned]:
-        """What a query of these words may read versions of, if it reads any."""
+        """Return the relations of which a query of these words may read row versions, or why they have none."""
         if not may_read_versions(query.text):
             return {}
         named = {name: relation for name, relation in relations.items() if name.lower() in words}
@@ -384,8 +389,8 @@ class Planner:
 
 
 def _numbered(query: QueryText) -> list[str]:
-    """The constants of a query in which something may look like the number of an attribute, as `#1` does: it is taken out where Spark's print
-    of a plan is read."""
+    """Return the constants of a query if one of them contains `#` or a backslash: text such as `#1` looks like an attribute
+    ID and is removed when Spark's printed plan is read, so the shape must include the constants."""
     words = words_of(query.text)
     is_plain = not any("#" in word.text or "\\" in word.text for word in words if word.kind == "string")
     return [] if is_plain else [word.text for word in words if word.kind in ("string", "number")]
@@ -394,7 +399,7 @@ def _numbered(query: QueryText) -> list[str]:
 def _fold_plan(
     fold: FoldDefinition, query: QueryText, relations: Mapping[str, Relation], functions: Functions
 ) -> Plan:
-    """The plan of a fold, for which Spark is not needed."""
+    """Return the plan of a fold, which does not need Spark."""
     definition = functions.declared().get(fold.name.lower())
     if definition is None or fold.topic not in relations:
         raise StatementError(f"there is no fold {fold.name!r} of topic {fold.topic!r}", hint="ws.fold(...)")
@@ -414,7 +419,7 @@ def _fold_plan(
 def _standing_plan(
     standing: StandingDefinition, query: QueryText, relations: Mapping[str, Relation], functions: Functions
 ) -> Plan:
-    """The plan of a view of what documents meet stored queries, for which Spark is not needed either."""
+    """Return the plan of a percolator view, which does not need Spark."""
     root = match_graph(standing, relations, functions.log)
     names = (standing.topic, standing.queries)
     read = {
@@ -450,14 +455,16 @@ def pin(
     names: RelationNames | None = None,
     answers: Answers = "approximate",
 ) -> Jvm:
-    """The analysed plan of a query, with every choice that Spark leaves open made, and approximate functions answered so."""
+    """Return the analysed plan of a query, with every choice that Spark leaves open fixed, and approximate functions
+    answered as `answers` says."""
     _refuse_moving_times(query)
     analysed = analyse(catalyst, query, functions, names).queryExecution().analyzed()
     return Determinism(catalyst, refuser(query), answers).pinned(analysed)
 
 
 def _refuse_moving_times(query: QueryText) -> None:
-    """TIMESTAMP 'now' is the time at which the query is read: of that nothing is left in Spark's plan."""
+    """Reject literals such as TIMESTAMP 'now': Spark replaces them by the current time when it parses the query, without a
+    trace in the plan."""
     words = words_of(query.text)
     for kind_of, told in pairwise(words):
         if (
@@ -483,8 +490,8 @@ def analyse(
     *,
     named: bool = True,
 ) -> Jvm:
-    """A Dataset of a query in the dialect of views; StatementError, in our form, if Spark refuses it. `named`: hidden columns are
-    left to Spark to find by name."""
+    """Return a Dataset of a query in the SQL dialect of views; StatementError if Spark rejects the query. With `named`,
+    Spark resolves metadata columns by name."""
     from pyspark.errors import PySparkException
 
     if functions is not None:
@@ -511,7 +518,7 @@ def analyse(
 
 
 def _dataset(catalyst: Catalyst, parsed: Jvm, query: QueryText) -> Jvm:
-    """A Dataset of a parsed query; one that Spark refuses is tried with whole rows as structs."""
+    """Return a Dataset of a parsed query; if Spark rejects it, retry with references to whole rows as structs."""
     from pyspark.errors import PySparkException
 
     def made(plan: Jvm) -> Jvm:
@@ -528,7 +535,7 @@ def _dataset(catalyst: Catalyst, parsed: Jvm, query: QueryText) -> Jvm:
 
 
 def refuser(query: QueryText) -> Refuse:
-    """A function that refuses a Catalyst node, underlining the SQL that it came from."""
+    """Return a function that rejects a Catalyst node with an error that underlines the SQL from which the node was parsed."""
 
     def refuse(node: Jvm, reason: str, *, hint: str | None = None) -> NoReturn:
         start, end = _place(node)
@@ -540,7 +547,7 @@ def refuser(query: QueryText) -> Refuse:
 
 
 def _hidden(roots: Iterable[g.Node]) -> dict[str, tuple[str, ...]]:
-    """The hidden columns of every source that has some."""
+    """Return the metadata columns of every source that has some."""
     found: dict[str, set[str]] = {}
     for source in (source for root in roots for source in g.sources(root)):
         if source.hidden:
@@ -567,7 +574,7 @@ def _node_refuser(query: QueryText, origins: Mapping[int, tuple[g.Node, Jvm]]) -
 
 
 def _pointing(query: QueryText, start: int, end: int, reason: str, hint: str | None) -> StatementError:
-    """`start` and `end` are places in what Spark was given to read."""
+    """Return an error that underlines `start` to `end`, which are positions in the text that was passed to Spark."""
     at = spelled(query.text).original
     return pointing(
         query.source or query.text, query.start + at(start), query.start + at(end), reason, hint=hint
@@ -575,7 +582,8 @@ def _pointing(query: QueryText, start: int, end: int, reason: str, hint: str | N
 
 
 def _place(node: Jvm) -> tuple[int | None, int | None]:
-    """Where in the SQL a node came from; its children are asked where it does not know itself."""
+    """Return the position in the SQL from which a node was parsed; if the node has none, the position of its first child
+    that has one."""
     origin = node.origin()
     start, stop = origin.startIndex(), origin.stopIndex()
     if start.isDefined() and stop.isDefined():
@@ -588,7 +596,7 @@ def _place(node: Jvm) -> tuple[int | None, int | None]:
 
 
 def statement_error(query: QueryText, error: Exception) -> HeadwaterError:
-    """Spark's own refusal of a query, in our form."""
+    """Translate Spark's error for a query into a Headwater error."""
     from pyspark.errors import PySparkException
 
     assert isinstance(error, PySparkException)
@@ -609,7 +617,8 @@ def statement_error(query: QueryText, error: Exception) -> HeadwaterError:
 
 
 def _no_window(query: QueryText, column: str) -> StatementError:
-    """Spark knows of a column that it is a window only where the query itself makes it."""
+    """Return the error for `window_time` of a column that the query itself does not create with window(): Spark supports no
+    other."""
     reason = (
         f"{column} is not made by window() in this query, and only of such a window is there a window_time"
     )
@@ -622,7 +631,7 @@ def _no_window(query: QueryText, column: str) -> StatementError:
 
 
 def _placed(query: QueryText, error: PySparkException, first: str, message: str) -> StatementError:
-    """Spark's refusal, with what it is about underlined where Spark says where that is."""
+    """Return Spark's error with the part of the query underlined that Spark names, if any."""
     text = spelled(query.text).text
     for context in error.getQueryContext() or []:
         start, stop = context.startIndex(), context.stopIndex()
@@ -635,7 +644,7 @@ def _placed(query: QueryText, error: PySparkException, first: str, message: str)
 
 
 def _hint(query: QueryText, refusal: str) -> str | None:
-    """What to do about a hidden column that is not there, a function, or a type."""
+    """Return a hint for an unresolved metadata column, function or type, or None."""
     words = words_of(query.text)[:-1]
     if (kind_of := _NO_TYPE.match(refusal)) is not None:
         return respelled_type(query.text, words, kind_of[1])
@@ -654,6 +663,6 @@ def _hint(query: QueryText, refusal: str) -> str | None:
 
 
 def _computes_moments(node: g.Node) -> bool:
-    """Whether a node has Spark compute moments from rows."""
+    """Whether Spark computes moments from rows for a node."""
     evaluation = node.evaluate if isinstance(node, g.Regroup | g.Slide) else None
     return isinstance(evaluation, Evaluation) and has_moments(evaluation.plan)
