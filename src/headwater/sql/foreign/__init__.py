@@ -1,4 +1,4 @@
-"""Foreign SQL: syntax of Flink, RisingWave, Materialize and others, answered with what works here.
+"""Foreign SQL: syntax of Flink, RisingWave, Materialize and others, rejected with the equivalent syntax as a hint.
 
 Called by plan, sql.parser; imports core, sql.lexer, sql.system_time.
 
@@ -9,5 +9,5 @@ In import order, bottom to top:
     foreign_joins       ASOF and temporal joins
     foreign_rows        other clauses and functions: DISTINCT ON, UNNEST, percentiles, ...
     foreign_windows     windowing table functions and group windows
-    foreign_spellings   the list of all finders, run on a refused statement
+    foreign_spellings   the list of all finders, run on a rejected statement
 """

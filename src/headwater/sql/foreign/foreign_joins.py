@@ -1,4 +1,4 @@
-"""Joins as of a time as other engines spell them: ASOF JOIN of DuckDB, RisingWave and Snowflake, AS OF PROCTIME() of Flink."""
+"""Temporal joins in the syntax of other engines: ASOF JOIN of DuckDB, RisingWave and Snowflake, AS OF PROCTIME() of Flink."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BECAUSE = (
 
 
 class _Right(NamedTuple):
-    """What is joined: the words of its name, and what it is called."""
+    """The right side of a join: the words of its table and alias, the table, and the name it has in the query."""
 
     first: int
     last: int
@@ -29,7 +29,8 @@ class _Right(NamedTuple):
 
 
 def as_of_joins(s: StatementWords) -> Iterator[Foreign]:
-    """`trades t ASOF JOIN quotes q ON t.symbol = q.symbol AND t.at >= q.at`, with USING, LEFT (before or after ASOF) or MATCH_CONDITION too."""
+    """Find `trades t ASOF JOIN quotes q ON t.symbol = q.symbol AND t.at >= q.at`, also with USING, MATCH_CONDITION, or LEFT
+    before or after ASOF."""
     for at, word in enumerate(s.words):
         before = s.before(at)
         if not word.is_("ASOF") or before.is_(*_NOT_NAMES) or not (before.is_name or before.is_(")")):
@@ -57,11 +58,12 @@ def as_of_joins(s: StatementWords) -> Iterator[Foreign]:
 
 
 def _left(s: StatementWords, asof: int) -> int:
-    """The place of the word that ends the left side: in `trades LEFT ASOF JOIN quotes`, as in ClickHouse, before LEFT."""
+    """Return the index of the word that ends the left side: in `trades LEFT ASOF JOIN quotes`, as in ClickHouse, the one
+    before LEFT."""
     place = asof - 1
     while s.words[place].is_("LEFT", "INNER", "OUTER"):
         place -= 1
-    return asof - 1 if s.words[place].is_(*_NOT_NAMES) else place  # a table may be called LEFT
+    return asof - 1 if s.words[place].is_(*_NOT_NAMES) else place  # a table may be named LEFT
 
 
 def _right(s: StatementWords, at: int) -> _Right | None:
@@ -74,7 +76,7 @@ def _right(s: StatementWords, at: int) -> _Right | None:
 
 
 def _rewritten(s: StatementWords, asof: int, right: _Right) -> tuple[Edit, ...] | None:
-    """The edits, if it can be told which time is meant."""
+    """Return the edits; None if the time of the join cannot be determined."""
     at, edits, time = right.last, [s.edit(asof, asof + 1, "")], None
     if s.words[at].is_("MATCH_CONDITION"):
         end = s.closed(at + 1)
@@ -115,7 +117,7 @@ def _conditions(s: StatementWords, first: int, last: int) -> Iterator[tuple[int,
 
 
 def _time(s: StatementWords, first: int, last: int, right: str) -> str | None:
-    """The time of the left side in `t.at >= q.at`, written either way round."""
+    """Return the left side's time in `t.at >= q.at`, in either operand order."""
     signs = [place for place in s.level(first, last) if s.words[place].is_(*_AFTER)]
     if len(signs) != 1:
         return None
@@ -132,7 +134,7 @@ def _time(s: StatementWords, first: int, last: int, right: str) -> str | None:
 
 
 def current_joins(s: StatementWords) -> Iterator[Foreign]:
-    """`JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c`: a join with the table as it is."""
+    """Find `JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c`, a join with the current table."""
     for at in s.calls("PROCTIME", "NOW", "CURRENT_TIMESTAMP"):
         if at < 4 or not (s.words[at - 1].is_("OF") and s.words[at - 3].is_("SYSTEM_TIME")):
             continue

@@ -1,4 +1,4 @@
-"""Other clauses and functions as other engines spell them: DISTINCT ON, WITH TIES, UNNEST, percentiles, times, gaps."""
+"""Other clauses and functions in the syntax of other engines: DISTINCT ON, WITH TIES, UNNEST, percentiles, times, gaps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PERCENTILES = ("APPROX_PERCENTILE", "PERCENTILE_APPROX", "APPROX_QUANTILE")
 
 
 def append_times(s: StatementWords) -> Iterator[Foreign]:
-    """`PROCTIME()`, but for AS OF PROCTIME(): the time at which a record was appended."""
+    """Find `PROCTIME()`, except in AS OF PROCTIME(): it is replaced by the time at which a record was appended."""
     for at in s.calls("PROCTIME"):
         end = s.closed(at + 1)
         if not s.before(at).is_("OF"):
@@ -23,7 +23,7 @@ def append_times(s: StatementWords) -> Iterator[Foreign]:
 
 
 def moving_times(s: StatementWords) -> Iterator[Foreign]:
-    """`mz_now()`, `CURRENT_WATERMARK(at)`: a view does not change with the time alone."""
+    """Find `mz_now()` and `CURRENT_WATERMARK(at)`: the contents of a view do not depend on the current time."""
     for at in s.calls("MZ_NOW"):
         end = s.closed(at + 1)
         if s.words[0].is_("CREATE"):
@@ -42,7 +42,7 @@ def moving_times(s: StatementWords) -> Iterator[Foreign]:
 
 
 def distinct_on(s: StatementWords) -> Iterator[Foreign]:
-    """`SELECT DISTINCT ON (a) ... ORDER BY a, b`: the first row of each group."""
+    """Find `SELECT DISTINCT ON (a) ... ORDER BY a, b`, the first row of each group."""
     for at, (one, two, three) in enumerate(zip(s.words, s.words[1:], s.words[2:], strict=False)):
         if not (one.is_("DISTINCT") and two.is_("ON") and three.is_("(")):
             continue
@@ -68,7 +68,7 @@ def distinct_on(s: StatementWords) -> Iterator[Foreign]:
 
 
 def _items(s: StatementWords, first: int, last: int) -> list[str]:
-    """The texts of a list, between commas."""
+    """Return the texts of a comma-separated list."""
     found, start = [], first
     for place in s.level(first, last):
         if s.words[place].is_(","):
@@ -78,7 +78,7 @@ def _items(s: StatementWords, first: int, last: int) -> list[str]:
 
 
 def fetched(s: StatementWords) -> Iterator[Foreign]:
-    """`FETCH FIRST 3 ROWS WITH TIES` and `FETCH FIRST 3 ROWS ONLY`."""
+    """Find `FETCH FIRST 3 ROWS WITH TIES` and `FETCH FIRST 3 ROWS ONLY`."""
     for at, (word, after) in enumerate(zip(s.words, s.words[1:], strict=False)):
         if not (word.is_("FETCH") and after.is_("FIRST", "NEXT")):
             continue
@@ -108,7 +108,7 @@ def _with_ties(s: StatementWords, at: int, end: int, count: str) -> Foreign:
 
 
 def approximate_percentiles(s: StatementWords) -> Iterator[Foreign]:
-    """`approx_percentile(0.5) WITHIN GROUP (ORDER BY x)`."""
+    """Find `approx_percentile(0.5) WITHIN GROUP (ORDER BY x)`."""
     for at in s.calls(*_PERCENTILES):
         group = s.closed(at + 1)
         if not (
@@ -126,7 +126,7 @@ def approximate_percentiles(s: StatementWords) -> Iterator[Foreign]:
 
 
 def unnested(s: StatementWords) -> Iterator[Foreign]:
-    """`UNNEST(tags)`, `CROSS JOIN UNNEST(items) AS t(sku, n)`, and `LATERAL TABLE(f(x))` of Flink."""
+    """Find `UNNEST(tags)`, `CROSS JOIN UNNEST(items) AS t(sku, n)`, and `LATERAL TABLE(f(x))` of Flink."""
     for at in s.calls("UNNEST"):
         end = s.closed(at + 1)
         if not s.before(at).is_("FROM", "JOIN", ",") or _is_select_item(s, at):
@@ -146,7 +146,7 @@ def unnested(s: StatementWords) -> Iterator[Foreign]:
 
 
 def _is_select_item(s: StatementWords, at: int) -> bool:
-    """Whether a word behind a comma is in the list of a SELECT, and not of a FROM."""
+    """Whether a word after a comma is in the list of a SELECT, and not of a FROM."""
     depth = 0
     for place in range(at - 1, -1, -1):
         depth += s.words[place].is_(")", "]") - s.words[place].is_("(", "[")
@@ -156,7 +156,7 @@ def _is_select_item(s: StatementWords, at: int) -> bool:
 
 
 def filled_gaps(s: StatementWords) -> Iterator[Foreign]:
-    """`gap_fill(clicks, at, INTERVAL '1 minute', ...)` and `time_bucket_gapfill('1 minute', at)`, with whatever arguments."""
+    """Find `gap_fill(clicks, at, INTERVAL '1 minute', ...)` and `time_bucket_gapfill('1 minute', at)`, with any arguments."""
     for at in s.calls("GAP_FILL", "TIME_BUCKET_GAPFILL"):
         arguments = s.arguments(at + 1)
         if s.words[at].is_("GAP_FILL") and len(arguments) >= 3:
@@ -186,7 +186,8 @@ def filled_gaps(s: StatementWords) -> Iterator[Foreign]:
 
 
 def buckets(s: StatementWords) -> Iterator[Foreign]:
-    """`date_bin(INTERVAL '5 minutes', at, TIMESTAMP '2001-01-01')` and `time_bucket('5 minutes', at)`, from midnight on."""
+    """Find `date_bin(INTERVAL '5 minutes', at, TIMESTAMP '2001-01-01')` and `time_bucket('5 minutes', at)` with an origin
+    at midnight."""
     for at in s.calls("DATE_BIN", "TIME_BUCKET"):
         arguments = s.arguments(at + 1)
         length = s.interval(*arguments[0]) if len(arguments) in (2, 3) else None

@@ -1,8 +1,8 @@
-"""Spellings of RisingWave, Flink, Materialize and others that do not work here, answered with the one that does.
+"""Unsupported syntax of RisingWave, Flink, Materialize and others, rejected with the supported equivalent.
 
-A finder looks for one form in the words of a statement and says what to write instead, as edits of the text. All edits of a
-statement are made together, so that the hint has the whole statement, ready to be run. Functions that a user may have
-declared (`date_bin`) are looked for only after Spark has refused them.
+A finder searches the words of a statement for one form and returns the replacement as edits of the text. All edits of a
+statement are applied together, so that the hint is a complete statement that can be run. Functions that a user may have
+declared (`date_bin`) are only searched after Spark has rejected them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ _FINDERS: tuple[Finder, ...] = (
 
 
 def refuse_foreign(text: str, words: Sequence[Word]) -> None:
-    """StatementError, with the statement as it works here, if these words of a text have a spelling of another engine."""
+    """Raise StatementError, with the statement in supported syntax, if these words of a text contain syntax of another
+    engine."""
     if not words or not words[0].is_(*_BEGINS) or _SIGNS.search(text) is None:
         return
     statement = StatementWords(text, words)
@@ -61,7 +62,7 @@ def refuse_foreign(text: str, words: Sequence[Word]) -> None:
 
 
 def _query(words: Sequence[Word]) -> int:
-    """Where the query of a statement begins: behind AS in CREATE, where names and columns stand before it."""
+    """Return the index where the query of a statement begins: in CREATE after AS, since names and columns precede it."""
     if not words[0].is_("CREATE"):
         return 0
     pairs = enumerate(itertools.pairwise(words))
@@ -69,7 +70,7 @@ def _query(words: Sequence[Word]) -> int:
 
 
 def respelled_function(text: str, words: Sequence[Word], function: str) -> str | None:
-    """What to write instead of a function of another engine that Spark has refused; None if that is not known."""
+    """Return a hint for a function of another engine that Spark has rejected; None if no replacement is known."""
     if function.lower() not in ("date_bin", "time_bucket"):
         return None
     statement = StatementWords(text, words)
@@ -78,7 +79,7 @@ def respelled_function(text: str, words: Sequence[Word], function: str) -> str |
 
 
 def respelled_type(text: str, words: Sequence[Word], name: str) -> str | None:
-    """What to write instead of a type of another engine that Spark has refused; None if that is not known."""
+    """Return a hint for a type of another engine that Spark has rejected; None if no replacement is known."""
     known = FOREIGN_TYPES.get(name.lower())
     if known is None:
         return None

@@ -1,4 +1,4 @@
-"""Statements of other engines, each refused with the statement of Headwater that does the same."""
+"""Statements of other engines, each rejected with the equivalent statement of Headwater."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _KINDS = {
 
 
 def refuse_statement(words: Words) -> None:
-    """Refuse a statement of another engine, which the next word begins, with what does the same here."""
+    """Reject a statement of another engine that begins at the next word, with its equivalent as a hint."""
     first = words.next
     if first.kind != "word":
         return
@@ -73,7 +73,7 @@ def refuse_statement(words: Words) -> None:
 
 
 def refuse_kind(words: Words, verb: str) -> None:
-    """Refuse a kind of thing that is created or dropped elsewhere, which the next word is."""
+    """Reject a kind of object after CREATE or DROP that other engines have, with its equivalent as a hint."""
     word = words.next
     if word.kind != "word":
         return

@@ -1,4 +1,4 @@
-"""Windows as other engines spell them: table functions of Flink and RisingWave, and the older group windows of Flink."""
+"""Windows in the syntax of other engines: table functions of Flink and RisingWave, and the older group windows of Flink."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REASON = "a window is no table here: rows are grouped by it"
 
 
 def _window(kind: str, column: str, lengths: Sequence[str]) -> str | None:
-    """The expression of a window; None if it has not the lengths that it needs."""
+    """Return the expression of a window; None if the number of lengths is wrong."""
     match kind, lengths:
         case "TUMBLE", [size]:
             return f"window({column}, '{size}')"
@@ -28,7 +28,8 @@ def _window(kind: str, column: str, lengths: Sequence[str]) -> str | None:
 
 
 def window_tables(s: StatementWords) -> Iterator[Foreign]:
-    """`FROM tumble(clicks, at, INTERVAL '1 minute')`, `TABLE(TUMBLE(TABLE clicks, DESCRIPTOR(at), INTERVAL '1' MINUTE))`."""
+    """Find `FROM tumble(clicks, at, INTERVAL '1 minute')` and
+    `TABLE(TUMBLE(TABLE clicks, DESCRIPTOR(at), INTERVAL '1' MINUTE))`."""
     for at in s.calls(*_TABLES):
         first, last = at, s.closed(at + 1)
         if s.before(first).is_("(") and s.before(first - 1).is_("TABLE"):
@@ -37,7 +38,7 @@ def window_tables(s: StatementWords) -> Iterator[Foreign]:
             continue
         arguments = s.arguments(at + 1)
         if len(arguments) < 3 or (s.before(first).is_(",") and not any(s.is_interval(*a) for a in arguments)):
-            continue  # behind a comma it may be a function of a row
+            continue  # after a comma it may be a scalar function
         (a, b), (c, d) = arguments[:2]
         if s.words[a].is_("TABLE"):
             a += 1
@@ -65,7 +66,7 @@ def _in_place(s: StatementWords, at: tuple[int, int], table: str, kind: str, win
 
 
 def _grouped(s: StatementWords, window: str) -> list[Edit]:
-    """In GROUP BY the window itself, once, in place of its columns."""
+    """Return edits that replace the window's columns in GROUP BY by the window itself, once."""
     edits: list[Edit] = []
     for at, word in enumerate(s.words[:-1]):
         if not (word.is_("GROUP") and s.words[at + 1].is_("BY")):
@@ -85,7 +86,7 @@ def _grouped(s: StatementWords, window: str) -> list[Edit]:
 
 
 def _selected(s: StatementWords, window: str) -> Iterator[Edit]:
-    """In SELECT the parts of the window in place of its columns, under their names."""
+    """Yield edits that replace the window's columns in SELECT by fields of the window, under the same names."""
     for at, word in enumerate(s.words):
         if not word.is_("SELECT"):
             continue
@@ -100,7 +101,7 @@ def _selected(s: StatementWords, window: str) -> Iterator[Edit]:
 
 
 def group_windows(s: StatementWords) -> Iterator[Foreign]:
-    """`GROUP BY TUMBLE(at, INTERVAL '1' MINUTE)` and `TUMBLE_START(at, INTERVAL '1' MINUTE)`."""
+    """Find `GROUP BY TUMBLE(at, INTERVAL '1' MINUTE)` and `TUMBLE_START(at, INTERVAL '1' MINUTE)`."""
     known = {
         f"{kind}{part}": (kind, form)
         for kind in ("TUMBLE", "HOP", "SESSION")
