@@ -1,6 +1,6 @@
-"""DuckDB: SELECTs over views and topics answered without a JVM, where the answer is provably Spark's.
+"""DuckDB: SELECTs over views and topics answered without a JVM, where the answer provably equals Spark's.
 
-What is not known to agree with Spark in ANSI mode is declined, and Spark answers it.
+Queries that are not known to agree with Spark in ANSI mode are declined, and Spark answers them.
 
 Called by connectors, plan, serving, web; imports core.
 
@@ -18,5 +18,5 @@ In import order, bottom to top:
     selects           a SELECT, clause by clause
     serve             entry point: parse, key lookup or DuckDB, or the reason why not
     query_worker      the program of a subprocess that answers a query
-    query_processes   the pool of query workers: started, asked, killed at the time limit
+    query_processes   the pool of query workers: started, queried, killed at the time limit
 """

@@ -1,4 +1,4 @@
-"""Expressions over rows and over groups: names bound, aggregates turned into DuckDB's with Spark's types and errors."""
+"""Expressions over rows and over groups: names are resolved, and aggregates become DuckDB's with Spark's types and errors."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ Scalar = Callable[[exp.Expr], Value]
 _REWRITERS = {**OPERATORS, **CASTS, **FUNCTIONS}
 _LONG_MAX = 2**63 - 1
 _EXPRESSION_CHARACTERS_MAX = 100_000
-"""Some rewritings repeat their parts, and so grow with the depth of an expression."""
+"""Limit for rewrites that repeat their operands, whose length therefore grows with the depth of an expression."""
 _MEAN_DIGITS = 4
-"""How many digits avg adds to a decimal's scale."""
+"""Number of digits that avg adds to a decimal's scale."""
 
 
 class RowBinder:
-    """Binds expressions over the rows of FROM; `scalar` binds a subquery that stands for a value."""
+    """Binds expressions over the rows of FROM; `scalar` binds scalar subqueries."""
 
     def __init__(self, columns: Sequence[ScopedColumn], scalar: Scalar | None = None) -> None:
         self.columns = columns
         self._scalar = scalar
 
     def bind(self, node: exp.Expr) -> Value:
-        """The expression as DuckDB SQL; Declined where it is not known to mean the same."""
+        """Return an expression as DuckDB SQL; Declined where it is not known to have the same meaning."""
         if isinstance(node, exp.Column):
             return self.column(parts_of(node))
         if isinstance(node, exp.Subquery):
@@ -62,36 +62,36 @@ class RowBinder:
         return value
 
     def column(self, parts: Sequence[str]) -> Value:
-        """The value that a dotted name means."""
+        """Return the value of a dotted name."""
         return self.reference(parts).value()
 
     def reference(self, parts: Sequence[str]) -> Reference:
-        """The column that a dotted name means."""
+        """Return the column of a dotted name."""
         return resolve(self.columns, parts)
 
 
 @dataclass
 class Grouping:
-    """What a grouped query computes per group: its keys and its aggregates, as columns g0.. and a0.. of `label`."""
+    """The keys and aggregates that a grouped query computes per group, as columns g0.. and a0.. of `label`."""
 
     label: str
     keys: list[Value] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
 
     def key(self, sql: str) -> str | None:
-        """The column of the key that this SQL computes."""
+        """Return the column of the key that this SQL computes, or None."""
         found = [i for i, key in enumerate(self.keys) if key.sql == sql]
         return f"{self.label}.g{found[0]}" if found else None
 
     def call(self, sql: str) -> str:
-        """The column of an aggregate, computed once."""
+        """Return the column of an aggregate, which is computed once."""
         if sql not in self.calls:
             self.calls.append(sql)
         return f"{self.label}.a{self.calls.index(sql)}"
 
 
 class GroupBinder(RowBinder):
-    """Binds expressions over groups: keys, aggregates, and what is made of them."""
+    """Binds expressions over groups: keys, aggregates, and expressions over these."""
 
     def __init__(self, rows: RowBinder, grouping: Grouping, scalar: Scalar | None = None) -> None:
         super().__init__(rows.columns, scalar)
@@ -100,7 +100,7 @@ class GroupBinder(RowBinder):
         self._bound: dict[int, Value | Declined] = {}
 
     def bind(self, node: exp.Expr) -> Value:
-        # A part is tried with what is around it and then by itself: remembered, that stays quadratic.
+        # A part is bound within its parent and then by itself: caching the result keeps that quadratic.
         known = self._bound.get(id(node))
         if known is None:
             try:
@@ -136,14 +136,14 @@ class GroupBinder(RowBinder):
 
 
 def is_aggregate(node: exp.Expr) -> bool:
-    """Whether a node calls an aggregate that is known here."""
+    """Whether a node calls a supported aggregate."""
     if isinstance(node, exp.Filter):
         return True
     return isinstance(node, exp.Anonymous) and isinstance(node.this, str) and node.this.lower() in _AGGREGATES
 
 
 def parts_of(node: exp.Column) -> list[str]:
-    """The parts of a dotted name, as typed."""
+    """Return the parts of a dotted name, as typed."""
     only(node, "this", "table", "db", "catalog")
     if any(not isinstance(p, exp.Identifier) for p in node.parts):
         decline("a star inside an expression")
@@ -151,7 +151,7 @@ def parts_of(node: exp.Column) -> list[str]:
 
 
 def normalized(sql: str, kind: pa.DataType) -> str:
-    """A value as a group's key: Spark shows -0.0 as 0.0 there."""
+    """Return a value as a group key: Spark normalizes -0.0 to 0.0 there."""
     return (
         f"(CASE WHEN {sql} = 0 THEN CAST(0 AS {duck_type(kind)}) ELSE {sql} END)" if is_float(kind) else sql
     )
@@ -178,11 +178,11 @@ def _aggregate(node: exp.Expr, bind: Scalar, grouping: Grouping) -> Value:
 
 
 Call = tuple[str | None, pa.DataType, str, list[str]]
-"""An aggregate: its name, its type, SQL over the columns {0}, {1}.. of the group, and what those compute."""
+"""An aggregate: its name, its type, SQL over the columns {0}, {1}.. of the group, and the SQL that computes these columns."""
 
 
 def _argument(argument: exp.Expr, bind: Scalar) -> tuple[Value, str]:
-    """The argument of an aggregate, and DISTINCT or nothing."""
+    """Return the argument of an aggregate, and DISTINCT or an empty text."""
     if not isinstance(argument, exp.Distinct):
         return bind(argument), ""
     only(argument, "expressions")
@@ -218,7 +218,7 @@ def _sum(function: str, argument: exp.Expr, bind: Scalar) -> Call:
         total = f"sum({distinct}{value.sql})"
         if value.kind != BIGINT:
             return name, BIGINT, "CAST({0} AS BIGINT)", [total]
-        # Spark raises when a partial sum overflows, which depends on its order: then it is Spark's to say.
+        # Spark fails if a partial sum overflows, which depends on the order of rows: such queries are left to Spark.
         size = f"sum({distinct}abs(CAST({value.sql} AS HUGEINT)))"
         guarded = f"(CASE WHEN {{1}} > {_LONG_MAX} THEN {GIVE_UP} ELSE CAST({{0}} AS BIGINT) END)"
         return name, BIGINT, guarded, [total, size]
@@ -243,10 +243,10 @@ def _avg(function: str, argument: exp.Expr, bind: Scalar) -> Call:
 
 
 def _decimal_mean(value: Value) -> tuple[pa.DataType, str, list[str]]:
-    """The mean of decimals, rounded half away from zero, on integers of 128 bits."""
+    """Compute the mean of decimals, rounded half away from zero, with 128-bit integers."""
     precision, scale = value.kind.precision, value.kind.scale
     kind = decimal_type(precision + _MEAN_DIGITS, scale + _MEAN_DIGITS)
-    # Rows up to 10^10 add ten digits; the integer is then doubled and scaled up.
+    # Up to 10^10 rows add ten digits; the integer is then doubled and scaled up.
     if precision + 10 + _MEAN_DIGITS + 1 > 37 or precision + scale + 2 * _MEAN_DIGITS > 38:
         decline(f"avg of a decimal of {precision} digits")
     units = f"sum(CAST({value.sql} * CAST({10**scale} AS DECIMAL({scale + 1},0)) AS HUGEINT))"

@@ -1,4 +1,4 @@
-"""CAST between the types on which Spark in ANSI mode and DuckDB agree, overflow and rounding included."""
+"""CAST between the types on which Spark in ANSI mode and DuckDB agree, including overflow and rounding."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _cast(bind: Bind, node: exp.Expr) -> Value:
 
 
 def cast(value: Value, kind: pa.DataType) -> Value:
-    """CAST(value AS kind), for the pairs of types on which both engines agree."""
+    """Return CAST(value AS kind), for the pairs of types on which both engines agree; Declined for other pairs."""
     source = value.kind
     if source in (kind, VOID):
         return converted(value, kind)
@@ -98,7 +98,7 @@ def cast(value: Value, kind: pa.DataType) -> Value:
             return decimal_to_double(value)
         if kind == FLOAT and value.literal:
             return literal(value.constant, FLOAT)
-        if kind == STRING:  # DuckDB leaves out the zero before the point if there is no place for it
+        if kind == STRING:  # DuckDB omits the zero before the point if the precision has no room for it
             roomy = converted(value, decimal_type(max(source.precision, source.scale + 1), source.scale))
             return replace(plain, sql=f"CAST({roomy.sql} AS VARCHAR)")
     elif source == BOOLEAN:
@@ -107,7 +107,7 @@ def cast(value: Value, kind: pa.DataType) -> Value:
     elif source in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
         if kind in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
             return plain
-        if kind == STRING:  # from the year 10000 on, and before the year 1, they are written differently
+        if kind == STRING:  # years before 1 and after 9999 are formatted differently
             return replace(
                 risky,
                 sql=f"(CASE WHEN year({value.sql}) NOT BETWEEN 1 AND 9999 THEN {GIVE_UP} ELSE {plain.sql} END)",
@@ -116,4 +116,4 @@ def cast(value: Value, kind: pa.DataType) -> Value:
 
 
 CASTS: Mapping[type[exp.Expr], Rewriter] = {exp.Cast: _cast, exp.TryCast: _cast}
-"""The parser calls Spark's CAST a TryCast; TRY_CAST has a mark of its own, which is declined."""
+"""sqlglot parses Spark's CAST as a TryCast; TRY_CAST is marked otherwise, and declined."""

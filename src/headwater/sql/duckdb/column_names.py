@@ -1,6 +1,7 @@
-"""Which column a name means, by Spark's rules: case-insensitive, a relation's qualifier before a struct's field.
+"""Name resolution by Spark's rules: case-insensitive, a relation's qualifier takes precedence over a struct's field.
 
-Knows neither the SQL parser nor DuckDB; what is ambiguous or missing is left to Spark, which has the words for it.
+This module depends neither on the SQL parser nor on DuckDB; ambiguous and unknown names are declined, since Spark has the
+error messages for them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import pyarrow as pa
 from headwater.sql.duckdb.typed_sql import Value, decline, is_known
 
 Visibility = Literal["open", "system", "merged"]
-"""`system` columns are found by name but are no part of `*`; `merged` ones gave way to a USING column."""
+"""`system` columns are found by name but are no part of `*`; `merged` columns were replaced by a USING column."""
 
 
 @dataclass
 class Scan:
-    """One place in a query where a topic or view is read: which of its columns, and constants that some must equal."""
+    """A scan of a topic or view in a query: the columns it uses, and constants that some columns must equal."""
 
     relation: str
     schema: pa.Schema
@@ -30,7 +31,7 @@ class Scan:
 
 @dataclass(frozen=True)
 class ScopedColumn:
-    """A column in scope; of a scan, by position, or computed."""
+    """A column in scope; a column of a scan, by position, or a computed one."""
 
     name: str
     qualifier: str | None
@@ -41,29 +42,29 @@ class ScopedColumn:
     position: int = 0
 
     def use(self) -> None:
-        """Note that the query needs it."""
+        """Record that the query uses the column."""
         if self.scan is not None:
             self.scan.used.add(self.position)
 
     def is_(self, name: str) -> bool:
-        """Whether a name means this column, qualifiers aside."""
+        """Whether the column has a name, qualifiers aside."""
         return self.name.lower() == name.lower()
 
     def of(self, qualifier: str) -> bool:
-        """Whether it belongs to the relation of that name."""
+        """Whether the column belongs to the relation of that name."""
         return self.qualifier is not None and self.qualifier.lower() == qualifier.lower()
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a dotted name means: a column, and the struct fields on the way down from it, as they were typed."""
+    """A resolved dotted name: a column, and the path of struct fields below it, as typed."""
 
     column: ScopedColumn
     typed: str
     fields: tuple[str, ...]
 
     def value(self, root: str | None = None) -> Value:
-        """The value, by default of the column itself; `root` is SQL for the column's value elsewhere."""
+        """Return the value of the reference; `root` is SQL for the column's value if it differs from the column itself."""
         self.column.use()
         sql, kind = root or self.column.sql, self.column.kind
         if not is_known(kind):
@@ -87,7 +88,7 @@ def _field(kind: pa.DataType, name: str) -> int:
 
 
 def resolve(columns: Sequence[ScopedColumn], parts: Sequence[str]) -> Reference:
-    """The column that `a`, `t.a`, `a.field` or `t.a.field` means."""
+    """Return the column that `a`, `t.a`, `a.field` or `t.a.field` refers to."""
     if len(parts) > 1:
         found = [c for c in columns if c.of(parts[0]) and c.is_(parts[1])]
         if found:
@@ -104,7 +105,7 @@ def _single(found: Sequence[ScopedColumn], parts: Sequence[str]) -> ScopedColumn
 
 
 def star(columns: Sequence[ScopedColumn], qualifier: str | None) -> list[ScopedColumn]:
-    """The columns of `*` or of `qualifier.*`."""
+    """Return the columns of `*` or of `qualifier.*`."""
     if qualifier is None:
         return [c for c in columns if c.visibility == "open"]
     found = [c for c in columns if c.of(qualifier) and c.visibility != "system"]

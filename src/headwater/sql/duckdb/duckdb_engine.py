@@ -1,7 +1,6 @@
-"""DuckDB, kept small and closed: in memory, no files, no network, no extensions, no settings to change.
+"""The DuckDB database of the process, locked down: in memory, no files, no network, no extensions, no changes of settings.
 
-One database per process. It is given Arrow tables and SQL that `headwater.sql.duckdb.selects` wrote, never a
-user's text.
+It receives Arrow tables and SQL that `headwater.sql.duckdb.selects` generated, never a user's text.
 """
 
 from __future__ import annotations
@@ -27,40 +26,40 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "allow_community_extensions": "false",
     "python_enable_replacements": "false",
     "temp_directory": "",
-    "memory_limit": "2GB",  # what does not fit is Spark's
-    # It would turn i + 1 > 5 into i > 4, which never overflows.
+    "memory_limit": "2GB",  # larger queries are left to Spark
+    # it would turn i + 1 > 5 into i > 4, which never overflows
     "disabled_optimizers": "expression_rewriter",
     "threads": "2",
     "lock_configuration": "true",
 }
 
 Failed = duckdb.Error
-"""What `run` raises when a query fails, for whatever reason."""
+"""Raised by `run` when a query fails, for any reason."""
 
 _lock = threading.Lock()
 _database: duckdb.DuckDBPyConnection | None = None
 _local = threading.local()
 _cursors: weakref.WeakValueDictionary[int, duckdb.DuckDBPyConnection] = weakref.WeakValueDictionary()
-"""The connections of all threads, for as long as these have them."""
+"""The connections of all live threads."""
 
 
 AGAIN_S, IDLE_S = 0.05, 60.0
 BATCH_ROWS = 8_192
-"""Rows that are taken at once of a result that may be cut off."""
+"""Rows fetched at once from a result that may be truncated."""
 
 
 class TooLongError(Exception):
-    """A query took longer than it may, and was broken off."""
+    """A query exceeded its time limit and was interrupted."""
 
 
 class ResultTooLargeError(Exception):
-    """The result of a query has more bytes than it may have."""
+    """A query result exceeded its size limit."""
 
 
 @dataclass(frozen=True)
 class QueryBounds:
-    """What a query may cost: rows of its result, the rest of which is never computed; seconds, by the monotonic clock; and bytes
-    of its rows."""
+    """Limits of a query: result rows, beyond which nothing is computed; the deadline in seconds of the monotonic clock; and
+    bytes of the result."""
 
     rows_max: int | None = None
     until_s: float | None = None
@@ -68,17 +67,17 @@ class QueryBounds:
 
     @staticmethod
     def of(rows_max: int | None, seconds: float | None, bytes_max: int | None = None) -> QueryBounds:
-        """From now on."""
+        """Return limits with the time measured from now."""
         return QueryBounds(rows_max, None if seconds is None else time.monotonic() + seconds, bytes_max)
 
 
 def run(sql: str, tables: Mapping[str, pa.Table], bounds: QueryBounds | None = None) -> pa.Table:
-    """The result of a query over tables that it knows by these names; each may be scanned once. Thread-safe."""
+    """Return the result of a query over tables with these names, each of which may be scanned once. Thread-safe."""
     cursor = _cursor()
     bounds = bounds or QueryBounds()
     try:
         for name, table in tables.items():
-            # A bare stream is scanned as it is. Of a pyarrow table DuckDB lets pyarrow filter, to whom NaN > 1 is false.
+            # DuckDB scans a stream as it is; for a pyarrow table it pushes filters to pyarrow, for which NaN > 1 is false.
             cursor.register(name, table.__arrow_c_stream__())
         with _limited(cursor, bounds.until_s):
             result = cursor.sql(sql)
@@ -89,7 +88,7 @@ def run(sql: str, tables: Mapping[str, pa.Table], bounds: QueryBounds | None = N
     except duckdb.InterruptException:
         raise TooLongError from None
     except (duckdb.FatalException, duckdb.InternalException):
-        _forget()  # the database answers nothing any more
+        _forget()  # the database is unusable after these errors
         raise
     finally:
         with contextlib.suppress(duckdb.Error):
@@ -121,17 +120,17 @@ def _limited(cursor: duckdb.DuckDBPyConnection, until_s: float | None) -> Abstra
 
 
 class _Watchdog:
-    """Breaks off queries whose time is over: one thread for all, which is woken by none of them that ends in time."""
+    """Interrupts queries that exceed their time limit: one thread for all queries, not woken by queries that end in time."""
 
     def __init__(self) -> None:
         self._news = threading.Condition()
         self._running: dict[object, tuple[float, duckdb.DuckDBPyConnection]] = {}
         self._wakes_s: float | None = None
-        """When it looks next; None before there is a thread."""
+        """Time of the next check; None before the thread is started."""
 
     @contextlib.contextmanager
     def over(self, cursor: duckdb.DuckDBPyConnection, until_s: float) -> Iterator[None]:
-        """Within the block a query of the cursor is broken off at that time; never one that comes after it."""
+        """Interrupt the cursor's query at that time if the block still runs; queries after the block are not affected."""
         mark = object()
         with self._news:
             self._running[mark] = (until_s, cursor)
@@ -152,20 +151,21 @@ class _Watchdog:
                 now = time.monotonic()
                 self._break_off(now)
                 later = [until_s for until_s, _ in self._running.values() if until_s > now]
-                # One that is not broken off at once, or is over just now, is looked at again in a moment.
+                # an interrupt may miss a query that is just starting or ending: it is checked again soon
                 overdue = [now + AGAIN_S] if len(later) < len(self._running) else []
                 self._wakes_s = min(later + overdue, default=now + IDLE_S)
                 self._news.wait(self._wakes_s - now)
 
     def _break_off(self, now: float) -> None:
-        """What is overdue. Apart from the loop, whose frame lives until the process ends: it must hold no connection then."""
+        """Interrupt overdue queries. A separate function, because the frame of the endless loop must not keep references to
+        connections."""
         for until_s, cursor in self._running.values():
             if until_s <= now:
                 cursor.interrupt()
 
 
 def _cursor() -> duckdb.DuckDBPyConnection:
-    """This thread's own connection to the database of the process."""
+    """Return this thread's connection to the database of the process."""
     local = _local
     cursor: duckdb.DuckDBPyConnection | None = getattr(local, "cursor", None)
     if cursor is None:
@@ -186,20 +186,20 @@ _watchdog = _Watchdog()
 
 
 def _forget() -> None:
-    """Start anew with the next query."""
+    """Discard the database; the next query opens a new one."""
     global _database, _local, _lock
     _database, _local, _lock = None, threading.local(), threading.Lock()
 
 
-# A forked child has the memory of DuckDB's threads and not the threads: to close the database there ends the process, and
-# Python runs these handlers in each child that a `preexec_fn` is called in, as Spark's JVM is started with one.
+# A forked child has the memory of DuckDB's threads but not the threads: closing the database there ends the process. Python
+# runs these handlers in every child with a `preexec_fn`, which is how Spark's JVM is started.
 
 _held: list[list[duckdb.DuckDBPyConnection]] = []
-"""Connections that a fork under way must not close, by fork."""
+"""Connections that must not be closed during a fork, one list per fork in progress."""
 
 
 def _hold_all() -> None:
-    """Before a fork: a child drops what the other threads of its parent held."""
+    """Before a fork: keep the connections of all threads alive, since the child drops those of its parent's other threads."""
     known = [_database, *(cursor() for cursor in _cursors.valuerefs())]
     _held.append([connection for connection in known if connection is not None])
 
@@ -209,7 +209,7 @@ def _release_all() -> None:
 
 
 def _leave_all() -> None:
-    """In a child: begin with a database of its own, and never close the parent's, not even at the end of the process."""
+    """In a forked child: start with a new database, and never close the parent's, not even at interpreter exit."""
     global _watchdog
     for connection in (each for held in _held for each in held):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
@@ -218,6 +218,6 @@ def _leave_all() -> None:
     _watchdog = _Watchdog()
 
 
-# A connection that is left when the interpreter ends is told of on stderr, from DuckDB 2.0 on.
+# From DuckDB 2.0 on, a connection that is open at interpreter exit is reported on stderr.
 atexit.register(_forget)
 os.register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_leave_all)

@@ -1,4 +1,4 @@
-"""FROM and JOIN of a served query: relations become DuckDB's table expressions and columns in scope."""
+"""FROM and JOIN of a query: relations become table expressions of DuckDB and columns in scope."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headwater.sql.duckdb.scalar_operators import boolean, compared, only
 from headwater.sql.duckdb.typed_sql import Value, decline, duck_type, is_integer
 
 HIDDEN = b"headwater.hidden"
-"""The metadata key of a schema's field that is found by name but is no part of `*`, such as `_offset`."""
+"""Metadata key of a field that is found by name but is no part of `*`, such as `_offset`."""
 
 _SIDES = {"": "INNER", "LEFT": "LEFT", "RIGHT": "RIGHT", "FULL": "FULL"}
 
 
 @dataclass(frozen=True)
 class OutputColumn:
-    """A column of a query's result; DuckDB calls it c0, c1.. by position."""
+    """A column of a query's result; DuckDB names it c0, c1.. by position."""
 
     name: str
     kind: pa.DataType
@@ -29,19 +29,19 @@ class OutputColumn:
 
 @dataclass(frozen=True)
 class BoundQuery:
-    """A bound query."""
+    """A query bound to DuckDB SQL, with its output columns."""
 
     sql: str
     outputs: tuple[OutputColumn, ...]
 
     def columns(self, label: str, qualifier: str | None) -> list[ScopedColumn]:
-        """Its columns, for a query around it that calls it `label`."""
+        """Return the columns of the query, for an enclosing query that names it `label`."""
         return [ScopedColumn(o.name, qualifier, f"{label}.c{i}", o.kind) for i, o in enumerate(self.outputs)]
 
 
 @dataclass
 class BindContext:
-    """What is known while a statement is bound: relations by lower-case name, and what was found on the way."""
+    """State while a statement is bound: relations by lower-case name, and the scans and CTEs found so far."""
 
     relations: Mapping[str, tuple[str, pa.Schema]]
     scans: list[Scan] = field(default_factory=list)
@@ -49,19 +49,19 @@ class BindContext:
     _labels: int = 0
 
     def label(self) -> str:
-        """A name in DuckDB that nothing else has."""
+        """Return a new name, unique in the generated SQL."""
         self._labels += 1
         return f"q{self._labels}"
 
 
 Shared = Mapping[str, tuple[str, BoundQuery]]
-"""The CTEs in scope: lower-case name to DuckDB's name and the query."""
+"""CTEs in scope: lower-case name to the name in DuckDB and the query."""
 Subquery = Callable[[exp.Expr, Shared], BoundQuery]
 
 
 @dataclass(frozen=True)
 class FromSource:
-    """What follows FROM, and the columns that it brings into scope."""
+    """A bound FROM clause, and the columns that it brings into scope."""
 
     sql: str
     columns: list[ScopedColumn]
@@ -76,7 +76,7 @@ class FromBinder:
         self._subquery = subquery
 
     def bind(self, select: exp.Select) -> FromSource:
-        """FROM with its joins; without one, a single row without columns."""
+        """Bind FROM with its joins; without FROM, a single row without columns."""
         start = select.args.get("from_")
         joins: Sequence[exp.Join] = select.args.get("joins") or []
         if start is None:
@@ -87,7 +87,8 @@ class FromBinder:
         for join in joins:
             cross = join.kind == "CROSS"
             if crossed and not cross:
-                # After a comma Spark joins the right-hand relations first; the parser does not tell a comma from CROSS.
+                # after a comma Spark joins the right-hand relations first, and the parser does not distinguish a comma from
+                # CROSS JOIN
                 decline("a join after a comma or CROSS JOIN")
             crossed = cross
             source = self._join(source, join)
@@ -178,7 +179,7 @@ def _merged(
     pairs: Sequence[tuple[ScopedColumn, ScopedColumn]],
     side: str,
 ) -> list[ScopedColumn]:
-    """The columns after USING: the keys once and first, then what else there is."""
+    """Return the columns after USING: the keys first, each once, then the other columns."""
     keys, hidden = [], []
     for a, b in pairs:
         kept, others = (a, [b]) if side in ("INNER", "LEFT") else (b, [a])
@@ -192,13 +193,13 @@ def _merged(
 
 
 def column_value(column: ScopedColumn) -> Value:
-    """A column as a value."""
+    """Return a column as a value, and record its use."""
     column.use()
     return Value(column.sql, column.kind, column.name)
 
 
 def scan_token(scan: Scan) -> str:
-    """Stands for the scan in SQL until it is known how often it is read."""
+    """Return a placeholder for a scan in SQL, replaced once the number of its uses is known."""
     return f"@{scan.label}@"
 
 

@@ -1,8 +1,8 @@
-"""Processes that answer queries which may not be interruptible, and that are killed when the time of a query is over.
+"""Processes that answer queries which may not be interruptible; they are killed when a query exceeds its time limit.
 
-DuckDB plans a query without looking whether it is interrupted, and the time grows steeply with the number of joins. Such a query
-runs in a process of its own (`headwater.sql.duckdb.query_worker`): a handful of them, started when they are first needed and kept
-for the next query. A process that does not answer in time is killed, and the next query starts another.
+DuckDB does not check for interrupts while it plans a query, and planning time grows steeply with the number of joins. Such
+queries run in separate processes (`headwater.sql.duckdb.query_worker`): a small pool, started on demand and reused. A
+process that does not answer in time is killed, and the next query starts another.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from headwater.sql.duckdb.query_worker import Channel, QueryDeclined, ReadReques
 from headwater.sql.duckdb.serve import ServedRelation, TooLargeError, TooLongError
 
 GRACE_S = 0.25
-"""How long after its time a process may still say that it has broken the query off, before it is killed."""
+"""How long after the deadline a process may still report that it has interrupted the query, in seconds, before it is
+killed."""
 START_S = 30.0
 _DIED = "it needs more memory than a query may have, or ends the process that computes it"
 
 
 class QueryProcesses:
-    """A bounded number of processes that answer queries; thread-safe. `close` ends all of them."""
+    """A bounded pool of processes that answer queries; thread-safe. `close` kills all of them."""
 
     def __init__(self, most: int, memory_bytes: int) -> None:
-        """`memory_bytes` is what the rows that a query reads, its work and its answer may take."""
+        """`memory_bytes` limits the memory of a worker: the rows that a query reads, intermediate results and the result."""
         self._memory = memory_bytes
         self._free = threading.BoundedSemaphore(most)
         self._guard = threading.Lock()
@@ -48,7 +49,8 @@ class QueryProcesses:
         bytes_max: int,
         until_s: float,
     ) -> pa.Table | str:
-        """The answer to one SELECT, or why it is declined, as `headwater.sql.duckdb.serve.serve_or_reason` has it.
+        """Return the answer to one SELECT, or the reason why it is declined, like
+        `headwater.sql.duckdb.serve.serve_or_reason`.
 
         TooLongError at `until_s` of the monotonic clock, also if all processes were busy until then; TooLargeError.
         """
@@ -64,12 +66,12 @@ class QueryProcesses:
             self._free.release()
 
     def pids(self) -> list[int]:
-        """The ids of the worker processes that are alive."""
+        """Return the process IDs of the live worker processes."""
         with self._guard:
             return [process.pid for process in self._all]
 
     def close(self) -> None:
-        """Kill every process; queries that run are declined."""
+        """Kill all processes; running queries are declined."""
         with self._guard:
             self._closed = True
             ended, self._idle = list(self._all), []
@@ -81,7 +83,7 @@ class QueryProcesses:
         with self._guard:
             if self._idle:
                 return self._idle.pop()
-        if until_s <= time.monotonic():  # not worth a new process
+        if until_s <= time.monotonic():  # too late to start a new process
             raise TooLongError
         process = _Process(self._memory)
         with self._guard:
@@ -101,13 +103,13 @@ class QueryProcesses:
 
 
 class _Process:
-    """One worker process. It is used by one thread at a time; `kill` may come from any."""
+    """One worker process. It is used by one thread at a time; `kill` may be called from any thread."""
 
     def __init__(self, memory: int) -> None:
         mine, other = socket.socketpair()
         life, self._life = (
             os.pipe()
-        )  # the worker ends with the last process that has the writing end, which is this one
+        )  # the worker exits when the last writing end of the pipe closes, which only this process holds
         with other:
             call = (
                 f"import headwater.sql.duckdb.query_worker as w; w.main({other.fileno()}, {life}, {memory})"
@@ -121,7 +123,7 @@ class _Process:
         self._killed = threading.Lock()
         self._started = False
         self.is_idle = False
-        """Whether the process waits for a query; one that did not answer to the end is of no use any more."""
+        """Whether the process waits for a query; a process that did not complete its answer cannot be reused."""
         self.pid = self._process.pid
 
     def run(
@@ -132,7 +134,7 @@ class _Process:
         bytes_max: int,
         until_s: float,
     ) -> pa.Table | str:
-        """See `QueryProcesses.run`."""
+        """Run a query; see `QueryProcesses.run`."""
         self.is_idle = False
         try:
             if not self._started:
@@ -157,7 +159,7 @@ class _Process:
         return answer
 
     def kill(self) -> None:
-        """End the process."""
+        """Kill the process."""
         if self._killed.acquire(blocking=False):
             self._process.kill()
             self._process.wait()
@@ -168,7 +170,7 @@ class _Process:
     def _answered(
         self, relations: Mapping[str, ServedRelation], until_s: float
     ) -> pa.Table | str | Exception:
-        """What the process says in the end; while it reads, it is given the rows of the relations."""
+        """Return the final answer of the process; until then, send it the rows of relations that it requests."""
         failed: Exception | None = None
         while True:
             said = self._channel.receive()
@@ -176,7 +178,7 @@ class _Process:
                 try:
                     equal = None if said.equal is None else dict(said.equal)
                     rows = relations[said.relation].read(said.columns, equal, said.first)
-                except Exception as error:  # noqa: BLE001 - given to who asks, once the worker knows
+                except Exception as error:  # noqa: BLE001 - raised to the caller, once the worker knows
                     failed = error
                     self._channel.send(QueryDeclined())
                     continue
@@ -193,7 +195,7 @@ class _Process:
                 return self._channel.receive_table()
 
     def _wait_until(self, until_s: float) -> None:
-        """Let the socket wait no longer than until then."""
+        """Set the socket's timeout to the time remaining until then."""
         left = until_s - time.monotonic()
         if left <= 0:
             raise TimeoutError

@@ -1,7 +1,8 @@
-"""The process that answers queries which may not be interruptible: `headwater.sql.duckdb.query_processes` starts, asks and kills it.
+"""Worker process for queries that may not be interruptible; started, queried and killed by
+`headwater.sql.duckdb.query_processes`.
 
-It opens no workspace: the rows of a relation come from the process that asks, by the same socket, when the query reads them. It ends
-when that process does, and its memory is bounded.
+It opens no workspace: it requests the rows of a relation from the parent process, over the same socket, when the query
+reads them. It exits with the parent process, and its memory is bounded.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ import pyarrow as pa
 from headwater.sql.duckdb.serve import TooLargeError, TooLongError, serve_or_reason
 
 NICE = 10
-"""What takes long may take longer: it leaves the processor to the server."""
+"""Niceness of the worker: long queries yield the processor to the server."""
 _STATM = Path("/proc/self/statm")
 
 
 @dataclass(frozen=True)
 class Task:
-    """A query with what it may cost, and the schemas of the relations that it may read, as Arrow writes them."""
+    """A query with its limits, and the serialized Arrow schemas of the relations that it may read."""
 
     query: str
     schemas: Mapping[str, bytes]
@@ -40,7 +41,7 @@ class Task:
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """What the worker asks for while it answers: rows of a relation, in the terms of `headwater.sql.duckdb.serve.Relation.read`."""
+    """A worker's request for rows of a relation, with the parameters of `headwater.sql.duckdb.serve.ServedRelation.read`."""
 
     relation: str
     columns: tuple[str, ...] | None
@@ -50,18 +51,18 @@ class ReadRequest:
 
 @dataclass(frozen=True)
 class TableMessage:
-    """A table follows, as an Arrow stream: what was asked for, or the answer."""
+    """Announces a table, as an Arrow stream: requested rows, or the answer."""
 
 
 @dataclass(frozen=True)
 class QueryDeclined:
-    """There is no table: why a query is declined; '' if reading a relation has failed."""
+    """Sent instead of a table: the reason why a query is declined; '' if reading a relation has failed."""
 
     reason: str = ""
 
 
 class TooLong:
-    """The time is over."""
+    """The time limit is exceeded."""
 
 
 class TooLarge:
@@ -69,11 +70,11 @@ class TooLarge:
 
 
 class _ReadFailedError(Exception):
-    """The other process could not read a relation; it knows why."""
+    """The parent process failed to read a relation, and has the error."""
 
 
 class Channel:
-    """Messages and tables over a socket. Both ends are this package: what is unpickled was pickled by it."""
+    """Messages and tables over a socket. Both ends are this package, so that only data pickled by it is unpickled."""
 
     def __init__(self, end: socket.socket) -> None:
         self._reads: BinaryIO = end.makefile("rb")
@@ -85,7 +86,7 @@ class Channel:
         self._writes.flush()
 
     def receive(self) -> Any:
-        """The next message; EOFError if the other end is gone."""
+        """Return the next message; EOFError if the other end is closed."""
         return pickle.load(self._reads)
 
     def send_table(self, table: pa.Table) -> None:
@@ -102,14 +103,14 @@ class Channel:
                 file.close()
 
     def receive_table(self) -> pa.Table:
-        """The table that follows `TableMessage`."""
+        """Receive the table that follows `TableMessage`."""
         with pa.ipc.open_stream(self._reads) as reader:
             return reader.read_all()
 
 
 @dataclass(frozen=True)
 class _Remote:
-    """A relation of the other process. What a query names several times is sent once."""
+    """A relation of the parent process. Each distinct read of a query is requested once."""
 
     name: str
     schema: pa.Schema
@@ -119,7 +120,7 @@ class _Remote:
     def read(
         self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None, first: int | None = None
     ) -> pa.Table:
-        """See `Relation`."""
+        """Read rows; see `headwater.sql.duckdb.serve.ServedRelation`."""
         wanted = None if columns is None else tuple(columns)
         asked = ReadRequest(self.name, wanted, None if equal is None else tuple(sorted(equal.items())), first)
         if asked not in self.known:
@@ -159,26 +160,26 @@ def _answer(task: Task, channel: Channel) -> None:
 
 
 def _end_with(life: int) -> None:
-    """End this process when the pipe ends whose other end is the asking process's, however that one ends."""
+    """Kill this process when the pipe closes whose other end the parent process holds, however the parent exits."""
     os.read(life, 1)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _bound_memory(size: int) -> None:
-    """Let this process have so many bytes more than now, where the system can say and hold that."""
+    """Limit this process to that many more bytes of memory than it uses now, where the system supports it."""
     with suppress(OSError, ValueError):
         used = int(_STATM.read_text(encoding="ascii").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + size, used + size))
 
 
 def main(end: int, life: int, memory: int) -> None:
-    """Answer queries until the asking process ends."""
+    """Answer queries until the parent process exits."""
     os.nice(NICE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
     threading.Thread(target=_end_with, args=(life,), daemon=True).start()
     serve_or_reason(
         "SELECT 1 + 1 AS two FROM (SELECT 1 AS one) AS x", {}
-    )  # DuckDB is open, and its threads are there
+    )  # opens DuckDB and starts its threads
     _bound_memory(memory)
     with socket.socket(fileno=end) as made:
         channel = Channel(made)

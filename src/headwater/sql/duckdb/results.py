@@ -1,4 +1,4 @@
-"""What stands after a SELECT's columns: HAVING, ORDER BY and LIMIT, and which of two columns a name means there."""
+"""Clauses after the columns of a SELECT: HAVING, ORDER BY and LIMIT, and the name resolution in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Item:
 
 
 def having(node: exp.Select, binder: RowBinder, items: Sequence[Item]) -> str:
-    """HAVING as the WHERE of the query around the groups."""
+    """Bind HAVING, as the WHERE of the query around the groups."""
     clause = node.args.get("having")
     if clause is None:
         return ""
@@ -32,7 +32,7 @@ def having(node: exp.Select, binder: RowBinder, items: Sequence[Item]) -> str:
 
 
 def order_by(node: exp.Expr, items: Sequence[Item], binder: RowBinder, *, distinct: bool) -> str:
-    """ORDER BY, with nulls where Spark has them."""
+    """Bind ORDER BY, with NULLs placed as in Spark."""
     order = node.args.get("order")
     if order is None:
         return ""
@@ -47,7 +47,7 @@ def order_by(node: exp.Expr, items: Sequence[Item], binder: RowBinder, *, distin
 
 
 def limit(node: exp.Expr) -> str:
-    """LIMIT and OFFSET."""
+    """Bind LIMIT and OFFSET."""
     sql = ""
     for clause in ("limit", "offset"):
         found = node.args.get(clause)
@@ -79,7 +79,7 @@ def _order_key(node: exp.Expr, items: Sequence[Item], binder: RowBinder, distinc
 
 
 class _Sorted(RowBinder):
-    """Binds an expression of ORDER BY: names mean columns of the result first, then of what is below."""
+    """Binds an expression of ORDER BY: names refer to columns of the result first, then to columns of FROM."""
 
     def __init__(self, items: Sequence[Item], below: RowBinder) -> None:
         super().__init__(below.columns)
@@ -104,7 +104,7 @@ class _Sorted(RowBinder):
         return found[0].value
 
     def _shadowed(self, parts: Sequence[str]) -> bool:
-        """Whether a name means one thing in the result and another, or nothing, below."""
+        """Whether a name has one meaning in the result and another, or none, in FROM."""
         found = _titled(self._items, parts[0])
         if not found:
             return False
@@ -116,7 +116,7 @@ class _Sorted(RowBinder):
 
 
 class _Having(RowBinder):
-    """Binds HAVING: names mean keys first, then columns of the result."""
+    """Binds HAVING: names refer to keys first, then to columns of the result."""
 
     def __init__(self, items: Sequence[Item], groups: GroupBinder) -> None:
         super().__init__(groups.columns)

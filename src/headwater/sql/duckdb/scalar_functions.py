@@ -1,6 +1,6 @@
-"""Scalar functions of Spark SQL as DuckDB SQL: those, and only those, that were tested to agree.
+"""Scalar functions of Spark SQL as DuckDB SQL; only functions that were tested to agree are supported.
 
-They are known by Spark's names and take what Spark's take: the parser is told to leave calls as they are written.
+Names and parameters are Spark's: the parser is configured to leave calls as written.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TRUNCATIONS = ("year", "quarter", "month", "week", "day", "hour", "minute", "se
 
 
 def call(bind: Bind, node: exp.Expr) -> Value:
-    """A call by name, with as many arguments as Spark's function takes."""
+    """Bind a call by name, with the number of arguments that Spark's function accepts."""
     only(node, "this", "expressions")
     name = node.this.lower() if isinstance(node.this, str) else ""
     if name not in _FUNCTIONS:
@@ -71,7 +71,7 @@ def _string(bind: Bind, node: exp.Expr) -> Value:
 
 
 def _count(bind: Bind, node: exp.Expr, low: int) -> int:
-    """An integer literal that is at least `low`."""
+    """Return the value of an integer literal that is at least `low`; Declined otherwise."""
     value = bind(node)
     if value.kind != INT or not value.literal or value.constant is None or value.constant < low:
         decline("a position or length that is not a literal, or is negative")
@@ -80,7 +80,7 @@ def _count(bind: Bind, node: exp.Expr, low: int) -> int:
 
 def _case_mapping(bind: Bind, name: str, of: Arguments) -> Value:
     value = _string(bind, of[0])
-    # Beyond ASCII the engines know different rules: ß, İ and their like.
+    # Beyond ASCII the engines use different case rules, such as for ß and İ.
     sql = (
         f"(CASE WHEN strlen({value.sql}) <> length({value.sql}) THEN {GIVE_UP} ELSE {name}({value.sql}) END)"
     )
@@ -283,7 +283,7 @@ _FUNCTIONS: Mapping[str, tuple[int, int, Function]] = {
     **dict.fromkeys(("datediff", "date_diff"), (2, 2, _days_between)),
     **dict.fromkeys(("date_add", "date_sub"), (2, 2, _days_added)),
 }
-"""By name: the fewest and most arguments, and how it is written."""
+"""By function name: minimum and maximum number of arguments, and the function that binds a call."""
 
 FUNCTIONS: Mapping[type[exp.Expr], Rewriter] = {
     exp.Anonymous: call,
@@ -292,4 +292,4 @@ FUNCTIONS: Mapping[type[exp.Expr], Rewriter] = {
     exp.DPipe: _pipes,
     exp.Bracket: _element,
 }
-"""Calls, and what has a grammar of its own."""
+"""Calls, and functions with a grammar of their own."""

@@ -1,7 +1,7 @@
-"""Literals, operators and CASE of Spark SQL as DuckDB SQL, where both agree on types, nulls, overflow and order.
+"""Literals, operators and CASE of Spark SQL as DuckDB SQL, where both agree on types, NULLs, overflow and order.
 
-Every rewriter takes the function that binds a part, and the node. What a guard refuses at run time ends as an error in
-DuckDB, and an error there means that Spark is asked.
+Every rewriter takes a function that binds operands, and the node. Guards raise an error in DuckDB at run time where the
+engines differ, and any error in DuckDB makes Spark answer the query.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ Bind = Callable[[exp.Expr], Value]
 Rewriter = Callable[[Bind, exp.Expr], Value]
 
 GIVE_UP = "error('left to Spark')"
-"""Raises in DuckDB; the query is then Spark's."""
+"""Raises an error in DuckDB; Spark then answers the query."""
 WANDERING_LIKE = "~~"
-"""DuckDB's operator for LIKE, written where `_` stands beside several `%`: its places are tried one after the other, without a look at
-whether the query is interrupted. Before release 2.0 a text of 1,000 characters took minutes; since then it takes longer texts."""
+"""DuckDB's operator for LIKE, generated for patterns with `_` and several `%`: DuckDB backtracks over all positions without
+checking for interrupts. Before release 2.0 a text of 1,000 characters took minutes; newer releases are slow for longer
+texts."""
 
 _COMPARISONS: Mapping[type[exp.Expr], tuple[str, str | None]] = {
     exp.EQ: ("=", "="),
@@ -68,24 +69,24 @@ _INTERVAL_MAX = 1_000_000
 
 
 def only(node: exp.Expr, *allowed: str) -> None:
-    """Decline a node that says more than these arguments do."""
+    """Decline a node with arguments outside of the allowed names."""
     for name, argument in node.args.items():
         if argument and name not in allowed:
             decline(f"{type(node).__name__.upper()} with {name.strip('_').replace('_', ' ')}")
 
 
 def fails(*values: Value) -> bool:
-    """Whether one of the values can raise."""
+    """Whether one of the values can raise an error."""
     return any(v.fallible for v in values)
 
 
 def composed(*names: str | None) -> str | None:
-    """The parts of a name put together, if all are known."""
+    """Return the concatenation of name parts; None if one is unknown."""
     return "".join(n for n in names if n is not None) if None not in names else None
 
 
 def boolean(value: Value) -> Value:
-    """A value that must be a condition; an untyped NULL is not one, to Spark."""
+    """Return a value that must be a condition; an untyped NULL is not one in Spark."""
     if value.kind != BOOLEAN:
         decline(f"{value.kind} as a condition")
     return value
@@ -111,14 +112,14 @@ def _paren(bind: Bind, node: exp.Expr) -> Value:
 
 
 def _operand(bind: Bind, node: exp.Expr) -> Value:
-    """A side of an operator; a bare comparison there is read differently by Spark's grammar and the parser."""
+    """Bind a side of an operator; a bare comparison is declined, because Spark's grammar and the parser disagree on it."""
     if isinstance(node, exp.Predicate | exp.Not | exp.Connector):
         decline("a condition inside a comparison, without parentheses")
     return bind(node)
 
 
 def compared(left: Value, right: Value, operator: str) -> str:
-    """The SQL of a comparison in the common type of both sides."""
+    """Return the SQL of a comparison in the common type of both sides."""
     if left.kind == right.kind == VOID:
         decline("NULL compared with NULL")
     left, right = unified([left, right], compared=True)
@@ -164,7 +165,7 @@ def _connector(bind: Bind, node: exp.Expr) -> Value:
 def _connected(values: Sequence[Value], word: str) -> Value:
     if not fails(*values):
         return Value(f"({f' {word} '.join(v.sql for v in values)})", BOOLEAN)
-    # Spark goes from left to right and stops where the answer is known; DuckDB would choose an order of its own.
+    # Spark evaluates from left to right and stops once the answer is known; DuckDB would choose its own order.
     known, rest = ("FALSE", "TRUE") if word == "AND" else ("TRUE", "FALSE")
     steps = "".join(f" WHEN {v.sql} IS NOT DISTINCT FROM {known} THEN {known}" for v in values)
     nulls = " OR ".join(f"{v.sql} IS NULL" for v in values)
@@ -234,7 +235,7 @@ def _decimal(left: Value, right: Value, sign: str) -> Value:
     a, b = left.kind, right.kind
     if sign == "*":
         kind = decimal_type(a.precision + b.precision + 1, a.scale + b.scale)
-        # DuckDB keeps 64 bits if both sides do, whatever the product needs.
+        # DuckDB computes in 64 bits if both sides fit, whatever the product needs.
         wide = pa.decimal128(max(a.precision, 19), a.scale)
         if a.precision + b.precision > 18 and wide.precision + b.precision <= 38:
             left = converted(left, wide)
@@ -261,7 +262,7 @@ def _shifted(value: Value, node: exp.Interval, sign: str) -> Value:
 
 
 def _divisor(sql: str, left: Value, right: Value) -> str:
-    """The quotient, raising as Spark does if the divisor is zero."""
+    """Return the quotient; it raises an error, as in Spark, if the divisor is zero."""
     if right.literal and right.constant:
         return f"({sql})"
     return f"(CASE WHEN {right.sql} = 0 AND {left.sql} IS NOT NULL THEN {GIVE_UP} ELSE {sql} END)"

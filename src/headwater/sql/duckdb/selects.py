@@ -1,7 +1,7 @@
-"""A SELECT as DuckDB SQL, clause by clause, or the reason why it is left to Spark.
+"""Binds a SELECT to DuckDB SQL, clause by clause, or declines it with a reason.
 
-Names never reach DuckDB: every relation is q1, q2.., every column c0, c1.., so that only Spark's rules decide what a
-name means. Groups are computed in a query of their own, inside the one that makes columns of them.
+Names of the query never reach DuckDB: relations are named q1, q2.., columns c0, c1.., so that only Spark's rules resolve
+names. Groups are computed in a subquery, inside the query that computes the columns from them.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _CLAUSES = ("order", "limit", "offset")
 
 
 class StatementBinder:
-    """Binds one statement; `context` collects what its relations are asked for."""
+    """Binds one statement; `context` collects the scans of its relations."""
 
     def __init__(self, context: BindContext) -> None:
         self.context = context
 
     def query(self, node: exp.Expr, shared: Shared) -> BoundQuery:
-        """A query, with the CTEs in scope."""
+        """Bind a query, with the CTEs in scope."""
         if isinstance(node, exp.Subquery):
             only(node, "this")
             return self.query(node.this, shared)
@@ -170,7 +170,7 @@ class StatementBinder:
         return f" WHERE {_all(conditions)}"
 
     def _membership(self, node: exp.Expr, rows: RowBinder, shared: Shared) -> Value | None:
-        """[NOT] IN and [NOT] EXISTS over a subquery. Elsewhere than here Spark's own answer is not SQL's."""
+        """Bind [NOT] IN and [NOT] EXISTS over a subquery. Outside of WHERE, Spark's answer differs from standard SQL."""
         word = ""
         if isinstance(node, exp.Not):
             node, word = node.this, "NOT "
@@ -195,12 +195,13 @@ class StatementBinder:
 
 
 def conjuncts(node: exp.Expr) -> list[exp.Expr]:
-    """The conditions that a WHERE joins with AND, in order."""
+    """Return the conditions that a WHERE joins with AND, in order."""
     return list(node.flatten(unnest=False)) if isinstance(node, exp.And) else [node]
 
 
 def note_equality(node: exp.Expr, rows: RowBinder) -> tuple[ScopedColumn, Any] | None:
-    """If the condition says `column = constant` of a relation in FROM, tell the scan, and return both."""
+    """Record a condition `column = constant` on a relation in FROM in its scan, and return both; None for any other
+    condition."""
     if not isinstance(node, exp.EQ):
         return None
     left, right = node.this, node.expression
@@ -226,7 +227,7 @@ def note_equality(node: exp.Expr, rows: RowBinder) -> tuple[ScopedColumn, Any] |
 def _all(conditions: Sequence[Value]) -> str:
     if not any(c.fallible for c in conditions):
         return " AND ".join(c.sql for c in conditions)
-    # In the order in which they are written: whether a row raises may depend on it.
+    # In written order: whether a row raises an error may depend on it.
     steps = "".join(f" WHEN {c.sql} IS DISTINCT FROM TRUE THEN FALSE" for c in conditions)
     return f"(CASE{steps} ELSE TRUE END)"
 
@@ -237,13 +238,13 @@ def _aggregates(node: exp.Select) -> bool:
 
 
 def _aggregates_in(node: exp.Expr) -> list[exp.Expr]:
-    """The aggregates of an expression, those of its subqueries aside."""
+    """Return the aggregates of an expression, excluding those in its subqueries."""
     walked = node.walk(prune=lambda n: isinstance(n, exp.Query))
     return [n for n in walked if is_aggregate(n)]
 
 
 def items_of(node: exp.Select, binder: RowBinder) -> list[Item]:
-    """The columns of a SELECT, stars expanded."""
+    """Return the columns of a SELECT, with stars expanded."""
     items: list[Item] = []
     if not node.expressions:
         decline("SELECT of nothing")

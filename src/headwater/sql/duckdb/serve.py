@@ -1,9 +1,10 @@
-"""SELECTs over views and topics answered in this process, without Spark, where the answer is provably Spark's.
+"""Answers SELECTs over views and topics in this process, without Spark, where the answer provably equals Spark's.
 
-A query is parsed, bound by Spark's rules for names and types, and written anew for DuckDB out of parts that were tested
-to agree with Spark in ANSI mode and UTC; what is not on that list is declined, with a reason. A plain look-up is not
-even given to DuckDB. An error at run time declines too: whether Spark raises, and in which words, is Spark's to say.
-Where Spark's plan decides whether an error is met at all (a row that another condition excludes, a LIMIT), so may ours.
+A query is parsed, bound by Spark's rules for names and types, and rewritten for DuckDB from parts that were tested to agree
+with Spark in ANSI mode and UTC; all other queries are declined, with a reason. A plain key lookup does not use DuckDB at
+all. An error at run time declines the query too: whether an error occurs, and its message, is decided by Spark. Where
+Spark's plan determines whether an error occurs (a row that another condition excludes, a LIMIT), the plan used here may
+differ in the same way.
 
     serve ─▶ parse ─▶ look-up? ─▶ pyarrow
                  └──▶ bind ─▶ DuckDB SQL ─▶ DuckDB
@@ -64,12 +65,12 @@ FAILS = "it fails on the rows that are there"
 LIGHT_CHARACTERS_MAX = 4_000
 LIGHT_SQL_CHARACTERS_MAX = 20_000
 LIGHT_SELECTS_MAX, LIGHT_JOINS_MAX, LIGHT_CONCATENATIONS_MAX = 20, 10, 4
-"""What DuckDB plans in well under a second. It plans without looking whether it is interrupted, and the time grows with a high power of
-the number of joins: 40 take a second, 200 take minutes."""
+"""Limits within which DuckDB plans a query in well under a second. Planning does not check for interrupts, and its time
+grows with a high power of the number of joins: 40 take a second, 200 take minutes."""
 
 
 class HeavyError(Exception):
-    """A query may run for long where it cannot be interrupted: it is for a process that can be ended."""
+    """A query may run for long without being interruptible: it must run in a process that can be killed."""
 
 
 class ServedRelation(Protocol):
@@ -77,15 +78,15 @@ class ServedRelation(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, in the types of `headwater.core.types` and what Spark makes of them."""
+        """The columns, in the types of `headwater.core.types` or types that Spark derives from these."""
 
     def read(
         self, columns: Sequence[str] | None, equal: Mapping[str, Any] | None, first: int | None = None
     ) -> pa.Table:
-        """The rows, with these columns (all if None), named so; rows that differ from `equal` may be left out, and so may
-        all but so many of the `first`.
+        """Return the rows with columns in the given order (all columns if None). Rows that differ from `equal` may be
+        omitted; with `first`, rows after the first so many may be omitted too.
 
-        The constants of `equal` are int, str, bool, date or datetime in UTC. No promise is made that they are used.
+        The constants of `equal` are int, str, bool, date or datetime in UTC. An implementation need not use them.
         """
 
 
@@ -96,11 +97,11 @@ def serve(
     rows_max: int | None = None,
     seconds: float | None = None,
 ) -> pa.Table | None:
-    """The answer to one SELECT, with Spark's column names and types; None if it is Spark's to answer.
+    """Return the answer to one SELECT, with Spark's column names and types; None if Spark must answer it.
 
-    Relations are found by name in any case, and read at most once for each place in which the query names them. The
-    rows are in order only if the query says ORDER BY. Thread-safe if the relations are. With `rows_max` only the first rows are
-    computed; TooLongError if it takes more than `seconds`, and nothing of it goes on.
+    Relations are found by name in any case, and read at most once per mention in the query. Rows are ordered only if the
+    query has ORDER BY. Thread-safe if the relations are. With `rows_max` only the first rows are computed; TooLongError if
+    the query takes more than `seconds`, after which no part of it continues to run.
     """
     answer = serve_or_reason(query, relations, rows_max=rows_max, seconds=seconds)
     return None if isinstance(answer, str) else answer
@@ -115,8 +116,11 @@ def serve_or_reason(
     seconds: float | None = None,
     light: bool = False,
 ) -> pa.Table | str:
-    """The answer to one SELECT as `serve` gives it, or why it is Spark's to answer. TooLargeError if it has more than `bytes_max`;
-    with `light`, HeavyError if the query may not end at `seconds`."""
+    """Return the answer to one SELECT like `serve`, or the reason why Spark must answer it.
+
+    TooLargeError if the answer has more than `bytes_max`; with `light`, HeavyError if the query may not be interruptible at
+    `seconds`.
+    """
     bounds = duckdb_engine.QueryBounds.of(rows_max, seconds, bytes_max)
     if light and len(query) > LIGHT_CHARACTERS_MAX:
         raise HeavyError
@@ -132,7 +136,7 @@ def serve_or_reason(
 
 
 def decline_reason(query: str, relations: Mapping[str, ServedRelation]) -> str | None:
-    """Why a query is left to Spark, or None if it is served, errors at run time aside."""
+    """Return why a query is left to Spark; None if it is served, unless an error occurs at run time."""
     try:
         _plan(query, relations)
     except Declined as declined:
@@ -141,15 +145,15 @@ def decline_reason(query: str, relations: Mapping[str, ServedRelation]) -> str |
 
 
 class _Dialect(Spark):
-    """Spark's dialect as it is written: a doubled quote is a quote, a call keeps its name and arguments."""
+    """Spark's dialect without rewriting: a doubled quote is a quote, a call keeps its name and arguments."""
 
     class Tokenizer(Spark.Tokenizer):
-        """Spark's tokenizer but for quotes; texts with a backslash never get here."""
+        """Spark's tokenizer except for quotes; texts with a backslash are declined before."""
 
         STRING_ESCAPES: ClassVar[list[str]] = ["'", "\\"]
 
     class Parser(SparkParser):
-        """Spark's parser without the rewriting of calls, in which arguments get lost."""
+        """Spark's parser without the rewriting of calls, which loses arguments."""
 
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
         FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
@@ -160,7 +164,7 @@ class _Dialect(Spark):
 
 @dataclass(frozen=True)
 class _Read:
-    """What a relation is asked for, by positions of its schema."""
+    """A read of a relation, by positions in its schema."""
 
     relation: str
     schema: pa.Schema
@@ -169,7 +173,7 @@ class _Read:
 
     @classmethod
     def of(cls, scan: Scan) -> _Read:
-        """What a scan turned out to need; at least one column, since a table without any has no rows."""
+        """Return the read that a scan needs; at least one column, since a table without columns has no row count."""
         used = tuple(sorted(scan.used)) or (_narrowest(scan.schema),)
         equal = {scan.schema.field(i).name: constant for i, constant in scan.equal.items()}
         return cls(scan.relation, scan.schema, used, equal)
@@ -177,7 +181,7 @@ class _Read:
     def rows(
         self, relations: Mapping[str, ServedRelation], first: int | None = None
     ) -> list[pa.ChunkedArray]:
-        """The columns; of no more rows than the first so many, if the relation can tell these."""
+        """Return the columns of the read; only the first rows, if `first` is given and the relation supports it."""
         names = [self.schema.field(i).name for i in self.columns]
         whole = len(names) == len(self.schema)
         table = relations[self.relation].read(None if whole else names, self.equal or None, first)
@@ -186,7 +190,7 @@ class _Read:
 
 @dataclass(frozen=True)
 class _Lookup:
-    """Columns of one relation where columns equal constants: no need for an engine."""
+    """A selection of columns of one relation where columns equal constants, computed without DuckDB."""
 
     read: _Read
     outputs: tuple[OutputColumn, ...]
@@ -200,7 +204,7 @@ class _Lookup:
         return (self.read,)
 
     def run(self, relations: Mapping[str, ServedRelation], bounds: duckdb_engine.QueryBounds) -> pa.Table:
-        """The answer."""
+        """Return the answer."""
         limits = [limit for limit in (self.limit, bounds.rows_max) if limit is not None]
         first = min(limits) if limits and not self.filters else None
         columns = dict(zip(self.read.columns, self.read.rows(relations, first), strict=True))
@@ -228,11 +232,11 @@ class _Duck:
 
     @cached_property
     def light(self) -> bool:
-        """Whether the query is planned at once, and interrupted when it runs too long.
+        """Whether the query is planned quickly, and can be interrupted when it runs too long.
 
-        DuckDB computes a function for 2,048 rows before it looks whether it is interrupted, and holds texts outside of its memory
-        limit: texts that `replace` or many concatenations make longer and longer take any time and any memory. So do some patterns of
-        LIKE take any time.
+        DuckDB computes a function for 2,048 rows before it checks for interrupts, and allocates strings outside of its
+        memory limit: strings that `replace` or many concatenations make ever longer take unbounded time and memory. Some
+        patterns of LIKE also take unbounded time.
         """
         return (
             len(self.sql) <= LIGHT_SQL_CHARACTERS_MAX
@@ -244,7 +248,7 @@ class _Duck:
         )
 
     def run(self, relations: Mapping[str, ServedRelation], bounds: duckdb_engine.QueryBounds) -> pa.Table:
-        """The answer; `serving_duckdb.Failed` if there is none to be had here."""
+        """Return the answer; `duckdb_engine.Failed` if DuckDB cannot compute it."""
         tables = {}
         for name, read in self.tables.items():
             columns = [
@@ -262,7 +266,7 @@ _plans_lock = threading.Lock()
 
 
 def _plan(query: str, relations: Mapping[str, ServedRelation]) -> _Plan:
-    """The plan of a query, kept as long as the relations that it names have the same schemas."""
+    """Return the plan of a query, cached while the relations that it names keep their schemas."""
     with _plans_lock:
         plan = _plans.get(query)
         if plan is not None:
@@ -306,7 +310,7 @@ def _planned(query: str, relations: Mapping[str, ServedRelation]) -> _Plan:
 def _parsed(query: str) -> exp.Expr:
     if len(query) > QUERY_CHARACTERS_MAX:
         decline("a very long query")
-    # Texts that Spark's lexer and the parser's read differently, or might.
+    # texts that Spark's lexer and the parser's tokenize differently, or might
     for text in ("\\", "|>", '""', "/*+"):
         if text in query:
             decline(f"{text} in the text")
@@ -332,7 +336,8 @@ def _parsed(query: str) -> exp.Expr:
 
 
 def _lookup(node: exp.Expr, context: BindContext) -> _Lookup | None:
-    """The plan of `SELECT columns FROM relation [WHERE column = constant AND ...] [LIMIT n]`, if it is one."""
+    """Return the plan of `SELECT columns FROM relation [WHERE column = constant AND ...] [LIMIT n]`; None for any other
+    query."""
     if not isinstance(node, exp.Select) or any(
         argument and name not in ("expressions", "from_", "where", "limit")
         for name, argument in node.args.items()
@@ -397,7 +402,7 @@ def _duck(node: exp.Expr, context: BindContext) -> _Duck:
         table = f"t{scan.label[1:]}"
         tables[table] = _Read.of(scan)
         name = table
-        if uses > 1:  # a stream can be read once
+        if uses > 1:  # a stream can be read only once
             name = f"m{scan.label[1:]}"
             shared.insert(0, f"{name} AS MATERIALIZED (SELECT * FROM {table})")
         sql = sql.replace(token, name)
@@ -426,7 +431,7 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _narrowest(schema: pa.Schema) -> int:
-    """A column that costs little to read."""
+    """Return the position of a column that is cheap to read."""
     for position, column in enumerate(schema):
         if pa.types.is_primitive(column.type):
             return position

@@ -1,7 +1,7 @@
-"""Typed pieces of DuckDB SQL: what each yields in Spark, and the conversions on which Spark and DuckDB agree.
+"""Typed pieces of DuckDB SQL: their Spark types, and the conversions on which Spark and DuckDB agree.
 
-Knows no SQL parser and no names. A timestamp is a TIMESTAMP without zone in DuckDB, in UTC: whether it has a zone is
-known here alone.
+This module depends neither on the SQL parser nor on names. In DuckDB a timestamp is a TIMESTAMP without time zone, in UTC:
+whether it has a zone is only recorded here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ TIMESTAMP_NTZ = pa.timestamp("us")
 
 PRECISION_MAX = 38
 EXACT_DOUBLE_DIGITS = 15
-"""A decimal of so many digits becomes the same double everywhere: its digits and the power of ten are exact."""
+"""Number of digits up to which a decimal converts to the same double in every engine: its digits and the power of ten are
+exact."""
 
 _INTEGERS = (pa.int8(), pa.int16(), INT, BIGINT)
 _INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, INT: 10, BIGINT: 20}
@@ -48,7 +49,7 @@ _TIMESTAMP_TEXT = re.compile(r"(?!0000)\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,
 
 
 class Declined(Exception):
-    """This query is Spark's to answer; the reason is in lower case, without a full stop."""
+    """The query must be answered by Spark; the reason is in lower case, without a full stop."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -56,17 +57,18 @@ class Declined(Exception):
 
 
 def decline(reason: str) -> NoReturn:
-    """Leave the query to Spark."""
+    """Raise `Declined`: leave the query to Spark."""
     raise Declined(reason)
 
 
 @dataclass(frozen=True)
 class Value:
-    """An expression: DuckDB SQL for it, the Arrow form of its Spark type, and what Spark calls it.
+    """An expression: its DuckDB SQL, the Arrow form of its Spark type, and its Spark name.
 
-    `name` is its name inside another one's (`w.start` in `max(w.start)`), `title` as a column of a result (`start`);
-    None where the rule is not known here. `fallible` says that it can raise for some row. `constant` is set for
-    literals; `suffixed` for one whose type was said (10L), which Spark tells apart from a cast and the parser does not.
+    `name` is its name inside another expression's (`w.start` in `max(w.start)`), `title` its name as a result column
+    (`start`); None where Spark's rule is not implemented. `fallible` means that it can raise an error for some row.
+    `constant` is set for literals; `suffixed` for a literal with an explicit type (10L), which Spark distinguishes from a
+    cast and the parser does not.
     """
 
     sql: str
@@ -80,43 +82,43 @@ class Value:
 
     @property
     def heading(self) -> str | None:
-        """The name of a result's column that holds it, if no alias says otherwise."""
+        """The name of a result column with this value, unless an alias overrides it."""
         return self.title if self.title is not None else self.name
 
 
 def is_integer(kind: pa.DataType) -> bool:
-    """Whether a type is one of Spark's four integers."""
+    """Whether a type is one of Spark's four integer types."""
     return kind in _INTEGERS
 
 
 def fits(number: int, kind: pa.DataType) -> bool:
-    """Whether an integer type can hold a number."""
+    """Whether an integer type can represent a number."""
     limit: int = 2 ** (kind.bit_width - 1)
     return -limit <= number < limit
 
 
 def is_float(kind: pa.DataType) -> bool:
-    """FLOAT or DOUBLE."""
+    """Whether a type is FLOAT or DOUBLE."""
     return kind in (FLOAT, DOUBLE)
 
 
 def is_decimal(kind: pa.DataType) -> bool:
-    """A decimal of up to 38 digits."""
+    """Whether a type is a decimal of up to 38 digits."""
     return bool(pa.types.is_decimal128(kind))
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Integer, float or decimal."""
+    """Whether a type is an integer, a float or a decimal."""
     return is_integer(kind) or is_float(kind) or is_decimal(kind)
 
 
 def is_atomic(kind: pa.DataType) -> bool:
-    """Neither nested nor a type that only Spark knows."""
+    """Whether a type is neither nested nor specific to Spark."""
     return kind in _NAMES or is_decimal(kind)
 
 
 def is_known(kind: pa.DataType) -> bool:
-    """Whether DuckDB can carry values of a type unchanged, nested ones too."""
+    """Whether DuckDB preserves values of a type unchanged, nested types included."""
     if pa.types.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]
         distinct = {f.name.lower() for f in fields}
@@ -129,7 +131,8 @@ def is_known(kind: pa.DataType) -> bool:
 
 
 def is_groupable(kind: pa.DataType) -> bool:
-    """Whether both engines put the same values into a group: structs of atomic values too, but without floats."""
+    """Whether both engines consider the same values equal in a group: atomic types, and structs of atomic values without
+    floats."""
     if pa.types.is_struct(kind):
         fields = [kind.field(i).type for i in range(kind.num_fields)]
         return is_known(kind) and all(is_atomic(f) and not is_float(f) for f in fields)
@@ -137,14 +140,14 @@ def is_groupable(kind: pa.DataType) -> bool:
 
 
 def duck_type(kind: pa.DataType) -> str:
-    """DuckDB's name of an atomic type."""
+    """Return DuckDB's name of an atomic type."""
     if is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     return _NAMES[kind]
 
 
 def plain_type(kind: pa.DataType, *, naive: bool = False) -> pa.DataType:
-    """The type with all that is inside it nullable, as results have it; `naive`: timestamps without their zone."""
+    """Return a type with everything nested in it nullable, as in results; with `naive`, timestamps have no zone."""
     if kind == TIMESTAMP and naive:
         return TIMESTAMP_NTZ
     if pa.types.is_struct(kind):
@@ -158,26 +161,26 @@ def plain_type(kind: pa.DataType, *, naive: bool = False) -> pa.DataType:
 
 
 def decimal_of(kind: pa.DataType) -> pa.DataType:
-    """The decimal that an integer or decimal type counts as."""
+    """Return the decimal type that an integer or decimal type is treated as."""
     return kind if is_decimal(kind) else pa.decimal128(_INTEGER_DIGITS[kind], 0)
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
-    """A decimal type; beyond 38 digits Spark gives up scale, which is left to it."""
+    """Return a decimal type; beyond 38 digits Spark reduces the scale, so the query is declined."""
     if precision > PRECISION_MAX or scale > precision:
         decline(f"a decimal of {precision} digits")
     return pa.decimal128(precision, scale)
 
 
 def quoted(text: str) -> str:
-    """A string literal."""
+    """Return a string literal."""
     if "\0" in text:
         decline("a NUL character in a string")
     return "'" + text.replace("'", "''") + "'"
 
 
 def literal(constant: Any, kind: pa.DataType, name: str | None = None) -> Value:
-    """A constant of a type."""
+    """Return a constant of a type."""
     if kind == VOID:
         return Value("NULL", kind, name, literal=True)
     if kind == STRING:
@@ -196,7 +199,7 @@ def literal(constant: Any, kind: pa.DataType, name: str | None = None) -> Value:
 
 
 def common_type(kinds: Iterable[pa.DataType]) -> pa.DataType:
-    """The one type that Spark's ANSI rules bring values of several types to."""
+    """Return the common type of several types by Spark's ANSI rules."""
     found = VOID
     for kind in kinds:
         found = _wider(found, kind)
@@ -223,9 +226,10 @@ def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType:
 
 
 def unified(values: list[Value], *, compared: bool = False) -> list[Value]:
-    """The values in their common type, as the branches of a CASE; `compared`: as the sides of a comparison.
+    """Return the values in their common type, as for the branches of a CASE; with `compared`, as for the sides of a
+    comparison.
 
-    Only in a comparison is a string literal read as the date or timestamp that it stands beside.
+    Only in a comparison is a string literal read as a date or timestamp because of the other side's type.
     """
     if compared:
         others = {v.kind for v in values if v.kind != STRING}
@@ -243,7 +247,7 @@ def _read_time(value: Value, kind: pa.DataType) -> Value:
 
 
 def time_of(text: str, kind: pa.DataType) -> dt.date | dt.datetime:
-    """The date or timestamp that a literal in its usual form says; other forms are Spark's to read."""
+    """Return the date or timestamp of a literal in the standard format; other formats are declined."""
     try:
         if kind == DATE and _DATE_TEXT.match(text):
             return dt.date.fromisoformat(text)
@@ -259,7 +263,7 @@ def time_of(text: str, kind: pa.DataType) -> dt.date | dt.datetime:
 
 
 def converted(value: Value, kind: pa.DataType) -> Value:
-    """The value in a type to which Spark converts by itself: wider, or a timestamp from a date."""
+    """Return a value in a type to which Spark converts implicitly: a wider one, or a timestamp from a date."""
     if value.kind == kind:
         return value
     if not is_atomic(kind):
@@ -278,7 +282,7 @@ def converted(value: Value, kind: pa.DataType) -> Value:
 
 
 def decimal_to_double(value: Value) -> Value:
-    """A decimal as a double, where every engine gives the same double."""
+    """Return a decimal as a double, where every engine gives the same double; Declined otherwise."""
     if value.literal:
         return literal(float(value.constant), DOUBLE, value.name)
     if value.kind.precision > EXACT_DOUBLE_DIGITS:
@@ -287,7 +291,7 @@ def decimal_to_double(value: Value) -> Value:
 
 
 def number_literal(text: str) -> Value:
-    """A numeric literal without a suffix, typed as Spark types it."""
+    """Return a numeric literal without a suffix, with Spark's type for it."""
     if re.fullmatch(r"-?\d+", text):
         number = int(text)
         if -(2**31) <= number < 2**31:
