@@ -1,12 +1,12 @@
-"""SQL: Headwater's dialect read into statements, and SELECTs answered by DuckDB.
+"""SQL: Headwater's dialect parsed into statements, and SELECTs answered by DuckDB.
 
-The dialect is Spark SQL with statements of our own. Nothing here executes a statement: `execution` does.
+The dialect is Spark SQL with additional statements. Nothing here executes a statement: `execution` does.
 
 Called by most packages above it; imports catalog, core, operators.
 
 In import order, bottom to top:
 
-    duckdb/                  SELECTs on DuckDB, where the answer is Spark's
+    duckdb/                  SELECTs on DuckDB, where the answer equals Spark's
     lexer                    tokens by Spark's lexical rules (sqlglot), and errors that point at one
     match_recognize_pattern  the parser of PATTERN
     clauses                  clauses that several statements share: names, types, options

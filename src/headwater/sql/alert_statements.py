@@ -1,4 +1,4 @@
-"""Statements about alerts, read out of words; and the alerts that are ready-made."""
+"""Parsers of the statements about alerts, and the built-in alerts."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ DEFAULTS: tuple[tuple[str, str, Mapping[str, str], str, Microseconds], ...] = (
     ("wal_retained", "headwater_source_retained_wal_bytes", {}, "value > 10e9", 5 * _MINUTE),
     ("disk_nearly_full", "headwater_disk_free_bytes", {}, "value < 5e9", _MINUTE),
 )
-"""The ready-made ones: name, metric, labels, condition, and how long it must hold."""
+"""The built-in alerts: name, metric, labels, condition, and how long the condition must hold."""
 
 
 def create_alert(words: Words, replace: bool) -> CreateAlert | CreateDefaultAlerts:
-    """After CREATE [OR REPLACE]: ALERT ..., or DEFAULT ALERTS NOTIFY kind WITH (...)."""
+    """Parse the rest of CREATE [OR REPLACE]: ALERT ..., or DEFAULT ALERTS NOTIFY kind WITH (...)."""
     if words.next.is_("DEFAULT"):
         if replace:
             words.fail("OR REPLACE is for one alert", hint="leave it out: alerts that are there stay")
@@ -80,7 +80,7 @@ def create_alert(words: Words, replace: bool) -> CreateAlert | CreateDefaultAler
 
 
 def alter_alert(words: Words) -> SetAlert:
-    """After ALTER ALERT: name SET (...)."""
+    """Parse the rest of ALTER ALERT: name SET (...)."""
     name = words.name("the name of an alert").text
     words.expect(
         "SET",
@@ -91,7 +91,7 @@ def alter_alert(words: Words) -> SetAlert:
 
 
 def drop_alert(words: Words) -> DropAlert:
-    """After DROP ALERT: [IF EXISTS] name."""
+    """Parse the rest of DROP ALERT: [IF EXISTS] name."""
     lenient = words.accept("IF", "EXISTS")
     return DropAlert(words.name("the name of an alert").text, lenient)
 
@@ -119,7 +119,7 @@ def _labels(words: Words) -> dict[str, str]:
 
 
 def _condition(words: Words, hint: str) -> str:
-    """The text up to FOR or NOTIFY outside of parentheses, as it stands."""
+    """Return the text up to FOR or NOTIFY outside of parentheses, unchanged."""
     taken: list[Word] = []
     depth = 0
     while not (words.at_end() or words.next.is_(";")):

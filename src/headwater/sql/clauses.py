@@ -1,4 +1,4 @@
-"""Parts that several statements have: names, kinds, options in parentheses, strings; each read in one way."""
+"""Clauses that several statements share: names, kinds, options in parentheses, strings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def read_new_name(words: Words, replace: bool, what: str) -> tuple[bool, Word]:
-    """Whether IF NOT EXISTS stands there, and the name after it."""
+    """Parse an optional IF NOT EXISTS and the name after it; return whether it was given, and the name."""
     start = words.next
     lenient = words.accept("IF", "NOT", "EXISTS")
     if lenient and replace:
@@ -24,7 +24,7 @@ def read_new_name(words: Words, replace: bool, what: str) -> tuple[bool, Word]:
 
 
 def check_unquoted(words: Words, name: Word, keywords: Collection[str], what: str) -> None:
-    """Refuse a new name without backticks that queries would read as a keyword."""
+    """Reject a new name without backticks that queries would parse as a keyword."""
     if name.kind == "word" and name.text.lower() in keywords:
         words.fail(
             f"{name.text} is a keyword, and queries would not read it as the name of a {what}",
@@ -34,7 +34,7 @@ def check_unquoted(words: Words, name: Word, keywords: Collection[str], what: st
 
 
 def read_kind(words: Words, known: Mapping[str, object], what: str) -> str:
-    """The kind of a source, a sink or a notice, as one of those that are known."""
+    """Parse the kind of a source, sink or notice, which must be one of `known`."""
     word = words.next
     if word.kind != "word" or word.text.lower() not in known:
         near = next(iter(difflib.get_close_matches(word.text.lower(), known, 1)), None)
@@ -45,7 +45,7 @@ def read_kind(words: Words, known: Mapping[str, object], what: str) -> str:
 
 
 def read_options(words: Words, known: Sequence[str] = OPTION_NAMES, what: str = "topic") -> dict[str, Any]:
-    """Options in parentheses, each once and one that is known."""
+    """Parse options in parentheses, each given once and one of `known`."""
     words.expect("(", hint="options stand in parentheses: (retention = '7 days')")
     options: dict[str, Any] = {}
     while not words.accept(")"):
@@ -94,7 +94,7 @@ def _value(words: Words, option: str) -> Any:
 
 
 def read_string(words: Words, first: Word) -> str:
-    """A string with those that follow it: joined as they are, and with a quote between them in 'it''s'."""
+    """Return a string with the adjacent strings that follow it: concatenated, with a quote between them in 'it''s'."""
     text, last = first.text, first
     while words.next.kind == "string":
         quote_mark = words.text[last.end - 1]
@@ -106,7 +106,7 @@ def read_string(words: Words, first: Word) -> str:
 
 
 def read_set(words: Words, known: Sequence[str], what: str, example: str) -> dict[str, Any]:
-    """The options after SET, of which there is at least one."""
+    """Parse the options after SET; at least one is required."""
     first = words.next
     options = read_options(words, known, what)
     if not options:
@@ -122,7 +122,8 @@ def checked(
     hint: str | None = None,
     private: Mapping[str, Span] | None = None,
 ) -> T:
-    """What `build` gives; its error with the place in the statement added: that of PRIVATE BY, if it is about such a column."""
+    """Return the result of `build`; an error gets the position in the statement added: that of PRIVATE BY, if it is about
+    such a column."""
     try:
         return build()
     except StatementError:

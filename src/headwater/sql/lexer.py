@@ -1,6 +1,6 @@
-"""The words of a statement: Spark's lexical rules by sqlglot's tokenizer, read one by one, and errors that point.
+"""The words of a statement: Spark's lexical rules by sqlglot's tokenizer, a cursor over words, and errors with positions.
 
-Knows no statement; `headwater.sql.statements` reads those out of the words.
+This module knows no statements; `headwater.sql.parser` parses those.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _STRINGS = (
 
 
 class HeadwaterDialect(Spark):
-    """Spark's dialect, in which SHOW and EXPLAIN are statements and not passed on unread."""
+    """Spark's dialect with SHOW and EXPLAIN tokenized as statements instead of being passed on as raw text."""
 
     class Tokenizer(Spark.Tokenizer):
-        """Spark's tokenizer without statements that swallow the rest of their text."""
+        """Spark's tokenizer without commands that consume the rest of their text."""
 
         COMMANDS: ClassVar[set[TokenType]] = set()
 
 
 @dataclass(frozen=True)
 class Word:
-    """One word with its place: characters start..end of the text, half open."""
+    """A word with its position: characters start..end of the text, half-open."""
 
     kind: WordKind
     text: str
@@ -57,17 +57,17 @@ class Word:
     end: int
 
     def is_(self, *words: str) -> bool:
-        """Whether it is one of these keywords or signs, in any case."""
+        """Whether the word is one of these keywords or signs, in any case."""
         return self.kind in ("word", "sign") and self.text.upper() in words
 
     @property
     def is_name(self) -> bool:
-        """Whether it can name something."""
+        """Whether the word can be a name."""
         return self.kind in ("word", "quoted")
 
 
 def words_of(text: str) -> list[Word]:
-    """The words of a text, without comments; a word of kind `end` closes the list."""
+    """Return the words of a text, without comments; a word of kind `end` terminates the list."""
     if (half := _SURROGATE.search(text)) is not None:
         raise StatementError(
             f"a character is no text: half of a surrogate pair, {half[0]!a}",
@@ -90,7 +90,7 @@ def words_of(text: str) -> list[Word]:
 
 
 def _split(text: str, kind: TokenType, value: str, start: int, end: int) -> list[Word]:
-    """The words of a token; the tokenizer joins some keywords, as in PRIMARY KEY."""
+    """Return the words of a token; the tokenizer joins some keywords, as in PRIMARY KEY."""
     if kind in _STRINGS:
         return [Word("string", value, start, end)]
     if kind == TokenType.IDENTIFIER:
@@ -104,7 +104,7 @@ def _split(text: str, kind: TokenType, value: str, start: int, end: int) -> list
 
 
 def _unclosed(text: str) -> int:
-    """Where the quote or the comment begins that is never closed; 0 if that cannot be told. It reads the text once."""
+    """Return where the unclosed quote or comment begins; 0 if it is not found. The text is read once."""
     at = 0
     while (opened := _OPENING.search(text, at)) is not None:
         if opened[0] == "/*":
@@ -119,7 +119,7 @@ def _unclosed(text: str) -> int:
 
 
 def _comment_end(text: str, at: int) -> int | None:
-    """Where a comment ends, with those inside it; None if it does not."""
+    """Return where a comment ends, including nested comments; None if it is never closed."""
     depth = 1
     for mark in _COMMENT_MARK.finditer(text, at):
         depth += 1 if mark[0] == "/*" else -1
@@ -129,7 +129,7 @@ def _comment_end(text: str, at: int) -> int | None:
 
 
 class Words:
-    """The words of a text, read from left to right."""
+    """A cursor over the words of a text, from left to right."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -138,19 +138,19 @@ class Words:
 
     @property
     def next(self) -> Word:
-        """The word that comes next, not taken."""
+        """The next word, which is not consumed."""
         return self._words[self._at]
 
     def at_end(self) -> bool:
-        """Whether all words are taken."""
+        """Whether all words are consumed."""
         return self.next.kind == "end"
 
     def ahead(self, count: int) -> Word:
-        """A word further ahead; the end if there is none."""
+        """Return a word further ahead without consuming it; the end word if there is none."""
         return self._words[min(self._at + count, len(self._words) - 1)]
 
     def statement(self) -> list[Word]:
-        """The words from the next one to the end of its statement, not taken."""
+        """Return the words from the next one to the end of its statement, without consuming them."""
         depth = 0
         for at in range(self._at, len(self._words)):
             word = self._words[at]
@@ -160,18 +160,18 @@ class Words:
         return self._words[self._at :]
 
     def before(self, count: int) -> Word:
-        """A word that was taken, so many back."""
+        """Return a consumed word, counted backwards from the cursor."""
         return self._words[max(0, self._at - count)]
 
     def take(self) -> Word:
-        """The next word."""
+        """Consume and return the next word."""
         word = self.next
         if word.kind != "end":
             self._at += 1
         return word
 
     def take_until(self, stop: str) -> list[Word]:
-        """Take all words up to the sign `stop` or the end; it may not stand inside parentheses."""
+        """Consume and return all words up to the sign `stop` or the end; `stop` must not occur inside parentheses."""
         taken: list[Word] = []
         opened: list[Word] = []
         while not self.at_end() and not (self.next.is_(stop) and not opened):
@@ -190,14 +190,14 @@ class Words:
         return taken
 
     def accept(self, *keywords: str) -> bool:
-        """Take these keywords or signs if they come next, all of them or none."""
+        """Consume these keywords or signs if all of them come next, and return whether they did."""
         if all(self.ahead(i).is_(k) for i, k in enumerate(keywords)):
             self._at += len(keywords)
             return True
         return False
 
     def expect(self, *keywords: str, hint: str | None = None) -> Word:
-        """Take these keywords; an error at the first that is missing."""
+        """Consume these keywords and return the last one; an error at the first that is missing."""
         word = self.next
         for keyword in keywords:
             word = self.next
@@ -207,7 +207,7 @@ class Words:
         return word
 
     def name(self, what: str) -> Word:
-        """Take a name, plain or in backticks."""
+        """Consume a name, plain or in backticks."""
         word = self.next
         if word.kind == "string":
             self.fail(
@@ -218,17 +218,17 @@ class Words:
         return self.take()
 
     def error(self, reason: str, *, hint: str | None = None, at: Word | None = None) -> StatementError:
-        """A refusal that points at a word, by default at the next one."""
+        """Return an error that points at a word, by default the next one."""
         word = at or self.next
         return pointing(self.text, word.start, word.end, reason, hint=hint)
 
     def fail(self, reason: str, *, hint: str | None = None, at: Word | None = None) -> NoReturn:
-        """Refuse, pointing at a word, by default at the next one."""
+        """Raise an error that points at a word, by default the next one."""
         raise self.error(reason, hint=hint, at=at)
 
 
 def shown(word: Word) -> str:
-    """A word as an error quotes it."""
+    """Return a word as quoted in error messages."""
     return "the end" if word.kind == "end" else f"{word.text!r}"
 
 
@@ -241,7 +241,7 @@ class Span:
     end: int
 
     def pointed(self, error: HeadwaterError, hint: str | None = None) -> StatementError:
-        """An error with this place added."""
+        """Return an error with this position added."""
         hint = error.hint or hint
         return pointing(self.text, self.start, self.end, error.message, hint=hint, because=error.detail)
 
@@ -249,7 +249,7 @@ class Span:
 def pointing(
     text: str, start: int, end: int, reason: str, *, hint: str | None = None, because: str | None = None
 ) -> StatementError:
-    """An error that shows the line with the offending part underlined, and below it why, if there is more to say."""
+    """Return an error that shows the line with the part start..end underlined, followed by the reason `because`, if given."""
     detail, number, column = underlined(text, start, end)
     if because:
         detail += f"\n    {because}"

@@ -1,4 +1,4 @@
-"""What a MATCH_RECOGNIZE clause says, read word by word: everything but the meaning of its expressions, which are Spark's.
+"""Parser of the MATCH_RECOGNIZE clause: everything but its expressions, which Spark parses.
 
     MATCH_RECOGNIZE (
       [PARTITION BY column, ...]
@@ -11,7 +11,7 @@
       [DEFINE variable AS condition, ...]
     )
 
-Where the clause stands is found by `match_places`; the pattern itself is read by `row_patterns`.
+`match_places` locates the clause in a query; `match_recognize_pattern` parses the pattern.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _PARTS = (
     ("ORDER", "BY"),
     ("DEFINE",),
 )
-"""What ends a list of the parts before PATTERN."""
+"""Keywords that end a list in the parts before PATTERN."""
 
 
 @dataclass(frozen=True)
 class ClausePart:
-    """Characters start..end of a query's text: an expression."""
+    """An expression: characters start..end of a query's text."""
 
     start: int
     end: int
@@ -58,7 +58,7 @@ class ClausePart:
 
 @dataclass(frozen=True)
 class Prefixed:
-    """RUNNING or FINAL, where it stands, and where what follows it begins."""
+    """RUNNING or FINAL: its position, and the start of the call after it."""
 
     start: int
     end: int
@@ -77,7 +77,7 @@ class OrderPart:
 
 @dataclass(frozen=True)
 class MatchClause:
-    """A clause as it was written; names of variables are in lower case, with their labels in `pattern`."""
+    """A parsed clause; names of variables are in lower case, with their labels in `pattern`."""
 
     place: MatchPlace
     partition: tuple[ClausePart, ...]
@@ -95,7 +95,7 @@ class MatchClause:
     prefixes: tuple[Prefixed, ...] = ()
 
     def variables(self, name: str) -> frozenset[str] | None:
-        """The labels of a variable, or of those of a subset; None if there is neither."""
+        """Return the labels of a variable, or of the variables of a subset; None for an unknown name."""
         known = self.pattern.variables
         if name.lower() in known:
             return frozenset({known[name.lower()]})
@@ -104,7 +104,7 @@ class MatchClause:
 
 
 class _Located(Words):
-    """Words whose refusals point at the whole text that a query is part of."""
+    """Words whose errors point at the whole text that contains the query."""
 
     def __init__(self, query: QueryText) -> None:
         super().__init__(query.text)
@@ -116,12 +116,12 @@ class _Located(Words):
 
 
 def pointed(query: QueryText, start: int, end: int, reason: str, hint: str | None = None) -> StatementError:
-    """A refusal of characters start..end of a query's text."""
+    """Return an error that underlines characters start..end of a query's text."""
     return pointing(query.source or query.text, query.start + start, query.start + end, reason, hint=hint)
 
 
 def read_match(query: QueryText, place: MatchPlace) -> MatchClause:
-    """The clause at a place of a query."""
+    """Parse the clause at a place of a query."""
     return _Reader(query, place).clause()
 
 
@@ -353,7 +353,7 @@ class _Reader:
         return self._taken(self._is_part)
 
     def _taken(self, is_over: Callable[[], bool]) -> ClausePart:
-        """An expression: the words up to one, outside of brackets, that does not belong to it."""
+        """Return an expression: the words up to the first one, outside of brackets, that ends it."""
         words = self._words
         first = words.next
         depth, last = 0, first

@@ -1,11 +1,11 @@
-"""PATTERN of MATCH_RECOGNIZE: a regular expression of rows, read from its text.
+"""Parser of PATTERN in MATCH_RECOGNIZE, a regular expression over rows.
 
     pattern  := sequence ('|' sequence)*
     sequence := (primary quantifier?)+
     primary  := name | '(' ')' | '(' pattern ')' | PERMUTE '(' pattern (',' pattern)+ ')' | '{-' pattern '-}' | '^' | '$'
     quantifier := ('*' | '+' | '?' | '{' n '}' | '{' [n] ',' [m] '}') ['?']
 
-Names are those of variables; what they stand for is said by DEFINE.
+Names are variables, whose conditions are given by DEFINE.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import NoReturn
 from headwater.operators.match_recognize import pattern as p
 
 REPEATS_MAX = 1000
-"""Repetitions that a quantifier may ask for; more are more work than a pattern is worth."""
+"""Maximum number of repetitions of a quantifier, to bound the cost of matching."""
 PERMUTED_MAX = 6
-"""Parts of a PERMUTE: it stands for every order of them."""
+"""Maximum number of parts of a PERMUTE, which expands to all of their orders."""
 _TOKEN = re.compile(
     r"(?P<gap>\s+|--[^\n]*|/\*.*?\*/)|(?P<name>[^\W\d]\w*)|`(?P<quoted>[^`]+)`|(?P<number>\d+)"
     r"|(?P<sign>\{-|-\}|[()|*+?{},^$])|(?P<other>.)",
@@ -38,20 +38,20 @@ class _Token:
 
 @dataclass(frozen=True)
 class ParsedPattern:
-    """A pattern, and the variables in it as they are labelled, by their names in lower case."""
+    """A pattern, and the labels of its variables by lower-case name."""
 
     tree: p.Pattern
     variables: dict[str, str] = field(default_factory=dict)
     excludes: tuple[int, int] | None = None
-    """Where the first exclusion is, if there is one."""
+    """Position of the first exclusion, or None."""
 
 
 Fail = Callable[[int, int, str, str | None], NoReturn]
-"""fail(start, end, reason, hint): refuses, underlining characters of the text."""
+"""`fail(start, end, reason, hint)` raises an error that underlines characters of the text."""
 
 
 def read_pattern(text: str, start: int, end: int, fail: Fail) -> ParsedPattern:
-    """The pattern that is written in characters start..end of a text, without the brackets around it."""
+    """Parse the pattern in characters start..end of a text, which exclude the parentheses around it."""
     return _Reader(text, start, end, fail).whole()
 
 

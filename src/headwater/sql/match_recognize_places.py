@@ -1,12 +1,12 @@
-"""Where in a query MATCH_RECOGNIZE stands, and of what relation, for a parser that does not know the clause.
+"""Locates MATCH_RECOGNIZE clauses and their relations in a query, for a parser that does not support the clause.
 
     FROM events e MATCH_RECOGNIZE (PARTITION BY ...) AS m
 
-is given to Spark as a query of the relation, with the number of the clause as a hint and blanks in its place:
+is passed to Spark as a query of the relation, with the number of the clause as a hint and blanks in place of the clause:
 
     FROM (SELECT /*+ HEADWATER_MATCH(0) */ * FROM events e                                ) AS m
 
-What the clause itself says is read by `matches`.
+`match_recognize_clause` parses the clause itself.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ _BEFORE_A_RELATION = ("FROM", "JOIN", ",", "LATERAL")
 
 
 class MatchPlace(NamedTuple):
-    """The places, in a query's text, of a relation and of the clause behind it, half open."""
+    """The positions, in a query's text, of a relation and of the clause after it, half-open."""
 
     relation: int
-    """Where the relation begins."""
+    """Start of the relation."""
     start: int
     end: int
     first: int
-    """The number of the clause's first word, MATCH_RECOGNIZE, among the words of the text."""
+    """Index of the clause's first word, MATCH_RECOGNIZE, among the words of the text."""
 
 
 def has_match(text: str) -> bool:
-    """Whether a query may have the clause: whether its word is in the text."""
+    """Whether a query may contain the clause: whether its keyword is in the text."""
     return _WRITTEN.search(text) is not None
 
 
 def has_timeouts(text: str) -> bool:
-    """Whether a query may show matches that ran out of time."""
+    """Whether a query may emit timed-out matches."""
     return has_match(text) and _TIMEOUTS.search(text) is not None
 
 
 def match_places(text: str) -> list[MatchPlace]:
-    """Every clause, in the order of the text. One without a relation before it, or never closed, is left to Spark."""
+    """Return all clauses in text order. A clause without a relation before it, or never closed, is omitted, and Spark
+    reports it."""
     if not has_match(text):
         return []
     words = words_of(text)
@@ -61,7 +62,7 @@ def match_places(text: str) -> list[MatchPlace]:
 
 
 def blanked(text: str, places: Sequence[MatchPlace]) -> str:
-    """The text with blanks in the place of the clauses."""
+    """Return the text with the clauses replaced by blanks."""
     for place in places:
         blank = _NOT_A_NEWLINE.sub(" ", text[place.start : place.end])
         text = text[: place.start] + blank + text[place.end :]
@@ -69,7 +70,7 @@ def blanked(text: str, places: Sequence[MatchPlace]) -> str:
 
 
 def insertions(places: Sequence[MatchPlace]) -> list[tuple[int, str]]:
-    """What makes a query of each relation, and before which places it is inserted."""
+    """Return the insertions, with their positions, that turn each relation into a query."""
     made = []
     for number, place in enumerate(places):
         made += [(place.relation, f"(SELECT /*+ {HINT}({number}) */ * FROM "), (place.end, ")")]
@@ -77,7 +78,7 @@ def insertions(places: Sequence[MatchPlace]) -> list[tuple[int, str]]:
 
 
 def _closing(words: Sequence[Word], at: int) -> int | None:
-    """The bracket that closes the one at a word."""
+    """Return the index of the parenthesis that closes the one at an index."""
     depth = 0
     for place in range(at, len(words)):
         depth += words[place].is_("(") - words[place].is_(")")
@@ -87,7 +88,7 @@ def _closing(words: Sequence[Word], at: int) -> int | None:
 
 
 def _opening(words: Sequence[Word], at: int) -> int | None:
-    """The bracket that is closed by the one at a word."""
+    """Return the index of the parenthesis that opens the one closed at an index."""
     depth = 0
     for place in range(at, -1, -1):
         depth += words[place].is_(")") - words[place].is_("(")
@@ -97,7 +98,7 @@ def _opening(words: Sequence[Word], at: int) -> int | None:
 
 
 def _relation(words: Sequence[Word], at: int) -> int | None:
-    """Where the relation begins that ends before a word: the last word behind FROM, JOIN or a comma outside brackets."""
+    """Return the index where the relation before a word begins: after the last FROM, JOIN or comma outside of parentheses."""
     place = at - 1
     while place >= 0:
         if words[place].is_(")"):

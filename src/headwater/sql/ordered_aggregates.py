@@ -1,8 +1,8 @@
-"""`array_agg(x ORDER BY y)`, as most databases spell a list in a declared order, for a parser that does not know it.
+"""`array_agg(x ORDER BY y)`, the common syntax of a list in a declared order, for a parser that does not support it.
 
-Spark reads an order after the call alone: `array_agg(x) WITHIN GROUP (ORDER BY y)`. Nothing but insertions turns the one
-into the other, so every place of the text that Spark reads is a place of the text that was written. The same goes for
-what else Spark does not read as it is written: see `as_of` and `match_places`.
+Spark only supports an order after the call: `array_agg(x) WITHIN GROUP (ORDER BY y)`. The translation only inserts text, so
+that every position in the text passed to Spark maps to a position in the original. The other syntax that Spark does not
+support is translated in the same way: see `system_time` and `match_recognize_places`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _BETWEEN = ") WITHIN GROUP ("
 
 @dataclass(frozen=True)
 class Spelled:
-    """A query in Spark's spelling, and where that is longer than what was written."""
+    """A query as passed to Spark, and where text was inserted into the original."""
 
     text: str
     inserted: tuple[tuple[int, int], ...] = ()
-    """The places, in what was written, before which something stands that was not, and how long that is."""
+    """Insertions: positions in the original text, each with the length of the text inserted before it."""
     quoted: tuple[Clause, ...] = ()
-    """The expressions, in `text`, that stand in quotes there: those of AS OF."""
+    """Positions in `text` of the quoted expressions of AS OF clauses."""
 
     def now(self, at: int) -> int:
-        """The place in `text` of a place in what was written."""
+        """Return the position in `text` of a position in the original."""
         return at + sum(width for place, width in self.inserted if place <= at)
 
     def original(self, at: int) -> int:
-        """The place in what was written of a place in `text`."""
+        """Return the position in the original of a position in `text`."""
         for place, width in self.inserted:
             if at < place + width:
                 return min(at, place)
@@ -45,8 +45,8 @@ class Spelled:
 
 
 def spelled(text: str) -> Spelled:
-    """A query with every order inside a call of a list function moved behind the call, what AS OF is of in quotes, and
-    without MATCH_RECOGNIZE."""
+    """Return a query with orders inside of list function calls moved after the call, expressions of AS OF quoted, and
+    MATCH_RECOGNIZE replaced by blanks."""
     matches = match_places(text)
     text = blanked(text, matches)
     quoted = list(quotes(text))
@@ -66,12 +66,12 @@ def spelled(text: str) -> Spelled:
 
 
 def _orders(text: str) -> list[int]:
-    """Where an order begins that stands inside a call of a list function."""
+    """Return the positions of the ORDER BY clauses inside of list function calls."""
     if _CALLED.search(text) is None:
         return []
     words = words_of(text)
     places: list[int] = []
-    calls: list[bool] = []  # for each parenthesis that is open: whether it is the call of a list function
+    calls: list[bool] = []  # per open parenthesis: whether it is the call of a list function
     for before, word, after in zip([None, *words], words, words[1:], strict=False):
         if word.is_("("):
             calls.append(before is not None and before.is_name and before.text.lower() in _ORDERED)

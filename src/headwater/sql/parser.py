@@ -1,7 +1,7 @@
-"""Text into statements: a reader per statement, by recursive descent, that points at what it cannot read.
+"""Text to statements: a recursive-descent parser per statement, with errors that point at the position.
 
-All statements of a text are read before the first is run, and what can be checked without the log is checked here.
-Queries are not looked into: they are cut out of the text as they stand, for Spark to read.
+All statements of a text are parsed before the first is run, and everything that can be checked without the log is checked
+here. Queries are not parsed: their text is passed to Spark unchanged.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _EXAMPLES = (
     "SHOW TOPICS, VIEWS, STANDING QUERIES, SOURCES, SINKS, ALERTS or CURSORS, DESCRIBE <name>, EXPLAIN <name or query> and SELECT work"
 )
 _QUERY = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
-"""What a query begins with."""
+"""Keywords that begin a query."""
 _EMIT = ("EMIT", "ON", "WINDOW", "CLOSE")
 _LATER = {
     "UPDATE": "UPDATE; append a newer row of the same key instead",
@@ -84,7 +84,7 @@ _LATER = {
 
 
 def parse(text: str) -> list[Statement]:
-    """The statements of a text, separated by `;`. StatementError, pointing at the place, if one cannot be read."""
+    """Parse the statements of a text, separated by `;`. StatementError, pointing at the position, if one is invalid."""
     words = Words(text)
     statements: list[Statement] = []
     while not words.at_end():
@@ -100,7 +100,7 @@ def parse(text: str) -> list[Statement]:
 
 
 def parse_columns(ddl: str) -> TopicColumns:
-    """The columns of `ws.topic(schema="id BIGINT, name STRING NOT NULL, PRIMARY KEY (id)")`."""
+    """Parse the columns of `ws.topic(schema="id BIGINT, name STRING NOT NULL, PRIMARY KEY (id)")`."""
     words = Words(ddl)
     columns = _columns(words)
     if not words.at_end():
@@ -234,7 +234,7 @@ def _column_names(words: Words) -> tuple[str, ...]:
 
 
 def _query(words: Words) -> QueryText:
-    """The query up to the end of the statement, as it stands."""
+    """Return the query up to the end of the statement, unchanged."""
     query, emit = _emitting_query(words)
     if emit:
         words.fail(
@@ -246,7 +246,7 @@ def _query(words: Words) -> QueryText:
 
 
 def _emitting_query(words: Words) -> tuple[QueryText, bool]:
-    """The query up to the end of the statement or EMIT ON WINDOW CLOSE, and whether that stands there."""
+    """Return the query up to the end of the statement or EMIT ON WINDOW CLOSE, and whether that clause was given."""
     if not words.next.is_(*_QUERY):
         words.fail(f"expected a query, found {shown(words.next)}", hint="such as SELECT * FROM clicks")
     taken = words.take_until(";")
@@ -263,7 +263,7 @@ def _emitting_query(words: Words) -> tuple[QueryText, bool]:
 
 
 def _emits_otherwise(taken: Sequence[Word]) -> bool:
-    """Whether a query ends in what other engines have, and not in a table called emit."""
+    """Whether a query ends in an EMIT clause of another engine, as opposed to a table named emit."""
     if len(taken) < 3 or not taken[-2].is_("EMIT") or not taken[-1].is_("CHANGES", "FINAL"):
         return False
     return not taken[-3].is_("FROM", "JOIN", ",", ".")
@@ -306,7 +306,8 @@ def _columns(words: Words) -> TopicColumns:
 
 
 def _column(words: Words) -> tuple[pa.Field, bool, tuple[str, Span] | None]:
-    """A column, whether it is the primary key, and the column that it is PRIVATE BY, if it is, and where that stands."""
+    """Parse a column; return its field, whether it is the primary key, and the column it is PRIVATE BY with its position,
+    if any."""
     name = words.name("a column")
     check_unquoted(words, name, COLUMN_KEYWORDS, "column")
     kind = _type(words, name)
@@ -452,7 +453,7 @@ def _alter_sink(words: Words) -> SetSink:
 
 
 def _every(options: Mapping[str, Sequence[str]]) -> list[str]:
-    """The options of all kinds: which of them it is of is not said where it is altered."""
+    """Return the options of all kinds: ALTER does not name the kind."""
     return list(dict.fromkeys(name for names in options.values() for name in names))
 
 
@@ -479,7 +480,7 @@ def _alter_source(words: Words) -> AlterSource | SetSource:
 
 
 def _table(words: Words) -> str:
-    """A table of a source: a text, or a name with or without that of its schema."""
+    """Parse a table of a source: a string, or a name that may be qualified by a schema."""
     if words.next.kind == "string":
         return read_string(words, words.take())
     name = words.name("the name of a table").text
@@ -514,7 +515,7 @@ def _drop(words: Words) -> Statement:
 
 
 def _refuse_part(words: Words, view: str) -> None:
-    """What a view tells of besides its rows is no view of its own."""
+    """Reject DROP VIEW of a relation derived from a view."""
     words.take()
     part = words.next
     option = {"late": "late rows", "errors": "rows that fail"}.get(part.text.lower())
@@ -566,7 +567,7 @@ def _explain(words: Words) -> Explain | ExplainQuery:
 
 
 def _relation(words: Words) -> str:
-    """The name of a topic or a view, or of what a view diverts; the words that say which may stand before it."""
+    """Parse the name of a topic, a view or a relation derived from a view, after an optional kind."""
     if not _is_name(words) and not words.accept("TOPIC") and not words.accept("VIEW"):
         words.accept("MATERIALIZED", "VIEW")
         words.accept("STANDING", "QUERY")
@@ -577,5 +578,5 @@ def _relation(words: Words) -> str:
 
 
 def _is_name(words: Words) -> bool:
-    """Whether the next word is itself a name, and no keyword before one: nothing but a dot follows it."""
+    """Whether the next word is the name itself, not a keyword before it: only a dot or the end follows."""
     return words.ahead(1).kind == "end" or words.ahead(1).is_(";", ".")

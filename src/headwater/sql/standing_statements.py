@@ -1,7 +1,8 @@
-"""Statements about standing queries, read out of words; and how a view says that it shows their matches.
+"""Parsers of the statements about standing queries, and the form in which a view's query declares them.
 
-CREATE STANDING QUERY makes a view, whose query is no SELECT: `STANDING QUERIES OF news_queries ON articles (title, body)
-WITH (language = 'english')`. Where queries are stored, what they are asked of and how stands in it, and nowhere else.
+CREATE STANDING QUERY creates a view whose query is not a SELECT:
+`STANDING QUERIES OF news_queries ON articles (title, body) WITH (language = 'english')`. This text is the only place that
+records where the queries are stored, which documents they match and how.
 """
 
 from __future__ import annotations
@@ -30,35 +31,35 @@ QUERIES = pa.schema(
         pa.field("allow_scans", pa.bool_()),
     ]
 )
-"""The columns of a topic of stored queries, whose key is `id`."""
+"""Columns of a topic of stored queries, whose key is `id`."""
 
 
 @dataclass(frozen=True)
 class StandingDefinition:
-    """Standing queries: where they are stored, which documents they are asked of, and how."""
+    """Declaration of standing queries: topic of the queries, topic of the documents, and options."""
 
     topic: str
-    """The topic whose records are the documents."""
+    """Topic whose records are the documents."""
     queries: str
-    """The keyed topic whose records are the queries."""
+    """Keyed topic whose records are the queries."""
     fields: tuple[str, ...] = ()
-    """The columns that queries can name; all of them if none is said."""
+    """Columns of the documents to which queries can refer; an empty tuple means all columns."""
     text: tuple[str, ...] | None = None
-    """The columns that are taken apart into words; every STRING that is no part of the key if None."""
+    """Columns that are tokenized into words; None for every STRING column that is not part of the key."""
     language: str | None = None
     accents: bool = True
     operator: str = "or"
-    """What stands between two words where nothing does."""
+    """Operator between adjacent words of a query: 'or' or 'and'."""
     show: tuple[str, ...] = ()
-    """Columns of the document that matches show beside its id."""
+    """Document columns that matches show in addition to the document's ID."""
     backfill: bool = True
-    """Whether queries may be asked of documents before them, for which documents are kept."""
+    """Whether queries may match earlier documents, which are kept for this purpose."""
     allow_scans: bool = False
-    """Whether queries are taken that every document would have to be held against."""
+    """Whether queries are accepted that must be evaluated on every document."""
 
     @property
     def sql(self) -> str:
-        """The query of the view that shows the matches; `parse_standing` reads it back."""
+        """The query of the view of matches, which `parse_standing` parses."""
         columns = f" ({', '.join(map(quote, self.fields))})" if self.fields else ""
         return f"{STANDING}{quote(self.queries)} ON {quote(self.topic)}{columns}{self._with()}"
 
@@ -95,7 +96,7 @@ class CreateStanding:
 
 @dataclass(frozen=True)
 class DropStanding:
-    """DROP STANDING QUERY [IF EXISTS] name [CASCADE]: its stored queries go with it."""
+    """DROP STANDING QUERY [IF EXISTS] name [CASCADE]: its stored queries are dropped too."""
 
     name: str
     if_exists: bool = False
@@ -108,7 +109,7 @@ class ShowStanding:
 
 
 def create_standing(words: Words, replace: bool) -> CreateStanding:
-    """After CREATE [OR REPLACE] STANDING."""
+    """Parse the rest of CREATE [OR REPLACE] STANDING."""
     if not words.accept("QUERY"):
         words.expect("QUERIES", hint="write CREATE STANDING QUERY name ON topic (column, ...)")
     lenient, name = read_new_name(words, replace, "standing query")
@@ -120,7 +121,7 @@ def create_standing(words: Words, replace: bool) -> CreateStanding:
 
 
 def drop_standing(words: Words) -> DropStanding:
-    """After DROP STANDING."""
+    """Parse the rest of DROP STANDING."""
     if not words.accept("QUERY"):
         words.expect("QUERIES", hint="write DROP STANDING QUERY name")
     lenient = words.accept("IF", "EXISTS")
@@ -130,7 +131,7 @@ def drop_standing(words: Words) -> DropStanding:
 
 @lru_cache(maxsize=256)
 def parse_standing(query: str) -> StandingDefinition | None:
-    """The standing queries that a view shows the matches of, if that is what its query says."""
+    """Return the standing queries whose matches a view shows; None if the view's query is a SELECT."""
     if not query.startswith(STANDING):
         return None
     words = Words(query)
@@ -141,7 +142,7 @@ def parse_standing(query: str) -> StandingDefinition | None:
 
 
 def _standing(words: Words, queries: str) -> StandingDefinition:
-    """What stands after ON, to the end of the statement."""
+    """Parse the part after ON, up to the end of the statement."""
     topic = words.name("the name of a topic").text
     fields: list[str] = []
     if words.accept("("):

@@ -1,4 +1,4 @@
-"""What statements ask for, as plain values: `parsing` reads them out of text, `headwater.execution` runs them."""
+"""Statements as plain values: `parser` creates them from text, `headwater.execution` runs them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from headwater.sql.standing_statements import ShowStanding as ShowStanding
 
 @dataclass(frozen=True)
 class TopicColumns:
-    """What stands between the parentheses of CREATE TOPIC."""
+    """The definitions between the parentheses of CREATE TOPIC."""
 
     schema: pa.Schema
     key: tuple[str, ...] = ()
     time: str | None = None
     lateness_us: Microseconds = 0
     private: Mapping[str, str] = field(default_factory=dict)
-    """Columns that are PRIVATE, each with the column that it is so BY."""
+    """PRIVATE columns, by name, with the subject column given in PRIVATE BY."""
     private_at: Mapping[str, Span] = field(default_factory=dict, compare=False, repr=False)
-    """Where that stands."""
+    """Positions of the PRIVATE BY clauses."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class CreateTopic:
     or_replace: bool = False
 
     def definition(self, environ: Mapping[str, str] = os.environ) -> TopicDefinition:
-        """The checked definition, with `env(...)` looked up."""
+        """Return the checked definition, with `env(...)` resolved."""
         c = self.columns
         return define_topic(
             self.name,
@@ -61,10 +61,9 @@ class CreateTopic:
 
 @dataclass(frozen=True)
 class QueryText:
-    """A query exactly as it was written: `text` is what stands at `start` of the whole text, `source`.
+    """A query exactly as written: `text` begins at `start` of the whole text, `source`.
 
-    It is not looked into here: what it means, and whether it can be run, is for its reader to say. An error about
-    characters a..b of `text` is pointed out in `source` at start + a..start + b.
+    The query is not parsed here. An error about characters a..b of `text` is shown in `source` at start + a..start + b.
     """
 
     text: str
@@ -79,7 +78,7 @@ class CreateTopicAs:
     name: str
     query: QueryText
     columns: TopicColumns = TopicColumns(pa.schema([]))
-    """The key and the event time; the columns themselves are the query's."""
+    """The key and the event time; the columns themselves are those of the query."""
     options: Options = field(default_factory=dict)
     if_not_exists: bool = False
     or_replace: bool = False
@@ -91,7 +90,8 @@ class CreateTopicAs:
         *,
         private: Mapping[str, str] | None = None,
     ) -> TopicDefinition:
-        """The checked definition, with the columns that the query gives; `private` are those that come from private ones."""
+        """Return the checked definition, with the columns of the query; `private` has the columns derived from private
+        ones."""
         by, hidden = set((private or {}).values()), set(private or {})
         schema = pa.schema(
             [f.with_nullable((f.nullable or f.name in hidden) and f.name not in by) for f in schema]
@@ -110,7 +110,7 @@ class CreateView:
     name: str
     query: QueryText
     columns: tuple[str, ...] = ()
-    """New names for the columns of the query, in order; empty to keep its own."""
+    """New names for the columns of the query, in order; empty to keep the original names."""
     options: Options = field(default_factory=dict)
     emit_on_close: bool = False
     if_not_exists: bool = False
@@ -124,8 +124,8 @@ class CreateView:
         *,
         late: pa.Schema | None = None,
     ) -> ViewDefinition:
-        """The checked definition, with the columns that the query gives, what it reads with the columns there, and the
-        columns of its late rows, if it tells of them."""
+        """Return the checked definition, given the columns of the query, its inputs with their columns, and the columns of
+        its late rows, if the view reports these."""
         return define_view(
             self.name,
             self.query.text,
@@ -177,14 +177,14 @@ class CreateAlert:
 
 @dataclass(frozen=True)
 class CreateDefaultAlerts:
-    """CREATE DEFAULT ALERTS NOTIFY kind WITH (...): those of them that are not there yet."""
+    """CREATE DEFAULT ALERTS NOTIFY kind WITH (...): creates the built-in alerts that do not exist yet."""
 
     alerts: tuple[AlertDefinition, ...]
 
 
 @dataclass(frozen=True)
 class SetAlert:
-    """ALTER ALERT name SET (option = value, ...); NULL takes an option away."""
+    """ALTER ALERT name SET (option = value, ...); NULL removes an option."""
 
     name: str
     options: Options
@@ -192,7 +192,7 @@ class SetAlert:
 
 @dataclass(frozen=True)
 class DropAlert:
-    """DROP ALERT [IF EXISTS] name: nothing more is said of what it has told."""
+    """DROP ALERT [IF EXISTS] name: no resolution is sent for notices already sent."""
 
     name: str
     if_exists: bool = False
@@ -215,7 +215,7 @@ class AlterSource:
 
 @dataclass(frozen=True)
 class SetSource:
-    """ALTER SOURCE name SET (option = value, ...); NULL takes an option away."""
+    """ALTER SOURCE name SET (option = value, ...); NULL removes an option."""
 
     name: str
     options: Options
@@ -223,7 +223,7 @@ class SetSource:
 
 @dataclass(frozen=True)
 class SetSink:
-    """ALTER SINK name SET (option = value, ...); NULL takes an option away."""
+    """ALTER SINK name SET (option = value, ...); NULL removes an option."""
 
     name: str
     options: Options
@@ -231,7 +231,7 @@ class SetSink:
 
 @dataclass(frozen=True)
 class DropSource:
-    """DROP SOURCE [IF EXISTS] name [CASCADE]: its topics stay, unless CASCADE."""
+    """DROP SOURCE [IF EXISTS] name [CASCADE]: keeps the source's topics, unless CASCADE is given."""
 
     name: str
     if_exists: bool = False
@@ -240,7 +240,7 @@ class DropSource:
 
 @dataclass(frozen=True)
 class DropSink:
-    """DROP SINK [IF EXISTS] name: what it has written stays."""
+    """DROP SINK [IF EXISTS] name: keeps the data that the sink has written."""
 
     name: str
     if_exists: bool = False
@@ -254,7 +254,7 @@ class AddColumn:
     column: pa.Field
     subject: str | None = None
     private_at: Span | None = field(default=None, compare=False, repr=False)
-    """Where PRIVATE BY stands."""
+    """Position of PRIVATE BY."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ class DropNotNull:
 
 @dataclass(frozen=True)
 class AcceptDrop:
-    """ALTER TOPIC name ALTER COLUMN c ACCEPT DROP: views go on with NULL in a column that its source dropped."""
+    """ALTER TOPIC name ALTER COLUMN c ACCEPT DROP: views continue with NULL in a column that the source dropped."""
 
     topic: str
     column: str
@@ -284,7 +284,7 @@ class AcceptDrop:
 
 @dataclass(frozen=True)
 class SetOptions:
-    """ALTER TOPIC name SET (option = value, ...); NULL takes an option away."""
+    """ALTER TOPIC name SET (option = value, ...); NULL removes an option."""
 
     topic: str
     options: Options
@@ -326,15 +326,15 @@ class ShowSinks:
 
 @dataclass(frozen=True)
 class Describe:
-    """DESCRIBE name: the columns of a topic or a view, or of what a view diverts (`per_minute.late`)."""
+    """DESCRIBE name: the columns of a topic, a view, or a relation derived from a view (`per_minute.late`)."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Explain:
-    """EXPLAIN [TOPIC | VIEW | SOURCE | SINK] name: everything that is known about it. Without a kind it is a topic or a
-    view of that name, else a source, else a sink."""
+    """EXPLAIN [TOPIC | VIEW | SOURCE | SINK] name: all available information. Without a kind, the name is resolved as a
+    topic or view, then as a source, then as a sink."""
 
     name: str
     kind: Literal["source", "sink"] | None = None
@@ -342,7 +342,7 @@ class Explain:
 
 @dataclass(frozen=True)
 class ExplainQuery:
-    """EXPLAIN query [EMIT ON WINDOW CLOSE]: how it would be kept as a view."""
+    """EXPLAIN query [EMIT ON WINDOW CLOSE]: how the query would be maintained as a view."""
 
     query: QueryText
     emit_on_close: bool = False
@@ -363,7 +363,7 @@ Outside = (
     | ShowSources
     | ShowSinks
 )
-"""Statements about what is outside of the workspace."""
+"""Statements about external systems."""
 
 Statement = (
     CreateTopic

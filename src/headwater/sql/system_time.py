@@ -1,7 +1,7 @@
-"""`FOR SYSTEM_TIME AS OF o.at`: a time that is a column, for a parser that takes constants alone.
+"""`FOR SYSTEM_TIME AS OF o.at`: a time that is a column, for a parser that accepts constants only.
 
-Spark reads the clause and refuses a column in it. So what stands behind AS OF is put in quotes, which makes it a constant;
-whoever reads the plan reads the text in the quotes as the expression that it is. Nothing but quotes is inserted.
+Spark parses the clause and rejects a column in it. So the expression after AS OF is put in quotes, which makes it a
+constant; the code that reads the plan parses the quoted text as an expression. Only quotes are inserted.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 from headwater.sql.lexer import Word, pointing, words_of
 
 CLAUSES: dict[str, Literal["time", "version"]] = {"SYSTEM_TIME": "time", "SYSTEM_VERSION": "version"}
-"""The words of the two clauses, and what each is of."""
+"""Keywords of the two clauses, and the property of a version that each selects by."""
 VERSIONS = "versions"
-"""The relation of all versions of a topic `t` is `t.versions`."""
+"""Suffix of the relation of all versions of a topic: `t.versions`."""
 _WRITTEN = re.compile(rf"\b({'|'.join(CLAUSES)})\b", re.IGNORECASE)
 _NAMED = re.compile(rf"\b({'|'.join((*CLAUSES, VERSIONS))})\b", re.IGNORECASE)
 _OPERATORS = ("+", "-", "*", "/", "%", "||", "::", "DIV")
@@ -23,24 +23,24 @@ _QUOTES = ("'", '"')
 
 
 class Clause(NamedTuple):
-    """Where in a text the expression of a clause is, half open."""
+    """The position of a clause's expression in a text, half-open."""
 
     start: int
     end: int
 
 
 def may_read_versions(text: str) -> bool:
-    """Whether a query may read versions of a topic: whether the words for it are in its text."""
+    """Whether a query may read versions of a topic: whether the keywords are in its text."""
     return _NAMED.search(text) is not None
 
 
 def are_versions_among(names: Collection[str]) -> bool:
-    """The same, by the words of the query, in lower case."""
+    """Whether a query may read versions of a topic, given its words in lower case."""
     return any(word.lower() in names for word in (*CLAUSES, VERSIONS))
 
 
 def clauses(text: str) -> list[Clause]:
-    """The expressions behind FOR SYSTEM_TIME AS OF and FOR SYSTEM_VERSION AS OF, in the order of the text."""
+    """Return the expressions after FOR SYSTEM_TIME AS OF and FOR SYSTEM_VERSION AS OF, in text order."""
     if _WRITTEN.search(text) is None:
         return []
     words = words_of(text)
@@ -48,13 +48,13 @@ def clauses(text: str) -> list[Clause]:
     for at, (one, two, three, four) in enumerate(zip(words, words[1:], words[2:], words[3:], strict=False)):
         if one.is_("FOR") and two.is_(*CLAUSES) and three.is_("AS") and four.is_("OF"):
             end = _expression(words, at + 4)
-            if end > at + 4:  # Spark says what is missing
+            if end > at + 4:  # Spark reports a missing expression
                 found.append(Clause(words[at + 4].start, words[end - 1].end))
     return found
 
 
 def quotes(text: str) -> Iterator[tuple[int, str]]:
-    """What to insert, and before which places."""
+    """Yield the quotes to insert, with their positions."""
     for start, end in clauses(text):
         quote = next((q for q in _QUOTES if q not in text[start:end]), None)
         if quote is None:
@@ -69,7 +69,7 @@ def quotes(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _expression(words: Sequence[Word], at: int) -> int:
-    """Where an expression ends that begins at a word: operands with operators between them. An alias may follow."""
+    """Return the index after an expression that begins at a word: operands joined by operators. An alias may follow."""
     while True:
         end = _operand(words, at)
         if end == at or not words[end].is_(*_OPERATORS):
@@ -102,7 +102,7 @@ def _operand(words: Sequence[Word], at: int) -> int:
 
 
 def closed(words: Sequence[Word], at: int) -> int:
-    """Behind the bracket that closes the one at a word."""
+    """Return the index after the bracket that closes the one at an index."""
     depth = 0
     for place in range(at, len(words)):
         depth += words[place].is_("(", "[") - words[place].is_(")", "]")
@@ -124,7 +124,7 @@ _UNITS = re.compile(r"(YEAR|MONTH|WEEK|DAY|HOUR|MINUTE|SECOND|MILLISECOND|MICROS
 
 
 def _interval(words: Sequence[Word], at: int) -> int:
-    """Behind what follows INTERVAL: values with units, or a value with a unit TO another."""
+    """Return the index after the operand of INTERVAL: values with units, or a value with a unit TO another."""
     while True:
         end = _operand(words, at)
         if end == at or _UNITS.fullmatch(words[end].text) is None:
