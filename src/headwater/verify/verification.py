@@ -41,7 +41,7 @@ class ViewCheck:
 
     @property
     def finding(self) -> Finding | None:
-        """Finding that describes what is wrong with the view, or None if nothing is."""
+        """Finding that reports the difference or the stopped view, or None."""
         if self.ok is not False:
             return None
         told = (

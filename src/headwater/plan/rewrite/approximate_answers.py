@@ -1,14 +1,15 @@
 """Replaces the approximate functions of an analysed plan by exact functions, or by the bounds of their answers.
 
-| function | exact form | maximum error of an approximate answer | | --- | --- | --- | | `approx_count_distinct(x, rsd)` |
-`count(DISTINCT x)` | 5 rsd of the exact answer, plus 3 | | `percentile_approx(x, p, accuracy)` | the same function at the
-greatest accuracy | the answer is between the values at p - 1 / accuracy and p + 1 / accuracy | |
-`approx_top_k(x, k, tracked)` | none: views that cannot keep a sketch are rejected | see `operators/frequent_items.py`; as
-bounds, all values are returned, each with a count of 1 |
+| function | exact form | maximum error of an approximate answer |
+| --- | --- | --- |
+| `approx_count_distinct(x, rsd)` | `count(DISTINCT x)` | 5 rsd of the exact answer, plus 3 |
+| `percentile_approx(x, p, accuracy)` | itself, at the greatest accuracy | 1 / accuracy in p: see below |
+| `approx_top_k(x, k, tracked)` | none: views that cannot keep a sketch are rejected | see `operators.aggregate.frequent_items` |
 
 The error of a distinct count is random: its standard error is at most rsd, and five times the standard error is exceeded
 once in a million groups. The additional 3 are for small groups, in which two values may share a register. The error of
-percentiles is not random.
+percentiles is not random: the answer is between the values at p - 1 / accuracy and p + 1 / accuracy. As bounds of
+`approx_top_k`, all values are returned, each with a count of 1.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Determinism:
         return self._plan(plan, None)
 
     def _plan(self, plan: Jvm, wanted: set[int] | None) -> Jvm:
-        """`wanted` has the attributes that nodes above use other than to sort them; None if they may use any."""
+        """`wanted` is the set of attributes that nodes above read, except to sort them; None if unknown."""
         children = children_of(plan)
         changed = [self._plan(c, self._wanted_below(plan, wanted)) for c in children]
         if any(a is not b for a, b in zip(children, changed, strict=True)):
@@ -433,7 +433,7 @@ class Determinism:
 
 
 def _unsorted(expression: Jvm) -> set[int]:
-    """Return the attributes that an expression uses other than to sort them."""
+    """Return the attributes that an expression reads, except those inside a sort function."""
     if kind(expression) == "AttributeReference":
         return {identity(expression)}
     if kind(expression) in ("SortArray", "ArraySort"):

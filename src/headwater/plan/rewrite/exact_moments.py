@@ -7,7 +7,7 @@ may be infinite in one order and finite in another. Here the argument is replace
 of its group, which a window below computes; this changes the functions by a constant factor at most. The remaining rounding
 error is about 1e-13 for a million rows. Where the true value is 0 the result is rounding error only, so rows are sorted by
 the arguments, which makes the rounding independent of the original order. The operators keep sums of squares with enough
-digits to avoid rounding (`operators.functions`).
+digits to avoid rounding (`operators.aggregate.aggregate_functions`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FACTORS = {
     "RegrReplacement": 4,
     **dict.fromkeys(("Corr", "RegrR2", "RegrSlope", "Skewness", "Kurtosis"), 1),
 }
-"""Factor by which each function exceeds its value over halved distances."""
+"""Factor by which the value of a function exceeds the result over halved distances."""
 _KINDS = {*_SPREADS, *_FACTORS, "RegrIntercept"}
 _SESSION = "spark.sessionWindow"
 

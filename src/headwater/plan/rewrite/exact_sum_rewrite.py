@@ -2,8 +2,9 @@
 
 Spark adds row by row and task by task, and fails, or returns NULL in `try_sum`, if a partial sum overflows: -1, the largest
 BIGINT and 1 have a sum in one order and none in another. In a view a sum depends on its rows only, and fails only if the
-result itself overflows. The operators add exactly (`operators.sums`); this module expresses the same with Spark's functions
-for what Spark computes itself: whole groups (`groups`), and batch runs, which `verify` compares with.
+result itself overflows. The operators add exactly (`operators.zset.exact_sums`); this module expresses the same with
+Spark's functions for what Spark computes itself: whole groups (`operators.table.regroup`), and batch runs, which `verify`
+compares with.
 
 A sum of BIGINT is composed of the sums of the upper and the lower 32 bits, which cannot overflow; a sum of decimals of more
 than 28 digits, of the sums of the upper and the lower 20 digits. Doubles below 2**40 are added as integer multiples of

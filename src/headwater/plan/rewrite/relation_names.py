@@ -131,7 +131,8 @@ class RelationNames:
         qualifier: Sequence[str],
         where: Callable[[Sequence[Jvm]], Jvm] | None = None,
     ) -> Jvm:
-        """Return a relation for one mention of its name; `where` returns a condition on its rows, given its columns."""
+        """Return a relation for one mention of its name; `where`, given the relation's columns, returns a condition on its
+        rows."""
         c = self._c
         attributes = output_of(opened.plan)
         marks = [{_HIDDEN: a.name()} if i >= opened.visible else {} for i, a in enumerate(attributes)]

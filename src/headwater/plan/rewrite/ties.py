@@ -3,9 +3,9 @@ frequent.
 
 Spark picks any of them, which a view must not. `max_by(v, o)` is rewritten to `max_by(v, struct(o, v))`, so that among ties
 the greatest v is chosen, with NULL lowest; `min_by` chooses the least. Where o is NULL the struct is NULL too, since such
-rows never count. The operators break ties in the same way themselves (`operators.extremes`) and need no struct: `by_parts`
-returns its parts. With a third argument, the number of values, equal orderings are ordered by the value too. Among the most
-frequent values, `mode` chooses the least.
+rows never count. The operators break ties in the same way themselves (`operators.aggregate.min_max`) and need no struct:
+`by_parts` returns its parts. With a third argument, the number of values, equal orderings are ordered by the value too.
+Among the most frequent values, `mode` chooses the least.
 """
 
 from __future__ import annotations
