@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | `approx_count_distinct(x, rsd)` | `count(DISTINCT x)` | 5 rsd of the exact answer, plus 3 |
 | `percentile_approx(x, p, accuracy)` | itself, at the greatest accuracy | 1 / accuracy in p: see below |
-| `approx_top_k(x, k, tracked)` | none: views that cannot keep a sketch are rejected | see `operators.aggregate.frequent_items` |
+| `approx_top_k(x, k, tracked)` | none: rejected if a view cannot keep a sketch | see `operators.aggregate.frequent_items` |
 
 The error of a distinct count is random: its standard error is at most rsd, and five times the standard error is exceeded
 once in a million groups. The additional 3 are for small groups, in which two values may share a register. The error of
