@@ -212,7 +212,7 @@ class Following(Generic[Item]):
         rows = self._followed.begin(latest)
         self._stand(
             latest, self._followed.mark(latest)
-        )  # the mark is read again: begin() may have planned the query anew
+        )  # the mark is read again: begin() may have replanned the query
         self._fresh, self._resumed, self.snapshot = False, True, True
         return self._item(rows, latest.tick)
 

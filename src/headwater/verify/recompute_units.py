@@ -150,7 +150,7 @@ class PastUnits:
                 rows = more_rows(rows, changes)
                 continue
             for slot, run in done.runs.items():
-                assert isinstance(run, Run)  # no tick, hence no parts placed in tasks
+                assert isinstance(run, Run)  # without a tick to write, runs are not split into tasks
                 runs[slot.name].append(run)
             if last:
                 for derived in unit.derived if isinstance(unit, ViewCollection) else ():

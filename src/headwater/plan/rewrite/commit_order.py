@@ -8,11 +8,12 @@ from headwater.log.protocol import Log
 from headwater.operators.zset.exact_sums import Ints
 
 _SPREAD = 64
-"""Largest gap between requested records that is read rather than skipped, in records per requested record."""
+"""Largest gap, in offsets, between requested records that are still read as one range."""
 
 
 class Commits:
-    """The commit order of query records and documents. A removed document counts as committed after all query records."""
+    """The commit order of query records and documents. Removed records count in favour of a match: a removed query as
+    committed before the document, a removed document as committed after all queries."""
 
     def __init__(self, log: Log, queries: str, documents: str) -> None:
         self._log = log
