@@ -1,8 +1,8 @@
 """Sinks: committed changes of a view written to external systems, kept in sync with a checkpoint.
 
-A target stores its checkpoint (the tick of its contents) together with its contents, in one step. Where the
-checkpoint does not tell what comes next, the sink reconciles: it compares contents and writes the difference.
-Sinks read committed ticks and need neither an engine nor a JVM.
+A target stores its checkpoint (the tick of its contents) together with its contents, in one step. If the checkpoint does not
+determine what comes next, the sink reconciles: it compares the contents of the target with the view and writes the
+difference. Sinks read committed ticks and need neither an engine nor a JVM.
 
 Called by cli, connectors, testing, web, workspace; imports catalog, core, log, operators, state.
 
@@ -17,5 +17,5 @@ In import order, bottom to top:
     search/    full-text indexes (tantivy)
     topic/     topics of the same workspace
     webhook/   HTTP POST
-    registry   sinks opened by their kinds, and what each needs of its view
+    registry   creation of the target of each kind, and the checks of sink options
 """

@@ -19,12 +19,12 @@ from headwater.sinks.base.target import Mode, Target
 from headwater.sinks.topic.versions import VERSIONS
 
 FOLDER = "sinks"
-"""Below the workspace: what sinks keep that have no other place."""
+"""Folder in the workspace for data of sinks that has no other location."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """How a sink takes the changes of its view, and by which key, as far as its declaration says."""
+    """The mode, key and error handling that the declaration of a sink asks for."""
 
     mode: Mode
     key: tuple[str, ...] = ()
@@ -32,14 +32,15 @@ class Wanted:
 
 
 def kind_of(made: SinkDefinition) -> SinkKind:
-    """The kind of a sink; UsageError if it is one of a newer version."""
+    """Return the kind of a sink; UsageError if this version of Headwater does not have the kind."""
     if made.kind not in SINK_KINDS:
         raise UsageError(f"there are no sinks of kind {made.kind!r}")
     return SINK_KINDS[made.kind]
 
 
 def wanted_of(made: SinkDefinition) -> Wanted:
-    """What a declaration asks for. Its options are checked here as far as they do not depend on the target."""
+    """Return the mode, key and error handling that a declaration asks for. Options are validated here as far as that does
+    not depend on the target."""
     options = made.resolved()
     if options.get("on_error", "stop") not in ("stop", "divert"):
         raise UsageError(
@@ -51,7 +52,7 @@ def wanted_of(made: SinkDefinition) -> Wanted:
 
 
 def mode_of(kind: str, options: Mapping[str, Any]) -> Mode:
-    """How a sink of these options takes changes."""
+    """Return the mode of a sink with these options; UsageError if its kind does not support the mode."""
     modes = SINK_KINDS[kind].modes
     given = options.get("mode", modes[0])
     if given not in modes:
@@ -61,7 +62,8 @@ def mode_of(kind: str, options: Mapping[str, Any]) -> Mode:
 
 
 def open_target(made: SinkDefinition, root: Path, log: Log, functions: Mapping[str, Function]) -> Target:
-    """The target of a sink, not connected yet. `root` is the workspace's folder, `functions` are the user's by name."""
+    """Return the target of a sink, not connected yet. `root` is the folder of the workspace, `functions` are the user's
+    functions by name."""
     kind, options = kind_of(made), made.resolved()
     if kind.extra is not None:
         require(kind.extra, f"sink {made.name!r} into {made.kind.upper()}")
@@ -70,12 +72,12 @@ def open_target(made: SinkDefinition, root: Path, log: Log, functions: Mapping[s
 
 
 def is_readable(made: SinkDefinition) -> bool:
-    """Whether what a sink holds can be read back, and so be compared with its view."""
+    """Whether the contents of a sink can be read back, and so compared with its view."""
     return made.kind not in SINK_KINDS or SINK_KINDS[made.kind].readable
 
 
 def guarantee_of(kind: str) -> str:
-    """What a kind of sink promises, in a sentence."""
+    """Return the delivery guarantee of a kind of sink, as a sentence."""
     row = SINK_KINDS[kind]
     if row.extra is not None:
         require(row.extra, f"a sink into {kind.upper()}")
@@ -83,7 +85,7 @@ def guarantee_of(kind: str) -> str:
 
 
 def forget(made: SinkDefinition, log: Log) -> None:
-    """Forget where a sink stood that is dropped, and which versions it had, if that is kept here and not in its target."""
+    """Remove the checkpoint and the versions of a dropped sink, if they are stored in the workspace and not in the target."""
     if made.name in log.entries(VERSIONS):
         log.drop_entry(VERSIONS, made.name)
     if not is_readable(made):
@@ -91,10 +93,11 @@ def forget(made: SinkDefinition, log: Log) -> None:
 
 
 def keeper_of(made: SinkDefinition, log: Log) -> LogKeeper:
-    """Who keeps the stand of a sink whose target cannot be read: of whom, its first option says."""
+    """Return the checkpoint storage of a sink whose target cannot be read. The first option of the kind, such as the URL,
+    identifies the receiver."""
     return LogKeeper(log, made.name, of=str(made.resolved()[kind_of(made).options[0]]))
 
 
 def place_of(made: SinkDefinition, root: Path) -> Path:
-    """Where a sink keeps what it has no other place for."""
+    """Return the folder for data of a sink that has no other location."""
     return root / FOLDER / made.name

@@ -1,10 +1,11 @@
-"""Keeping one target in step with its view: what is new is taken, netted and applied, and then again.
+"""The applier keeps one target in step with its view: it reads new ticks, nets their changes, applies them, and repeats.
 
-A sink pulls: it has a stand, which its target keeps, and no queue. While the target is slow or away ticks pass, and what they
-changed is applied as one net change afterwards. Where the stand does not say what is to come next (there is none, or it is of
-another history, of a tick that is another one now, older than the ticks that are kept, in the future, or of a change that was not finished) what the
-target holds is compared with the view, and the difference applied. `Applier.step` does the next piece of work; the
-thread around it is in `running`.
+A sink pulls. Its only state is the checkpoint, which the target stores; there is no queue. While the target is slow or
+unavailable, ticks pass, and their changes are later applied as one net change. If the checkpoint does not determine what
+comes next, the applier reconciles: it compares the contents of the target with the view and applies the difference. This is
+the case if there is no checkpoint, or if it belongs to another history of the view, to a tick whose number is now another
+tick's, to a tick older than the retained ones, to a tick in the future, or to a change that was not completed.
+`Applier.step` does one step; the thread that calls it is in `sink_runner`.
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ from headwater.sinks.base.view_feed import PendingTicks, Point, SinkFeed, TickCh
 __all__ = ["STAND_TICKS", "Applier", "Letters", "OnError", "SinkLag", "State", "Status", "refuse_occupied"]
 
 STAND_TICKS = 16
-"""So many ticks that change nothing pass before the target is told of them: well before they are not kept any more."""
+"""Number of ticks without changes after which the checkpoint is advanced in the target anyway: well before those ticks
+expire."""
 
 
 class Applier:
-    """One sink's work, a piece at a time. For any thread; each piece of work is done by one of them.
+    """The work of one sink, one step at a time. Thread-safe: a lock serializes the steps.
 
-    `on_error` and `letters` say what becomes of rows that the target refuses (`Diversion`).
+    `on_error` and `letters` decide what happens to rows that the target rejects (`Diversion`).
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class Applier:
     ) -> None:
         self.shape = shape
         self.report = SinkReport(shape.sink)
-        """How it is doing, for those who listen."""
+        """Status of the sink, published to listeners."""
         self._target = target
         self._feed = feed
         self._clock = clock
@@ -73,27 +75,27 @@ class Applier:
         self._position = TargetPosition(shape, target, feed)
         self._since = clock.now_us()
 
-    # --- what is asked of it ---------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """How it is doing."""
+        """Return the status of the sink, with the state of its circuit breaker."""
         status = self.report.status
         if not isinstance(self._target, Guarded):
             return status
         return replace(status, circuit=self._target.circuit.state)
 
     def resume(self) -> None:
-        """Let the next attempt through, also if the target is left alone for now."""
+        """Let the next attempt through, even if the circuit breaker of the target is open."""
         if isinstance(self._target, Guarded):
             self._target.circuit.reset()
 
     def lag(self) -> SinkLag:
-        """How far the target is behind, as far as this process knows."""
+        """Return how far the target is behind the view, as far as this process knows."""
         status, stand = self.report.status, self._position.stand
         history = self.history(stand) if stand is not None else None
         if status.tick is None or history is None:
             point = self._feed.latest()
-            # where it stands is not known: it is behind at least since it is kept in step here
+            # the checkpoint is unknown: the lag is at least the time since this applier was created
             pending = (
                 PendingTicks(point.tick, None, self._since) if point is not None else PendingTicks(0, 0, None)
             )
@@ -103,14 +105,15 @@ class Applier:
         return SinkLag(pending.ticks, pending.rows, max(seconds, 0.0))
 
     def history(self, stand: SinkCheckpoint) -> str | None:
-        """Which history of the view a stand is of; None if it is of rows in another form, or of another place."""
+        """Return the history of the view that a checkpoint belongs to; None if the checkpoint was written with another mode,
+        key, column list or location."""
         return self._position.history(stand)
 
-    # --- what it does ----------------------------------------------------------------------------------------------
+    # --- work ------------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Do what is next; whether there was something. Its errors are the target's and the view's: after any of them the
-        target is asked where it stands before more is done."""
+        """Do the next step and return whether there was one. Errors come from the target or the view; after any error the
+        checkpoint is read from the target again before more is done. A checkpoint conflict is retried once."""
         with self._working():
             try:
                 return self._step()
@@ -119,7 +122,7 @@ class Applier:
             return self._step()
 
     def look(self) -> Status:
-        """Ask the target where it stands, and do nothing to it; how the sink is doing then."""
+        """Read the checkpoint from the target, write nothing, and return the status of the sink."""
         with self._working():
             stand = self._ask()
             tick = (
@@ -129,15 +132,16 @@ class Applier:
         return self.report.status
 
     def level(self) -> int:
-        """Compare what the target holds with the view, whatever its stand says, and apply the difference; how many rows
-        that were."""
+        """Compare the contents of the target with the view, whatever the checkpoint says, apply the difference, and return
+        its number of rows."""
         with self._working():
             self._position.doubt()
             point = self._point_after_stand()
             return 0 if point is None else self._level(point)
 
     def mark(self) -> SinkCheckpoint | None:
-        """Have the target told of the tick that it has got to, also where nothing has changed since; its stand then."""
+        """Advance the checkpoint in the target to the tick reached, even if nothing changed since, and return it; None if
+        the target has no checkpoint."""
         with self._working():
             stand, reached = self._learn(), self._position.reached
             if stand is None or stand.tick == reached.number:
@@ -148,16 +152,17 @@ class Applier:
             return after
 
     def withheld(self) -> Withheld:
-        """The rows that the target has refused, as it stands now."""
+        """Return the rejected rows according to the checkpoint in the target now."""
         with self._working():
             return self._diversion.withheld(self._ask())
 
     def refused(self) -> Withheld:
-        """The same as it was when the target was last heard of: nobody is asked, and nothing waited for."""
+        """Return the rejected rows according to the checkpoint read last, without a request to the target and without
+        waiting for a step in progress."""
         return self._diversion.withheld(self._position.stand)
 
     def retry(self, choose: Choose | None = None) -> int:
-        """Try the rows again that the target has refused, or those of them that are chosen; how many it took."""
+        """Retry the rejected rows, or those that `choose` picks, and return how many of them the target accepted."""
         with self._working():
             self._position.prepare()
             try:
@@ -168,18 +173,18 @@ class Applier:
 
     @contextmanager
     def paused(self) -> Iterator[Target]:
-        """The target, while nothing is done to it from here."""
+        """Yield the target, while this applier does nothing with it."""
         with self._working():
             self._position.prepare()
             yield self._target
 
     def forget(self) -> None:
-        """Ask the target anew where it stands, before anything else is done."""
+        """Read the checkpoint from the target again before the next step."""
         with self._busy:
             self._position.doubt()
 
     def close(self) -> None:
-        """Let go of the target."""
+        """Close the target."""
         with self._busy:
             self._target.close()
             self.report.note("closed")
@@ -190,7 +195,8 @@ class Applier:
         point = None if self._learn() is None else self._point()
         if point is None:
             return 0
-        if not self._position.goes_on(point):  # what is written next would say that all is there
+        # reconcile first: the checkpoint written below claims that the target has everything up to its tick
+        if not self._position.goes_on(point):
             self._level(point)
         stand = self._position.stand
         assert stand is not None
@@ -232,13 +238,14 @@ class Applier:
         return point
 
     def _ask(self) -> SinkCheckpoint | None:
-        """Ask the target where it stands, whatever is known."""
+        """Read the checkpoint from the target, even if it is cached, and return it."""
         self._position.prepare()
         self._position.doubt()
         return self._learn()
 
     def _learn(self) -> SinkCheckpoint | None:
-        """Where the target stands; it is asked if that is not known from the last step."""
+        """Return the checkpoint. It is read from the target unless it is known from the last step; the rows rejected last
+        are then reported again."""
         position = self._position
         if position.is_known:
             return position.stand
@@ -251,8 +258,9 @@ class Applier:
         return position.stand
 
     def _point_after_stand(self) -> Point | None:
-        """The newest tick of the view, with the stand known. If the target had to be asked, the tick is looked up again after its answer: who else
-        keeps it in step may have gone on meanwhile, and a stand ahead of an older look would pass for one of the future."""
+        """Return the newest tick of the view, with the checkpoint known. If the checkpoint had to be read from the target,
+        the newest tick is looked up again afterwards: another process that runs this sink may have advanced meanwhile, and
+        its checkpoint would seem to be in the future of the tick found before."""
         point = self._point()
         if point is None or self._position.is_known:
             return point
@@ -323,9 +331,9 @@ class Applier:
         withheld: Withheld,
         again: tuple[Withheld, pa.RecordBatch] | None = None,
     ) -> None:
-        """Apply a change; `whole` is the tally of all rows of the view, `withheld` those that are left out so far. What is
-        refused is told of, unless the change is of rows that were refused before and are tried `again`: these, and what is
-        given in their place."""
+        """Apply a change. `whole` is the tally of all rows of the view, `withheld` the rejected rows so far. Rows that the
+        target rejects now are reported as dead letters, unless the change retries rejected rows: then `again` has these rows
+        and the rows written in their place."""
         serial = self._clock.now_us()
         while True:
             rest = whole - withheld.tally(self._target)
@@ -353,8 +361,8 @@ class Applier:
 
 
 def refuse_occupied(shape: TargetShape, target: Target) -> None:
-    """For a sink that is made just now: SinkError if its target holds rows that no sink of this name has put there. To
-    bring it level would remove them."""
+    """Raise SinkError if the target of a sink that is being created holds rows that no sink of this name has written:
+    reconciling would remove them."""
     if target.stand() is not None:
         return
     if any(batch.num_rows for batch in target.contents()):
@@ -367,12 +375,12 @@ def refuse_occupied(shape: TargetShape, target: Target) -> None:
 
 
 def _at(stand: SinkCheckpoint, tick: Token) -> SinkCheckpoint:
-    """The stand at a later tick."""
+    """Return the checkpoint moved to a later tick."""
     return replace(stand, tick=tick.number, id=tick.id)
 
 
 def _letters_of(rows: pa.RecordBatch, tried: Withheld, given: pa.RecordBatch) -> tuple[int, ...]:
-    """The letter that told of each row: the first one, of several that are alike."""
+    """Return the dead-letter serial of each retried row; equal rows share the lowest serial."""
     known: dict[tuple[int, int], int] = {}
     for pair, letter in zip(row_pairs(given), tried.letters.tolist(), strict=True):
         known[pair] = min(letter, known.get(pair, letter))

@@ -1,16 +1,17 @@
-"""Changes handed to somebody who keeps no position for us, and whose contents nobody can read: in pieces, each with a key
-that says whether it is the same again.
+"""Delivery to receivers that store no checkpoint and cannot be read: changes are sent in pieces, each with an idempotency
+key.
 
-The stand is kept on our side (`CheckpointKeeper`), in the log, and goes back with it where an older copy of the workspace is put back:
-what was handed over last is remembered beside the workspace too (`remembered`). It is stored after everything was taken: a crash in between, or an answer that was
-lost, means that pieces are handed over again. The key of a piece is `<sink>:<history>:<tick>:<piece>:<digest of its rows>`, where a tick that has an id is `<tick>-<id>`:
-equal keys are equal pieces, and whoever remembers the keys that he has seen does everything once. A row that was refused and is
-tried again is a piece of its own, `<sink>:letter:<letter>:<digest of the row>`, at whichever tick and beside whichever others
-that is done.
+The checkpoint is kept on our side (`CheckpointKeeper`), in the log, and so goes back in time if an older copy of the
+workspace is restored; the last delivered tick is therefore recorded next to the workspace too (`last_delivered`). The
+checkpoint is stored after the receiver has accepted everything: after a crash in between, or a lost answer, pieces are
+delivered again. The key of a piece is `<sink>:<history>:<tick>:<piece>:<digest of its rows>`, where a tick that has an id is
+`<tick>-<id>`. Equal keys are equal pieces, so a receiver that remembers the keys it has seen processes everything once. A
+rejected row that is retried is a piece of its own, with the key `<sink>:letter:<letter>:<digest of the row>`, at whatever
+tick and with whatever other rows it is retried.
 
-Such a target takes one tick at a time (`one_tick_at_a_time`), so that what was handed over by an attempt that broke off is
-handed over again as it was. Where ticks cannot be followed (at first, after the position was lost, when the view was
-built anew) it is given all rows, as a *snapshot*: what is not in it is gone.
+Such a target is given one tick at a time (`one_tick_at_a_time`), so that a delivery which was interrupted is repeated
+unchanged. If changes cannot be followed tick by tick (at first, after the checkpoint was lost, when the view was rebuilt)
+the receiver is sent all rows, as a *snapshot*: a row that is not in it no longer exists.
 """
 
 from __future__ import annotations
@@ -44,38 +45,38 @@ from headwater.sinks.base.view_feed import SinkFeed, TickChanges
 
 
 class CheckpointKeeper(Protocol):
-    """Where the stand of a target is kept that cannot keep it itself: one small text, stored durably."""
+    """Durable storage for the checkpoint of a target that cannot store it itself: one small text."""
 
     def read(self) -> str | None:
-        """The text; None if there is none."""
+        """Return the stored text, or None."""
         ...
 
     def write(self, text: str) -> None:
-        """Put a text in the place of the one that was read last, in one step; CheckpointConflictError if it is not there any more."""
+        """Replace the text that was read last, in one step; CheckpointConflictError if the stored text has changed since."""
         ...
 
     def handed(self) -> Token | None:
-        """The tick that was handed over last, or was about to be, as it is remembered elsewhere; None if that is not known."""
+        """Return the tick that was delivered last, or was about to be, as recorded outside the log; None if unknown."""
         ...
 
     def hand(self, tick: Token) -> None:
-        """A tick is about to be handed over."""
+        """Record that a tick is about to be delivered."""
         ...
 
 
 class LogKeeper:
-    """Keeps a stand in the log, as the note of the producer `sink:<name>`; `of` says of whom, so that a sink that was declared
-    anew for somebody else begins anew."""
+    """Keeps a checkpoint in the log, as the note of the producer `sink:<name>`. `of` identifies the receiver: a sink that is
+    declared again for another receiver starts without a checkpoint."""
 
     def __init__(self, log: Log, sink: str, *, of: str, workspace: Path | None = None) -> None:
-        """`workspace` is the folder beside which is remembered what was handed over last."""
+        """`workspace` is the folder next to which the last delivered tick is recorded; with None nothing is recorded."""
         self._log = log
         self._name = f"sink:{sink}"
         self._of = hashlib.blake2b(of.encode(), digest_size=8).hexdigest()
         self._beside = None if workspace is None else Remembered(workspace, log.identity, sink, self._of)
         self._handed: Token | None = None
         self._next = (0, 0)
-        """The sequence and the epoch of what is written in the place of what was read."""
+        """Sequence and epoch with which the next note replaces the one read last."""
 
     def read(self) -> str | None:
         """See `CheckpointKeeper`."""
@@ -89,7 +90,8 @@ class LogKeeper:
         sequence, epoch = self._next
         with contextlib.suppress(AlreadyWrittenError):
             self._note({"of": self._of, "stand": text}, sequence, epoch)
-        # If another process has used the sequence first, the log has answered with its receipt, and written nothing.
+        # If another process has used the sequence first, the log has returned that receipt and written
+        # nothing.
         if (found := self.read()) != text:
             raise CheckpointConflictError(
                 "another process has applied changes of the sink at the same time",
@@ -107,7 +109,7 @@ class LogKeeper:
             self._handed = tick
 
     def forget(self) -> None:
-        """The sink is dropped: one of its name begins anew."""
+        """Clear the checkpoint of a dropped sink, so that a new sink of the same name starts without one."""
         self.read()
         self._note({}, *self._next)
 
@@ -121,9 +123,10 @@ class LogKeeper:
 
 @dataclass(frozen=True, eq=False)
 class ChangePiece:
-    """A part of a change, with its number among `count`. In mode 'upsert' `deletes` (key columns) come before `rows`; else
-    `rows` are records. `first` is the place of its first row in the change's upserts or records. With `begins` it is the first
-    of a snapshot: what was there before is gone. With `letter` it is one row that was refused before."""
+    """A part of a change, with its number among `count` parts. In mode 'upsert' `deletes` (key columns) come before `rows`;
+    in the other modes `rows` are records. `first` is the index of its first row in the upserts or records of the change.
+    `begins` marks the first piece of a snapshot: earlier contents no longer exist. `letter` marks one row that was rejected
+    before and is retried."""
 
     number: int
     count: int
@@ -138,14 +141,14 @@ class ChangePiece:
         return int(self.deletes.num_rows + self.rows.num_rows)
 
     def parts(self) -> tuple[ChangePiece, ChangePiece]:
-        """Two pieces that are this one, to find out which rows of it are refused. It has more than one row."""
+        """Split a piece of more than one row in two, to find out which of its rows are rejected."""
         half = self.rows.num_rows // 2
         one = replace(self, rows=self.rows.slice(0, half))
         nothing, rest = self.deletes.slice(0, 0), self.rows.slice(half)
         return one, replace(self, deletes=nothing, rows=rest, first=self.first + half, begins=False)
 
     def key(self, sink: str, after: SinkCheckpoint) -> str:
-        """What tells it from every other piece."""
+        """Return the idempotency key, unique to this piece."""
         if self.letter is not None:
             return f"{sink}:letter:{self.letter}"
         digest = (tally(self.deletes).checksum * 31 + tally(self.rows).checksum) % (1 << 64)
@@ -153,12 +156,13 @@ class ChangePiece:
 
 
 Give = Callable[[ChangePiece, str], list[RefusedRow]]
-"""Hands over a piece under a key; gives the rows that were refused, by their places in the change. May raise TargetDownError."""
+"""Callable that delivers a piece under a key and returns the rejected rows, by their indices in the change. May raise
+TargetDownError."""
 
 
 class Deliveries:
-    """What targets without a position of their own have in common. `piece_rows` are the rows of a piece, those of a snapshot
-    excepted where that is to be one piece (`whole_snapshots`)."""
+    """The logic shared by targets that store no checkpoint. A piece has at most `piece_rows` rows, except that with
+    `whole_snapshots` a snapshot is one piece."""
 
     def __init__(self, keeper: CheckpointKeeper, piece_rows: int, *, whole_snapshots: bool = False) -> None:
         self._keeper = keeper
@@ -169,31 +173,32 @@ class Deliveries:
         self.shape: TargetShape | None = None
 
     def prepare(self, shape: TargetShape) -> None:
-        """Take the shape."""
+        """Set the shape; SinkError if the mode is 'upsert' and there is no key."""
         if shape.mode == "upsert" and not shape.key:
             raise SinkError(f"sink {shape.sink!r} needs a key, or mode = 'changelog'", sink=shape.sink)
         self.shape = shape
 
     def stand(self) -> SinkCheckpoint | None:
-        """As it was kept."""
+        """Return the checkpoint as the keeper stored it."""
         self._compared = False
         text = self._keeper.read()
         return None if text is None else SinkCheckpoint.parse(text)
 
     def handed(self) -> Token | None:
-        """The tick that was handed over last, as far as that is remembered apart from the stand."""
+        """Return the tick that was delivered last, as far as it is recorded apart from the checkpoint."""
         return self._keeper.handed()
 
     def contents(self) -> Iterator[pa.RecordBatch]:
-        """Nobody can say: nothing. The change that makes the view of nothing is all there is: a snapshot."""
+        """Return nothing, since the receiver cannot be read. The change computed from this has all rows of the view, and is
+        delivered as a snapshot."""
         self._compared = True
         return iter(())
 
     def apply(
         self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint, give: Give
     ) -> None:
-        """Hand over a change piece by piece, and keep the stand. Pieces that were taken by an attempt of this process that
-        broke off are not handed over again."""
+        """Deliver a change piece by piece, then store the checkpoint. Pieces that were accepted in an interrupted attempt of
+        this process are not delivered again, except those of snapshots."""
         shape, snapshot = self.shape, self._compared
         assert shape is not None
         found = self.stand()
@@ -210,13 +215,13 @@ class Deliveries:
                 if not said:
                     self._taken.add(key)
         if refused:
-            self._compared = snapshot  # what comes instead is one too
+            self._compared = snapshot  # the change that replaces this one is a snapshot too
             raise RowsRefusedError(f"{len(refused)} rows were refused", refused=refused)
         self._keeper.write(after.text())
         self._taken.clear()
 
     def _pieces(self, change: TargetChange, shape: TargetShape, snapshot: bool) -> list[ChangePiece]:
-        """A change in pieces: a snapshot is at least one, other changes none if there is nothing in them."""
+        """Return a change in pieces: at least one for a snapshot, none for an empty change."""
         rows = change.upserts if shape.mode == "upsert" else change.records
         deletes = change.deletes if shape.mode == "upsert" else rows.slice(0, 0)
         total = deletes.num_rows + rows.num_rows
@@ -242,13 +247,13 @@ class Deliveries:
 
 
 def _digest(rows: pa.RecordBatch) -> str:
-    """Of rows that are tried again: the tick of a record is that of the attempt."""
+    """Return the digest of retried rows without `_tick`, which is the tick of the attempt."""
     names = [name for name in rows.schema.names if name != TICK.name]
     return f"{tally(rows.select(names)).checksum:016x}"
 
 
 def one_tick_at_a_time(feed: SinkFeed) -> SinkFeed:
-    """A feed that gives the changes of one tick, where another would give those of several to be taken as one."""
+    """Return a feed whose `changes` covers one tick, not several ticks to be applied as one change."""
     one: Any = _OneTick(feed)
     return cast(SinkFeed, one)
 

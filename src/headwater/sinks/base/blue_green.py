@@ -1,8 +1,9 @@
-"""Versions of a target: another one is built beside the one in force, takes its place in one step, and the old one is kept.
+"""Versions of a target: a staging version is built next to the active one and replaces it in one step; the previous version
+is kept.
 
-A kind whose targets can do that implements `Versioned` beside `Target`, for a target that is prepared. The version
-that is built is called 'new', the one that was replaced 'old'; each is a target of the same kind, with a stand of its own, and
-`there` says which of them there are. Building is in `rebuilding`.
+Kinds that support this implement `Versioned` in addition to `Target`; `versions` needs a prepared target. The staging
+version is called 'new', the previous one 'old'. Each is a target of the same kind with its own checkpoint, and
+`TargetVersions.there` says which of them exist. The build itself is in `sink_rebuild`.
 """
 
 from __future__ import annotations
@@ -17,46 +18,47 @@ Version = Literal["new", "old"]
 
 
 class TargetVersions(Protocol):
-    """What there is beside a target that is in force. Errors are those of `Target`."""
+    """The versions of a target apart from the active one. Errors are those of `Target`."""
 
     def there(self) -> Collection[Version]:
-        """The versions that are there, whole or not: a crash may have left a new one half full."""
+        """Return the versions that exist, complete or not: a crash may have left a half-filled 'new'."""
         ...
 
     def beside(self, version: Version) -> Target:
-        """That version as a target, which is not prepared yet: to prepare 'new' makes it."""
+        """Return a version as a target that is not prepared yet; preparing 'new' creates it."""
         ...
 
     def switch(self, version: Version, stand: SinkCheckpoint) -> None:
-        """Put a version in the place of the one in force, which is 'old' then, in one step: whoever reads the place sees
-        the whole of one or of the other, and its stand is that of what is there. 'old' is not there before 'new' takes
-        its place; 'old' itself changes places with the one in force.
+        """Make a version the active one, in one step; the version that was active becomes 'old'. A reader of the location
+        sees the whole of one version or of the other, with the checkpoint that belongs to it. 'new' becomes active only
+        while there is no 'old'; 'old' swaps places with the active version.
 
-        CheckpointConflictError if the version does not stand at `stand`, or the one in force is at a later tick of the same
-        history: then nothing was done. UsageError if 'old' is there when 'new' is to take its place: another process was
-        faster."""
+        CheckpointConflictError if the checkpoint of the version is not `stand`, or the active version is at a later tick of
+        the same history; then nothing was changed. UsageError if 'old' exists when 'new' is to become active: another
+        process was faster.
+        """
         ...
 
     def drop(self, version: Version) -> None:
-        """Remove a version, if it is there. What a crash leaves of it is removed by another call."""
+        """Remove a version, if it exists. If a crash interrupts the removal, another call completes it."""
         ...
 
     def named(self, version: Version) -> str:
-        """What a person finds it by."""
+        """Return the name by which a person finds the version, such as the name of a folder or table."""
         ...
 
 
 @runtime_checkable
 class Versioned(Protocol):
-    """A target that another version can be built beside."""
+    """A target that can have a staging and a previous version."""
 
     def versions(self) -> TargetVersions:
-        """The versions of the target: the one in use, and another that is built or kept."""
+        """Return the versions of the target: the staging version being built, or the previous one that is kept."""
         ...
 
 
 def versions_of(target: Target, sink: str) -> TargetVersions:
-    """The versions of a target that is prepared; UsageError if nothing can be beside it."""
+    """Return the versions of a prepared target; UsageError if its kind has none."""
     if not isinstance(target, Versioned):
         raise UsageError(
             f"sink {sink!r} cannot be built anew: it holds nothing that another version could take the place of",
@@ -70,7 +72,7 @@ def versions_of(target: Target, sink: str) -> TargetVersions:
 def refuse_moved(
     sink: str, expected: SinkCheckpoint, found: SinkCheckpoint | None, in_force: SinkCheckpoint | None
 ) -> None:
-    """CheckpointConflictError unless a version stands where it should, and not behind the one in force."""
+    """Raise CheckpointConflictError unless a version is at its expected checkpoint and not behind the active version."""
     if found != expected:
         raise CheckpointConflictError(
             f"the new version of sink {sink!r} is not where it was left", found=found, sink=sink
@@ -87,7 +89,7 @@ def refuse_moved(
 
 
 def refuse_kept(sink: str, old: str) -> NoReturn:
-    """UsageError: an old version is kept, and another would take its place."""
+    """Raise UsageError: a previous version is kept, and another would take its place."""
     raise UsageError(
         f"the version of sink {sink!r} from before its last rebuild is still kept, as {old}",
         hint=f"`headwater rebuild {sink} --drop-old` removes it, `--back` puts it in force again",

@@ -1,9 +1,10 @@
-"""One number for a set of held rows, in any order, kept up to date from changes: the sum of a hash of each row.
+"""An order-independent checksum of a set of stored rows, maintained incrementally: the sum of a hash of each row.
 
-Definition. The checksum is the sum, modulo 2**64, of `headwater.core.hashing.hash_rows` with seed 5 over the columns of each row, as
-often as the row is there; a column of floats is taken as the bits of its doubles, with one NaN, so that -0.0 is not 0.0.
-Rows that come are added and rows that go are subtracted: a change costs what the change is, and the sum of a million rows
-takes a fraction of a second. It is kept in targets, so its definition is for ever.
+Definition. The checksum is the sum, modulo 2**64, of `headwater.core.hashing.hash_rows` with seed 5 over the columns of each
+row, once per occurrence of the row. A column of floats is hashed by the bits of its doubles, with one NaN, so that -0.0
+differs from 0.0. Inserted rows are added and deleted rows subtracted: an update costs as much as the change, and the
+checksum of a million rows takes a fraction of a second. Checksums are stored in targets, so the definition must never
+change.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _MODULUS = 1 << 64
 
 @dataclass(frozen=True)
 class Tally:
-    """The checksum and the number of some rows."""
+    """The checksum and the number of a set of rows."""
 
     checksum: int = 0
     rows: int = 0
@@ -36,12 +37,12 @@ class Tally:
 
 
 def row_checksums(held: pa.RecordBatch) -> Hashes:
-    """What each row adds to the checksum."""
+    """Return the amount that each row adds to the checksum."""
     return hash_rows([_bits(column) for column in held.columns], held.num_rows, seed=_SEED)
 
 
 def tally(held: pa.RecordBatch, weights: Weights | None = None) -> Tally:
-    """Of rows, each once or as often as its weight says."""
+    """Return the tally of rows, each counted once or as often as its weight says."""
     hashes = row_checksums(held)
     if weights is None:
         return Tally(int(hashes.sum(dtype=np.uint64)), held.num_rows)
@@ -50,7 +51,7 @@ def tally(held: pa.RecordBatch, weights: Weights | None = None) -> Tally:
 
 
 def tally_all(batches: Iterable[pa.RecordBatch], weight: str | None = None) -> Tally:
-    """Of all batches, one after the other; `weight` names a column that says how often a row is there."""
+    """Return the tally of all batches together; `weight` names the column with the weight of each row."""
     total = Tally()
     for batch in batches:
         if weight is None:

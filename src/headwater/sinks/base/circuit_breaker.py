@@ -1,5 +1,5 @@
-"""When somebody who does not answer is left alone: a circuit that opens after failures in a row, and lets one attempt through
-after a while. Pure but for its clock; whoever asks does the attempts."""
+"""A circuit breaker for receivers that do not answer: it opens after consecutive failures, and lets one attempt through
+after a pause. It does no I/O; the caller makes the attempts."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from headwater.core.errors import TargetDownError
 
 CircuitState = Literal["closed", "open", "half-open"]
 HOLD_MAX_S = 3_600.0
-"""So long at most is somebody left alone who asks for it (`Retry-After`)."""
+"""Longest pause, in seconds, that a receiver can impose with `Retry-After`."""
 
 
 @dataclass(frozen=True)
 class CircuitOptions:
-    """The circuit opens after `opens_after` failed attempts in a row, and stays so for about `open_s`."""
+    """Thresholds of a circuit breaker: it opens after `opens_after` consecutive failures, and stays open for about `open_s`
+    seconds."""
 
     opens_after: int = 5
     open_s: float = 30.0
 
 
 def jittered(pause: float, chance: random.Random | None = None) -> float:
-    """A pause, or down to half of it: those who failed together do not all come back together."""
+    """Return a pause shortened at random by up to half, so that clients which failed together do not all retry together."""
     return pause * (chance or _CHANCE).uniform(0.5, 1.0)
 
 
 class Circuit:
-    """Whether to try. *closed*: yes. *open*: not now. *half-open*: one attempt, which closes or opens it."""
+    """A circuit breaker. *closed*: attempts are made. *open*: none is made. *half-open*: one attempt is made, which closes
+    or opens the circuit."""
 
     def __init__(
         self, clock: Clock, options: CircuitOptions | None = None, chance: random.Random | None = None
@@ -41,17 +43,17 @@ class Circuit:
         self._guard = threading.Lock()
         self._failures = 0
         self._until_ms: float | None = None
-        """Until when nothing is tried; None where nothing forbids it."""
+        """Time on the steady clock, in milliseconds, until which no attempt is admitted; None if attempts are admitted."""
         self._reason = ""
 
     @property
     def state(self) -> CircuitState:
-        """Whether an attempt would be let through now."""
+        """State of the circuit, which says whether an attempt would be admitted now."""
         with self._guard:
             return self._state()
 
     def admit(self, whom: str) -> None:
-        """TargetDownError if they are to be left alone for now."""
+        """Raise TargetDownError, with `whom` as the receiver's name, if no attempt is admitted now."""
         with self._guard:
             until_ms = self._until_ms
             left_s = 0.0 if until_ms is None else (until_ms - self._clock.steady_ms()) / 1_000
@@ -66,12 +68,12 @@ class Circuit:
                 )
 
     def worked(self) -> None:
-        """An attempt was answered."""
+        """Record that an attempt was answered."""
         with self._guard:
             self._failures, self._until_ms, self._reason = 0, None, ""
 
     def failed(self, reason: str, after_s: float | None = None) -> None:
-        """An attempt was not; `after_s`: they ask to be left alone for so long."""
+        """Record a failed attempt; `after_s` is the pause in seconds that the receiver asked for."""
         with self._guard:
             self._failures += 1
             self._reason = reason
@@ -81,7 +83,7 @@ class Circuit:
             self._until_ms = self._clock.steady_ms() + pause_s * 1_000 if pause_s else None
 
     def reset(self) -> None:
-        """Let the next attempt through: somebody says that it will work."""
+        """Let the next attempt through: an operator expects it to succeed."""
         with self._guard:
             self._until_ms = None
 
@@ -97,9 +99,9 @@ _CHANCE = random.Random()
 
 @runtime_checkable
 class Guarded(Protocol):
-    """A target that is left alone for a while after failures in a row."""
+    """A target with a circuit breaker."""
 
     @property
     def circuit(self) -> Circuit:
-        """What says whether it is tried."""
+        """The circuit breaker of the target."""
         ...

@@ -1,4 +1,4 @@
-"""What becomes of rows that a target refuses: the sink stops before them, or they are left out and told of."""
+"""Handling of rows that a target rejects: the sink stops before them, or skips and reports them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headwater.sinks.base.text_values import shown
 
 
 class Diversion:
-    """The refused rows of one sink.
+    """Handles the rejected rows of one sink.
 
-    `letters` takes rows that were refused, if they are to be diverted: it is called after they were left out, and is
-    called again with the same letters if it is not known whether it came to its end.
+    `letters` receives rejected rows that are to be diverted. It is called after they were left out of the target, and called
+    again with the same letters if it is unknown whether an earlier call completed.
     """
 
     def __init__(
@@ -29,14 +29,14 @@ class Diversion:
         self._letters = letters
 
     def withheld(self, stand: SinkCheckpoint | None) -> Withheld:
-        """The rows that are left out of a target which stands there."""
+        """Return the rejected rows that a checkpoint records; none without a checkpoint."""
         if stand is None:
             return Withheld.none(self._shape.schema)
         return Withheld.decode(stand.withheld, self._shape.schema)
 
     def divert(self, error: RowsRefusedError, netted: Netted, withheld: Withheld, serial: int) -> Withheld:
-        """Leave out the rows of a change that were refused, beside those that are left out; SinkError if they are to stop the
-        sink, or are too many."""
+        """Return the rejected rows including those of a change that were rejected just now. SinkError if rejected rows stop
+        the sink, or there are more than `ROWS_MAX`."""
         shape, first = self._shape, error.refused[0]
         if self._on_error == "stop" or self._letters is None:
             raise SinkError(
@@ -56,7 +56,8 @@ class Diversion:
         return withheld
 
     def tell_of(self, withheld: Withheld, stand: SinkCheckpoint) -> None:
-        """Tell of the rows that were refused last: once more if that is so already, which is for the receiver to see."""
+        """Report the rows that were rejected last as dead letters. They may have been reported already; the receiver detects
+        that by their serial."""
         if not len(withheld) or self._letters is None:
             return
         serial = int(withheld.letters.max())

@@ -1,4 +1,4 @@
-"""Folders beside a folder: `<folder>~new` is filled and changes places with the folder in one step of the file system."""
+"""Versions of a folder: `<folder>~new` is filled, and swapped with the folder in one file system operation."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from headwater.sinks.base.blue_green import Version, refuse_kept, refuse_moved
 from headwater.sinks.base.target import SinkCheckpoint, SinkError, Target, TargetDownError
 
 MARK = "_new"
-"""A file of this name says that a folder is a version that is not in force yet."""
+"""Name of the file that marks a folder as a staging version."""
 _AT_CWD, _EXCHANGE = -100, 2
 
 
 def sibling(path: Path, version: Version | None) -> Path:
-    """The folder of a version."""
+    """Return the folder of a version; None is the active version."""
     return path if version is None else path.with_name(f"{path.name}~{version}")
 
 
 def make_new(path: Path) -> None:
-    """Make the folder of the new version, which says from the beginning that it is one."""
+    """Create the folder of the staging version. The folder has its mark from the moment it appears under its name."""
     made = sibling(path, "new")
     if not made.is_dir():
         aside = made.with_name(f"{made.name}.making")
@@ -37,7 +37,7 @@ def make_new(path: Path) -> None:
 
 
 def remove_own(folder: Path, own: re.Pattern[str], kept: Path) -> None:
-    """Remove a folder with the files that a sink writes. What others have put there goes to the folder `kept`."""
+    """Remove a folder with the files that a sink writes. Files of other programs are moved to the folder `kept`."""
     Storage(folder.parent).remove_dir(folder.name, own)
     if not folder.is_dir():
         return
@@ -51,7 +51,7 @@ def remove_own(folder: Path, own: re.Pattern[str], kept: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Have two folders change places, in one step. OSError if the file system cannot do that."""
+    """Swap two folders in one step (`renameat2`). OSError if the file system does not support it."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         raise OSError(errno.ENOSYS, "there is no renameat2")
@@ -63,18 +63,20 @@ def exchange(one: Path, other: Path) -> None:
 
 @dataclass(frozen=True)
 class FolderVersions:
-    """The versions of a folder. `make` gives one as a target, `stand` where one stands, and in `locked` nobody writes to one."""
+    """The versions of a folder. `make` creates the target of a version, `stand` reads the checkpoint of a version, and
+    `locked` excludes other writers of a version."""
 
     sink: str
     path: Path
     own: re.Pattern[str]
-    """The files that the sink writes."""
+    """Names of the files that the sink writes."""
     make: Callable[[Version], Target]
     stand: Callable[[Version | None], SinkCheckpoint | None]
     locked: Callable[[Version | None], AbstractContextManager[None]]
 
     def there(self) -> Collection[Version]:
-        """See `Versions`. What a crash has left under the name of the new one, and is the old one, gets its name."""
+        """See `TargetVersions`. A crash between the swap and the rename leaves the previous version under the name of the
+        staging version; it is renamed here."""
         new, old = sibling(self.path, "new"), sibling(self.path, "old")
         try:
             if new.is_dir() and not (new / MARK).exists():
@@ -85,11 +87,11 @@ class FolderVersions:
         return [version for version in both if sibling(self.path, version).is_dir()]
 
     def beside(self, version: Version) -> Target:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         return self.make(version)
 
     def switch(self, version: Version, stand: SinkCheckpoint) -> None:
-        """One exchange of names, while nobody writes to either; what is left to do after it does not matter to readers."""
+        """Swap the folders while locks exclude writers of both. Readers do not depend on the steps after the swap."""
         chosen, old = sibling(self.path, version), sibling(self.path, "old")
         try:
             with self.locked(None), self.locked(version):
@@ -114,7 +116,7 @@ class FolderVersions:
             raise TargetDownError(f"{self.path} could not be switched", detail=str(error)) from error
 
     def drop(self, version: Version) -> None:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         folder = sibling(self.path, version)
         try:
             if folder.is_dir():
@@ -123,5 +125,5 @@ class FolderVersions:
             raise TargetDownError(f"{folder} could not be removed", detail=str(error)) from error
 
     def named(self, version: Version) -> str:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         return f"folder {sibling(self.path, version)}"

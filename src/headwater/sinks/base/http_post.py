@@ -1,7 +1,8 @@
-"""POST requests to somebody's web server: signed, known by a key when they are repeated, and tried again.
+"""POST requests to a web server: signed, idempotent by key, and retried.
 
-Signed as Standard Webhooks says (`headwater.core.webhook_signatures`): `webhook-id`, which is the `Idempotency-Key` too, `webhook-timestamp`,
-the time of this attempt, and `webhook-signature`, one for each secret that is in force.
+Requests are signed as Standard Webhooks specifies (`headwater.core.webhook_signatures`): `webhook-id` equals the
+`Idempotency-Key`, `webhook-timestamp` is the time of the attempt, and `webhook-signature` has one signature for each active
+secret.
 """
 
 from __future__ import annotations
@@ -27,24 +28,25 @@ from headwater.sinks.base.circuit_breaker import Circuit, CircuitOptions, jitter
 KEY_HEADER = "Idempotency-Key"
 SIGNATURE_HEADER = "Headwater-Signature"
 REFUSED = (400, 409, 413, 422)
-"""Answers that are about what is in a request, and not about all requests."""
+"""Status codes for a rejected request body; a repetition would be rejected again."""
 _AGAIN = (408, 425, 429)
 _REASON_CHARACTERS = 500
 _RETRY_AFTER_MAX_S = 5.0
-"""A longer pause that is asked for is not waited out here: the circuit keeps it, and who sends can be stopped meanwhile."""
+"""Longest `Retry-After`, in seconds, that is waited out here. A longer one is left to the circuit breaker, so that the
+sender can be stopped meanwhile."""
 
 
 def signature(secret: str, key: str, body: bytes) -> str:
-    """What `Headwater-Signature` must be, beside that of Standard Webhooks: `sha256=` and the HMAC, in hexadecimal, of the idempotency key, a dot and
-    the body. Receivers compare with `hmac.compare_digest`."""
+    """Return the value of `Headwater-Signature`, which is sent in addition to the signature of Standard Webhooks: `sha256=`
+    and the hexadecimal HMAC of the idempotency key, a dot and the body. Receivers compare with `hmac.compare_digest`."""
     return "sha256=" + hmac.new(secret.encode(), f"{key}.".encode() + body, hashlib.sha256).hexdigest()
 
 
 @dataclass(frozen=True)
 class HttpPostOptions:
-    """`secret` signs requests, and so does `previous_secret` while receivers go over to the new one; `token` is sent as a bearer
-    token; a request is given `timeout_s` for its whole answer, is tried `attempts` times in a row, a longer pause before each, and
-    has `rows` rows at most."""
+    """Options of POST requests. `secret` signs requests, and so does `previous_secret` while receivers change to the new
+    one; `token` is sent as a bearer token. `timeout_s` limits the whole response of one attempt. A request is attempted up
+    to `attempts` times in a row, with a growing pause before each retry, and has at most `rows` rows."""
 
     secret: str | None = None
     token: str | None = None
@@ -55,11 +57,11 @@ class HttpPostOptions:
     previous_secret: str | None = None
     circuit: CircuitOptions = field(default_factory=CircuitOptions)
     whose: str = "the sink"
-    """Who sends them, for errors."""
+    """Sender of the requests, named in errors."""
 
 
 class Hook:
-    """Somebody who takes POST requests at a URL. One thread at a time."""
+    """A URL that takes POST requests. To be used by one thread at a time."""
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Hook:
         circuit: Circuit | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """`circuit`: one that outlives this object; `chance` decides how much shorter pauses are."""
+        """`circuit` is a circuit breaker that outlives this object; `chance` is the source of jitter."""
         self._options = options or HttpPostOptions()
         whose = self._options.whose
         self._url = parts = _address(url, whose)
@@ -93,8 +95,8 @@ class Hook:
             connection.close()
 
     def post(self, body: bytes, key: str) -> tuple[int, str]:
-        """The status and the text of an answer; TargetDownError if there is none, or it says to come again, every time, or they are
-        left alone for now."""
+        """Return the status and the text of the response. TargetDownError if no attempt gets a response, each response asks
+        for a retry, or the circuit breaker admits no attempt."""
         self.circuit.admit(self.shown)
         reason = ""
         for attempt in range(self._options.attempts):
@@ -119,7 +121,7 @@ class Hook:
         raise TargetDownError(f"{self.shown} does not take a request", detail=reason)
 
     def _headers(self, body: bytes, key: str) -> dict[str, str]:
-        """Made anew for each attempt: the time is that of the attempt."""
+        """Return the headers of one attempt, which has a timestamp of its own."""
         headers = {"Content-Type": "application/json", KEY_HEADER: key, "User-Agent": "headwater"}
         if self._secrets:
             at_s = self._clock.now_us() // 1_000_000
@@ -133,7 +135,7 @@ class Hook:
         return headers
 
     def _attempt(self, body: bytes, headers: dict[str, str]) -> tuple[int, str, str | None]:
-        """Status, text and `Retry-After` of one answer; OSError or HTTPException if there is none in time."""
+        """Return status, text and `Retry-After` of one response; OSError or HTTPException if there is none in time."""
         path = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
         connection = self._connected()
         if connection.sock is None:
@@ -147,7 +149,8 @@ class Hook:
         return answer.status, said, answer.getheader("Retry-After")
 
     def _retry_after(self, said: str | None) -> float | None:
-        """Seconds that an answer asks to wait: given as such, or as a date."""
+        """Return the seconds that a `Retry-After` header asks to wait, given as a number or as a date; None without a valid
+        one."""
         if said is None:
             return None
         if said.strip().isdecimal():
@@ -165,7 +168,7 @@ class Hook:
 
 
 def _address(url: str, whose: str) -> SplitResult:
-    """The parts of a url; SinkError if no request can be sent there."""
+    """Return the parts of a URL; SinkError if no request can be sent there."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.port != 0
@@ -182,14 +185,15 @@ def _address(url: str, whose: str) -> SplitResult:
 
 
 def _shown(parts: SplitResult) -> str:
-    """Whom errors speak of: without the path, which often is all that somebody needs to know to post there."""
+    """Return the server of a URL for error messages, without the path: knowledge of the path often suffices to post there."""
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     port = "" if parts.port is None else f":{parts.port}"
     return f"{parts.scheme}://{host}{port}{'/...' if parts.path.strip('/') or parts.query else ''}"
 
 
 def _check_texts(options: HttpPostOptions, whose: str) -> None:
-    """SinkError if a secret or a token is something else, such as a number that somebody wrote without quotes. It is not shown."""
+    """Raise SinkError if a secret or a token is not text, for example a number written without quotes. The value is not
+    shown."""
     for name in ("secret", "previous_secret", "token"):
         given = getattr(options, name)
         if given is not None and not isinstance(given, str):
@@ -200,7 +204,7 @@ def _check_texts(options: HttpPostOptions, whose: str) -> None:
 
 
 def _check_token(token: str | None, whose: str) -> None:
-    """SinkError if a header cannot hold it. It is not shown: whoever reads of the error need not know it."""
+    """Raise SinkError if a header cannot hold the token. The token is not shown: the reader of the error may not know it."""
     if token is not None and not (token.isascii() and token.isprintable()):
         raise SinkError(
             f"the token of {whose} has characters in it that a header cannot have",
@@ -210,13 +214,14 @@ def _check_token(token: str | None, whose: str) -> None:
 
 @contextlib.contextmanager
 def _within(connected: socket.socket, seconds: float) -> Iterator[None]:
-    """TimeoutError if the block takes longer: the timeout of a socket is for each piece, and a receiver may send one by one."""
+    """Raise TimeoutError if the block takes longer: a socket's timeout applies to each read, and a receiver may send byte by
+    byte."""
     late = threading.Event()
 
     def break_off() -> None:
         late.set()
         with contextlib.suppress(OSError):
-            # of the socket itself: that of TLS would first have what is still being sent go on without encryption
+            # shut down the plain socket: the method of TLS would let data still being sent go on unencrypted
             socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
     timer = threading.Timer(seconds, break_off)

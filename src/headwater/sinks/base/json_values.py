@@ -1,9 +1,9 @@
-"""Columns as plain JSON values and back, exactly: what targets without column types of their own keep of a row.
+"""Exact conversion of columns to plain JSON values and back, for targets without column types of their own.
 
-Booleans, integers, text and finite floats are JSON's own. A float that is none of JSON's is one of the texts 'NaN',
-'Infinity' and '-Infinity'; decimals are text; binaries are base64; dates are days and timestamps microseconds since
-1970. Structs are objects, lists arrays, maps arrays of [key, value]. `readable` writes dates and timestamps as ISO text
-instead, for those who read without knowing the types.
+Booleans, integers, text and finite floats are native JSON. Other floats are the texts 'NaN', 'Infinity' and '-Infinity';
+decimals are text; binaries are base64; dates are days and timestamps microseconds since 1970. Structs are objects, lists
+arrays, maps arrays of [key, value]. With `readable`, dates and timestamps are ISO text instead, for readers that do not know
+the types.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from headwater.core.hashing import null_mask
 
 _ODD = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _SHOWN_FROM, _SHOWN_TO = -62_135_596_800_000_000, 253_402_300_800_000_000
-"""Microseconds of the years 1 to 9999, which ISO text can say; others stay numbers."""
+"""Microseconds of the years 1 to 9999, which ISO text can express; times outside stay numbers."""
 
 
 def plain_values(column: pa.Array, *, readable: bool = False) -> list[Any]:
-    """The values of a column as JSON has them."""
+    """Return the values of a column as plain JSON values."""
     kind = column.type
     if pa.types.is_floating(kind):
         return _floats(column)
@@ -54,7 +54,7 @@ def plain_values(column: pa.Array, *, readable: bool = False) -> list[Any]:
 
 
 def from_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """The column whose `plain_values` these are."""
+    """Return the column of type `kind` with these `plain_values`."""
     if pa.types.is_floating(kind):
         return pa.array([_ODD[v] if isinstance(v, str) else v for v in values], kind)
     if pa.types.is_decimal(kind):
@@ -116,7 +116,7 @@ def _split(flat: list[Any], lengths: pa.Array) -> list[list[Any]]:
 
 
 def _without(column: pa.Array, values: list[Any]) -> list[Any]:
-    """The values with None where the column is NULL."""
+    """Set the values to None where the column is NULL, and return them."""
     nulls = null_mask(column)
     if nulls is not None:
         for row in np.flatnonzero(nulls):

@@ -1,4 +1,4 @@
-"""Finding rows by their keys in files that have no index: identities of keys, sorted, on vectors."""
+"""Search for rows by key in files that have no index: hashes of keys, sorted, in numpy columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.core.hashing import Hashes, Indices, identities, spread
 
 @dataclass(frozen=True)
 class KeyIdentities:
-    """Identities of rows' keys, in ascending order of their first half."""
+    """Hashes of the keys of rows, in ascending order of the first half."""
 
     first: Hashes
     second: Hashes
@@ -22,13 +22,13 @@ class KeyIdentities:
 
     @staticmethod
     def of(columns: Sequence[pa.Array], rows: int) -> KeyIdentities:
-        """Of rows with these key columns."""
+        """Return the hashes of rows with these key columns."""
         first, second = identities(columns, rows, exact=False)
         order = np.argsort(first, kind="stable")
         return KeyIdentities(first[order], second[order], order.astype(np.uint32))
 
     def find(self, wanted: KeyIdentities) -> Indices:
-        """The places, ascending, of the rows whose keys are among the wanted ones."""
+        """Return the indices, ascending, of the rows whose keys are among the wanted ones."""
         low = np.searchsorted(self.first, wanted.first, "left")
         high = np.searchsorted(self.first, wanted.first, "right")
         hit = np.repeat(np.arange(len(low)), high - low)

@@ -1,11 +1,12 @@
-"""The last tick that was handed to somebody who cannot be asked, remembered beside the workspace and not in it.
+"""The last tick delivered to a receiver that cannot be read, recorded next to the workspace and not in it.
 
-A webhook's receiver and a user's function keep no position for us: theirs is in the log, and goes back with it where an older
-copy of the workspace is put back. What they were given since is then known to nobody but to this small file,
-`<workspace>.sinks/<id>/<sink>.json`. It is written before a tick is handed over, so it is never behind what they have. A tick in
-it that the workspace does not have, or has as another one, says that they hold rows of another history: they are given all rows.
+The receiver of a webhook and a user's function store no checkpoint for us: theirs is in the log, and goes back in time if an
+older copy of the workspace is restored. What was delivered since then is recorded only in this small file,
+`<workspace>.sinks/<id>/<sink>.json`. It is written before a tick is delivered, so it is never behind the receiver. If it has
+a tick that the workspace does not have, or has with another id, the receiver has rows of another history, and is sent all
+rows.
 
-The file is a help and no part of the contract: where it is lost, or cannot be written, everything goes on as without it.
+The file is best effort: if it is lost, or cannot be written, delivery works as without it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from headwater.core.storage import Storage
 
 
 class Remembered:
-    """Of one sink of one workspace; `of` says whose position it is, as in the log."""
+    """The record of one sink of one workspace; `of` identifies the receiver, as in the log."""
 
     def __init__(self, workspace: Path, identity: str, sink: str, of: str) -> None:
         self._storage = Storage(f"{workspace.absolute()}.sinks")
@@ -30,7 +31,7 @@ class Remembered:
         self._of = of
 
     def tick(self) -> Token | None:
-        """The tick that was handed over last, or was about to be; None if that is not known."""
+        """Return the tick that was delivered last, or was about to be; None if unknown."""
         try:
             plain = orjson.loads(self._storage.read(self._file))
             return Token.parse(plain["tick"]) if plain["of"] == self._of else None
@@ -38,7 +39,7 @@ class Remembered:
             return None
 
     def write(self, tick: Token) -> None:
-        """Remember a tick, if the disk lets us."""
+        """Record a tick; storage errors are ignored."""
         with contextlib.suppress(StorageError):
             self._storage.make_dirs(self._folder)
             self._storage.put(self._file, orjson.dumps({"of": self._of, "tick": str(tick)}))

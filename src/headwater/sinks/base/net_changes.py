@@ -1,7 +1,8 @@
-"""What a change of a view means for a target: per key one delete or one upsert, or records to add.
+"""Conversion of view changes to target changes: one delete or one upsert per key, or records to add.
 
-Rows that go and rows that come are brought together by their key in the held form. A key that only goes is deleted, one that
-comes is upserted, whether or not it was there; where both are the same row nothing is to be done. All of it is on vectors.
+Deleted and inserted rows are matched by their key in the stored form. A key that is only deleted is deleted in the target; a
+key that is inserted is upserted, whether or not it existed; if both rows are equal, nothing is written. All of this is
+computed on numpy and Arrow columns.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from headwater.sinks.base.target import TICK, WEIGHT, SinkError, Target, TargetC
 from headwater.sinks.base.text_values import shown
 
 Ticks = Sequence[tuple[int, Delta]]
-"""What ticks changed in a view, in their order."""
+"""Changes of a view, by tick, in tick order."""
 
 
 @dataclass(frozen=True, eq=False)
 class Netted:
-    """A change for a target; `rows` are the view's rows that its upserts (or records) are made of, one for one, and
-    `difference` is what it adds to the checksum and the number of rows."""
+    """A change for a target. `rows` are the rows of the view from which its upserts (or records) are made, one for one;
+    `difference` is what the change adds to the checksum and the number of rows."""
 
     change: TargetChange
     rows: pa.RecordBatch
@@ -45,7 +46,8 @@ class Netted:
 
 
 def net(ticks: Ticks, shape: TargetShape, target: Target) -> Netted:
-    """What changes of one or several ticks mean, taken as one."""
+    """Return the changes of one or several ticks as one change. SinkError if a key is not unique, or if rows are retracted
+    in mode 'append'."""
     if shape.mode == "upsert":
         change = consolidate(concat([delta for _, delta in ticks], shape.schema))
         coming, going = change.filter(change.weights > 0), change.filter(change.weights < 0)
@@ -66,8 +68,8 @@ def net(ticks: Ticks, shape: TargetShape, target: Target) -> Netted:
 def net_level(
     view: Delta, held: pa.RecordBatch, there: pa.RecordBatch, tick: int, shape: TargetShape, target: Target
 ) -> Netted:
-    """What makes a target that holds the rows `there` (with `_weight` in mode 'changelog') hold those of a view, which has no
-    row twice and of which `held` is the held form."""
+    """Return the change that makes a target with the rows `there` (with `_weight` in mode 'changelog') equal to a view. The
+    view is consolidated, and `held` is its stored form. SinkError if the change would violate the key or the mode."""
     if shape.mode == "upsert":
         if (view.weights > 1).any():
             raise not_unique(shape, held, target.key, view.weights > 1)
@@ -100,7 +102,8 @@ def net_rows(
     shape: TargetShape,
     key: Sequence[str],
 ) -> Netted:
-    """Rows that come, of which `coming` is the held form, and held rows that go. SinkError if a key comes twice."""
+    """Return the change for inserted rows, with `coming` as their stored form, and deleted stored rows. SinkError if a key
+    is inserted twice."""
     count = coming.num_rows
     both = concat_rows([coming, going], coming.schema)
     groups = groups_of(*key_identities(both, key))
@@ -126,18 +129,18 @@ def net_rows(
 
 
 def key_identities(held: pa.RecordBatch, key: Sequence[str]) -> tuple[Hashes, Hashes]:
-    """128 bits that stand for the key of each held row."""
+    """Return 128-bit hashes of the keys of stored rows."""
     return identities([held.column(name) for name in key], held.num_rows, exact=True)
 
 
 def as_records(change: Delta, tick: int) -> pa.RecordBatch:
-    """Held rows with their weights at a tick, as records of a changelog."""
+    """Return stored rows, with their weights and a tick, as records of a changelog."""
     columns = [*change.rows.columns, pa.array(change.weights), pa.repeat(pa.scalar(tick), len(change))]
     return pa.RecordBatch.from_arrays(columns, schema=change.rows.schema.append(WEIGHT).append(TICK))
 
 
 def not_unique(shape: TargetShape, held: pa.RecordBatch, key: Sequence[str], wrong: Mask) -> SinkError:
-    """The error for rows of which several have one key."""
+    """Return the error for several rows with one key."""
     example = shown(take_rows(held.select(list(key)), np.flatnonzero(wrong)[:1]), 1)
     return SinkError(
         f"view {shape.view!r} has several rows with the key {example}, and sink {shape.sink!r} holds one row per key",
@@ -147,7 +150,7 @@ def not_unique(shape: TargetShape, held: pa.RecordBatch, key: Sequence[str], wro
 
 
 def without(netted: Netted, refused: Indices, target: Target) -> Netted:
-    """The same without the rows at these places of its upserts or records: what had their keys is deleted."""
+    """Return a change without the upserts or records at these indices; the keys of removed upserts are deleted."""
     kept = np.setdiff1d(np.arange(netted.rows.num_rows), refused)
     rows = take_rows(netted.rows, kept)
     change = netted.change
@@ -180,7 +183,7 @@ def _expanded(delta: Delta) -> pa.RecordBatch:
 
 
 def _same_rows(both: pa.RecordBatch, group: Indices, sizes: Indices, count: int) -> Mask:
-    """Of each group of rows with one key, whether it is one row that comes and one that goes, and both are the same."""
+    """Return, for each group of rows with one key, whether it is one inserted and one deleted row, and both are equal."""
     same = np.zeros(len(sizes), dtype=np.bool_)
     comes = np.full(len(sizes), -1, dtype=np.int64)
     goes = comes.copy()

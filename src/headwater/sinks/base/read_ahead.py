@@ -1,4 +1,4 @@
-"""Reading ahead: while what was read last is looked at, a server is asked for what comes next."""
+"""Prefetching from a server: the next items are fetched while the caller processes the last one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _WAIT_S = 0.1
 
 
 def ahead(items: Iterator[_Item]) -> Iterator[_Item]:
-    """The same items, of which the next ones are made meanwhile, by a thread that ends with the iteration. Its error is raised
-    in its place."""
+    """Yield the same items, with up to `_AHEAD` items prefetched by a thread that ends with the iteration. An error of the
+    source is raised at its position."""
     made: queue.Queue[tuple[_Item | None, BaseException | None]] = queue.Queue(_AHEAD)
     ending = threading.Event()
 

@@ -1,7 +1,7 @@
-"""Rows that a target refused and that were diverted: they stay with its stand until the view changes them.
+"""Rows that a target rejected and that were diverted: they stay in the checkpoint until the view changes them.
 
-What a target holds is the view's rows less these. They are kept whole, with the reason, so that they can be told of again
-after a crash, tried again, and taken into account when the target is compared with the view.
+A target holds the rows of the view without the rejected ones. Rejected rows are stored whole, with the reason, so that they
+can be reported again after a crash, retried, and taken into account when the target is compared with the view.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headwater.sinks.base.net_changes import key_identities
 from headwater.sinks.base.target import WEIGHT, RefusedRow, Target, TargetChange
 
 ROWS_MAX = 1_000
-"""More rows than this are not diverted: something is wrong with all of them."""
+"""Maximum number of diverted rows: with more, something is wrong with all rows."""
 
 _FACTS = [pa.field("weight", pa.int64()), pa.field("letter", pa.int64()), pa.field("reason", pa.string())]
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -27,7 +27,8 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 @dataclass(frozen=True, eq=False)
 class Withheld:
-    """Rows of the view, each with its weight (1 but in a changelog), the letter that told of it, and the reason."""
+    """Rejected rows of the view, each with its weight (1 except in a changelog), the serial of the dead letter that reported
+    it, and the reason."""
 
     rows: pa.RecordBatch
     weights: Indices
@@ -39,13 +40,13 @@ class Withheld:
 
     @staticmethod
     def none(schema: pa.Schema) -> Withheld:
-        """No row."""
+        """Return an empty set of rows."""
         nothing = np.zeros(0, dtype=np.int64)
         return Withheld(empty_rows(schema), nothing, nothing, ())
 
     @staticmethod
     def decode(data: bytes, schema: pa.Schema) -> Withheld:
-        """What `encode` made; none if it is of a view with other columns."""
+        """Return the rows encoded by `encode`; an empty set if the columns of `schema` differ."""
         if not data:
             return Withheld.none(schema)
         table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
@@ -60,7 +61,7 @@ class Withheld:
         return Withheld(rows, weights.to_numpy(), letters.to_numpy(), tuple(reasons.to_pylist()))
 
     def encode(self) -> bytes:
-        """As bytes for a stand."""
+        """Return the rows as bytes for a checkpoint."""
         if not len(self):
             return b""
         facts = [
@@ -75,14 +76,15 @@ class Withheld:
         return bytes(out.getvalue())
 
     def take(self, indices: Indices) -> Withheld:
-        """Those at these places."""
+        """Return the rows at these indices."""
         reasons = tuple(self.reasons[i] for i in indices)
         return Withheld(take_rows(self.rows, indices), self.weights[indices], self.letters[indices], reasons)
 
     def and_refused(
         self, rows: pa.RecordBatch, change: TargetChange, refused: Sequence[RefusedRow], letter: int
     ) -> Withheld:
-        """These, and rows of a change that were refused just now; `rows` are the view's that the change is made of."""
+        """Return these rows and the rows of a change that were rejected just now; `rows` are the rows of the view from which
+        the change is made."""
         at = np.array([one.index for one in refused], dtype=np.int64)
         weights = np.ones(len(at), dtype=np.int64)
         if WEIGHT.name in change.records.schema.names:
@@ -102,13 +104,13 @@ class Withheld:
         change: TargetChange,
         refused: Sequence[RefusedRow],
     ) -> Withheld:
-        """These, and those of `tried` that were refused again, with the new reason: `given` were tried in their place, one for
-        one, and `rows` are those of them that the change is made of, in whatever order."""
+        """Return these rows and the rows of `tried` that were rejected again, with the new reason. `given` were written in
+        place of `tried`, one for one; `rows` are the ones of `given` from which the change is made, in any order."""
         reasons: dict[tuple[int, int], list[str]] = {}
         at = np.array([one.index for one in refused], dtype=np.int64)
         for pair, one in zip(row_pairs(take_rows(rows, at)), refused, strict=True):
             reasons.setdefault(pair, []).append(one.reason)
-        # equal records of a changelog were netted: what is refused stands for all of them
+        # equal records of a changelog were netted, so one rejection is for all of them
         netted = WEIGHT.name in change.records.schema.names
         places, told = [], []
         for place, pair in enumerate(row_pairs(given)):
@@ -124,7 +126,7 @@ class Withheld:
         )
 
     def after(self, change: TargetChange, target: Target) -> Withheld:
-        """Those that a change leaves: a row whose key it deletes or upserts is not the view's any more."""
+        """Return the rows that a change leaves rejected: a row whose key it deletes or upserts is no longer in the view."""
         if not len(self) or not target.key or not len(change):
             return self
         touched = concat_rows(
@@ -134,13 +136,13 @@ class Withheld:
         return self._where(~_among(mine, key_identities(touched, target.key)))
 
     def still_in(self, view: Delta) -> Withheld:
-        """Those that the view still has."""
+        """Return the rows that are still in the view."""
         if not len(self):
             return self
         return self._where(_among(row_hashes(self.rows), row_hashes(view.rows)))
 
     def tally(self, target: Target) -> Tally:
-        """The checksum and number of rows that they would add to what the target holds."""
+        """Return the checksum and number of rows that these rows would add to the target."""
         return tally(target.held(self.rows), self.weights) if len(self) else Tally()
 
     def _where(self, mask: Mask) -> Withheld:
@@ -149,24 +151,24 @@ class Withheld:
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """Which rows are to be tried again, by their places, and what is to be given for each: the row itself, or another."""
+    """The indices of the rejected rows to retry, and for each the row to write: the row itself, or another one."""
 
     places: Indices
     rows: pa.RecordBatch
 
 
 Choose = Callable[[Withheld], Tried]
-"""Picks those that are to be tried again."""
+"""Callable that picks the rejected rows to retry."""
 
 
 def row_pairs(rows: pa.RecordBatch) -> list[tuple[int, int]]:
-    """What tells each row from others."""
+    """Return a 128-bit hash of each row."""
     high, low = row_hashes(rows)
     return list(zip(high.tolist(), low.tolist(), strict=True))
 
 
 def _among(mine: tuple[Hashes, Hashes], theirs: tuple[Hashes, Hashes]) -> Mask:
-    """Whether each identity is among others; there are few of mine."""
+    """Return for each of `mine` whether it is among `theirs`; `mine` are few."""
     order = np.argsort(theirs[0], kind="stable")
     high, low = theirs[0][order], theirs[1][order]
     starts, ends = np.searchsorted(high, mine[0]), np.searchsorted(high, mine[0], side="right")

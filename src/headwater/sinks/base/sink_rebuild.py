@@ -1,7 +1,8 @@
-"""Building a follower anew: filled beside the one in force, followed until it is level, compared, and switched to in one step.
+"""Rebuild of a sink: a staging version is filled, catches up, is compared with the view, and becomes active in one step.
 
-Until the switch the old version is in force, whoever keeps it going; after it the new one is. What a crash leaves is a new version
-that is not in force: the next attempt goes on with it or, where it does not fit any more, begins with an empty one.
+Until the switch the previous version stays active and is kept up to date, here or in another process; afterwards the new one
+is active. A crash leaves a staging version: the next attempt continues with it or, if it no longer fits, starts with an
+empty one.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from headwater.sinks.base.target import (
 from headwater.sinks.base.view_feed import SinkFeed
 
 Step = Literal["filling", "verifying", "switching", "switched"]
-"""What is done next."""
+"""The step of a rebuild that is done next."""
 
 SWITCH_TRIES = 50
-"""How often a switch is tried while the version in force keeps ahead, or somebody reads it and cannot be moved aside."""
+"""Number of attempts to switch while the active version stays ahead, or while readers keep it from being renamed."""
 _PAUSE_MS = 200.0
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """What was built: the rows that are in force now and the tick that they are of; `old` is the name under which the version
-    before is kept. Unless `verified`, rows were not compared with the view."""
+    """The result of a rebuild: the number of rows that are active now, and their tick; `old` is the name under which the
+    previous version is kept. Unless `verified`, the rows were not compared with the view."""
 
     sink: str
     rows: int
@@ -48,8 +49,9 @@ class Rebuilt:
 
 
 class Rebuilding:
-    """One sink's versions. `target` is the one in force; it goes on meanwhile, here or elsewhere, and tells of rows that are
-    refused: of those of a new version when it is in force."""
+    """Builds and switches the versions of one sink. `target` is the active version. It is kept up to date meanwhile, here or
+    in another process, and that applier reports rejected rows; rows that a staging version rejects are reported once it is
+    active. `told` is called with each step."""
 
     def __init__(
         self,
@@ -69,12 +71,12 @@ class Rebuilding:
         self._told = told
 
     def old(self) -> str | None:
-        """The name of the version that is kept from before; None if none is."""
+        """Return the name of the previous version that is kept; None if none is."""
         versions = self._versions()
         return versions.named("old") if "old" in versions.there() else None
 
     def build(self, *, verify: bool = True) -> Rebuilt:
-        """Make a new version and put it in force. UsageError while an old one is kept."""
+        """Build a staging version and make it active. UsageError while a previous version is kept."""
         versions = self._versions()
         if "old" in versions.there():
             refuse_kept(self._shape.sink, versions.named("old"))
@@ -86,18 +88,20 @@ class Rebuilding:
         except SinkError:
             if not left:
                 raise
-        versions.drop("new")  # it was of other columns, or of a view that is gone
+        # the staging version left by a crash has other columns, or is of a view that is gone
+        versions.drop("new")
         return self._put(versions, "new", verify)
 
     def back(self, *, verify: bool = True) -> Rebuilt:
-        """Put the old version in force again, brought level first; the one that was in force is kept then."""
+        """Make the previous version active again, after it caught up; the version that was active is kept as the previous
+        one."""
         versions = self._versions()
         if "old" not in versions.there():
             raise self._none()
         return self._put(versions, "old", verify)
 
     def drop_old(self) -> str:
-        """Remove the version that was kept; its name."""
+        """Remove the previous version and return its name."""
         versions = self._versions()
         if "old" not in versions.there():
             raise self._none()
@@ -136,9 +140,8 @@ class Rebuilding:
                     pass
                 stand = applier.mark()
                 break
-            except (
-                CheckpointConflictError
-            ):  # the version in force was written at the same time, where both are one place
+            except CheckpointConflictError:
+                # the active version was written at the same time, and both share one location
                 applier.forget()
                 if not left:
                     raise
@@ -165,7 +168,8 @@ class Rebuilding:
         )
 
     def _switch(self, applier: Applier, versions: TargetVersions, version: Version) -> SinkCheckpoint:
-        """What was compared is followed by changes alone: a few ticks later it is right still."""
+        """Switch to a version after it caught up, and return its checkpoint. The comparison stays valid a few ticks later,
+        because only changes are applied after it."""
         for _ in range(SWITCH_TRIES):
             stand = self._follow(applier)
             try:
@@ -174,7 +178,8 @@ class Rebuilding:
             except CheckpointConflictError:
                 applier.forget()
             except TargetDownError as error:
-                if version == "old":  # whether it was done cannot be told: both may stand at the same tick
+                # the outcome is unknown: both versions may be at the same tick
+                if version == "old":
                     raise
                 reason = error.message
                 self._feed.wait(_PAUSE_MS)
@@ -189,7 +194,7 @@ class Rebuilding:
         )
 
     def _is_switched(self, versions: TargetVersions) -> bool:
-        """Whether the new version is in force, after the connection was lost over it."""
+        """Whether the staging version became active, after the connection was lost during the switch."""
         there = versions.there()
         return "old" in there or "new" not in there
 
@@ -201,4 +206,5 @@ class Rebuilding:
 
 
 def _untold(letters: Letters) -> None:
-    """Two who tell of the rows of one sink at the same time would take each other's letters for their own."""
+    """Report nothing: if two appliers reported rejected rows of one sink at the same time, each would take the other's
+    letters for its own."""

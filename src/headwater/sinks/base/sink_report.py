@@ -1,4 +1,4 @@
-"""What a sink says of itself while it works, for those who ask, listen or wait."""
+"""The published status of a running sink, for readers, listeners and waiting threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headwater.sinks.base.sink_status import State, Status
 
 
 class SinkReport:
-    """The status of one sink, for any thread. Who listens is called with every new one."""
+    """The status of one sink. Thread-safe; listeners are called with every new status."""
 
     def __init__(self, sink: str) -> None:
         self.status = Status(sink)
@@ -18,15 +18,15 @@ class SinkReport:
         self._listeners: list[Callable[[Status], None]] = []
 
     def listen(self, told: Callable[[Status], None]) -> None:
-        """Call somebody with every new status from now on."""
+        """Call `told` with every new status from now on."""
         self._listeners.append(told)
 
     def note(self, state: State, reason: str | None = None, *, attempts: int = 0) -> None:
-        """Say how the sink is doing."""
+        """Set the state of the sink."""
         self.put(replace(self.status, state=state, reason=reason, attempts=attempts))
 
     def followed(self, tick: int, rows: int, *, withheld: int | None = None) -> None:
-        """Say that the target has everything up to a tick, with so many rows that were applied just now."""
+        """Record that the target has everything up to a tick, and that `rows` were applied just now."""
         status = self.status
         self.put(
             replace(
@@ -42,7 +42,7 @@ class SinkReport:
         )
 
     def put(self, status: Status) -> None:
-        """Take a status for the one from now on."""
+        """Publish a status, unless it equals the current one."""
         if status != self.status:
             with self._news:
                 self.status = status
@@ -51,7 +51,8 @@ class SinkReport:
                 told(status)
 
     def wait(self, tick: int, timeout_ms: float) -> bool:
-        """Wait until the target has everything up to a tick, or the sink is stopped, or the time is over; whether it has."""
+        """Wait until the target has everything up to a tick, or the sink is stopped or closed, or the timeout passes; return
+        whether the target has the tick."""
 
         def done() -> bool:
             return self._has(tick) or self.status.state in ("stopped", "closed")

@@ -1,7 +1,7 @@
-"""One sink in a thread of its own: it follows its view, and tries again while its target is away. None slows another.
+"""One sink in a thread of its own: it follows its view, and retries while its target is unavailable. No sink slows another.
 
-What a sink does is in `applying`; here is when, and what becomes of errors. A target that does not answer is tried again,
-later and later up to half a minute, for ever. What a person has to mend stops the sink until `resume`.
+The work is in `applier`; this module decides when it runs and what happens to errors. A target that does not answer is
+retried forever, with a backoff of up to half a minute. An error that an operator must fix stops the sink until `resume`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ WAIT_MS = 500.0
 
 
 class SinkRunner:
-    """Keeps an applier going. `start`, `stop`, and in between it needs nobody."""
+    """Runs an applier in a background thread between `start` and `stop`."""
 
     def __init__(
         self, applier: Applier, feed: SinkFeed, clock: Clock, component: Component | None = None
     ) -> None:
-        """`component` is told when the sink stops and when it works."""
+        """`component` is notified when the sink stops and when it works."""
         self.applier = applier
         self._component = component
         self._feed = feed
@@ -44,17 +44,17 @@ class SinkRunner:
 
     @property
     def running(self) -> bool:
-        """Whether its thread is alive."""
+        """Whether the thread of the sink is alive."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin to follow, in the background."""
+        """Start to follow the view in the background."""
         self._begin()
         self._thread = threading.Thread(target=self._run, name=f"sink {self.applier.shape.sink}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the change that is being applied, and let go of the target."""
+        """Stop after the change that is being applied, and close the target."""
         self._ending.set()
         self._woken.set()
         if self._thread is not None:
@@ -62,13 +62,13 @@ class SinkRunner:
         self.applier.close()
 
     def resume(self) -> None:
-        """Try at once, also if it is stopped, or its target is left alone for a while."""
+        """Retry at once, even if the sink is stopped or the circuit breaker of its target is open."""
         self.applier.resume()
         self._woken.set()
 
     def wait(self, tick: int, timeout_ms: float) -> None:
-        """Return when the target has everything up to a tick. SinkError if the sink is stopped, LogTimeoutError if it takes
-        longer than that."""
+        """Return when the target has everything up to a tick; if the thread does not run, catch up here. SinkError if the
+        sink is stopped, LogTimeoutError after the timeout."""
         if not self.running:
             self.catch_up(tick, timeout_ms)
             return
@@ -77,8 +77,8 @@ class SinkRunner:
         raise self._not_there(tick, timeout_ms)
 
     def catch_up(self, tick: int | None = None, timeout_ms: float = LAST_RETRY_MS) -> int | None:
-        """Bring the target level with the view, here and now; up to a tick, or to the newest. Tries again while it does not
-        answer. The tick that it has got to, None if the view is part of none."""
+        """Bring the target up to a tick, or to the newest one, in this thread, and retry while the target does not answer.
+        Return the tick reached; None if the view is part of no tick."""
         until_ms = self._clock.steady_ms() + timeout_ms
         delay_ms = FIRST_RETRY_MS
         self._begin()
@@ -113,7 +113,7 @@ class SinkRunner:
         delay_ms = FIRST_RETRY_MS
         failed: Exception
         while not self._ending.is_set():
-            self._woken.clear()  # before the attempt: who asks for another one during it is heard
+            self._woken.clear()  # before the attempt, so that a resume() during it is not lost
             try:
                 did_something = self.applier.step()
                 self._works()
@@ -167,5 +167,5 @@ class SinkRunner:
 
 
 def _passes(error: HeadwaterError) -> bool:
-    """Whether an error may be gone by itself the next time."""
+    """Whether an error is transient, so that the next attempt may succeed."""
     return error.retryable or isinstance(error, TickNotKeptError | ViewUnavailableError)

@@ -1,4 +1,4 @@
-"""What a target is made of: the declaration of its sink, and what the workspace has for it."""
+"""The inputs of a target: the declaration of its sink, and the resources of the workspace."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from headwater.log.protocol import Log
 from headwater.sinks.base.at_least_once import LogKeeper
 
 Function = Callable[[pa.Table, str], object]
-"""Takes a change and its idempotency key; what it returns is not looked at."""
+"""A user's function that takes a change and its idempotency key; its return value is ignored."""
 
 
 @dataclass(frozen=True)
 class SinkSetup:
-    """What a target is made of. The class of a kind takes what it needs of it in its class method `declared`."""
+    """The inputs of a target, from which the class method `declared` of its class creates it."""
 
     sink: str
     options: Mapping[str, Any]
-    """What WITH says, with what stands in the environment looked up."""
+    """Options of the WITH clause, with values from the environment resolved."""
     place: Path
-    """A folder for what has no other place."""
+    """Folder for data of the sink without another location."""
     log: Log
     functions: Mapping[str, Function]
-    """The user's, by name, as far as this process has declared them."""
+    """Functions of the user by name, as far as this process has declared them."""
     private: Mapping[str, str]
-    """The columns that are private in a copy, by their subject's."""
+    """Columns that are private in an encrypted copy, each with the column of its subject."""
 
     def count(self, name: str, usual: int) -> int:
-        """An option that is a whole number from 1 up."""
+        """Return an option that is a whole number of at least 1."""
         return whole_number(self.options.get(name, usual), name, least=1)
 
     def keeper(self, of: str) -> LogKeeper:
-        """Who keeps the checkpoint, for a target that cannot be read; `of` says of whom."""
+        """Return the checkpoint storage for a target that cannot be read; `of` identifies the receiver."""
         return LogKeeper(self.log, self.sink, of=of, workspace=self.place.parent.parent)
 
 
 def names(given: Any) -> tuple[str, ...]:
-    """Columns as an option names them: `'country'`, or `'shop, id'`."""
+    """Return the column names in an option such as `'country'` or `'shop, id'`."""
     return tuple(name.strip().strip("`") for name in str(given).split(",")) if given else ()

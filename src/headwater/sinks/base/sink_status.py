@@ -1,4 +1,4 @@
-"""What a sink tells of itself: how it is doing, how far it is behind, and of which rows its target wants to know nothing."""
+"""The status of a sink: state, lag, and rows rejected by the target."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pyarrow as pa
 from headwater.sinks.base.circuit_breaker import CircuitState
 
 OnError = Literal["stop", "divert"]
-"""What becomes of rows that the target refuses: the sink stops before them, or they are told of and left out."""
+"""Handling of rows that the target rejects: the sink stops before them, or skips and reports them."""
 State = Literal["new", "following", "waiting", "levelling", "retrying", "stopped", "closed"]
-"""'waiting': the view is part of no tick yet. 'retrying': the target is not there; it is tried again. 'stopped': somebody has to
-do something, then `resume`."""
+"""State of a sink. 'waiting': the view is part of no tick yet. 'levelling': the target is being compared with the view.
+'retrying': the target is unavailable, and is retried. 'stopped': an operator has to act, then `resume`."""
 
 
 @dataclass(frozen=True)
 class Letters:
-    """Rows of the view that were refused at a tick, and why. The same `serial` is told of again after a crash, and means the
-    same letters; serials of a sink rise."""
+    """Rows of the view that were rejected at a tick, and the reasons. After a crash the same `serial` may be reported again,
+    with the same letters; serials of a sink increase."""
 
     sink: str
     serial: int
@@ -30,9 +30,9 @@ class Letters:
 
 @dataclass(frozen=True)
 class Status:
-    """How a sink is doing. `tick` is the last whose changes the target has, None if that is not known; `attempts` counts
-    what failed since something worked; `withheld` are the rows of the view that the target refused; `circuit` says of targets that
-    are left alone after failures whether this one is."""
+    """The status of a sink. `tick` is the last tick whose changes the target has, None if unknown; `attempts` counts
+    failures since the last success; `withheld` is the number of rows of the view that the target rejected; `levelled` counts
+    reconciliations; `circuit` is the state of the target's circuit breaker, None if the target has none."""
 
     sink: str
     state: State = "new"
@@ -48,7 +48,7 @@ class Status:
 
 @dataclass(frozen=True)
 class SinkLag:
-    """How far a target is behind its view; `rows` is None if that is not known any more."""
+    """How far a target is behind its view; `rows` is None if the number can no longer be determined."""
 
     ticks: int
     rows: int | None

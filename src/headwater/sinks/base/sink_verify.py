@@ -1,7 +1,7 @@
-"""Holding a target against its view: by checksum, and where that differs row by row. What is wrong can be repaired.
+"""Verification of a target against its view: by checksum and, if that differs, row by row. Differences can be repaired.
 
-The checksum of what a target holds is compared with the one that its stand was stored with, which was kept up to date
-from changes alone, and with the view's rows at the same tick. So drift is found whoever made it.
+The checksum of the target's contents is compared with the checksum in its checkpoint, which is maintained from changes
+alone, and with the rows of the view at the same tick. So drift is detected whatever caused it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _SHOWN = 3
 
 @dataclass(frozen=True, eq=False)
 class Differences:
-    """Held rows: those that the view has and the target has not, those that only the target has, and of rows with one key
-    that differ, as they should be and as they are, one for one."""
+    """Stored rows that differ: `missing` are only in the view, `extra` only in the target; of keys whose rows differ,
+    `expected` are the rows of the view and `found` those of the target, one for one."""
 
     missing: pa.RecordBatch
     extra: pa.RecordBatch
@@ -42,7 +42,7 @@ class Differences:
         return int(self.missing.num_rows + self.extra.num_rows + self.found.num_rows)
 
     def told(self) -> str:
-        """In words, with the first of each."""
+        """Return a description in words, with examples of each kind."""
         parts = []
         if self.missing.num_rows:
             parts.append(f"{self.missing.num_rows} rows missing, such as {shown(self.missing, _SHOWN)}")
@@ -58,9 +58,10 @@ class Differences:
 
 @dataclass(frozen=True)
 class SinkCheck:
-    """What was found of one sink. `ok` is None if nothing was applied yet, or nobody can say; `tick` is the tick that was compared. `rows` are
-    in the target, `withheld` in the view alone, because the target refused them. `differences` is None if rows were not
-    compared, because checksums are equal or the tick is not kept any more."""
+    """The result of the check of one sink. `ok` is None if nothing was applied yet, or the comparison was not possible;
+    `tick` is the tick that was compared. `rows` is the number of rows in the target, `withheld` of those only in the view
+    because the target rejected them. `differences` is None if rows were not compared, because the checksums are equal or the
+    tick is no longer retained."""
 
     sink: str
     view: str
@@ -74,15 +75,15 @@ class SinkCheck:
 
     @property
     def finding(self) -> Finding:
-        """The difference as verification tells it."""
+        """The difference as a finding of verification."""
         told = f"sink {self.sink!r} differs from view {self.view!r}: {self.detail}"
         return Finding(f"sink {self.sink}", None, None, None, told)
 
 
 def check(applier: Applier, feed: SinkFeed, *, repair: bool = False, cheap: bool = False) -> SinkCheck:
-    """Compare a target with its view at the tick where it stands; with `repair` bring it level if they differ. The sink does
-    nothing else meanwhile. `cheap` trusts the checksum of the view's rows that was kept up to date from its changes, and
-    reads the view only if the target has another."""
+    """Compare a target with its view at the tick of its checkpoint; with `repair`, reconcile them if they differ. The sink
+    does nothing else meanwhile. `cheap` trusts the checksum that is maintained from the changes of the view, and reads the
+    view only if the target has another checksum."""
     shape = applier.shape
     with applier.paused() as target:
         for _ in range(_TRIES):
@@ -112,7 +113,7 @@ def check(applier: Applier, feed: SinkFeed, *, repair: bool = False, cheap: bool
 
 
 def frozen(target: Target) -> AbstractContextManager[None]:
-    """Where a target can do that: while in it, its stand and its contents are of one moment."""
+    """Return a context in which checkpoint and contents are of one point in time, if the target supports that."""
     return target.frozen() if isinstance(target, Freezing) else nullcontext()
 
 
@@ -143,7 +144,7 @@ def _check(
 
 
 def _view(feed: SinkFeed, tick: Token, history: str | None) -> Delta | None:
-    """The view at a target's tick, if that is of the view's history and kept."""
+    """Return the view at the tick of a checkpoint, if the tick is of the view's history and retained."""
     point = feed.at(tick.number)
     if point is None or point.history != history or tick.differs(point.id):
         return None

@@ -1,13 +1,14 @@
-"""The contract of a follower's target: what every kind of sink implements, and what it may count on.
+"""The target interface: what every kind of sink implements, and what it may rely on.
 
-A view's rows are brought to a target in one form, the *held* form: `held` makes it of the view's rows, `apply` writes it,
-`contents` gives it back. Comparing and checksums are over held rows alone, so that a target which keeps less than a view
-has (text for numbers, one score of a row) is compared by what it does keep, and a value that somebody else wrote there need
-not be readable as the view's type.
+Rows of a view are written to a target in one form, the *stored form* (`held` in names): `held` converts rows of the view to
+it, `apply` writes it, `contents` returns it. Comparisons and checksums are over stored rows alone, so that a target which
+keeps less than the view has (text for numbers, one score of a row) is compared by what it does keep, and a value that
+another program wrote there need not be readable as the view's type.
 
-A target has a *stand*: which tick its contents are of. It is stored in the target itself, and moves in one step with the
-contents: both or none of them are there after a crash. Where a target cannot do that, it says so in its docstring.
-The loop that calls all this is in `applying`; a target is called by one thread at a time.
+A target has a *checkpoint* (`stand` in names): the tick of its contents. It is stored in the target itself and advances in
+one step with the contents: after a crash both or neither are there. A target that cannot do that says so in its docstring.
+
+The loop that calls a target is in `applier`; a target is called by one thread at a time.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from headwater.core.positions import Token
 from headwater.operators.zset.delta import empty_rows
 
 Mode = Literal["upsert", "append", "changelog"]
-"""How a target takes changes. 'upsert': rows by key, replaced and deleted. 'append': rows that only come, from a view that
-only grows. 'changelog': every change as a record with `_weight` and `_tick`."""
+"""How a target takes changes. 'upsert': rows are replaced and deleted by key. 'append': rows are only added, from a view
+that only grows. 'changelog': every change is added as a record with `_weight` and `_tick`."""
 
 WEIGHT = pa.field("_weight", pa.int64(), nullable=False)
 TICK = pa.field("_tick", pa.int64(), nullable=False)
@@ -39,8 +40,8 @@ TICK = pa.field("_tick", pa.int64(), nullable=False)
 
 @dataclass(frozen=True)
 class TargetShape:
-    """What is followed, and how: the sink's name, the view's name and columns, and the key that rows are upserted by, as
-    names of columns; () unless the mode is 'upsert'."""
+    """What a sink writes: the name of the sink, the name and the columns of the view, and the columns by which rows are
+    upserted; () unless the mode is 'upsert'."""
 
     sink: str
     view: str
@@ -51,14 +52,14 @@ class TargetShape:
 
 @dataclass(frozen=True)
 class SinkCheckpoint:
-    """Where a target stands.
+    """The position of a target in the ticks of its view.
 
-    `history` says which history of the view the tick is of: ticks of two histories do not add up. `checksum` and `rows` are
-    of what the target holds, in the held form (`checksums`). `withheld` are rows of the view that the target refused
-    and that were diverted: opaque to the target. Unless `whole`, a change that could not be written in one step was
-    under way: what is there is of no tick, and it is compared with the view before anything else is written. `id` is the
-    tick's own: the same number with another id is a tick of another history. It is '' for a tick that has none, and in a stand
-    that an earlier version has stored.
+    `history` identifies the history of the view that the tick belongs to: changes of two histories cannot be combined.
+    `checksum` and `rows` describe the contents of the target, in the stored form (`checksums`). `withheld` are the rows of
+    the view that the target rejected and that were diverted: opaque to the target. Unless `whole`, a change that could not
+    be written in one step was not completed: the contents belong to no tick, and are compared with the view before anything
+    else is written. `id` is the id of the tick: the same number with another id is a tick of another history. It is '' for a
+    tick without an id, and in a checkpoint stored by an earlier version.
     """
 
     tick: int
@@ -71,11 +72,11 @@ class SinkCheckpoint:
 
     @property
     def token(self) -> Token:
-        """What names the tick."""
+        """The number and the id of the tick."""
         return Token(self.tick, self.id)
 
     def text(self) -> str:
-        """The stand as text (JSON), for targets that keep it in one place."""
+        """Return the checkpoint as JSON text, for targets that store it as one value."""
         plain: dict[str, Any] = {
             "tick": self.tick,
             "history": self.history,
@@ -92,7 +93,7 @@ class SinkCheckpoint:
 
     @staticmethod
     def parse(text: str | bytes) -> SinkCheckpoint | None:
-        """The stand that a text of `text` says; None if it says none, because somebody else wrote it."""
+        """Return the checkpoint from a text written by `text`; None for a text of another program."""
         try:
             plain = orjson.loads(text)
             return SinkCheckpoint(
@@ -108,21 +109,21 @@ class SinkCheckpoint:
             return None
 
     def under_way(self) -> SinkCheckpoint:
-        """What a target that writes in several steps stores before the first one."""
+        """Return the checkpoint that a target which writes in several steps stores before the first step."""
         return replace(self, whole=False)
 
 
 @dataclass(frozen=True, eq=False)
 class TargetChange:
-    """What is to be done to a target, in the held form.
+    """A change to apply to a target, in the stored form.
 
-    In mode 'upsert': first `deletes`, the key columns (`Target.key`) of rows that are gone, then `upserts`, whole rows; no
-    key is twice in either, and none is in both. A key in `deletes` need not be there, one in `upserts` may be. In the other
-    modes `records` are to be added: held rows, and in mode 'changelog' with `_weight` and `_tick` behind them, where
-    ticks rise. What is not used has no rows.
+    In mode 'upsert': first `deletes`, the key columns (`Target.key`) of deleted rows, then `upserts`, whole rows. No key is
+    twice in either, and none is in both. A key in `deletes` need not exist, one in `upserts` may. In the other modes
+    `records` are added: stored rows, in mode 'changelog' followed by `_weight` and `_tick`, where ticks ascend. Unused
+    fields have no rows.
 
-    Where rows are tried again that were refused before, `letters` has the letter that told of each of `upserts` (or
-    `records`); the same one however often they are tried.
+    If rejected rows are retried, `letters` has the dead-letter serial of each of `upserts` (or `records`); the serial is the
+    same however often a row is retried.
     """
 
     deletes: pa.RecordBatch
@@ -135,18 +136,18 @@ class TargetChange:
 
     @staticmethod
     def of_keys(deletes: pa.RecordBatch, upserts: pa.RecordBatch) -> TargetChange:
-        """A change for mode 'upsert'."""
+        """Return a change for mode 'upsert'."""
         return TargetChange(deletes, upserts, empty_rows(upserts.schema))
 
     @staticmethod
     def of_records(records: pa.RecordBatch) -> TargetChange:
-        """A change for the other modes."""
+        """Return a change for the modes 'append' and 'changelog'."""
         return TargetChange(empty_rows(records.schema), empty_rows(records.schema), records)
 
 
 @dataclass(frozen=True)
 class RefusedRow:
-    """A row that the target does not take: its place in `upserts` (or `records`), and why, in the target's words."""
+    """A row that the target rejects: its index in `upserts` (or `records`), and the reason in the target's words."""
 
     index: int
     reason: str
@@ -154,8 +155,8 @@ class RefusedRow:
 
 @dataclass(frozen=True)
 class Since:
-    """A deletion: the tick from which on a view has nothing of what was deleted, when that was asked for, and when the target was
-    brought level."""
+    """A deletion: the first tick of which a view has nothing of the deleted data, the time of the request, and the time at
+    which the target was reconciled."""
 
     tick: int
     deleted_at: Microseconds
@@ -164,96 +165,97 @@ class Since:
 
 @dataclass(frozen=True)
 class TargetPast:
-    """What a target itself keeps of its past: since when nothing, None while something is left. `detail` says what, and the statement
-    that removes it."""
+    """The replaced data that a target itself retains. `gone_at` is the time since which no such data is left, None while
+    some is. `detail` names the data, and the statement that removes it."""
 
     gone_at: Microseconds | None
     detail: str
 
 
 class Target(Protocol):
-    """One follower's place outside.
+    """The place in an external system that one sink writes.
 
-    Any method but `held` and `key` may raise TargetDownError (nobody is there now; the loop tries again, and asks for the
-    stand first) and SinkError (a person has to do something; the sink stops and tells it). After TargetDownError the next
-    call connects anew. Nothing connects before `prepare`, which may be called again.
+    Any method except `held` and `key` may raise TargetDownError (the target is unavailable; the loop retries, and reads the
+    checkpoint first) and SinkError (an operator has to act; the sink stops and reports the error). After TargetDownError the
+    next call reconnects. Nothing connects before `prepare`, which may be called again.
 
-    What a target may be able to do besides is in protocols of its own, which callers ask for with `isinstance`: `Placed`,
-    `Freezing`, `Delivering` and `PastKeeping` below, `Versioned` in `blue_green`, `Guarded` in `circuit_breaker`.
+    Optional abilities are protocols of their own, which callers test with `isinstance`: `Placed`, `Freezing`, `Delivering`
+    and `PastKeeping` below, `Versioned` in `blue_green`, `Guarded` in `circuit_breaker`.
     """
 
     guarantee: ClassVar[str]
-    """What is promised of this kind, in a sentence for EXPLAIN: 'exactly once: ...' or 'at least once: ...'."""
+    """Delivery guarantee of the kind, a sentence for EXPLAIN: 'exactly once: ...' or 'at least once: ...'."""
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns of held rows that identify one; () unless the mode is 'upsert'. Known once prepared."""
+        """Columns of stored rows that identify a row; () unless the mode is 'upsert'. Available after `prepare`."""
         ...
 
     def prepare(self, shape: TargetShape) -> None:
-        """Make what is missing (a table, an index, ...) and check what is there; idempotent. SinkError names what is wrong
-        and the statement that mends it. The first call that is given the shape."""
+        """Create missing objects (a table, an index, ...) and check existing ones; idempotent. SinkError names the problem
+        and the statement that fixes it. The shape is first given in this call."""
         ...
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the view in the form in which `contents` gives them: as many, in the same order, each made of its row
-        alone. Equal keys must become equal keys, and different ones different ones. In the modes 'append' and 'changelog'
-        they are the view's rows themselves. Touches nothing outside."""
+        """Return rows of the view in the stored form, in which `contents` returns them: as many, in the same order, each
+        made from its row alone. Equal keys must become equal keys, and different keys different ones. In the modes 'append'
+        and 'changelog' they are the rows of the view themselves. Accesses no external system."""
         ...
 
     def stand(self) -> SinkCheckpoint | None:
-        """Where it stands; None if that is not known: nothing was applied yet, or somebody removed it."""
+        """Return the checkpoint; None if there is none, because nothing was applied yet or the checkpoint was removed."""
         ...
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
-        """Do the change and store `after`, in one step. CheckpointConflictError if the stored stand is not `before`: somebody else
-        applied, or put back a backup. RowsRefusedError if it does not take some rows: then nothing was done. The change
-        may be empty: then only the stand moves. After TargetDownError it may have been done or not, wholly."""
+        """Apply the change and store `after`, in one step. CheckpointConflictError if the stored checkpoint is not `before`:
+        another process applied a change, or a backup was restored. RowsRefusedError if the target rejects some rows; then
+        nothing was applied. An empty change only advances the checkpoint. After TargetDownError the change was applied
+        either completely or not at all."""
         ...
 
     def contents(self) -> Iterator[pa.RecordBatch]:
-        """What is there, as held rows, in any order and any number of batches; in mode 'changelog' with `_weight`."""
+        """Yield the contents as stored rows, in any order and any number of batches; in mode 'changelog' with `_weight`."""
         ...
 
     def close(self) -> None:
-        """Let go of connections. Idempotent; nothing is called afterwards."""
+        """Close connections. Idempotent; no method is called afterwards."""
         ...
 
 
 @runtime_checkable
 class Placed(Protocol):
-    """A target whose position does not lie within its place: it is a row of another table, or another key."""
+    """A target whose checkpoint is stored apart from its contents, in a row of another table or under another key."""
 
     @property
     def place(self) -> str:
-        """A text that tells the place and the form of its rows from others: a sink that is made anew with another one does not
-        go on from where the old one was."""
+        """A text that identifies the location and the form of the rows: a sink that is created again with another location
+        does not resume from the checkpoint of the former sink."""
         ...
 
 
 @runtime_checkable
 class Freezing(Protocol):
-    """A target that can be read as of one moment while others write."""
+    """A target that can be read as of one point in time while others write."""
 
     def frozen(self) -> AbstractContextManager[None]:
-        """While in it, the stand and the contents are of one moment."""
+        """Return a context in which checkpoint and contents are of one point in time."""
         ...
 
 
 @runtime_checkable
 class Delivering(Protocol):
-    """A target that cannot keep its stand itself, and cannot be asked what it has."""
+    """A target that can neither store its checkpoint nor be read."""
 
     def handed(self) -> Token | None:
-        """The tick that it was given last, as far as that is known apart from the stand. Where it is a tick of another history,
-        the target is given all rows."""
+        """Return the tick that was delivered last, as far as it is recorded apart from the checkpoint. If it is a tick of
+        another history, the target is sent all rows."""
         ...
 
 
 @runtime_checkable
 class PastKeeping(Protocol):
-    """A target that keeps something of what it has replaced, and can be asked about it."""
+    """A target that retains data it has replaced, and can report on it."""
 
     def past(self, since: Since) -> TargetPast:
-        """What it keeps of its past since a deletion."""
+        """Return what the target retains from before a deletion."""
         ...

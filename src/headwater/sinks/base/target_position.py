@@ -1,4 +1,4 @@
-"""Where a target stands, as it was last heard of, and whether that says what is to come next."""
+"""The last known checkpoint of a target, and whether the next changes can be applied on top of it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headwater.sinks.base.view_feed import Point, SinkFeed
 
 
 class TargetPosition:
-    """The position of one target. It is not known before the target was asked, nor after something went wrong."""
+    """The position of one target. It is unknown until the target was asked, and after an error."""
 
     def __init__(self, shape: TargetShape, target: Target, feed: SinkFeed) -> None:
         self.stand: SinkCheckpoint | None = None
         self.reached = Token(0)
-        """The tick that nothing is missing of: that of the stand, or a later one that changed nothing."""
+        """Tick up to which the target has everything: the tick of the checkpoint, or a later one without changes."""
         self.is_known = False
         self._shape = shape
         self._target = target
@@ -26,56 +26,58 @@ class TargetPosition:
         self._handed: Token | None = None
 
     def prepare(self) -> None:
-        """Prepare the target, unless that was done."""
+        """Prepare the target, unless it is prepared."""
         if not self._is_prepared:
             self._target.prepare(self._shape)
             self._is_prepared = True
 
     def ask(self) -> None:
-        """Ask the target where it stands."""
+        """Read the checkpoint from the target."""
         self.stand = self._target.stand()
         self.reached = self.stand.token if self.stand is not None else Token(0)
         self._handed = self._target.handed() if isinstance(self._target, Delivering) else None
 
     def move(self, after: SinkCheckpoint) -> None:
-        """The target has been brought there."""
+        """Record that the target has advanced to a checkpoint."""
         self.stand, self.reached, self._handed = after, after.token, None
 
     def doubt(self) -> None:
-        """Ask the target anew before anything else is done."""
+        """Mark the position as unknown: the checkpoint is read again before anything else is done."""
         self.is_known = False
 
     def lose(self) -> None:
-        """Prepare the target anew, too: something went wrong."""
+        """Mark the target as unprepared, too, after an error."""
         self.is_known = self._is_prepared = False
 
     def history(self, stand: SinkCheckpoint) -> str | None:
-        """Which history of the view a stand is of; None if it is of rows in another form, or of another place."""
+        """Return the history of the view that a checkpoint belongs to; None if the checkpoint was written with another mode,
+        key, column list or location."""
         history, _, form = stand.history.rpartition("#")
         return history if form == self._form else None
 
     def stand_at(self, point: Point) -> SinkCheckpoint:
-        """The stand of a target that is level with the view there; its checksum is not filled in."""
+        """Return the checkpoint of a target that equals the view at a point; its checksum is not filled in."""
         return SinkCheckpoint(point.tick, f"{point.history}#{self._form}", 0, id=point.id)
 
     def goes_on(self, point: Point) -> bool:
-        """Whether the stand says what is to come next. Whether the tick after it follows that very tick is for the feed to see."""
+        """Whether the next changes can be applied on top of the checkpoint. The feed checks that the tick after it follows
+        this very tick."""
         stand, reached = self.stand, self.reached
         is_of_view = stand is not None and stand.whole and self.history(stand) == point.history
         is_this_tick = reached.number < point.tick or not reached.differs(point.id)
         if self._handed is not None and not self._feed.has(self._handed):
-            return False  # who cannot be asked was given a tick of another history
+            return False  # the receiver, which cannot be read, was sent a tick of another history
         return is_of_view and reached.number <= point.tick and is_this_tick
 
 
 def _form(shape: TargetShape, target: Target) -> str:
-    """Eight digits for what a position stands for beside the tick: a sink that is made anew under its old name, with another
-    key or table, does not go on from where the old one was."""
+    """Return eight hexadecimal digits that identify location, mode, key and columns: a sink that is created again under its
+    old name, with another key or table, does not resume from the old checkpoint."""
     place = target.place if isinstance(target, Placed) else ""
     text = f"{place}\n{shape.mode}\n{shape.key}\n{columns_text(shape.schema)}"
     return xxhash.xxh3_64_hexdigest(text.encode())[:8]
 
 
 def columns_text(schema: pa.Schema) -> str:
-    """Columns with their types, as text."""
+    """Return columns with their types, as text."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)

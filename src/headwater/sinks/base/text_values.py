@@ -1,13 +1,13 @@
-"""Values as text, one text for each value, for targets that keep text. On vectors, but for nested values.
+"""Values as text, one text for each value, for targets that store text. Vectorized, except for nested values.
 
 - BOOLEAN `true` and `false`; integers in decimal digits; DECIMAL in plain notation with all digits of its scale.
 - FLOAT and DOUBLE: the shortest digits that give the same number back (`0.1`, `1`, `1e+20`), `NaN`, `Infinity`, `-Infinity`.
-- DATE `2026-03-01`, TIMESTAMP `2026-03-01T12:00:00.000000Z`, TIMESTAMP_NTZ the same without `Z`; years outside 1 to 9999 have a sign
-  as numpy writes them.
-- BINARY in base 64. STRING as it is.
-- ARRAY, STRUCT and MAP as JSON without spaces; a map with other keys than strings is an array of `[key, value]`.
+- DATE `2026-03-01`, TIMESTAMP `2026-03-01T12:00:00.000000Z`, TIMESTAMP_NTZ the same without `Z`; years outside 1 to 9999
+  have a sign, as numpy writes them.
+- BINARY in base64. STRING unchanged.
+- ARRAY, STRUCT and MAP as JSON without spaces; a map whose keys are not strings is an array of `[key, value]`.
 
-In JSON numbers stay numbers, in all their digits; NaN and infinities, times and binaries are strings.
+In JSON, numbers stay numbers with all their digits; NaN and infinities, times and binaries are strings.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from headwater.core.values import with_times_as_numbers
 
 _ESCAPED = '[\\x00-\\x1f"\\\\]'
 _FIRST_US, _END_US = -62_135_596_800_000_000, 253_402_300_800_000_000
-"""The years 1 to 9999."""
+"""Microseconds since 1970 of the start of year 1 and the end of year 9999."""
 _EXPONENT_MAX = 400
-"""Numbers up to here are written without an exponent: all that a DOUBLE or a DECIMAL can be."""
+"""Largest decimal exponent that is written without exponent notation: no DOUBLE or DECIMAL exceeds it."""
 
 
 def texts(column: pa.Array) -> pa.Array:
-    """The text of each value; NULL stays NULL."""
+    """Return the text of each value; NULL stays NULL."""
     column = plain(column)
     kind = column.type
     types = pa.types
@@ -59,7 +59,7 @@ def texts(column: pa.Array) -> pa.Array:
 
 
 def json_texts(column: pa.Array) -> pa.Array:
-    """Each value as JSON; NULL stays NULL."""
+    """Return each value as JSON; NULL stays NULL."""
     column = plain(column)
     kind = column.type
     types = pa.types
@@ -77,7 +77,7 @@ def json_texts(column: pa.Array) -> pa.Array:
 
 
 def json_rows(rows: pa.RecordBatch) -> pa.Array:
-    """Each row as a JSON object; a column that is NULL is not in it."""
+    """Return each row as a JSON object, without the columns that are NULL."""
     if not rows.num_columns:
         return pa.array(["{}"] * rows.num_rows, pa.string())
     pieces = []
@@ -91,7 +91,7 @@ def json_rows(rows: pa.RecordBatch) -> pa.Array:
 
 
 def shown(rows: pa.RecordBatch, count: int) -> str:
-    """The first rows, for people."""
+    """Return the first `count` rows as text for people."""
     some = rows.slice(0, count)
     columns = [
         [None if value is None else value.decode("utf-8", "backslashreplace") for value in column.to_pylist()]
@@ -107,7 +107,7 @@ def shown(rows: pa.RecordBatch, count: int) -> str:
 
 
 def hex_texts(column: pa.Array) -> pa.Array:
-    """Binaries in hexadecimal digits."""
+    """Return binaries in hexadecimal digits."""
     column = plain(column).cast(pa.large_binary())
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
@@ -123,7 +123,7 @@ def hex_texts(column: pa.Array) -> pa.Array:
 
 
 def binaries(column: pa.Array) -> pa.Array:
-    """The binaries of texts in hexadecimal digits, of which each has an even number."""
+    """Return the binaries of texts in lowercase hexadecimal digits; each text has an even number of digits."""
     column = column.cast(pa.large_string())
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
@@ -146,7 +146,7 @@ def binaries(column: pa.Array) -> pa.Array:
 
 
 def canonical_json(column: pa.Array) -> pa.Array:
-    """JSON texts, however they are spaced and their keys ordered, in one form each, with numbers as they are written."""
+    """Return JSON texts in one canonical form, whatever their spacing and key order; numbers keep their exact value."""
     return _each(
         column,
         lambda value: _compact(json.loads(value, parse_float=decimal.Decimal, parse_int=decimal.Decimal)),
@@ -164,7 +164,7 @@ def _floats(column: pa.Array) -> pa.Array:
 
 
 def _decimals(column: pa.Array) -> pa.Array:
-    """Arrow writes small ones with an exponent; the digits of the unscaled number have none."""
+    """Return decimals as text by the digits of their unscaled numbers, because Arrow writes small decimals with an exponent."""
     scale = column.type.scale
     kind = pa.decimal128(column.type.precision, 0)
     whole = pa.Array.from_buffers(kind, len(column), column.buffers(), offset=column.offset)
@@ -180,7 +180,7 @@ def _decimals(column: pa.Array) -> pa.Array:
 
 
 def _moments(numbers: pa.Array, unit: str) -> pa.Array:
-    """Days, or microseconds, since 1970 as text."""
+    """Return days (unit 'D') or microseconds (unit 'us') since 1970 as text."""
     values = pc.fill_null(numbers, 0).to_numpy().astype(np.int64)
     per_day = 86_400_000_000 if unit == "D" else 1
     ordinary = (values >= _FIRST_US // per_day) & (values < _END_US // per_day)
@@ -211,7 +211,7 @@ def _json(value: Any, kind: pa.DataType) -> str:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A nested value of Arrow as JSON has it, with times as numbers."""
+    """Return a nested Arrow value, which has times as numbers, as a JSON value."""
     types = pa.types
     if value is None:
         return None
@@ -247,14 +247,15 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
 
 
 def _compact(value: Any) -> str:
-    """JSON in one form: no spaces, keys in order, numbers without superfluous digits."""
+    """Return JSON in canonical form: no spaces, sorted keys, numbers without superfluous digits."""
     if isinstance(value, dict):
         body = ",".join(f"{_compact(name)}:{_compact(value[name])}" for name in sorted(value))
         return "{" + body + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(_compact, value)) + "]"
     if isinstance(value, decimal.Decimal):
-        if abs(value.adjusted()) > _EXPONENT_MAX:  # written out it would fill the memory
+        # the digits of such an exponent, written out, would fill the memory
+        if abs(value.adjusted()) > _EXPONENT_MAX:
             return str(value.normalize())
         digits = format(value, "f")
         return digits.rstrip("0").rstrip(".") if "." in digits else digits

@@ -1,4 +1,4 @@
-"""Which key a sink upserts by: named by the user or found, and provably unique in the view, or refused."""
+"""The key by which a sink upserts: named by the user or derived, and provably unique in the view."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Key = tuple[str, ...]
 
 
 def check_key(shape: TargetShape, declared: Key, unique: Sequence[Key]) -> Key:
-    """The key to upsert by, spelled as the view spells its columns.
+    """Return the key to upsert by, spelled as the view spells its columns.
 
-    `declared` is what the user named, () if nothing; `unique` are the keys that are unique in the view by what it is: the
-    columns of its GROUP BY, the primary key of a topic that it passes on, the partition of a top-1; () means that it has at
-    most one row. StatementError if nothing proves that the key is unique.
+    `declared` is the key that the user named, () if none. `unique` are the keys that are unique in the view by its
+    definition: the columns of its GROUP BY, the primary key of a topic that it passes on, the partition of a top-1; () means
+    that the view has at most one row. StatementError if nothing proves that the key is unique.
     """
     spelled = {name.lower(): name for name in shape.schema.names}
     missing = [name for name in declared if name.lower() not in spelled]

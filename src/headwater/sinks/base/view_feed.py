@@ -1,4 +1,4 @@
-"""Where a sink gets a view from: the ticks that are kept. Needs no engine and no Spark; waiting is in `headwater.state`."""
+"""The ticks of a view, as a sink reads them. Needs neither an engine nor Spark; waiting for ticks is passed in as `Wait`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from headwater.state.store import StateStore
 from headwater.state.view_reader import change_run, kept_after, view_state
 
 ROWS_MAX = 1_000_000
-"""So many changes are taken as one at most, and always a whole tick."""
+"""Number of changed rows after which `SinkFeed.changes` ends; a tick is never split."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A tick that a view is part of, and which history of the view it is of. `id` is the tick's, '' if it has none."""
+    """A tick that a view is part of, and the history of the view that it belongs to. `id` is the id of the tick, '' if it
+    has none."""
 
     tick: int
     history: str
@@ -34,8 +35,8 @@ class Point:
 
 @dataclass(frozen=True)
 class PendingTicks:
-    """What a target has not got yet: `rows` is None if that is not known, because ticks are not kept any more; `since`
-    is when the first of the ticks was committed, None if there are none."""
+    """The ticks that a target does not have yet. `rows` is None if the number is unknown because ticks are no longer
+    retained; `since` is the commit time of the first of these ticks, None if there are none."""
 
     ticks: int
     rows: int | None
@@ -44,8 +45,8 @@ class PendingTicks:
 
 @dataclass(frozen=True, eq=False)
 class TickChanges:
-    """What ticks changed: `ticks` are those that changed something, with their ids in `ids`; `reached` is the last that was
-    looked at, and `id` the id of that."""
+    """The changes of several ticks. `ticks` are the ticks that changed something, with their ids in `ids`; `reached` is the
+    last tick that was read, and `id` its id."""
 
     ticks: list[tuple[int, Delta]]
     reached: int
@@ -54,45 +55,46 @@ class TickChanges:
 
 
 class SinkFeed(Protocol):
-    """One view, as a sink sees it. Errors of a view that cannot be read are the view's own."""
+    """One view, as a sink reads it. If the view cannot be read, its own error is raised."""
 
     def latest(self) -> Point | None:
-        """The newest tick that the view is part of, as far as that is kept; None if there is none."""
+        """Return the newest retained tick with this view, or None."""
         ...
 
     def at(self, tick: int) -> Point | None:
-        """A tick; None if it is not kept, or the view was no part of it."""
+        """Return a tick; None if it is not retained, or the view was not part of it."""
         ...
 
     def contents(self, tick: int) -> Delta:
-        """All rows at a tick; TickNotKeptError if it is not kept any more."""
+        """Return all rows at a tick; TickNotKeptError if it is no longer retained."""
         ...
 
     def changes(self, since: Token, history: str) -> TickChanges:
-        """What ticks after `since` changed, up to the newest or until it is much. TickNotKeptError if one of them is not
-        kept, or the view is of another history in one of them, or was no part of it, or the first of them follows another tick
-        than `since`: then what is there does not follow from its changes."""
+        """Return the changes of ticks after `since`, up to the newest tick or until they are many. TickNotKeptError if a
+        tick is not retained, if the view is of another history in it or not part of it, or if the first tick follows another
+        tick than `since`: then the contents do not follow from the changes."""
         ...
 
     def has(self, tick: Token) -> bool:
-        """Whether a tick was made, and is that very one; it may be kept no more."""
+        """Whether this very tick, with its id, was committed; it may no longer be retained."""
         ...
 
     def pending(self, since: int, history: str) -> PendingTicks:
-        """How much there is after `since`, from what the ticks say of themselves."""
+        """Return the extent of the changes after `since`, from the manifests of the ticks."""
         ...
 
     def wait(self, timeout_ms: float) -> None:
-        """Return when there is a tick that `latest` has not seen, or at the timeout, or a while before."""
+        """Return when there is a tick that `latest` has not seen, or at the timeout, or some time before."""
         ...
 
 
 Wait = Callable[[Callable[[], bool], float], None]
-"""Waits until what is asked is so, or so many milliseconds have passed: `Arrivals.wait`."""
+"""Callable that waits until a condition is true or a number of milliseconds has passed: `Arrivals.wait`."""
 
 
 class StoreFeed:
-    """A view in the state of a workspace. `workspace` tells this workspace from any other that a target may have followed."""
+    """A view in the state of a workspace. `workspace` identifies this workspace, since a target may have followed another
+    one."""
 
     def __init__(self, store: StateStore, view: str, wait: Wait, workspace: str) -> None:
         self._store = store
@@ -101,7 +103,7 @@ class StoreFeed:
         self._workspace = workspace
         self._seen = 0
         self._sizes: dict[tuple[int, str], tuple[int, Microseconds]] = {}
-        """Of ticks that were asked about as pending, and still are: the rows of their change, and when they were committed."""
+        """Number of changed rows and commit time of the ticks that are pending, by tick and history."""
 
     def latest(self) -> Point | None:
         """See `SinkFeed`."""
