@@ -7,7 +7,7 @@ In import order, bottom to top:
     table_files    data and delete files, and rows found by key
     table_commit   one commit: files added and removed as one snapshot
     versions       the staging version as a branch
-    lake_table     the table in its catalog: found or made, and checked
-    old_snapshots  what older snapshots and data files still hold of deleted rows
+    lake_table     the table in its catalog: opened or created, and checked
+    old_snapshots  deleted rows that older snapshots and data files retain
     target         the target
 """

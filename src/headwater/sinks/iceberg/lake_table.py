@@ -1,4 +1,4 @@
-"""The Iceberg table of a sink: found in its catalog or made, and checked to be one that the sink may write."""
+"""The Iceberg table of a sink: opened in its catalog or created, and checked to be one that the sink may write."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headwater.sinks.base.target import TICK, WEIGHT, SinkError, TargetShape
 from headwater.sinks.iceberg.table_files import SyncedFileIO
 
 OWNER = "headwater.sink"
-"""The property of a table that says which sink it is of."""
+"""Table property with the name of the sink that owns the table."""
 
 
 class LakeTable:
-    """A table in a catalog. Without `properties` its catalog is a SQLite file in the warehouse's folder."""
+    """A table in a catalog. Without `properties` the catalog is a SQLite file in the folder of the warehouse."""
 
     def __init__(
         self, identifier: tuple[str, ...], warehouse: Path, properties: Mapping[str, str] | None
@@ -31,17 +31,17 @@ class LakeTable:
         self._table: Table | None = None
 
     def forget(self) -> None:
-        """Load the table anew when it is asked for next."""
+        """Load the table again at its next use."""
         self._table = None
 
     def close(self) -> None:
-        """Let go of the catalog."""
+        """Close the catalog."""
         catalog, self._catalog, self._table = self._catalog, None, None
         if catalog is not None:
             catalog.close()
 
     def fresh(self, shape: TargetShape) -> Table:
-        """The table as it is now; made anew if somebody dropped it."""
+        """Return the table with its current metadata; create it again if it was dropped."""
         if self._table is not None:
             try:
                 return self._table.refresh()
@@ -50,7 +50,7 @@ class LakeTable:
         return self.open(shape)
 
     def open(self, shape: TargetShape) -> Table:
-        """The table, made if there is none; SinkError if it is not one for this sink."""
+        """Return the table, created if missing; SinkError if it is not a table for this sink."""
         catalog = self._connected()
         try:
             table = catalog.load_table(self.identifier)
@@ -113,7 +113,7 @@ class LakeTable:
 
 
 def _columns(shape: TargetShape) -> pa.Schema:
-    """The columns of the table: the view's, all of which may be NULL, and in a changelog two more."""
+    """Return the columns of the table: the columns of the view, all nullable, and in a changelog two more."""
     fields = [pa.field(f.name, f.type) for f in shape.schema]
     more = [WEIGHT, TICK] if shape.mode == "changelog" else []
     return pa.schema([*fields, *(pa.field(f.name, f.type) for f in more)])

@@ -1,4 +1,4 @@
-"""What an Iceberg table keeps of its past: older snapshots, and rows in its files that are only marked as deleted."""
+"""Deleted data that an Iceberg table retains: older snapshots, and rows in its files that are only marked as deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwater.sinks.iceberg.versions import MAIN
 def past_of(
     table: Table, sink: str, since: Since, stand: Callable[[Snapshot], SinkCheckpoint | None]
 ) -> TargetPast:
-    """What a table keeps from before a tick. `stand` is where a snapshot says that the table stood."""
+    """Return what a table retains from before a deletion. `stand` returns the checkpoint in a snapshot."""
     name = ".".join(table.name()[-2:])
     newer = [one for one in table.metadata.snapshots if _is_newer(stand(one), one, since)]
     begin = min((one.sequence_number or 0 for one in newer), default=None)
@@ -43,13 +43,13 @@ def past_of(
 
 
 def _is_newer(stand: SinkCheckpoint | None, snapshot: Snapshot, since: Since) -> bool:
-    """Whether a snapshot says that it is of the tick or a later one, and is not from before the deletion by the clock either: ticks of
-    a workspace that was put back from a copy are counted again."""
+    """Whether the checkpoint of a snapshot is at the tick of the deletion or later, and the snapshot was also written after
+    the deletion by the clock: a workspace restored from a copy uses tick numbers again."""
     return stand is not None and stand.tick >= since.tick and snapshot.timestamp_ms * 1000 >= since.deleted_at
 
 
 def _marked(table: Table, begin: int) -> int:
-    """How many files of the table are from before a sequence number, and have rows that are deleted by position."""
+    """Return the number of files of the table that are older than a sequence number and have rows deleted by position."""
     head = head_of(table, MAIN)
     entries = [
         entry

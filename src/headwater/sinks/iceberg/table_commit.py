@@ -1,11 +1,11 @@
-"""One commit of an Iceberg table: files added and removed make one snapshot, and one swap of the table's metadata.
+"""One commit of an Iceberg table: files added and removed make one snapshot and one swap of the table's metadata.
 
-A snapshot names manifests, manifests name files. Manifests with nothing removed are taken over as they are, the others are
-written anew; many small ones are put together. Snapshots beyond the number that is kept leave in the same commit, and the
-files that only they had are removed after it.
+A snapshot lists manifests, and manifests list files. Manifests from which nothing is removed are reused, the others are
+rewritten, and many small ones are merged. Snapshots beyond the retained number are expired in the same commit, and the files
+that only they referenced are removed after it.
 
-A commit is to a branch: 'main' is the table as all see it, and versions that are not in force are branches of ours, which may be written at
-the same time.
+A commit is to a branch: 'main' is the table as all readers see it; staging and previous versions are branches of ours, which
+may be written at the same time.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from pyiceberg.table.update import (
 from headwater.sinks.iceberg.table_files import PATH_ID, LiveFile
 
 _MANIFESTS_MAX = 16
-"""So many manifests of a kind are put together into one."""
+"""Minimum number of manifests of a kind for a merge into one."""
 _COMPRESSION: Literal["deflate"] = "deflate"
 
 
 @dataclass(frozen=True)
 class Edit:
-    """What a commit does to the files of a table."""
+    """The files that a commit adds to a table and removes from it."""
 
     operation: Operation
     added: Sequence[DataFile] = ()
@@ -64,7 +64,7 @@ class Edit:
 
 
 class _DeleteManifestWriter(ManifestWriterV2):
-    """Writes manifests of delete files, which the library reads but does not write."""
+    """Writes manifests of delete files, which pyiceberg reads but does not write."""
 
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES
@@ -81,14 +81,14 @@ class Manifests:
         self._entries: dict[str, list[ManifestEntry]] = {}
 
     def entries(self, table: Table, manifest: ManifestFile) -> list[ManifestEntry]:
-        """What a manifest names that is not removed."""
+        """Return the entries of a manifest without the removed ones."""
         path = manifest.manifest_path
         if path not in self._entries:
             self._entries[path] = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
         return self._entries[path]
 
     def live(self, table: Table, branch: str) -> list[LiveFile]:
-        """The files of the newest snapshot of a branch."""
+        """Return the files of the newest snapshot of a branch."""
         snapshot = head_of(table, branch)
         manifests = [] if snapshot is None else snapshot.manifests(table.io)
         known = {manifest.manifest_path for manifest in manifests}
@@ -108,7 +108,7 @@ class Manifests:
 
 
 def head_of(table: Table, branch: str) -> Snapshot | None:
-    """The newest snapshot of a branch; None if it has none."""
+    """Return the newest snapshot of a branch; None if the branch has none."""
     if branch == MAIN_BRANCH:
         return table.current_snapshot()
     ref = table.metadata.refs.get(branch)
@@ -116,8 +116,8 @@ def head_of(table: Table, branch: str) -> Snapshot | None:
 
 
 def point(table: Table, heads: Mapping[str, Snapshot | None], seen: Mapping[str, Snapshot | None]) -> bool:
-    """Have branches begin at other snapshots, or remove them, in one step; False, and nothing is done, if one of them is not
-    where it was seen."""
+    """Set branches to other snapshots, or remove them, in one step. Return False, with nothing done, if a branch is not at
+    the snapshot in `seen`."""
     here: list[Any] = [AssertTableUUID(uuid=table.metadata.table_uuid)]
     for name, snapshot in seen.items():
         here.append(_at(name, snapshot))
@@ -146,8 +146,8 @@ def _at(branch: str, snapshot: Snapshot | None) -> AssertRefSnapshotId:
 
 
 def commit(table: Table, edit: Edit, manifests: Manifests, keep: int, branch: str, ours: Set[str]) -> None:
-    """Make one snapshot of an edit; CommitFailedException if the branch is not at `table`'s snapshot any more, or another one
-    was written meanwhile. `ours` are the branches beside 'main' that nobody else needs."""
+    """Commit an edit as one snapshot. CommitFailedException if the branch is no longer at `table`'s snapshot, or another
+    snapshot was written meanwhile. `ours` are the branches besides 'main' that belong to the sink."""
     metadata, parent = table.metadata, head_of(table, branch)
     snapshot_id, name = metadata.new_snapshot_id(), uuid.uuid4()
     before = [] if parent is None else parent.manifests(table.io)
@@ -165,7 +165,7 @@ def commit(table: Table, edit: Edit, manifests: Manifests, keep: int, branch: st
     output = table.io.new_output(location)
     with write_manifest_list(2, output, snapshot_id, parent_id, sequence, _COMPRESSION) as listed:
         listed.add_manifests(after)
-    # By the names of the format's own JSON, which is what these classes declare.
+    # These classes declare their fields by the names in the JSON of the format.
     facts: dict[str, Any] = {
         "snapshot-id": snapshot_id,
         "parent-snapshot-id": parent_id,
@@ -185,7 +185,7 @@ def commit(table: Table, edit: Edit, manifests: Manifests, keep: int, branch: st
     except CommitFailedException:
         _remove(table, written)
         raise
-    except ValueError as error:  # a snapshot of another branch has the number that this one was to have
+    except ValueError as error:  # a snapshot of another branch has taken the sequence number
         if "sequence number" not in str(error):
             raise
         _remove(table, written)
@@ -199,7 +199,7 @@ def commit(table: Table, edit: Edit, manifests: Manifests, keep: int, branch: st
 
 @dataclass(frozen=True)
 class _Writing:
-    """A snapshot that is being written."""
+    """The state of a snapshot that is being written."""
 
     table: Table
     edit: Edit
@@ -207,13 +207,13 @@ class _Writing:
     snapshot_id: int
     name: uuid.UUID
     files: list[str] = field(default_factory=list)
-    """What was written so far, and is removed again if the snapshot is not committed."""
+    """Files written so far, which are removed again if the snapshot is not committed."""
 
 
 def _rewritten(
     writing: _Writing, before: Iterable[ManifestFile], content: ManifestContent
 ) -> list[ManifestFile]:
-    """The manifests of one kind after an edit."""
+    """Return the manifests of one kind after an edit."""
     table, edit = writing.table, writing.edit
     gone = {file.file_path for file in edit.removed}
     mine = [m for m in before if m.content == content and (m.has_added_files() or m.has_existing_files())]
@@ -252,7 +252,7 @@ def _summary(table: Table, edit: Edit, parent: Snapshot | None) -> Summary:
         counted.add_file(file, table.schema())
     for file in edit.removed:
         counted.remove_file(file, table.schema())
-    # The library counts the totals of a 'replace' only under another name.
+    # pyiceberg counts the totals of a 'replace' only under another operation.
     counted_as = Operation.OVERWRITE if edit.operation == Operation.REPLACE else edit.operation
     made = update_snapshot_summaries(
         Summary(counted_as, **counted.build(), **edit.properties), None if parent is None else parent.summary
@@ -261,7 +261,7 @@ def _summary(table: Table, edit: Edit, parent: Snapshot | None) -> Summary:
 
 
 def _expired(table: Table, keep: int, branch: str, ours: Set[str]) -> list[Snapshot]:
-    """The oldest snapshots beyond those to be kept, several at a time; none while others are named by somebody."""
+    """Return the oldest snapshots beyond the number to keep, several at a time; none while branches or tags of others exist."""
     refs = table.metadata.refs
     if branch != MAIN_BRANCH or set(refs) - {MAIN_BRANCH} - ours:
         return []
@@ -276,13 +276,13 @@ def _by_age(snapshots: Iterable[Snapshot]) -> list[Snapshot]:
 
 
 def _clean(table: Table, expired: Sequence[Snapshot]) -> None:
-    """Remove the files that only expired snapshots had. Nothing depends on it: what a crash leaves is an orphan.
+    """Remove the files that only expired snapshots referenced. This is best effort: a crash leaves orphaned files.
 
-    Where each snapshot is made of the one before it, what one has lost does not come back in a later one, and it is enough to
-    look at the oldest that is kept; where there were branches, or somebody went back to an earlier one, at all of them.
+    If each snapshot descends from the one before, a file removed by one does not reappear in a later one, and only the
+    oldest retained snapshot has to be examined. With branches, or after a rollback, all retained snapshots are.
     """
     kept = _by_age(table.metadata.snapshots)
-    # A kept snapshot whose parent was expired says that it has none.
+    # The parent of a retained snapshot is None if it was expired.
     parents = list(pairwise([*expired, *kept]))
     is_line = not any(child.parent_snapshot_id not in (None, parent.snapshot_id) for parent, child in parents)
     is_line = is_line and sum(one.parent_snapshot_id is None for one in kept) <= 1
@@ -315,14 +315,14 @@ def _remove(table: Table, paths: Iterable[str]) -> None:
 
 
 def referenced(deletes: DataFile) -> str | None:
-    """The data file that a delete file is of; None if it may be of several."""
+    """Return the data file that a delete file applies to; None if it may apply to several."""
     lower = (deletes.lower_bounds or {}).get(PATH_ID)
     upper = (deletes.upper_bounds or {}).get(PATH_ID)
     return None if lower is None or lower != upper else lower.decode()
 
 
 def _live(data: ManifestEntry, deletes: Sequence[ManifestEntry]) -> LiveFile:
-    """A data file with the delete files that are not older than it."""
+    """Return a data file with the delete files that are not older than it."""
     since = data.sequence_number or 0
     files = [entry.data_file for entry in deletes if (entry.sequence_number or 0) >= since]
     own = tuple(file for file in files if referenced(file) is not None)

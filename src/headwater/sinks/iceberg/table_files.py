@@ -1,7 +1,7 @@
-"""Files of an Iceberg table: where the rows of given keys are, which of them are deleted, and how rows become files.
+"""Files of an Iceberg table: rows found by key, their deletions, and rows written as files.
 
-A data file never changes. Rows of it that are gone or replaced are listed, by position, in a delete file; a data file has
-one of those at most. What is learnt of a file's keys is kept in memory for the next change.
+A data file never changes. Its rows that were deleted or replaced are listed, by position, in a delete file; a data file has
+at most one of ours. The keys read from a file are cached in memory for the next change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headwater.core.storage import SequentialWriter, Storage
 from headwater.sinks.base.key_search import KeyIdentities
 
 PATH_ID, _POSITION_ID = 2147483546, 2147483545
-"""The ids that Iceberg reserves for the columns of delete files."""
+"""Field ids that Iceberg reserves for the columns of delete files."""
 _DELETES = pa.schema(
     [
         pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(PATH_ID)}),
@@ -43,14 +43,14 @@ _DELETES = pa.schema(
 _BUFFER = 1 << 20
 _FEW_KEYS = 20_000
 _REMEMBERED_ROWS = 8_000_000
-"""Of how many rows the keys' identities are kept in memory: 20 bytes each."""
+"""Number of rows whose key hashes are kept in memory, at 20 bytes each."""
 
 
 class SyncedFileIO(PyArrowFileIO):
-    """Files of a local warehouse, each on disk before anything names it."""
+    """File I/O of a local warehouse that syncs each file before a manifest or snapshot refers to it."""
 
     def new_output(self, location: str) -> PyArrowFile:
-        """A file to write."""
+        """Return a file to write."""
         scheme, netloc, path = self.parse_location(location, self.properties)
         return _SyncedFile(location, path, self.fs_by_scheme(scheme, netloc))
 
@@ -65,10 +65,10 @@ class _SyncedFile(PyArrowFile):
 
 
 class _SyncedStream(SequentialWriter):
-    """Syncs when it is closed."""
+    """Output stream that syncs the file on close."""
 
     def close(self) -> None:
-        """Make the file and its name durable."""
+        """Make the file and its name durable, and close it."""
         if not self.closed:
             self._file.sync()
             self._file.close()
@@ -78,8 +78,8 @@ class _SyncedStream(SequentialWriter):
 
 @dataclass(frozen=True)
 class LiveFile:
-    """A data file of a snapshot, and the delete files that apply to it: those of it alone, which is one that we wrote at
-    most, and `shared` ones, which others wrote."""
+    """A data file of a snapshot and the delete files that apply to it: those for this file alone, of which at most one is
+    ours, and `shared` ones, written by other programs."""
 
     data: DataFile
     deletes: tuple[DataFile, ...] = ()
@@ -87,13 +87,13 @@ class LiveFile:
 
     @property
     def rows(self) -> int:
-        """About how many rows are in it that are not deleted."""
+        """Approximate number of rows of the file that are not deleted."""
         return int(self.data.record_count) - sum(file.record_count for file in self.deletes)
 
 
 class Sought:
-    """Keys to look for: their identities, and where they are few the values of their first column, which tell files apart
-    that cannot have them by what the table knows of each file."""
+    """Keys to look for: their hashes and, if the keys are few, the values of their first column, which exclude files by the
+    column bounds in the table's metadata."""
 
     def __init__(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
         self.keys = KeyIdentities.of([rows.column(name) for name in key], rows.num_rows)
@@ -104,7 +104,7 @@ class Sought:
             self._values = sorted(_as_bounds(first.drop_null()))
 
     def may_be_in(self, data: DataFile, schema: Schema) -> bool:
-        """Whether one of them may be in a file."""
+        """Whether a file may have one of the keys."""
         field = schema.find_field(self._column)
         lower = (data.lower_bounds or {}).get(field.field_id)
         upper = (data.upper_bounds or {}).get(field.field_id)
@@ -117,7 +117,7 @@ class Sought:
 
 
 class Files:
-    """Reading and writing the files of one table, as it is at a snapshot."""
+    """Reads and writes the files of one table."""
 
     def __init__(self, key: tuple[str, ...], file_rows: int) -> None:
         self.key = key
@@ -126,7 +126,7 @@ class Files:
         self._room = _REMEMBERED_ROWS
 
     def find(self, table: Table, live: LiveFile, sought: Sought) -> Indices:
-        """The places of keys in a file, deleted rows too."""
+        """Return the positions of keys in a file, including deleted rows."""
         path = live.data.file_path
         keys = self._keys.get(path)
         if keys is None:
@@ -134,20 +134,20 @@ class Files:
                 return np.zeros(0, dtype=np.int64)
             rows = _scan(table, LiveFile(live.data), self.key)
             keys = KeyIdentities.of(_arrays(rows, self.key), rows.num_rows)
-            # What does not fit is read again: to make room for it would push out what is needed next.
+            # Keys beyond the limit are read again each time: evicting others would drop the ones needed next.
             if rows.num_rows <= self._room:
                 self._keys[path] = keys
                 self._room -= rows.num_rows
         return keys.find(sought.keys)
 
     def forget(self, live: Sequence[LiveFile]) -> None:
-        """Keep nothing of files that are gone."""
+        """Drop the cached keys of files that no longer exist."""
         paths = {one.data.file_path for one in live}
         for path in [path for path in self._keys if path not in paths]:
             self._room += len(self._keys.pop(path).first)
 
     def rows(self, table: Table, live: LiveFile, without: Indices | None = None) -> pa.Table:
-        """The rows of a file that are not deleted; `without` are the places of all deleted ones, if that is known."""
+        """Return the rows of a file that are not deleted; `without` has the positions of all deleted rows, if known."""
         if without is None:
             return _scan(table, live)
         rows = _scan(table, LiveFile(live.data))
@@ -156,11 +156,11 @@ class Files:
         return rows.filter(pa.array(kept))
 
     def batches(self, table: Table, live: LiveFile) -> Iterator[pa.RecordBatch]:
-        """The same, batch by batch."""
+        """Yield the rows of a file that are not deleted, in batches."""
         yield from _scanner(table).to_record_batches([_task(live)])
 
     def write(self, table: Table, rows: pa.Table) -> list[DataFile]:
-        """Rows as new data files, in the order of their keys, so that a file has a range of them."""
+        """Write rows as new data files, sorted by key so that each file has a range of keys, and return the files."""
         if not rows.num_rows:
             return []
         if self.key:
@@ -175,7 +175,7 @@ class Files:
         return list(write_file(table.io, table.metadata, tasks))
 
     def delete(self, table: Table, data: DataFile, places: Indices) -> DataFile:
-        """A delete file that says which rows of a data file are gone."""
+        """Write a delete file that marks rows of a data file as deleted, and return it."""
         path = f"{table.location()}/data/{uuid.uuid4()}-deletes.parquet"
         paths = pa.DictionaryArray.from_arrays(np.zeros(len(places), np.int32), [data.file_path])
         rows = pa.Table.from_arrays([paths.cast(pa.string()), pa.array(places)], schema=_DELETES)
@@ -206,7 +206,7 @@ class Files:
         return file
 
     def deleted(self, table: Table, live: LiveFile) -> Indices:
-        """The places of the rows of a file that are deleted, ascending."""
+        """Return the positions of the deleted rows of a file, ascending."""
         found = [np.zeros(0, dtype=np.int64)]
         for file in (*live.deletes, *live.shared):
             with table.io.new_input(file.file_path).open() as opened:
@@ -217,7 +217,7 @@ class Files:
 
 
 def _as_bounds(values: pa.Array) -> list[Any]:
-    """Values as the bounds of a file are read."""
+    """Return values in the form in which the bounds of a file are read."""
     if pa.types.is_date32(values.type):
         values = values.cast(pa.int32())
     elif pa.types.is_timestamp(values.type):

@@ -1,17 +1,18 @@
-"""LAKE: a view's rows as an Apache Iceberg table, through pyiceberg.
+"""LAKE: the rows of a view as an Apache Iceberg table, through pyiceberg.
 
-Guarantee: exactly once. The rows of a change and the stand, which is a property of the snapshot, become visible in one swap of
-the table's metadata by its catalog; a swap is refused if the table has moved on meanwhile. A crash before it leaves files
-that nothing names, never a part of a change.
+Guarantee: exactly once. The rows of a change and the checkpoint, which is a property of the snapshot, become visible in one
+swap of the table's metadata by its catalog; the swap is rejected if the table has changed meanwhile. A crash before it
+leaves files that no snapshot references, never a part of a change.
 
-What a change costs follows the change: rows that are replaced or gone are listed by position in small delete files
-(Iceberg's merge-on-read, format version 2, which every engine reads), and new rows are a new file. A data file of
-which much is deleted, and files that have become many and small, are written anew on the way. To find the rows, the keys of
-the table's files are read once and kept in memory, as far as they fit; beyond that they are read again by every change.
+The cost of a change is proportional to the change: deleted and replaced rows are listed by position in small delete files
+(Iceberg's merge-on-read, format version 2, which every engine reads), and new rows are a new file. A data file with many
+deleted rows, and files that have become many and small, are rewritten by the same commit. To find rows, the keys of the
+table's files are read once and cached in memory as far as they fit; beyond that they are read again by every change.
 
-In mode 'append' and 'changelog' a change is one more file; when these are many, a snapshot that changes no row ('replace') puts
-them together. TINYINT and SMALLINT are `int` in the table; every other type is there as itself. Snapshots beyond the newest `snapshots` are removed, with the files that only they had. Files of a local warehouse are synced
-to disk before a snapshot names them.
+In modes 'append' and 'changelog' a change is one more file; when these are many, a snapshot that changes no row ('replace')
+merges them. TINYINT and SMALLINT are `int` in the table; every other type is stored as itself. Snapshots beyond the newest
+`snapshots` are removed, with the files that only they referenced. Files of a local warehouse are synced to disk before a
+snapshot references them.
 """
 
 from __future__ import annotations
@@ -53,20 +54,20 @@ from headwater.sinks.iceberg.table_files import Files, LiveFile, Sought
 from headwater.sinks.iceberg.versions import OURS, LakeVersions, branch_of
 
 STAND = "headwater.stand"
-"""The property of a snapshot that says where the table stood."""
+"""Snapshot property with the checkpoint of the table."""
 _SMALL_FILES_MAX = 16
-"""So many files that are small are written anew as one."""
+"""Minimum number of small files for a rewrite into one."""
 _COMMIT_TRIES = 20
-"""How often a commit is tried while another version of the table is written at the same time."""
+"""Number of attempts to commit while another branch of the table is written at the same time."""
 _DEAD_PART = 0.3
-"""A data file of which more is deleted is written anew."""
+"""Share of deleted rows above which a data file is rewritten."""
 
 Answer = TypeVar("Answer")
 
 
 class LakeTarget:
-    """An Iceberg table. Without `catalog` properties its catalog is a SQLite file in the warehouse's folder, which any
-    program with pyiceberg opens as `load_catalog("headwater", type="sql", uri="sqlite:///<warehouse>/catalog.db")`."""
+    """An Iceberg table. Without `catalog` properties the catalog is a SQLite file in the folder of the warehouse, which
+    programs with pyiceberg open as `load_catalog("headwater", type="sql", uri="sqlite:///<warehouse>/catalog.db")`."""
 
     guarantee: ClassVar[str] = (
         "exactly once: rows and position are one snapshot of the table, put in place by one step of its catalog"
@@ -96,7 +97,7 @@ class LakeTarget:
 
     @classmethod
     def declared(cls, setup: SinkSetup) -> Self:
-        """The target that a declaration asks for."""
+        """Return the target that a declaration asks for."""
         options = setup.options
         return cls(
             options.get("warehouse") or setup.place,
@@ -108,11 +109,11 @@ class LakeTarget:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The shape's."""
+        """The key of the shape."""
         return () if self._shape is None else self._shape.key
 
     def prepare(self, shape: TargetShape) -> None:
-        """Make the table, or check that the one there has these columns and is this sink's."""
+        """Create the table, or check that the existing one has these columns and belongs to this sink."""
         if shape.mode == "upsert" and not shape.key:
             raise SinkError(f"sink {shape.sink!r} into LAKE needs a key, or mode = 'append'", sink=shape.sink)
         self._shape = shape
@@ -122,19 +123,19 @@ class LakeTarget:
         self._asked(lambda: self._place.open(shape))
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows as they are: BYTE and SHORT are INT in the table, and come back as they were."""
+        """Return the rows unchanged: TINYINT and SMALLINT are INT in the table, and are read back as their own types."""
         return rows
 
     def stand(self) -> SinkCheckpoint | None:
-        """What the newest snapshot says; compaction by others, which changes no row, is looked through."""
+        """Return the checkpoint in the newest snapshot. Compaction by other programs, which changes no row, is skipped."""
         return self._asked(lambda: self._stand(self._fresh()))
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
-        """One snapshot, with `after` as its property."""
+        """Commit one snapshot, with the property `after`."""
         self._asked(lambda: self._apply(change, before, after))
 
     def contents(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the newest snapshot, file by file."""
+        """Yield the rows of the newest snapshot, file by file."""
         shape = self._prepared()
         schema = shape.schema.append(WEIGHT) if shape.mode == "changelog" else shape.schema
         schema = pa.schema([field.with_nullable(True) for field in schema])
@@ -164,7 +165,7 @@ class LakeTarget:
         )
 
     def past(self, since: Since) -> TargetPast:
-        """Older snapshots, and what files have beside the rows of the newest."""
+        """Return the older snapshots, and the deleted rows in the files of the newest one."""
 
         def stand(snapshot: Snapshot) -> SinkCheckpoint | None:
             said = None if snapshot.summary is None else snapshot.summary[STAND]
@@ -173,7 +174,7 @@ class LakeTarget:
         return self._asked(lambda: past_of(self._fresh(), self._prepared().sink, since, stand))
 
     def close(self) -> None:
-        """Let go of the catalog."""
+        """Close the catalog."""
         self._place.close()
 
     # --- one change ------------------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ class LakeTarget:
             self._gather(table, properties)
 
     def _commit(self, table: Table, edit: Edit, before: SinkCheckpoint | None) -> None:
-        """What was written stays good if another branch has moved on alone."""
+        """Commit an edit. The written files stay valid, and the commit is retried, if only another branch has changed."""
         head = head_of(table, self._branch)
         for _ in range(_COMMIT_TRIES):
             try:
@@ -210,7 +211,7 @@ class LakeTarget:
         raise self._moved(self._stand(self._fresh())) from failed
 
     def _gather(self, table: Table, properties: dict[str, str]) -> None:
-        """Put files together that are many and small. Somebody else's commit in between may win: then it is not done."""
+        """Merge files that are many and small. If a commit of another process wins, nothing is merged."""
         small = [
             file for file in self._manifests.live(table, self._branch) if file.rows < self._file_rows // 8
         ]
@@ -266,7 +267,8 @@ class LakeTarget:
         return Edit(operation, added, removed, properties)
 
     def _dead(self, table: Table, file: LiveFile, wanted: list[Sought]) -> np.ndarray | None:
-        """The places of all rows of a file that are gone after this change; None if it takes none from it."""
+        """Return the positions of all rows of a file that are deleted after this change; None if it deletes none in this
+        file."""
         found = [self._files.find(table, file, keys) for keys in wanted]
         if not any(len(one) for one in found):
             return None
@@ -289,7 +291,7 @@ class LakeTarget:
         return shape.schema.append(WEIGHT) if shape.mode == "changelog" else shape.schema
 
     def _fresh(self) -> Table:
-        """The table as it is now; made anew if somebody dropped it."""
+        """Return the table with its current metadata; create it again if it was dropped."""
         return self._place.fresh(self._prepared())
 
     def _stand(self, table: Table) -> SinkCheckpoint | None:
@@ -311,7 +313,7 @@ class LakeTarget:
         )
 
     def _asked(self, act: Callable[[], Answer]) -> Answer:
-        """Do something with the table; what goes wrong outside is told as such."""
+        """Run an operation on the table, with storage and catalog errors converted to those of `Target`."""
         try:
             return act()
         except (OSError, StorageError, SQLAlchemyError, CommitStateUnknownException) as error:
@@ -329,7 +331,7 @@ class LakeTarget:
 
 
 def _catalog(given: Any) -> dict[str, str] | None:
-    """The properties of a catalog: a JSON object, or the name of one that pyiceberg is configured with."""
+    """Return the properties of a catalog from a JSON object, or from the name of a catalog in pyiceberg's configuration."""
     if given is None:
         return None
     said = text(given, "catalog")

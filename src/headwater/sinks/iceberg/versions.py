@@ -1,7 +1,7 @@
-"""Branches beside an Iceberg table: a new version is one, and in one step of the catalog 'main' begins where it is.
+"""Versions of an Iceberg table as branches: the staging version is a branch, and one catalog commit sets 'main' to it.
 
-The version before stays as the branch `headwater_old`, which any engine reads: `SELECT * FROM t VERSION AS OF 'headwater_old'`. Its files are kept as
-long as the branch is there.
+The previous version stays as the branch `headwater_old`, which any engine reads: `SELECT * FROM t VERSION AS OF
+'headwater_old'`. Its files are kept as long as the branch exists.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ OURS = frozenset((NEW, OLD))
 
 
 def branch_of(version: Version | None) -> str:
-    """The branch of a version."""
+    """Return the branch of a version; None is 'main'."""
     return MAIN if version is None else NEW if version == "new" else OLD
 
 
 @dataclass(frozen=True)
 class LakeVersions:
-    """The versions of one table. `fresh` gives the table as it is now, `stand` where a branch of it stands, and what is `asked`
-    has the errors of a target."""
+    """The versions of one table. `fresh` returns the table with its current metadata, `stand` the checkpoint of a branch,
+    and `asked` runs an operation with the errors of a target."""
 
     sink: str
     make: Callable[[Version], Target]
@@ -37,17 +37,17 @@ class LakeVersions:
     asked: Callable[[Callable[[], Any]], Any]
 
     def there(self) -> Collection[Version]:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         both: tuple[Version, Version] = ("new", "old")
         refs = self.asked(self.fresh).metadata.refs
         return [version for version in both if branch_of(version) in refs]
 
     def beside(self, version: Version) -> Target:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         return self.make(version)
 
     def switch(self, version: Version, stand: SinkCheckpoint) -> None:
-        """One commit of the catalog that names other snapshots, and writes none."""
+        """Point the branches to other snapshots in one commit of the catalog, which writes no snapshot."""
 
         def act() -> None:
             table, chosen = self.fresh(), branch_of(version)
@@ -65,7 +65,7 @@ class LakeVersions:
         self.asked(act)
 
     def drop(self, version: Version) -> None:
-        """The branch; its snapshots leave, with their files, as others do."""
+        """Remove the branch; its snapshots and files expire as others do."""
 
         def act() -> None:
             table, branch = self.fresh(), branch_of(version)
@@ -76,5 +76,5 @@ class LakeVersions:
         self.asked(act)
 
     def named(self, version: Version) -> str:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         return f"branch {branch_of(version)}"
