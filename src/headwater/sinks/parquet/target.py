@@ -1,12 +1,13 @@
-"""PARQUET: a view's rows as plain Parquet files in a folder, for anything that reads Parquet.
+"""PARQUET: the rows of a view as plain Parquet files in a folder, for anything that reads Parquet.
 
-Guarantee: exactly once. A change is one file that is written aside, synced, and put in place by one rename; the stand is in
-that file's own metadata (`headwater.stand`), so rows and stand are one step, and a crash leaves a file aside, which the next
-start removes. Where nothing but the stand moves it is in `_stand.json`, which says of which file.
+Guarantee: exactly once. A change is one file that is written under a temporary name, synced, and put in place by one rename.
+The checkpoint is in the metadata of the file (`headwater.stand`), so rows and checkpoint are one step; a crash leaves a
+temporary file, which the next start removes. A checkpoint that advances without changes is in `_stand.json`, which names the
+file that it belongs to.
 
-In mode 'upsert' the folder has one file, `contents.parquet`, with all rows: a change writes it anew, which costs what the view
-is, not what the change is; for large views that change often, use an Iceberg table. In the other modes each change adds a
-file, named by a number that rises and its tick. Readers that have a file open keep what they have.
+In mode 'upsert' the folder has one file, `contents.parquet`, with all rows. Each change rewrites it, which costs as much as
+the view, not as the change; for large views that change often, use an Iceberg table. In the other modes each change adds a
+file, named by an ascending number and its tick. Readers that have a file open keep its contents.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _OWN = re.compile(
     rf"{re.escape(CONTENTS)}|\d{{10}}-tick-\d+\.parquet|{MARK}|{_LOCK_FILE}|{re.escape(_STAND_FILE)}(?:{TEMPORARY})?"
     rf"|{re.escape(_ASIDE)}[0-9a-f-]{{36}}"
 )
-"""What a sink writes into its folder."""
+"""Names of the files that a sink writes into its folder."""
 _BUFFER = 1 << 20
 
 Answer = TypeVar("Answer")
@@ -72,16 +73,16 @@ class ParquetTarget:
 
     @classmethod
     def declared(cls, setup: SinkSetup) -> Self:
-        """The target that a declaration asks for."""
+        """Return the target that a declaration asks for."""
         return cls(setup.options.get("path") or setup.place)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The shape's."""
+        """The key of the shape."""
         return () if self._shape is None else self._shape.key
 
     def prepare(self, shape: TargetShape) -> None:
-        """Make the folder, or check that what is in it is of these columns; remove what a crash left aside."""
+        """Create the folder, or check that its files have these columns; remove temporary files that a crash left."""
         if shape.mode == "upsert" and not shape.key:
             raise SinkError(
                 f"sink {shape.sink!r} into PARQUET needs a key, or mode = 'append'", sink=shape.sink
@@ -101,15 +102,15 @@ class ParquetTarget:
         self._asked(check)
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows as they are."""
+        """Return the rows unchanged."""
         return rows
 
     def stand(self) -> SinkCheckpoint | None:
-        """What the newest file says."""
+        """Return the checkpoint of the newest file."""
         return self._asked(self._stand)
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
-        """One file, or the stand alone where there are no rows."""
+        """Write one file, or the checkpoint alone if there are no rows."""
 
         def act() -> None:
             with self._locked():
@@ -121,7 +122,7 @@ class ParquetTarget:
         self._asked(act)
 
     def contents(self) -> Iterator[pa.RecordBatch]:
-        """The rows of all files."""
+        """Yield the rows of all files."""
         for name in self._asked(self._files):
             with self._open(name) as file:
                 batches = file.iter_batches()
@@ -147,7 +148,7 @@ class ParquetTarget:
         )
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file stays open."""
 
     # --- one change ------------------------------------------------------------------------------------------------
 
@@ -164,7 +165,7 @@ class ParquetTarget:
             self._write(f"{number:010d}-tick-{after.tick}.parquet", [change.records], after)
 
     def _changed(self, files: list[str], change: TargetChange) -> Iterator[pa.RecordBatch]:
-        """The rows that stay, and those that come."""
+        """Yield the rows that stay, then the upserted ones."""
         wanted = [
             KeyIdentities.of([keys.column(name) for name in self.key], keys.num_rows)
             for keys in (change.deletes, change.upserts)
@@ -209,7 +210,7 @@ class ParquetTarget:
         return pa.schema([*(pa.field(f.name, f.type) for f in shape.schema), *more])
 
     def _files(self) -> list[str]:
-        """The files with rows, the newest last."""
+        """Return the files with rows, the newest last."""
         if not self.path.is_dir():
             raise FileNotFoundError(f"{self.path} is not a folder")
         names = self._storage.list(".")
@@ -263,7 +264,7 @@ class ParquetTarget:
             yield
 
     def _asked(self, act: Callable[[], Answer]) -> Answer:
-        """Do something with the folder; what goes wrong outside is told as such."""
+        """Run an operation on the folder, with storage and Arrow errors converted to those of `Target`."""
         try:
             return act()
         except (OSError, StorageError) as error:
