@@ -5,7 +5,7 @@ Called by sinks.registry; imports core, operators, sinks.base.
 In import order, bottom to top:
 
     tables     columns, types and statements of the table
-    positions  the table of checkpoints, a row per sink
+    positions  the table of checkpoints, with a row for each sink
     versions   the staging table, renamed in one transaction
     target     the target
 """

@@ -1,4 +1,4 @@
-"""The table of positions: where each sink stands whose target is a table of this schema."""
+"""The table of checkpoints: one row for each sink whose target is a table of the schema."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from headwater.sinks.postgres.tables import quote
 
 POSITIONS = "headwater_positions"
 _ID = "@"
-"""Between the history and the id of the tick, which are in one column."""
+"""Separator of history and tick id, which share one column."""
 
 
 class PositionTable:
-    """The table of positions of a schema, a row per sink and version."""
+    """The table of checkpoints in a schema, with a row for each sink and version."""
 
     def __init__(self, schema: str) -> None:
         self.name = f"{quote(schema)}.{POSITIONS}"
 
     def create(self, connection: Any) -> None:
-        """Make the table if it is missing."""
+        """Create the table if it is missing."""
         connection.execute(
             f"CREATE TABLE IF NOT EXISTS {self.name} (sink text PRIMARY KEY, tick bigint NOT NULL, "
             "history text NOT NULL, checksum numeric(20) NOT NULL, rows bigint NOT NULL, withheld bytea NOT NULL, "
@@ -27,7 +27,7 @@ class PositionTable:
         )
 
     def read(self, connection: Any, position: str, lock: str = "") -> SinkCheckpoint | None:
-        """The stand that is stored under a position; `lock` is what SELECT ends in."""
+        """Return the checkpoint stored under a name; `lock` is the locking clause of the SELECT."""
         row = connection.execute(
             f"SELECT tick, history, checksum, rows, withheld, whole FROM {self.name} WHERE sink = %s{lock}",
             [position],
@@ -40,7 +40,7 @@ class PositionTable:
     def write(
         self, connection: Any, position: str, before: SinkCheckpoint | None, after: SinkCheckpoint
     ) -> None:
-        """Store a stand under a position, in place of the one before."""
+        """Store a checkpoint under a name, in place of the one before."""
         values = [
             after.tick,
             f"{after.history}{_ID}{after.id}" if after.id else after.history,

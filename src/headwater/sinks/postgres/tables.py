@@ -1,6 +1,6 @@
-"""A view's columns as a table of Postgres: the type of each, what an existing table must be, and the statements over it.
+"""The columns of a view as a Postgres table: the type of each column, the requirements for an existing table, and SQL.
 
-| column | made as | taken as it is |
+| column | created as | also accepted |
 | --- | --- | --- |
 | BOOLEAN | boolean | |
 | TINYINT, SMALLINT, INT, BIGINT | smallint, smallint, integer, bigint | any of the three |
@@ -9,9 +9,9 @@
 | STRING | text | varchar |
 | BINARY | bytea | |
 | DATE, TIMESTAMP, TIMESTAMP_NTZ | date, timestamptz, timestamp | |
-| ARRAY, STRUCT, MAP | jsonb, as `rendering` writes it | json |
+| ARRAY, STRUCT, MAP | jsonb, as `headwater.sinks.base.text_values` writes it | json |
 
-Every value of the first group is exactly the view's. Nothing here talks to a server.
+Every value except those of the last row is stored exactly. This module does not connect to a server.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NUMERIC = re.compile(r"numeric(?:\((\d+),(-?\d+)\))?$")
 
 
 def sql_type(kind: pa.DataType) -> str:
-    """The type that a column is made as."""
+    """Return the type with which a column is created."""
     if kind in _SIMPLE:
         return _SIMPLE[kind][0]
     if pa.types.is_decimal(kind):
@@ -59,7 +59,7 @@ def sql_type(kind: pa.DataType) -> str:
 
 
 def takes(found: str, kind: pa.DataType) -> bool:
-    """Whether a column of a type, as `format_type` writes it, takes every value of the view's or refuses it, and changes
+    """Whether a column of a type, as `format_type` writes it, stores or rejects every value of the view's type, and alters
     none."""
     base = found.partition("(")[0]
     if kind in _SIMPLE:
@@ -72,12 +72,12 @@ def takes(found: str, kind: pa.DataType) -> bool:
 
 
 def quote(name: str) -> str:
-    """A name as SQL needs it."""
+    """Return a quoted identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def split_table(text: str) -> tuple[str | None, str]:
-    """The schema, if one is given, and the name of `table`, `schema.table` or `"Sch.ema"."table"`."""
+    """Return the schema, if given, and the table of `table`, `schema.table` or `"Sch.ema"."table"`."""
     parts, at, more = [], 0, True
     while more and (match := _NAME.match(text, at)):
         parts.append(match[1].replace('""', '"') if match[1] else match[2].lower())
@@ -93,20 +93,20 @@ def split_table(text: str) -> tuple[str | None, str]:
 
 @dataclass(frozen=True)
 class TargetTable:
-    """A table for rows of a schema, upserted by a key; `schema` has text for nested columns."""
+    """A table for rows of a schema, upserted by a key; in `schema` nested columns are text."""
 
     place: str
-    """Its name, quoted, with that of its schema."""
+    """Qualified and quoted name of the table."""
     schema: pa.Schema
     key: tuple[str, ...]
 
     @property
     def columns(self) -> str:
-        """All columns of the view, quoted."""
+        """All columns of the view, quoted and separated by commas."""
         return ", ".join(map(quote, self.schema.names))
 
     def create(self, kinds: pa.Schema, *, nulls_not_distinct: bool) -> str:
-        """The statement that makes it; `kinds` are the view's own columns."""
+        """Return the statement that creates the table; `kinds` is the schema of the view."""
         lines = [
             f"{quote(field.name)} {sql_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
             for field in kinds
@@ -116,27 +116,28 @@ class TargetTable:
         return f"CREATE TABLE IF NOT EXISTS {self.place} ({', '.join(lines)})"
 
     def unique(self, kinds: pa.Schema, *, nulls_not_distinct: bool) -> str:
-        """The constraint of its key: a primary key where no column of it can be NULL, or there is nothing better."""
+        """Return the constraint of the key: UNIQUE NULLS NOT DISTINCT if a key column is nullable and the server supports
+        it, else a primary key."""
         names = ", ".join(map(quote, self.key))
         if nulls_not_distinct and any(kinds.field(name).nullable for name in self.key):
             return f"UNIQUE NULLS NOT DISTINCT ({names})"
         return f"PRIMARY KEY ({names})"
 
     def staging(self, name: str, columns: Sequence[str], kinds: pa.Schema) -> str:
-        """The statement that makes a temporary table for some of the columns."""
+        """Return the statement that creates a temporary table with some of the columns."""
         body = ", ".join(f"{quote(column)} {sql_type(kinds.field(column).type)}" for column in columns)
         return f"CREATE TEMP TABLE IF NOT EXISTS {name} ({body}) ON COMMIT DELETE ROWS"
 
     def upsert(self, source: str) -> str:
-        """The statement that upserts what `source` gives."""
+        """Return the statement that upserts the rows of `source`."""
         updates = ", ".join(f"{quote(name)} = EXCLUDED.{quote(name)}" for name in self.schema.names)
         conflict = ", ".join(map(quote, self.key))
         rest = f" ON CONFLICT ({conflict}) DO UPDATE SET {updates}" if self.key else ""
         return f"INSERT INTO {self.place} ({self.columns}) SELECT {self.columns} FROM {source}{rest}"
 
     def delete(self, source: str, null: Sequence[str]) -> str:
-        """The statement that deletes rows with the keys that `source` gives, of which the columns `null` are NULL, and
-        no others."""
+        """Return the statement that deletes rows by the keys of `source`, in which the columns `null`, and no others, are
+        NULL."""
         tests = []
         for name in map(quote, self.key):
             tests.append(
@@ -147,7 +148,7 @@ class TargetTable:
         return f"DELETE FROM {self.place} t USING {source} WHERE {' AND '.join(tests)}"
 
     def unnested(self, alias: str, columns: Sequence[str], kinds: pa.Schema) -> str:
-        """A source of rows from one array of texts for each column, given as parameters."""
+        """Return a row source from parameters with one array of texts for each column."""
         arrays = ", ".join(["%s::text[]"] * len(columns))
         names = ", ".join(f"c{i}" for i in range(len(columns)))
         casts = ", ".join(
@@ -156,12 +157,12 @@ class TargetTable:
         return f"(SELECT {casts} FROM unnest({arrays}) AS u({names})) {alias}"
 
     def select(self, kinds: pa.Schema) -> str:
-        """What is there, in numbers and texts that `read` takes."""
+        """Return the query of the contents, as numbers and texts that `read` parses."""
         return f"SELECT {', '.join(_selected(field) for field in kinds)} FROM {self.place}"
 
 
 def wire(column: pa.Array) -> pa.Array:
-    """A held column as COPY takes it in CSV."""
+    """Return a stored column in a form for COPY as CSV."""
     kind = column.type
     if pa.types.is_binary(kind):
         return pc.binary_join_element_wise("\\x", hex_texts(column), "")
@@ -173,12 +174,12 @@ def wire(column: pa.Array) -> pa.Array:
     low, high = ends["min"], ends["max"]
     if low is not None and (low < _FIRST_US // per_day or high >= _END_US // per_day):
         return pa.array([_moment(text) for text in texts(column).to_pylist()], pa.string())
-    # The session's zone is UTC; to write a zone costs Arrow ten times as much as the rest.
+    # The session's time zone is UTC; writing a zone takes Arrow ten times as long as everything else.
     return column if per_day > 1 else numbers.cast(pa.timestamp("us"))
 
 
 def copied(rows: pa.RecordBatch) -> pa.Buffer:
-    """Held rows as CSV: every value in quotes, NULL as nothing."""
+    """Return stored rows as CSV: every value quoted, NULL as an empty field."""
     out = pa.BufferOutputStream()
     batch = pa.RecordBatch.from_arrays([wire(column) for column in rows.columns], names=rows.schema.names)
     options = csv.WriteOptions(include_header=False, quoting_style="all_valid", batch_size=8_192)
@@ -187,13 +188,13 @@ def copied(rows: pa.RecordBatch) -> pa.Buffer:
 
 
 def arrays(rows: pa.RecordBatch) -> list[list[str | None]]:
-    """Held rows as one list of texts per column."""
+    """Return stored rows as one list of texts per column."""
     return [texts(wire(column)).to_pylist() for column in rows.columns]
 
 
 def read(data: bytes, schema: pa.Schema, kinds: pa.Schema) -> pa.RecordBatch:
-    """Held rows from lines of CSV that `TargetTable.select` gave. A number that the view's type cannot be is the largest one: it
-    was not the view's."""
+    """Return stored rows from CSV lines of `TargetTable.select`. A number that exceeds the view's type, which the sink
+    cannot have written, is read as the type's largest one."""
     names = [str(i) for i in range(len(schema))]
     numbers = [_number(field.type) for field in kinds]
     types = dict(zip(names, numbers, strict=True))
@@ -227,7 +228,7 @@ def _parsed(data: bytes, types: dict[str, pa.DataType]) -> pa.Table:
 
 
 def _number(kind: pa.DataType) -> pa.DataType:
-    """The type in which a column is read."""
+    """Return the Arrow type in which a column is read."""
     if pa.types.is_timestamp(kind):
         return pa.int64()
     if pa.types.is_date32(kind):
@@ -246,7 +247,7 @@ def _held(made: pa.Array, kind: pa.DataType, view: pa.DataType) -> pa.Array:
 
 
 def _within(text: str | None, kind: pa.DataType) -> object:
-    """A value of a type from its text, or the largest of the type."""
+    """Return a value of a type from its text, or the type's largest value."""
     if text is None or pa.types.is_string(kind):
         return text
     if pa.types.is_boolean(kind):
@@ -279,7 +280,7 @@ def _selected(field: pa.Field) -> str:
 
 
 def _moment(text: str | None) -> str | None:
-    """A time as Postgres reads it, whatever its year."""
+    """Return a time in the syntax of Postgres, whatever its year."""
     if text is None or not text.startswith(("-", "0000-", "+")):
         return text
     year, rest = re.match(r"([+-]?\d+)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
@@ -288,7 +289,7 @@ def _moment(text: str | None) -> str | None:
 
 
 def null_patterns(keys: pa.RecordBatch) -> list[tuple[tuple[str, ...], np.ndarray]]:
-    """The columns that are NULL together, and the places of the keys where it is just these."""
+    """Return each set of columns that are NULL together, with the indices of the keys in which exactly these are NULL."""
     masks = [null_mask(column) for column in keys.columns]
     code = np.zeros(keys.num_rows, dtype=np.int64)
     for bit, mask in enumerate(masks):

@@ -1,12 +1,12 @@
-"""A table of Postgres as a target: rows upserted and deleted by key, in one transaction with where it stands.
+"""A Postgres table as a target: rows are upserted and deleted by key, in one transaction with the checkpoint.
 
-Guarantee: exactly once. A change and the row of `headwater_positions` (in the table's schema) that says up to which tick it goes
-are one transaction, which locks that row first and looks whether it is where it was left: a crash, a repeated tick or
-a second process that applies the same sink leaves either all of a change or nothing, and never one twice. Readers
-of the table see whole ticks. Rows that the server refuses (a constraint, a value out of range) are found by halving.
+Guarantee: exactly once. A change and its row in `headwater_positions` (in the schema of the table), which has the
+checkpoint, are one transaction. It first locks that row and checks that it is unchanged: a crash, a repeated tick or a
+second process that runs the same sink leaves either all of a change or nothing, and never applies one twice. Readers of the
+table see whole ticks. Rows that the server rejects (a constraint, a value out of range) are found by bisection.
 
-Columns that the table has beside those of the view are left alone: new rows get their defaults. psycopg is known here
-alone of the sinks.
+Columns of the table that the view does not have are left alone: new rows get their defaults. This is the only module of the
+sinks that imports psycopg.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ from headwater.sinks.postgres.tables import (
 from headwater.sinks.postgres.versions import PostgresVersions, create_like, suffixed
 
 FEW_ROWS = 100
-"""Up to here rows go as parameters of the statement; more are copied into a temporary table first."""
+"""Maximum number of rows that are sent as parameters of the statement; more are copied into a temporary table first."""
 _MANY_ROWS = 10_000
-"""From here on the planner is told about the temporary table, and an empty table is copied into at once."""
+"""Number of rows from which on the temporary table is analyzed, and an empty target table is copied into directly."""
 _REFUSED_MAX = 100
-"""So many refused rows are looked for at a time."""
+"""Maximum number of rejected rows that are searched for at a time."""
 _BLOCK_BYTES = 8 << 20
 _ROWS, _KEYS = "pg_temp.headwater_rows", "pg_temp.headwater_keys"
 _DATA_ERRORS = ("22", "23", "P0", "44")
-"""Classes of errors that are about rows: data exceptions, constraints, triggers' own, check options."""
+"""SQLSTATE classes of errors about rows: data exceptions, constraints, errors raised by triggers, check options."""
 _PASSING = ("08", "40", "53", "55", "57", "58")
-"""Classes of errors that pass: connections, deadlocks, resources, locks, an operator's intervention, the system."""
+"""SQLSTATE classes of transient errors: connections, deadlocks, resources, locks, operator intervention, the system."""
 _READ_ONLY = "25006"
 
 _PATIENCE = {
@@ -74,12 +74,13 @@ _PATIENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
-"""A server that vanished without a word is noticed within a minute, unless the url says otherwise."""
+"""Connection options by which a server that vanished silently is detected within a minute, unless the url sets others."""
 _SESSION = (
     "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET extra_float_digits = 1; SET client_encoding = 'UTF8'; "
     "SET statement_timeout = 0; SET lock_timeout = '30s'"
 )
-"""Who holds a lock for longer is told of as what the sink waits for; a first level may take as long as it takes."""
+"""Session settings. A lock that is held for longer than the timeout is reported as the reason of the wait; a statement has
+no timeout, because the first reconciliation may take long."""
 
 _DEAD = """
 SELECT CASE WHEN greatest(last_vacuum, last_autovacuum) > %(at)s THEN greatest(last_vacuum, last_autovacuum) END,
@@ -88,13 +89,14 @@ SELECT CASE WHEN greatest(last_vacuum, last_autovacuum) > %(at)s THEN greatest(l
   THEN %(at)s::timestamptz END
 FROM pg_stat_user_tables WHERE relid = %(table)s::regclass
 """
-"""Sessions tell the server within seconds what they have done; after a crash it has counted nothing."""
+"""Query for the time since which the table has no dead tuples. Sessions report their statistics within seconds; after a
+crash the server has counted nothing."""
 
 Act = Callable[[psycopg.Connection[Any], pa.RecordBatch], None]
 
 
 class PostgresTarget:
-    """A table, made if it is missing. `url` is a connection string of libpq, `table` a name with or without a schema."""
+    """A table, created if missing. `url` is a connection string of libpq, `table` a name with or without a schema."""
 
     guarantee: ClassVar[str] = "exactly once: rows and position are one transaction of the target"
 
@@ -105,7 +107,7 @@ class PostgresTarget:
         self._schema_name, self._name_in_force = split_table(table)
         self._table_name = suffixed(self._name_in_force, version)
         self._in_schema = ""
-        self.place = f"table {table}"  # of all its versions: they change places
+        self.place = f"table {table}"  # one place for all versions, since they swap names
         self._connection: psycopg.Connection[Any] | None = None
         self._shape: TargetShape | None = None
         self._table: TargetTable | None = None
@@ -113,7 +115,7 @@ class PostgresTarget:
 
     @classmethod
     def declared(cls, setup: SinkSetup) -> Self:
-        """The target that a declaration asks for."""
+        """Return the target that a declaration asks for."""
         return cls(setup.options["url"], setup.options.get("table") or setup.sink)
 
     @property
@@ -124,7 +126,7 @@ class PostgresTarget:
     # --- preparing -------------------------------------------------------------------------------------------------
 
     def prepare(self, shape: TargetShape) -> None:
-        """Make the table and that of positions if they are missing; SinkError if the table is not for such rows."""
+        """Create the table and the table of checkpoints if they are missing; SinkError if the table does not fit the rows."""
         self._shape = shape
         with self._talking() as connection:
             schema = self._schema_name or connection.execute("SELECT current_schema()").fetchone()[0]  # type: ignore[index]
@@ -188,7 +190,8 @@ class PostgresTarget:
         )
 
     def _check_key(self, connection: psycopg.Connection[Any], modern: bool, nullable: set[str]) -> bool:
-        """SinkError if nothing makes the key unique; whether keys with NULL are not told apart by what does."""
+        """Return whether the unique index of the key treats NULLs as distinct while a key column is nullable; SinkError if
+        no index makes the key unique."""
         table = self._known
         distinct = "NOT indnullsnotdistinct" if modern else "true"
         indexes = connection.execute(
@@ -214,20 +217,20 @@ class PostgresTarget:
             sink=shape.sink,
         )
 
-    # --- the contract ----------------------------------------------------------------------------------------------
+    # --- interface -------------------------------------------------------------------------------------------------
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The view's own values; nested ones as JSON."""
+        """Return the values of the view unchanged, nested values as JSON."""
         columns = [texts(column) if pa.types.is_nested(column.type) else column for column in rows.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self._known.schema)
 
     def stand(self) -> SinkCheckpoint | None:
-        """The row of this sink in the table of positions."""
+        """Return the checkpoint of this sink from the table of checkpoints."""
         with self._talking() as connection:
             return self._positions.read(connection, self._position)
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
-        """One transaction; see `Target`."""
+        """Apply the change in one transaction; see `Target`."""
         unkeyed = self._without_key(change.upserts)
         if unkeyed:
             raise self._refused(unkeyed)
@@ -235,7 +238,8 @@ class PostgresTarget:
             try:
                 with connection.transaction():
                     self._begin(connection, before)
-                    # A key that no row of the table can have needs no deleting.
+                    # A data exception for a key means that no row of the table can have it, so there is
+                    # nothing to delete.
                     for _, error in self._halved(
                         connection, change.deletes, self._delete, change.deletes.num_rows
                     ):
@@ -251,7 +255,7 @@ class PostgresTarget:
                 raise _moved(self._declared, None) from error
 
     def contents(self) -> Iterator[pa.RecordBatch]:
-        """What the table holds, as one statement sees it."""
+        """Yield the contents of the table as one statement sees them."""
         table, kinds = self._known, self._declared.schema
         with self._talking() as connection:
             block: list[bytes] = []
@@ -267,7 +271,7 @@ class PostgresTarget:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Read as of one moment, whoever writes meanwhile, and hold up nobody."""
+        """Read in one REPEATABLE READ transaction, which does not block writers."""
         with self._talking() as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
@@ -290,7 +294,8 @@ class PostgresTarget:
         )
 
     def past(self, since: Since) -> TargetPast:
-        """Dead tuples: gone once the table is vacuumed after it was brought level, or if the server has counted none since."""
+        """Return the dead tuples of the table: they are gone once the table was vacuumed after the reconciliation, or if the
+        server has counted none since."""
         place = self._known.place
         with self._talking() as connection:
             row = connection.execute(_DEAD, {"table": place, "at": from_us(since.level_at)}).fetchone()
@@ -300,7 +305,7 @@ class PostgresTarget:
         return TargetPast(to_us(at), f"{'vacuumed' if vacuumed else 'no dead tuples'}: table {place}")
 
     def close(self) -> None:
-        """End the session."""
+        """Close the connection."""
         if self._connection is not None:
             with contextlib.suppress(psycopg.Error):
                 self._connection.close()
@@ -311,7 +316,8 @@ class PostgresTarget:
     def _begin(self, connection: psycopg.Connection[Any], before: SinkCheckpoint | None) -> None:
         connection.execute(
             "SET CONSTRAINTS ALL IMMEDIATE"
-        )  # a row is refused where it is written, not at the end
+            # a row is rejected by the statement that writes it, not at the end of the transaction
+        )
         found = self._positions.read(connection, self._position, " FOR UPDATE")
         if found != before:
             raise _moved(self._declared, found)
@@ -351,13 +357,13 @@ class PostgresTarget:
         _copy_in(connection, _ROWS, names, rows)
         connection.execute(table.upsert(_ROWS))
 
-    # --- rows that are refused -------------------------------------------------------------------------------------
+    # --- rejected rows ---------------------------------------------------------------------------------------------
 
     def _halved(
         self, connection: psycopg.Connection[Any], rows: pa.RecordBatch, act: Act, at_most: int
     ) -> list[tuple[int, psycopg.Error]]:
-        """Do something with all rows; or, if the server refuses some, with the halves, and their halves, that it takes. The
-        rows that it refuses, and why."""
+        """Run `act` on all rows. If the server rejects some, run it on halves, recursively, so that all other rows are
+        written. Return the indices of the rejected rows with their errors, up to `at_most`."""
         found: list[tuple[int, psycopg.Error]] = []
         left = [(0, rows.num_rows)] if rows.num_rows else []
         while left and len(found) < at_most:
@@ -391,7 +397,7 @@ class PostgresTarget:
             sink=self._declared.sink,
         )
 
-    # --- talking to the server -------------------------------------------------------------------------------------
+    # --- connection ------------------------------------------------------------------------------------------------
 
     @property
     def _declared(self) -> TargetShape:
@@ -412,7 +418,7 @@ class PostgresTarget:
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[psycopg.Connection[Any]]:
-        """A connection, made if there is none, and the driver's errors as the contract has them."""
+        """Yield the connection, opened if needed, with the driver's errors converted to those of `Target`."""
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = _connect(self._url, self._declared.sink)
@@ -421,7 +427,7 @@ class PostgresTarget:
             self.close()
             _raise(error, self._declared)
         except GeneratorExit:
-            self.close()  # nobody reads the rest of what is being copied
+            self.close()  # the rest of the COPY is not read, so the connection cannot be used again
             raise
 
 
@@ -437,7 +443,7 @@ def _connect(url: str, sink: str) -> psycopg.Connection[Any]:
 def _copy_in(
     connection: psycopg.Connection[Any], place: str, names: Sequence[str], rows: pa.RecordBatch
 ) -> None:
-    """Copy rows into a table; a large temporary one is analyzed for the statement that reads it."""
+    """Copy rows into a table; a large temporary table is analyzed for the statement that reads it."""
     columns = ", ".join(map(quote, names))
     with connection.cursor() as cursor:
         with cursor.copy(f"COPY {place} ({columns}) FROM STDIN (FORMAT csv)") as copy:
@@ -448,7 +454,7 @@ def _copy_in(
 
 
 def _copied_out(connection: psycopg.Connection[Any], statement: str) -> Iterator[bytes]:
-    """The lines that COPY gives, straight from libpq: there are as many as rows, and psycopg waits for each of them."""
+    """Yield the lines of COPY through libpq directly: there is one per row, and psycopg would wait for each of them."""
     pgconn = connection.pgconn
     result = pgconn.exec_(statement.encode())
     if result.status != ExecStatus.COPY_OUT:
@@ -474,12 +480,12 @@ def _held_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _about_rows(error: psycopg.Error) -> bool:
-    """Whether the server refuses values, or the driver, which does not send what no server takes."""
+    """Whether the error is about values: rejected by the server, or by the driver before sending."""
     return isinstance(error, psycopg.DataError) or (error.sqlstate or "")[:2] in _DATA_ERRORS
 
 
 def _said(error: psycopg.Error) -> str:
-    """The server's sentence and its detail."""
+    """Return the server's message with its detail."""
     primary = error.diag.message_primary or str(error)
     return f"{primary}: {error.diag.message_detail}" if error.diag.message_detail else primary
 

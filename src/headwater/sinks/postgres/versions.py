@@ -1,9 +1,9 @@
-"""Tables beside a table of Postgres: `<table>__new` is filled, and takes the table's name in one transaction.
+"""Versions of a Postgres table: `<table>__new` is filled, and takes the name of the table in one transaction.
 
-A new table is made like the one in force: columns, defaults, checks, indexes, comments and what was granted. What belongs to a table and
-does not go with its name (views over it, foreign keys, triggers, rules, policies, publications, partitions) would stay with
-the old one, and so would what others have written to columns of their own: where there is some, nothing is begun, and the error
-names it.
+The staging table is created like the active one: columns, defaults, checks, indexes, comments and grants. Objects that are
+bound to a table and not to its name (views over it, foreign keys, triggers, rules, policies, publications, partitions) would
+stay with the previous table, and so would data that other programs wrote to columns of their own. If there are any, nothing
+is started, and the error names them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwater.sinks.base.target import SinkCheckpoint, SinkError, Target, Targe
 from headwater.sinks.postgres.tables import quote
 
 LOCK_TIMEOUT = "2s"
-"""How long a switch waits for those who read the table, and holds up those who come after it; then it is tried again."""
+"""Time for which a switch waits for readers of the table, blocking readers that come after it; then it is retried."""
 NAME_BYTES_MAX = 63
 
 _BOUND = """
@@ -42,7 +42,7 @@ UNION ALL SELECT 'what is in column ' || quote_ident(attname) FROM pg_attribute
   WHERE attrelid = %(table)s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
     AND attname <> ALL (%(columns)s::name[])
 """
-"""What is bound to a table itself, and not to its name."""
+"""Query for the objects that are bound to a table itself, and not to its name."""
 _GRANTS = """
 SELECT privilege_type, is_grantable, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END, NULL
   FROM pg_class, aclexplode(relacl) WHERE oid = %(table)s::regclass AND grantee <> relowner
@@ -54,14 +54,14 @@ SELECT privilege_type, is_grantable, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quot
 
 
 def suffixed(table: str, version: Version | None) -> str:
-    """The name of a version of a table."""
+    """Return the name of a version of a table."""
     return table if version is None else f"{table}__{version}"
 
 
 def create_like(connection: Any, shape: TargetShape, table: str, made: str, positions: str) -> None:
-    """Make a table like another, with what was granted on it, if it is not there; names are quoted, with schemas. The
-    position of one that was there before, and was dropped by somebody, goes. SinkError if something is bound to the table in
-    force that could not go with its name."""
+    """Create a table like another, with its grants, unless it exists; names are quoted and qualified. A checkpoint left by a
+    staging table that was dropped outside of Headwater is removed. SinkError if objects are bound to the active table that
+    would not move with its name."""
     if connection.execute("SELECT to_regclass(%s)", [made]).fetchone()[0] is not None:
         return
     refuse_bound(connection, shape, table)
@@ -75,7 +75,7 @@ def create_like(connection: Any, shape: TargetShape, table: str, made: str, posi
 
 
 def refuse_bound(connection: Any, shape: TargetShape, table: str) -> None:
-    """SinkError if something is bound to a table itself."""
+    """Raise SinkError if objects are bound to a table itself."""
     known = {"table": table, "columns": list(shape.schema.names)}
     bound = [what for (what,) in connection.execute(_BOUND, known)]
     if bound:
@@ -89,8 +89,8 @@ def refuse_bound(connection: Any, shape: TargetShape, table: str) -> None:
 
 @dataclass(frozen=True)
 class PostgresVersions:
-    """The versions of one table. `schema` and `table` are names; `make` gives a version as a target, `stored` a position
-    by its name."""
+    """The versions of one table. `schema` and `table` are names; `make` creates the target of a version, `stored` reads a
+    checkpoint by its name."""
 
     shape: TargetShape
     schema: str
@@ -101,7 +101,7 @@ class PostgresVersions:
     stored: Callable[[Any, str, str], SinkCheckpoint | None]
 
     def there(self) -> Collection[Version]:
-        """Those that have a table."""
+        """Return the versions that have a table."""
         found: list[Version] = []
         with self.talking() as connection:
             for version in ("new", "old"):
@@ -111,7 +111,7 @@ class PostgresVersions:
         return found
 
     def beside(self, version: Version) -> Target:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         if len(suffixed(self.table, version).encode()) > NAME_BYTES_MAX:
             raise SinkError(
                 f"the name {self.table!r} is too long for another version beside it",
@@ -121,7 +121,7 @@ class PostgresVersions:
         return self.make(version)
 
     def switch(self, version: Version, stand: SinkCheckpoint) -> None:
-        """One transaction: it locks the position first, as every change does, then both tables."""
+        """Rename the tables in one transaction, which locks the checkpoint first, as every change does, then both tables."""
         sink = self.shape.sink
         with self.talking() as connection, connection.transaction():
             connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
@@ -132,7 +132,7 @@ class PostgresVersions:
             steps: list[tuple[Any, Any]] = [(None, "old"), (version, None)]
             if version == "old":
                 steps = [(None, "swap"), ("old", None), ("swap", "old")]
-            else:  # of a table that somebody has dropped
+            else:  # a checkpoint of a previous table that was dropped outside of Headwater
                 connection.execute(f"DELETE FROM {self.positions} WHERE sink = %s", [_position(sink, "old")])
             for old, new in steps:
                 made = quote(suffixed(self.table, new))
@@ -143,7 +143,7 @@ class PostgresVersions:
                 )
 
     def drop(self, version: Version) -> None:
-        """The table, and its position."""
+        """Remove the table and its checkpoint."""
         with self.talking() as connection, connection.transaction():
             connection.execute(
                 f"DELETE FROM {self.positions} WHERE sink = %s", [_position(self.shape.sink, version)]
@@ -151,7 +151,7 @@ class PostgresVersions:
             connection.execute(f"DROP TABLE IF EXISTS {self._place(version)}")
 
     def named(self, version: Version) -> str:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         return f"table {self.schema}.{suffixed(self.table, version)}"
 
     def _place(self, version: Version | None) -> str:
