@@ -1,18 +1,18 @@
-"""PYTHON: a view's changes handed to a user's function.
+"""PYTHON: the changes of a view passed to a user's function.
 
-Guarantee: at least once, in order. The function is called with one piece of a change after the other, and the position is
-kept in the workspace when the last call has come back; a crash in between, or a call that raised, means that pieces
-are given again, each with the same key. A function that remembers the keys it has seen does everything once.
+Guarantee: at least once, in order. The function is called with one piece of a change after the other, and the checkpoint is
+stored in the workspace when the last call has returned. After a crash in between, or a call that raised, pieces are passed
+again, each with the same key. A function that remembers the keys it has seen processes everything once.
 
     def send(change: pyarrow.Table, key: str) -> None: ...
 
-In mode 'upsert' the table has the view's columns and `_op`: 'delete' (with the key columns alone) before 'upsert'. In mode
-'changelog' it has `_weight` and `_tick`. Where changes cannot be followed (at first, when the position was lost or the view
-built anew) the function is given all rows in one table, whose schema says so, `change.schema.metadata[b"snapshot"] == b"true"`:
-what is not in it is gone.
+In mode 'upsert' the table has the columns of the view and `_op`: 'delete' (with the key columns alone) before 'upsert'. In
+mode 'changelog' it has `_weight` and `_tick`. If changes cannot be followed (at first, after the checkpoint was lost or the
+view was rebuilt) the function is given all rows in one table, marked in its schema by `change.schema.metadata[b"snapshot"]
+== b"true"`: a row that is not in it no longer exists.
 
-What the function raises is told, and it is called again; RefusedRowError says that one row cannot be taken, which stops the
-sink or diverts the row, as its `on_error` says.
+An exception of the function is reported, and the call is retried. RefusedRowError means that one row cannot be taken, which
+stops the sink or diverts the row, according to its `on_error`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OP = pa.field("_op", pa.string())
 
 
 class PythonTarget:
-    """A user's function."""
+    """A user's function as a target."""
 
     guarantee: ClassVar[str] = (
         "at least once, in order: a call may be repeated with the same key, after a crash or a call that raised"
@@ -53,17 +53,17 @@ class PythonTarget:
 
     @classmethod
     def declared(cls, setup: SinkSetup) -> Self:
-        """The target that a declaration asks for."""
+        """Return the target that a declaration asks for."""
         name = text(setup.options.get("function"), "function")
         return cls(function_of(setup, name), setup.keeper(name), rows=setup.count("rows", 10_000))
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The shape's."""
+        """The key of the shape."""
         return () if self._deliveries.shape is None else self._deliveries.shape.key
 
     def prepare(self, shape: TargetShape) -> None:
-        """Nothing is called before there is a change."""
+        """Set the shape; the function is not called before the first change."""
         self._deliveries.prepare(shape)
         if shape.mode == "upsert" and OP.name in shape.schema.names:
             raise SinkError(
@@ -73,27 +73,27 @@ class PythonTarget:
             )
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows as they are."""
+        """Return the rows unchanged."""
         return rows
 
     def stand(self) -> SinkCheckpoint | None:
-        """As it was kept."""
+        """Return the checkpoint from the workspace."""
         return self._deliveries.stand()
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
-        """Call the function; the stand is kept when it has taken all."""
+        """Call the function with each piece, then store the checkpoint."""
         self._deliveries.apply(change, before, after, self._give)
 
     def handed(self) -> Token | None:
-        """The last tick that was handed over, as it is remembered beside the workspace."""
+        """Return the tick that was delivered last, as recorded next to the workspace."""
         return self._deliveries.handed()
 
     def contents(self) -> Iterator[pa.RecordBatch]:
-        """Nobody can say: nothing. What is applied next is a snapshot."""
+        """Return nothing, since the function cannot be asked for its rows. The next change is a snapshot."""
         return self._deliveries.contents()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, for lack of a connection."""
 
     def _give(self, piece: ChangePiece, key: str) -> list[RefusedRow]:
         name = getattr(self._function, "__qualname__", repr(self._function))
@@ -133,7 +133,7 @@ class PythonTarget:
 
 
 def function_of(setup: SinkSetup, name: str) -> Function:
-    """The user's function that a sink calls: one that was declared in this process, or `package.module:function`."""
+    """Return the user's function that a sink calls: one declared in this process, or `package.module:function`."""
     if name in setup.functions:
         return setup.functions[name]
     module, _, attribute = name.partition(":")
