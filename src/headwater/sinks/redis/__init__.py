@@ -4,9 +4,9 @@ Called by sinks.registry; imports core, sinks.base.
 
 In import order, bottom to top:
 
-    redis_protocol  RESP commands and replies in vectors
+    redis_protocol  RESP commands and replies as Arrow columns
     encoding        rows as Redis keys and values
-    existing_names  which names are there, and whose they are
+    existing_names  the names that exist, and whether they are of the sink's type
     versions        staging names, renamed by one script
     target          the target
 """

@@ -1,8 +1,9 @@
-"""What a row of a view is in Redis: a hash, a string or a member of a sorted set; the commands that write and read them.
+"""The encoding of a view's row in Redis, as a hash, a string or a member of a sorted set, and the commands for it.
 
-- *hash*: one per key, with a field for each column that is not NULL; values as `rendering` writes them, BINARY as it is.
+- *hash*: one per key, with a field for each column that is not NULL; values are written by
+  `headwater.sinks.base.text_values`, BINARY unchanged.
 - *string*: one per key, a JSON object of all columns that are not NULL.
-- *zset*: a member of a sorted set: one set for all rows, or one per value of the key's other columns.
+- *zset*: a member of a sorted set: one set for all rows, or one for each value of the other key columns.
 
 Names are the prefix and the key's columns, joined by `:`; within a value `%` is `%25` and `:` is `%3A`, and NULL is `%N`.
 """
@@ -25,66 +26,66 @@ from headwater.sinks.redis.redis_protocol import BYTES, Piece, Wire, bulk, comma
 
 NAME = "_name"
 _LARGE = 10_000
-"""Members of a sorted set that are read at a time."""
+"""Number of members of a sorted set that are read at a time."""
 
 
 class RowEncoding(Protocol):
-    """One way to keep rows."""
+    """A way to store rows in Redis."""
 
     @property
     def kind(self) -> bytes:
-        """The type that Redis calls it."""
+        """The Redis type of the stored values."""
         ...
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns of kept rows that tell them apart; the first is the name."""
+        """Columns that identify a stored row; the first is the Redis name."""
         ...
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the view as they are kept."""
+        """Return rows of the view in the stored form."""
         ...
 
     def refused(self, held: pa.RecordBatch) -> list[RefusedRow]:
-        """Rows that cannot be kept so."""
+        """Return the rows that cannot be stored."""
         ...
 
     def deletes(self, keys: pa.RecordBatch) -> tuple[int, pa.Buffer]:
-        """Commands that remove rows: how many, and their bytes. Each is answered by one line."""
+        """Return the number and the bytes of the commands that remove rows. Each command is answered by one line."""
         ...
 
     def upserts(self, held: pa.RecordBatch, there: Mask) -> tuple[int, pa.Buffer]:
-        """Commands that put rows, of which some have a name that is there already."""
+        """Return the number and the bytes of the commands that write rows; `there` marks the rows whose name exists."""
         ...
 
     def read(self, wire: Wire, names: pa.Array) -> Iterator[pa.RecordBatch]:
-        """What has these names."""
+        """Yield the rows stored under these names."""
         ...
 
 
 class KeyNames:
-    """What a row is called, by some of its columns."""
+    """The Redis names of rows, made from some of their columns."""
 
     def __init__(self, prefix: str, columns: Sequence[str]) -> None:
         self.prefix = prefix
         self.columns = tuple(columns)
 
     def of(self, rows: pa.RecordBatch) -> pa.Array:
-        """The name of each row."""
+        """Return the name of each row."""
         if not self.columns:
             return pa.array([self.prefix.rstrip(":").encode()] * rows.num_rows, BYTES)
         return joined([rows.column(name) for name in self.columns], self.prefix)
 
     @property
     def pattern(self) -> bytes:
-        """The glob of all names."""
+        """Glob pattern of all names."""
         text = self.prefix if self.columns else self.prefix.rstrip(":")
         glob = "".join("\\" + letter if letter in "*?[]\\^-" else letter for letter in text)
         return f"{glob}*".encode() if self.columns else glob.encode()
 
 
 class HashForm:
-    """A hash per key."""
+    """A hash for each key."""
 
     kind = b"hash"
     key: tuple[str, ...] = (NAME,)
@@ -96,22 +97,22 @@ class HashForm:
         self.schema = pa.schema([pa.field(NAME, BYTES), *columns, pa.field("_more", pa.int64())])
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The name, the text of each column, and the number of fields that are not of the view: none."""
+        """Return the name, the text of each column, and the number of fields that are not columns of the view: 0."""
         columns = [column if column.type == BYTES else texts(column).cast(BYTES) for column in rows.columns]
         others = pa.array(np.zeros(rows.num_rows, dtype=np.int64))
         return pa.RecordBatch.from_arrays([self._names.of(rows), *columns, others], schema=self.schema)
 
     def refused(self, held: pa.RecordBatch) -> list[RefusedRow]:
-        """A hash has a field."""
+        """Return the rows in which all columns are NULL: a hash needs a field."""
         empty = np.flatnonzero(_filled(held.columns[1:-1], held.num_rows) == 0)
         return [RefusedRow(int(at), "all its columns are NULL, and a hash needs a field") for at in empty]
 
     def deletes(self, keys: pa.RecordBatch) -> tuple[int, pa.Buffer]:
-        """DEL."""
+        """Return DEL commands."""
         return _removed(keys)
 
     def upserts(self, held: pa.RecordBatch, there: Mask) -> tuple[int, pa.Buffer]:
-        """DEL what is there, which may have more fields, and HSET."""
+        """Return HSET commands; existing names get DEL first, since they may have more fields."""
         names = bulk(held.column(NAME))
         values = held.columns[1:-1]
         first = pc.if_else(pa.array(there), pc.binary_join_element_wise(head(2, b"DEL"), names, b""), b"")
@@ -124,13 +125,14 @@ class HashForm:
         return held.num_rows + int(there.sum()), commands(held.num_rows, *pieces)
 
     def read(self, wire: Wire, names: pa.Array) -> Iterator[pa.RecordBatch]:
-        """HMGET and HLEN."""
+        """Read with HMGET and HLEN."""
         words = bulk(names)
         labels = b"".join(b"$%d\r\n%b\r\n" % (len(field), field) for field in self._fields)
         asked = [head(2 + len(self._fields), b"HMGET"), words, labels, head(2, b"HLEN"), words]
         found = tokens(wire.replies(commands(len(names), *asked)))
         width = len(self._fields) + 2
-        if len(found) != width * len(names):  # something has become another type since it was listed
+        # a name has changed its type since it was listed
+        if len(found) != width * len(names):
             for name in names if len(names) > 1 else []:
                 yield from self.read(wire, pa.array([name.as_py()], BYTES))
             return
@@ -143,7 +145,7 @@ class HashForm:
 
 
 class StringForm:
-    """A JSON object per key."""
+    """A JSON object for each key."""
 
     kind = b"string"
     key: tuple[str, ...] = (NAME,)
@@ -153,28 +155,28 @@ class StringForm:
         self._names = names
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The name and the text."""
+        """Return the name and the JSON text of each row."""
         return pa.RecordBatch.from_arrays(
             [self._names.of(rows), json_rows(rows).cast(BYTES)], schema=self.schema
         )
 
     def refused(self, held: pa.RecordBatch) -> list[RefusedRow]:
-        """None."""
+        """Return an empty list: every row can be stored."""
         del held
         return []
 
     def deletes(self, keys: pa.RecordBatch) -> tuple[int, pa.Buffer]:
-        """DEL."""
+        """Return DEL commands."""
         return _removed(keys)
 
     def upserts(self, held: pa.RecordBatch, there: Mask) -> tuple[int, pa.Buffer]:
-        """SET."""
+        """Return SET commands."""
         del there
         names, values = bulk(held.column(NAME)), bulk(held.column(1))
         return held.num_rows, commands(held.num_rows, head(3, b"SET"), names, values)
 
     def read(self, wire: Wire, names: pa.Array) -> Iterator[pa.RecordBatch]:
-        """MGET, which gives nil for what is no string."""
+        """Read with MGET, which returns nil for names that are not strings."""
         asked = commands(len(names), bulk(names))
         found = tokens(wire.replies(head(1 + len(names), b"MGET"), asked)).slice(1)
         rows = pa.RecordBatch.from_arrays([names, found], schema=self.schema)
@@ -182,7 +184,7 @@ class StringForm:
 
 
 class ZsetForm:
-    """Members of sorted sets: `member` are the columns that name one, `score` the column that it is sorted by."""
+    """Members of sorted sets: `member` are the columns that name a member, `score` is the column to sort by."""
 
     kind = b"zset"
     key: tuple[str, ...] = (NAME, "_member")
@@ -202,7 +204,7 @@ class ZsetForm:
             )
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The set, the member, and its score: a double, for a TIMESTAMP the seconds since 1970."""
+        """Return the set, the member, and the score: a double; for a TIMESTAMP the seconds since 1970."""
         if len(self._member) == 1:
             members = texts(rows.column(self._member[0])).cast(BYTES)
         else:
@@ -215,7 +217,7 @@ class ZsetForm:
         )
 
     def refused(self, held: pa.RecordBatch) -> list[RefusedRow]:
-        """Rows without a score that is a number, or without a member."""
+        """Return the rows whose score is not a number, or whose member is NULL."""
         scores = held.column(2)
         bad = pc.or_(scores.is_null(), pc.fill_null(pc.is_nan(scores), True)).to_numpy(zero_copy_only=False)
         nobody = held.column(1).is_null().to_numpy(zero_copy_only=False)
@@ -223,20 +225,20 @@ class ZsetForm:
         return found + [RefusedRow(int(at), "its member is NULL") for at in np.flatnonzero(nobody)]
 
     def deletes(self, keys: pa.RecordBatch) -> tuple[int, pa.Buffer]:
-        """ZREM; a member that is NULL was never there."""
+        """Return ZREM commands; a NULL member was never written."""
         keys = keys.filter(keys.column(1).is_valid())
         pieces = head(3, b"ZREM"), bulk(keys.column(NAME)), bulk(keys.column(1))
         return keys.num_rows, commands(keys.num_rows, *pieces)
 
     def upserts(self, held: pa.RecordBatch, there: Mask) -> tuple[int, pa.Buffer]:
-        """ZADD."""
+        """Return ZADD commands."""
         del there
         scores, members = bulk(texts(held.column(2)).cast(BYTES)), bulk(held.column(1))
         pieces = head(4, b"ZADD"), bulk(held.column(NAME)), scores, members
         return held.num_rows, commands(held.num_rows, *pieces)
 
     def read(self, wire: Wire, names: pa.Array) -> Iterator[pa.RecordBatch]:
-        """ZRANGE, from one end of each set to the other."""
+        """Read each set with ZRANGE, large sets in parts."""
         sizes = tokens(wire.replies(commands(len(names), head(2, b"ZCARD"), bulk(names)))).to_pylist()
         small = np.array([size.isascii() and size[:1] == b":" and int(size[1:]) <= _LARGE for size in sizes])
         few = names.filter(pa.array(small))
@@ -255,7 +257,7 @@ class ZsetForm:
                 yield self._rows(alone, wire.replies(commands(1, *asked)))
 
     def _rows(self, names: pa.Array, data: bytes) -> pa.RecordBatch:
-        """The members of some sets, one reply after the other: `*n`, and n members and scores."""
+        """Return the members of sets from their concatenated replies: `*n`, followed by n members and scores."""
         found = tokens(data)
         counts, at = [], 0
         for _ in range(len(names)):
@@ -272,7 +274,7 @@ class ZsetForm:
 
 
 def joined(columns: Sequence[pa.Array], prefix: str) -> pa.Array:
-    """Values in one text that no others have."""
+    """Return a text for each row of values that no other values have."""
     parts = [pc.fill_null(_escaped(column), b"%N") for column in columns]
     body = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, b":")
     return pc.binary_join_element_wise(prefix.encode(), body, b"") if prefix else body
@@ -293,7 +295,7 @@ def _removed(keys: pa.RecordBatch) -> tuple[int, pa.Buffer]:
 
 
 def _filled(columns: Sequence[pa.Array], rows: int) -> npt.NDArray[np.int64]:
-    """How many of some columns a row has."""
+    """Return the number of non-NULL columns of each row."""
     filled = np.zeros(rows, dtype=np.int64)
     for column in columns:
         filled += column.is_valid().to_numpy(zero_copy_only=False)

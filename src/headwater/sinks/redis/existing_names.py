@@ -1,4 +1,4 @@
-"""Which names are there in Redis, and whose they are."""
+"""Existence and type of names in Redis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES_AT_ONCE = 10_000
 
 
 def there(wire: Wire, rows: pa.RecordBatch, kind: bytes) -> tuple[Mask, list[RefusedRow]]:
-    """Which rows have a name that is there, and those whose name something else has, which is not of our kind."""
+    """Return which rows have a name that exists, and as rejected rows those whose name exists with another type."""
     kinds = _types(wire, rows.column(NAME))
     nothing: Mask = kinds == b"+none"
     foreign = np.flatnonzero(~nothing & (kinds != b"+" + kind))
@@ -28,7 +28,7 @@ def there(wire: Wire, rows: pa.RecordBatch, kind: bytes) -> tuple[Mask, list[Ref
 
 
 def ours(wire: Wire, keys: pa.RecordBatch, kind: bytes) -> Mask:
-    """Which of the names are there and of our kind."""
+    """Return which of the names exist with the sink's type."""
     found: Mask = _types(wire, keys.column(NAME)) == b"+" + kind
     return found
 

@@ -1,9 +1,9 @@
-"""The protocol of Redis on vectors: many commands from columns, and many replies into columns.
+"""The Redis protocol on Arrow columns: many commands from columns, and many replies into columns.
 
-A command is an array of bulk strings (`*2`, `$4`, `TYPE`, `$3`, `abc`, a line each). The bytes of a thousand commands are the
-bytes of one Arrow column that is joined of its parts. A reply is taken as *tokens*, one for each line, a bulk string being one
-of them (None where it is nil): replies of one shape have the same number of them each. What Redis means is not known
-here.
+A command is an array of bulk strings (`*2`, `$4`, `TYPE`, `$3`, `abc`, a line each). The bytes of a thousand commands are
+the bytes of one Arrow column, joined from its parts. A reply is parsed into *tokens*, one for each line, where a bulk string
+is one token (None if it is nil): replies of one shape have the same number of tokens each. This module does not interpret
+commands or replies.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ BYTES = pa.binary()
 _RECEIVED_BYTES = 1 << 20
 
 Piece: TypeAlias = bytes | pa.Array
-"""A part of a command: the same for all rows, or a column with that of each row."""
+"""A part of a command: the same bytes for all rows, or a column with the bytes for each row."""
 
 
 class Wire:
-    """A connection that redis-py has made: greeting, passwords and TLS are its business. What is sent in bulk and its
-    replies pass by its parser, which takes them one by one."""
+    """A connection made by redis-py, which does the greeting, passwords and TLS. Bulk commands and their replies bypass its
+    parser, which handles replies one by one."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     def ask(self, *words: bytes) -> Any:
-        """The reply to one command."""
+        """Return the reply to one command."""
         self._connection.send_packed_command([command(*words)])
         return self._connection.read_response()
 
     def send(self, *pieces: bytes | pa.Buffer) -> None:
-        """Send commands; their replies are to be received."""
+        """Send commands without reading their replies."""
         self._connection.send_packed_command([b"".join(map(memoryview, pieces))])
 
     def lines(self, count: int, begun: bytes = b"") -> bytes:
-        """So many lines of replies, of which some were received: for commands that are answered by one line each."""
+        """Receive replies until there are `count` lines, `begun` included, for commands that are answered by one line each."""
         parts = [begun]
         left = count - begun.count(b"\n")
         while left > 0:
@@ -52,7 +52,7 @@ class Wire:
         return b"".join(parts)
 
     def replies(self, *pieces: bytes | pa.Buffer) -> bytes:
-        """Send commands and receive all their replies."""
+        """Send commands and return all their replies."""
         mark = os.urandom(8).hex().encode()
         end = b"$16\r\n" + mark + b"\r\n"
         self.send(*pieces, command(b"ECHO", mark))
@@ -63,11 +63,11 @@ class Wire:
         return b"".join(parts)[: -len(end)]
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._connection.disconnect()
 
     def _receive(self) -> bytes:
-        # The parser has read no further than the reply that it was asked for: there is none after it.
+        # The parser reads no further than the reply it was asked for, so its buffer is empty.
         data: bytes = self._connection._sock.recv(_RECEIVED_BYTES)
         if not data:
             raise ConnectionResetError("the server closed the connection")
@@ -75,30 +75,30 @@ class Wire:
 
 
 def command(*words: bytes) -> bytes:
-    """One command."""
+    """Return the bytes of one command."""
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
 
 def commands(rows: int, *pieces: Piece) -> pa.Buffer:
-    """A command of each row: its pieces one after the other, which are lines of the protocol already."""
+    """Return one command for each row: its pieces concatenated, which are already in the wire format."""
     if not rows:
         return pa.py_buffer(b"")
     return bytes_of(pc.binary_join_element_wise(*pieces, b""))
 
 
 def head(words: int, *first: bytes) -> bytes:
-    """The beginning of a command of so many words, of which the first are given."""
+    """Return the start of a command of `words` words with the first ones."""
     return b"*%d\r\n" % words + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in first)
 
 
 def bulk(column: pa.Array) -> pa.Array:
-    """Each value as a bulk string; NULL stays NULL."""
+    """Return each value as a bulk string; NULL stays NULL."""
     sizes = pc.binary_length(column).cast(pa.string()).cast(BYTES)
     return pc.binary_join_element_wise(b"$", sizes, b"\r\n", column, b"\r\n", b"")
 
 
 def bytes_of(column: pa.Array) -> pa.Buffer:
-    """All bytes of a column without NULLs, one value after the other."""
+    """Return all bytes of a column without NULLs, concatenated."""
     offsets, data = column.buffers()[1:]
     if data is None or not len(column):
         return pa.py_buffer(b"")
@@ -107,19 +107,19 @@ def bytes_of(column: pa.Array) -> pa.Buffer:
 
 
 def tokens(data: bytes) -> pa.Array:
-    """The tokens of replies, as binaries."""
+    """Return the tokens of replies, as binaries."""
     found = _vectorised(data)
     return found if found is not None else pa.array(_one_by_one(data), BYTES)
 
 
 def table(found: pa.Array, width: int) -> list[pa.Array]:
-    """Tokens of replies that have so many each, as columns."""
+    """Return the tokens of replies with `width` tokens each, as columns."""
     places = np.arange(0, len(found), width)
     return [found.take(pa.array(places + at)) for at in range(width)]
 
 
 def _vectorised(data: bytes) -> pa.Array | None:
-    """The tokens, if values are lines; None if one may contain the end of a line, or looks as the head of one."""
+    """Return the tokens if every value is one line; None if a value may contain a line end, or looks like a length line."""
     raw = np.frombuffer(data, dtype=np.uint8)
     ends = np.flatnonzero((raw[:-1] == 13) & (raw[1:] == 10)) if len(raw) > 1 else np.zeros(0, dtype=np.int64)
     if not len(ends):
@@ -148,7 +148,7 @@ def _vectorised(data: bytes) -> pa.Array | None:
 
 
 def _within(starts: Indices, lengths: Indices, size: int) -> Mask:
-    """Which bytes are within ranges that rise and do not touch."""
+    """Return a mask of the bytes within ascending ranges that do not touch."""
     filled = lengths > 0
     steps = np.zeros(size + 1, dtype=np.int8)
     steps[starts[filled]] = 1
@@ -157,7 +157,7 @@ def _within(starts: Indices, lengths: Indices, size: int) -> Mask:
 
 
 def _numbers(raw: npt.NDArray[np.uint8], starts: Indices, lengths: Indices) -> Indices | None:
-    """Numbers from their digits; None if there is something else."""
+    """Return numbers from their digits; None if a byte is not a digit."""
     numbers = np.zeros(len(starts), dtype=np.int64)
     for at in range(int(lengths.max(initial=0))):
         longer = np.flatnonzero(lengths > at)

@@ -1,15 +1,15 @@
-"""Redis as a target: a hash, a string or a member of a sorted set per row, in one step with where it stands.
+"""Redis as a target: a hash, a string or a sorted-set member for each row, written in one step with the checkpoint.
 
-Guarantee: exactly once, in what Redis itself keeps. A change of up to 10,000 rows and the position (`headwater:position:<sink>`) are
-one MULTI and EXEC: nobody sees a part of it. The position is watched and looked at first, so that a repeated tick or a
-second process changes nothing. A larger change is written in several such steps. The first marks the position as under way,
-and only the last moves it on: after a crash in between what is there is compared with the view, and the
-difference written. Where Redis forgets the last second after a crash of its own, rows and position go back together, and
-the sink goes on from there.
+Guarantee: exactly once, within the durability of Redis itself. A change of up to 10,000 rows and the checkpoint
+(`headwater:position:<sink>`) are one MULTI and EXEC, of which no client sees a part. The checkpoint is watched and compared
+first, so that a repeated tick or a second process changes nothing. A larger change is written in several such steps. The
+first marks the checkpoint as incomplete, and only the last advances it: after a crash in between, the contents are compared
+with the view and the difference is written. If Redis loses the last second after a crash of its own, rows and checkpoint go
+back together, and the sink continues from there.
 
-Only names that begin with the prefix are touched, and of these only what has the type of the rows: anything else that bears the
-name of a row makes that row a refused one. One server, or one slot of a cluster (a prefix such as `{sink}:`). redis-py is
-known here alone.
+Only names that begin with the prefix are touched, and of these only values of the type of the rows: a row whose name belongs
+to a value of another type is rejected. The target is one server, or one hash slot of a cluster (a prefix such as `{sink}:`).
+Only modules of this package import redis-py.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from headwater.sinks.redis.versions import RedisVersions, mark_of, position_of
 As = Literal["hash", "string", "zset"]
 
 ROWS_AT_ONCE = 10_000
-"""Rows that are written in one step; the server does nothing else for some tens of milliseconds."""
+"""Maximum number of rows written in one step, which blocks the server for some tens of milliseconds."""
 ROWS_OF_A_PART = 2_000
-"""Rows of each step of a change that is larger."""
+"""Number of rows in each step of a larger change."""
 _SCAN_COUNT = 2_000
 _PASSING = (
     "LOADING",
@@ -62,18 +62,18 @@ _PASSING = (
     "CLUSTERDOWN",
     "TRYAGAIN",
 )
-"""How errors begin that pass."""
+"""Prefixes of error messages that are transient."""
 
 
 Commands = tuple[int, bytes | pa.Buffer]
-"""How many there are, and their bytes."""
+"""The number of commands and their bytes."""
 
 
 class RedisTarget:
     """Names under a prefix, which is `<sink>:` unless given.
 
-    `as_` says what a row is. For a sorted set `score` is the column that it is sorted by, and `member` are the columns of the
-    key that name a member (the last of the key unless given); the rest of the key names the set.
+    `as_` is the type of a row. For a sorted set `score` is the column to sort by, and `member` are the columns of the key
+    that name a member (the last one unless given); the other columns of the key name the set.
     """
 
     guarantee: ClassVar[str] = "exactly once, in what Redis keeps: rows and position are written in one step"
@@ -113,7 +113,7 @@ class RedisTarget:
 
     @classmethod
     def declared(cls, setup: SinkSetup) -> Self:
-        """The target that a declaration asks for."""
+        """Return the target that a declaration asks for."""
         options = setup.options
         return cls(
             options["url"],
@@ -125,11 +125,11 @@ class RedisTarget:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The name; for a sorted set, with the member."""
+        """The name; for a sorted set, name and member."""
         return self._known.key
 
     def prepare(self, shape: TargetShape) -> None:
-        """Choose names, and see that the server answers."""
+        """Choose the names of rows, and check that the server answers."""
         self._shape = shape
         if shape.mode != "upsert":
             raise SinkError(
@@ -163,11 +163,11 @@ class RedisTarget:
             wire.ask(b"PING")
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Names and texts."""
+        """Return names and texts."""
         return self._known.held(rows)
 
     def stand(self) -> SinkCheckpoint | None:
-        """What the position says."""
+        """Return the checkpoint stored in Redis."""
         with self._talking() as wire:
             text = wire.ask(b"GET", self._position)
         stand = SinkCheckpoint.parse(text) if text is not None else None
@@ -175,7 +175,7 @@ class RedisTarget:
         return stand
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
-        """One script, or several; see `Target`."""
+        """Apply the change in one transaction, or in several; see `Target`."""
         form = self._known
         change = self._marked(change)
         refused = form.refused(change.upserts)
@@ -202,7 +202,7 @@ class RedisTarget:
             self._write(wire, (0, b""), end, marked)
 
     def contents(self) -> Iterator[pa.RecordBatch]:
-        """What is there under the prefix, page by page."""
+        """Yield the rows under the prefix, page by page."""
         return ahead(self._pages())
 
     def _pages(self) -> Iterator[pa.RecordBatch]:
@@ -237,7 +237,7 @@ class RedisTarget:
         )
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._wire is not None:
             with contextlib.suppress(RedisError, OSError):
                 self._wire.close()
@@ -246,7 +246,7 @@ class RedisTarget:
     # --- names of a version ----------------------------------------------------------------------------------------
 
     def _marked(self, change: TargetChange) -> TargetChange:
-        """A change by the names that the rows have here: held rows have the name that they are to have in force."""
+        """Return a change with the names of this version: stored rows have the names of the active version."""
         if not self._mark:
             return change
         deletes, upserts = (_renamed(rows, self._mark, 0) for rows in (change.deletes, change.upserts))
@@ -258,7 +258,7 @@ class RedisTarget:
     # --- writing ---------------------------------------------------------------------------------------------------
 
     def _watch(self, wire: Wire, expected: bytes | None) -> None:
-        """Begin a step: from here on the position is what it was expected to be, or EXEC does nothing."""
+        """Begin a transaction: EXEC does nothing unless the checkpoint still is the expected one."""
         wire.ask(b"WATCH", self._position)
         found = wire.ask(b"GET", self._position)
         if found != expected:
@@ -275,7 +275,7 @@ class RedisTarget:
         return deletes + upserts, b"".join((memoryview(gone), memoryview(put)))
 
     def _parts(self, change: TargetChange, there: Mask, ours: Mask) -> Iterator[Commands]:
-        """A large change in small ones: what is gone comes first."""
+        """Yield a large change in small parts, deletes first."""
         form = self._known
         deletes = change.deletes.filter(pa.array(ours))
         for start in range(0, deletes.num_rows, ROWS_OF_A_PART):
@@ -285,7 +285,7 @@ class RedisTarget:
             yield form.upserts(change.upserts.slice(start, ROWS_OF_A_PART), there[start:end])
 
     def _write(self, wire: Wire, commands: Commands, end: bytes, marked: bytes) -> None:
-        """One step: commands, and the position."""
+        """Execute one transaction with the commands and the checkpoint."""
         count, body = commands
         count += 1
         wire.send(command(b"MULTI"), body, command(b"SET", self._position, end), command(b"EXEC"))
@@ -300,19 +300,19 @@ class RedisTarget:
             )
         data = wire.lines(queued + 1 + count, data)
         if b"\n-" in data:
-            # EXEC goes on after an error. Something has become another type since it was looked at: compare anew.
+            # EXEC continues after an error. A name has changed its type since it was checked: reconcile.
             wire.ask(b"SET", self._position, marked)
             raise self._moved(SinkCheckpoint.parse(marked))
 
     def _there(self, wire: Wire, rows: pa.RecordBatch) -> Mask:
-        """Which rows have a name that is there; RowsRefusedError if something else has it."""
+        """Return which rows have a name that exists; RowsRefusedError if a name has another type."""
         found, refused = existing_names.there(wire, rows, self._known.kind)
         if refused:
             wire.ask(b"UNWATCH")
             raise self._refused(refused)
         return found
 
-    # --- talking to the server -------------------------------------------------------------------------------------
+    # --- connection ------------------------------------------------------------------------------------------------
 
     @property
     def _declared(self) -> TargetShape:
@@ -332,7 +332,7 @@ class RedisTarget:
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[Wire]:
-        """A connection, made if there is none, and the driver's errors as the contract has them."""
+        """Yield the connection, opened if needed, with the driver's errors converted to those of `Target`."""
         try:
             if self._wire is None:
                 self._wire = Wire(_connect(self._url, self._declared.sink))
@@ -368,7 +368,7 @@ def _check_columns(shape: TargetShape, names: Sequence[str]) -> None:
 
 
 def _renamed(rows: pa.RecordBatch, mark: bytes, less: int) -> pa.RecordBatch:
-    """Rows whose names begin with `mark` in place of their first bytes."""
+    """Return rows with the first `less` bytes of their names replaced by `mark`."""
     at = rows.schema.get_field_index(NAME)
     return rows.set_column(at, rows.schema.field(at), pc.binary_replace_slice(rows.column(at), 0, less, mark))
 
@@ -394,7 +394,7 @@ def _connect(url: str, sink: str) -> Any:
 
 
 def _unseen(names: pa.Array, position: bytes, seen: set[int]) -> pa.Array:
-    """Names of rows that were not in an earlier page: a scan may give one twice."""
+    """Return the names of rows that no earlier page had: SCAN may return a name twice."""
     names = names.filter(pc.not_equal(names, position))
     hashes = hash_rows([names], len(names)).tolist()
     if seen.isdisjoint(hashes) and len(set(hashes)) == len(hashes):

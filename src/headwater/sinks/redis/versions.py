@@ -1,7 +1,8 @@
-"""Names beside the names of a Redis sink: `~new~<name>` are filled, and one script gives all of them their names.
+"""Versions of a Redis sink as names: `~new~<name>` are filled, and one script gives all of them their final names.
 
-The script moves those in force to `~old~<name>` and those of the new version to their places, with the positions: the server
-does nothing else meanwhile, and nobody sees some of either. Which names there are is found out before, while others go on.
+The script renames the active names to `~old~<name>` and those of the staging version to the active names, together with the
+checkpoints: the server runs nothing else meanwhile, so no client sees a mixture. The names are listed before that, while
+other clients continue.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ return {'done'}
 
 
 def mark_of(version: Version | None) -> bytes:
-    """What the names of a version begin with."""
+    """Return the prefix of the names of a version."""
     return b"" if version is None else b"~%b~" % version.encode()
 
 
 def position_of(sink: str, version: Version | None) -> bytes:
-    """The name of a position."""
+    """Return the Redis name of a checkpoint."""
     return f"headwater:position:{sink}{'' if version is None else f'~{version}'}".encode()
 
 
 @dataclass(frozen=True)
 class RedisVersions:
-    """The versions of one sink's names, which match `pattern` and are of type `kind`."""
+    """The versions of the names of one sink, which match `pattern` and are of type `kind`."""
 
     shape: TargetShape
     kind: bytes
@@ -63,17 +64,17 @@ class RedisVersions:
     make: Callable[[Version], Target]
 
     def there(self) -> Collection[Version]:
-        """Those that have a position."""
+        """Return the versions that have a checkpoint."""
         both: tuple[Version, Version] = ("new", "old")
         with self.talking() as wire:
             return [v for v in both if wire.ask(b"EXISTS", position_of(self.shape.sink, v))]
 
     def beside(self, version: Version) -> Target:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         return self.make(version)
 
     def switch(self, version: Version, stand: SinkCheckpoint) -> None:
-        """The names are found first; then one script renames them, if none of the positions was written meanwhile: every change
+        """List the names, then rename them in one script, provided that no checkpoint was written meanwhile: every change
         writes one."""
         sink = self.shape.sink
         places = [position_of(sink, None), position_of(sink, version), position_of(sink, "old")]
@@ -105,7 +106,7 @@ class RedisVersions:
             )
 
     def drop(self, version: Version) -> None:
-        """Names page by page, then the position, so that what a crash leaves is found again."""
+        """Remove the names page by page, then the checkpoint, so that an interrupted removal is found and continued."""
         with self.talking() as wire:
             for names in self._pages(wire, mark_of(version)):
                 if names:
@@ -113,11 +114,11 @@ class RedisVersions:
             wire.ask(b"DEL", position_of(self.shape.sink, version))
 
     def named(self, version: Version) -> str:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         return f"names {(mark_of(version) + self.pattern).decode(errors='replace')}"
 
     def _found(self, wire: Wire, mark: bytes) -> list[bytes]:
-        """The names of a version, each once, without positions."""
+        """Return the names of a version, each once, without checkpoints."""
         every = dict.fromkeys(name for names in self._pages(wire, mark) for name in names)
         return [name for name in every if not name.startswith(_POSITION)]
 
@@ -133,7 +134,7 @@ class RedisVersions:
 
 
 def _packed(names: list[bytes]) -> bytes:
-    """Names as one word for a script, in MessagePack: a command has a limit to its words."""
+    """Return names as one MessagePack argument for a script, since the number of arguments of a command is limited."""
     sized = [b"\xdb" + len(name).to_bytes(4, "big") + name for name in names]
     return b"".join([b"\xdd", len(names).to_bytes(4, "big"), *sized])
 
