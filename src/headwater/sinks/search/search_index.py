@@ -1,4 +1,4 @@
-"""Searching an index that a SEARCH sink keeps: full text, filters, highlighting. Beside the sink, from any process."""
+"""Searches of an index written by a SEARCH sink: full text, filters, highlighting. Works in any process, next to the sink."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from headwater.sinks.search.search_schema import (
 from headwater.sinks.search.versions import in_force
 
 Filters = Mapping[str, Any] | Sequence[tuple[str, str, Any]]
-"""What rows must fulfil, all of it: {column: value}, or (column, operator, value) with = != < <= > >= or in."""
+"""Conditions that rows must all meet: {column: value}, or (column, operator, value) with = != < <= > >= or in."""
 
 Clause = tuple[tantivy.Occur, tantivy.Query]
 
@@ -43,14 +43,14 @@ SCORE = pa.field("_score", pa.float64())
 HIGHLIGHT = "_highlight"
 _OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "in")
 _PAGE_ROWS = 200_000
-"""About how many documents are addressed at a time when all are read."""
+"""Approximate number of documents addressed at a time when all are read."""
 _BATCH_ROWS = 20_000
 _ABSENT = re.compile(r"Field does not exist: '(.*)'")
 
 
 @dataclass(frozen=True, eq=False)
 class _Commit:
-    """One commit of an index, opened. `seen` tells the file that put it in place."""
+    """One commit of an index, opened. `seen` identifies the file that made the commit current."""
 
     seen: tuple[str, int, int]
     index: tantivy.Index
@@ -66,9 +66,11 @@ class _Commit:
 
 
 class SearchIndex:
-    """An index as readers have it: the newest commit at every call, whoever writes. Needs no lock; for any thread.
+    """An index as readers see it: the newest commit at every call, whichever process wrote it. Thread-safe, and needs no
+    lock.
 
-    `path` is the folder of a sink, of which the version in force is read; with `exact` it is that of one index."""
+    `path` is the folder of a sink, of which the active version is read; with `exact` it is the folder of one index.
+    """
 
     def __init__(self, path: str | Path, *, exact: bool = False) -> None:
         self.path = str(path)
@@ -78,11 +80,11 @@ class SearchIndex:
 
     @property
     def layout(self) -> SearchLayout | None:
-        """What the index is of; None if it has no head."""
+        """Layout of the index; None if the index has no head document."""
         return self._newest().layout
 
     def stand(self) -> SinkCheckpoint | None:
-        """Where the index stands."""
+        """Return the checkpoint of the index."""
         return self._newest().stand
 
     def __len__(self) -> int:
@@ -99,12 +101,12 @@ class SearchIndex:
         columns: Sequence[str] | None = None,
         offset: int = 0,
     ) -> pa.Table:
-        """The rows that match, best first, with `_score`, and with `highlight` a struct `_highlight` that has for each
-        text column the piece around the words found, as HTML with <b>, or NULL.
+        """Return the matching rows, best first, with `_score` and, with `highlight`, a struct `_highlight` that has for each
+        text column the fragment around the words found, as HTML with <b>, or NULL.
 
-        `text` is words, "phrases", column:word, column:[a TO b], +must, -not, AND, OR and brackets; a row matches if it
-        has one of the words, in one of `columns` (all text columns unless said). Without a text every row matches, with
-        score 1. UsageError says what cannot be read.
+        `text` is words, "phrases", column:word, column:[a TO b], +must, -not, AND, OR and brackets; a row matches if it has
+        one of the words, in one of `columns` (all text columns unless given). Without a text every row matches, with score
+        1. UsageError names what cannot be parsed.
         """
         commit = self._newest()
         layout = commit.layout
@@ -126,7 +128,7 @@ class SearchIndex:
         return table
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """All rows, as of one commit."""
+        """Yield all rows, as of one commit."""
         commit = self._newest()
         if commit.layout is None:
             return
@@ -142,10 +144,10 @@ class SearchIndex:
                 yield commit.layout.rows(_sources(commit.searcher, hits[start : start + _BATCH_ROWS]))
 
     def _newest(self) -> _Commit:
-        """The newest commit. Whether there is a newer one is told by the file that each commit puts in place.
+        """Return the newest commit. A newer one is detected by the file that each commit puts in place.
 
-        The index is opened anew for it: an index that was put back from a backup has names again that it had before, for
-        other bytes, and an open one remembers those.
+        The index is opened again for a newer commit: an index restored from a backup reuses file names for other bytes, and
+        an open index caches files by name.
         """
         try:
             folder = self.path if self._exact else str(in_force(self.path))
@@ -240,8 +242,8 @@ def _filters(commit: _Commit, layout: SearchLayout, filters: Filters) -> list[Cl
 
 
 def _filter(commit: _Commit, column: SearchColumn, operator: str, value: Any) -> list[Clause]:
-    """A filter as clauses that must and must not hold. As in SQL a NULL is equal, unequal, less or greater than nothing;
-    to look for it, say that the column is = or != None."""
+    """Return a filter as clauses that must or must not hold. As in SQL, a NULL never satisfies a comparison; to match NULLs,
+    compare the column by = or != with None."""
     null = commit.term(NULL, column.place)
     must, never = tantivy.Occur.Must, tantivy.Occur.MustNot
     if value is None and operator in ("=", "!="):
@@ -283,7 +285,7 @@ def _range(commit: _Commit, column: SearchColumn, operator: str, exact: Any) -> 
         matching = [one for one in (False, True) if (one > exact if lower else one < exact)]
         return tantivy.Query.term_set_query(commit.fields(), str(column.exact), matching + [exact] * closed)
     if column.how == "term":
-        # Hexadecimal, so that nothing in it means anything to the parser. The library builds no other range of terms.
+        # Hexadecimal, so that the parser sees no syntax in it. tantivy-py builds no other range of terms.
         begin, end = ("[", "]") if closed else ("{", "}")
         bounds = f"{exact} TO *" if lower else f"* TO {exact}"
         return commit.index.parse_query(f"{column.exact}:{begin}{bounds}{end}")
@@ -300,7 +302,7 @@ def _range(commit: _Commit, column: SearchColumn, operator: str, exact: Any) -> 
 
 
 def _compared(column: SearchColumn, value: Any) -> Any:
-    """A filter's value as the column's exact field has it."""
+    """Return the value of a filter in the form of the column's exact field."""
     if value is None:
         raise UsageError(
             f"column {column.name!r} cannot be compared with None", hint="only = and != take None"

@@ -1,11 +1,11 @@
-"""How rows lie in a search index: which fields a column has, and how a row becomes a document.
+"""The layout of rows in a search index: the fields of each column, and the document of each row.
 
-A document has its row whole in `_hw_source` (JSON, exact, see `plain`), its key as one term in `_hw_key`, and fields to
-search by. Text columns are tokenised under their own names; integers, floats and booleans are fields under their own
-names. What no field type of the index orders exactly has a hidden one: dates, timestamps and decimals of up to 18
-digits as integers; text, binaries and longer decimals as terms in hexadecimal, whose order is that of the bytes.
-`_hw_null` says which columns are NULL. One document more, without a row, is the index's head: what the index is of, and
-where it stands.
+A document has its whole row in `_hw_source` (exact JSON, see `headwater.sinks.base.json_values`), its key as one term in
+`_hw_key`, and fields to search by. Text columns are tokenized under their own names; integers, floats and booleans are
+fields under their own names. Types that no field type of the index orders exactly have an internal field: dates, timestamps
+and decimals of up to 18 digits as integers; text, binaries and longer decimals as hexadecimal terms, whose order is that of
+the bytes. `_hw_null` lists the columns that are NULL. One additional document without a row is the head of the index: its
+layout and its checkpoint.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from headwater.sinks.base.target import SinkCheckpoint, SinkError
 KEY, SOURCE, SLICE, NULL = "_hw_key", "_hw_source", "_hw_slice", "_hw_null"
 RESERVED = "_hw_"
 HEAD = "\0head"
-"""The key of the head; keys of rows are JSON arrays and begin with a bracket."""
+"""Key of the head document; keys of rows are JSON arrays and begin with a bracket."""
 FORMAT = 1
 SLICES = 256
-"""Into how many parts, by the hash of the key, an index can be read."""
+"""Number of parts, by hash of the key, in which an index can be read."""
 
 _KEY_CHARACTERS = 1_000
-"""Longer keys are a term by their digest: the index passes over terms that are too long."""
+"""Maximum length of a key term; longer keys are replaced by their digest, because the index skips terms that are too long."""
 _TEXT_BYTES, _TERM_BYTES = 16, 64
-"""How much of a value of a text column, and of another one, its exact term has before a digest of the whole. What is less or
-greater is decided by values that are shorter, so that what is cut off decides nothing."""
+"""Number of leading bytes of a value that its exact term has before a digest of the whole value: for a text column, and for
+other columns. Only shorter values are accepted for < and >, so that the bytes cut off never decide."""
 _DECIMAL_OFFSET = 10**38
 
 Exact = Literal["number", "float", "boolean", "term"]
@@ -47,7 +47,7 @@ Exact = Literal["number", "float", "boolean", "term"]
 
 @dataclass(frozen=True)
 class SearchColumn:
-    """A column and its fields: `words` is searched in full text, `exact` compared by filters."""
+    """A column and its fields: `words` is searched in full text, `exact` is compared by filters."""
 
     name: str
     kind: pa.DataType
@@ -60,7 +60,7 @@ class SearchColumn:
 
 @dataclass(frozen=True)
 class SearchLayout:
-    """What an index is of: the columns of its rows, their key, which of them are text and how that is taken apart."""
+    """The layout of an index: the columns of its rows, their key, the text columns and how their text is tokenized."""
 
     schema: pa.Schema
     key: tuple[str, ...]
@@ -92,7 +92,7 @@ class SearchLayout:
         return SearchColumn(name, kind, place, words, None, None)
 
     def document(self) -> dict[str, Any]:
-        """The layout as plain JSON."""
+        """Return the layout as plain JSON."""
         columns = [[field.name, format_type(field.type), field.nullable] for field in self.schema]
         return {
             "columns": columns,
@@ -104,13 +104,13 @@ class SearchLayout:
 
     @staticmethod
     def of_document(plain: dict[str, Any]) -> SearchLayout:
-        """The layout that `document` wrote."""
+        """Return the layout that `document` wrote."""
         fields = [pa.field(name, parse_type(kind), nullable) for name, kind, nullable in plain["columns"]]
         key, text = tuple(plain["key"]), tuple(plain["text"])
         return SearchLayout(pa.schema(fields), key, text, plain["language"], plain.get("accents", True))
 
     def fields(self) -> tantivy.Schema:
-        """The schema of the index."""
+        """Return the schema of the index."""
         builder = tantivy.SchemaBuilder()
         builder.add_text_field(KEY, tokenizer_name="raw", index_option="basic")
         builder.add_bytes_field(SOURCE, stored=True)
@@ -134,17 +134,17 @@ class SearchLayout:
 
     @property
     def analysis(self) -> Analysis:
-        """How text is taken apart."""
+        """The tokenization of text."""
         return Analysis(self.language, self.accents)
 
     def keys(self, rows: pa.RecordBatch) -> list[str]:
-        """The key term of each row; the rows have the key columns, maybe among others."""
+        """Return the key term of each row; the rows have the key columns, and may have others."""
         columns = [plain_values(_one_zero(rows.column(name))) for name in self.key]
         terms = [orjson.dumps(values).decode() for values in zip(*columns, strict=True)]
         return [term if len(term) <= _KEY_CHARACTERS else _digest(term) for term in terms]
 
     def documents(self, rows: pa.RecordBatch, keys: Sequence[str]) -> list[tantivy.Document]:
-        """A document per row."""
+        """Return a document for each row."""
         columns = [plain_values(rows.column(place)) for place in range(len(self.schema))]
         sources = [orjson.dumps(values) for values in zip(*columns, strict=True)]
         hashes = hash_rows([rows.column(name) for name in self.key], rows.num_rows)
@@ -166,7 +166,7 @@ class SearchLayout:
     def _adders(
         self, rows: pa.RecordBatch, plain: Sequence[list[Any]]
     ) -> list[tuple[Callable[[Any, str, Any], None], str, list[Any]]]:
-        """What to add to each document: how, to which field, and the value of each row, None where there is none."""
+        """Return the fields to add to documents: the method, the field, and the value of each row, None for no value."""
         document = tantivy.Document
         adders: list[tuple[Callable[[Any, str, Any], None], str, list[Any]]] = []
         adds = {"number": document.add_integer, "float": document.add_float, "boolean": document.add_boolean}
@@ -186,13 +186,13 @@ class SearchLayout:
         return adders
 
     def rows(self, sources: Sequence[bytes]) -> pa.RecordBatch:
-        """The rows whose sources these are."""
+        """Return the rows encoded in these sources."""
         columns = list(zip(*map(orjson.loads, sources), strict=True)) if sources else [()] * len(self.schema)
         arrays = [from_plain(values, field.type) for values, field in zip(columns, self.schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def head(self, stand: SinkCheckpoint | None) -> tantivy.Document:
-        """The head of the index, with where it stands."""
+        """Return the head document of the index, with its checkpoint."""
         plain = {"format": FORMAT, **self.document(), "stand": None if stand is None else stand.text()}
         document = tantivy.Document()
         document.add_text(KEY, HEAD)
@@ -201,7 +201,7 @@ class SearchLayout:
 
 
 def read_head(source: bytes) -> tuple[SearchLayout, SinkCheckpoint | None]:
-    """The layout and the stand that a head says."""
+    """Return the layout and the checkpoint in a head document."""
     plain = orjson.loads(source)
     if plain["format"] != FORMAT:
         raise SinkError(
@@ -213,7 +213,7 @@ def read_head(source: bytes) -> tuple[SearchLayout, SinkCheckpoint | None]:
 
 
 def exact_values(values: pa.Array, column: SearchColumn) -> list[Any]:
-    """The values of a column as its exact field has them: numbers, or terms in the order of the values."""
+    """Return the values of a column in the form of its exact field: numbers, or terms that sort like the values."""
     kind, types = column.kind, pa.types
     if types.is_floating(kind):
         numbers: list[Any] = _one_zero(values).cast(pa.float64()).to_pylist()
@@ -232,7 +232,7 @@ def exact_values(values: pa.Array, column: SearchColumn) -> list[Any]:
 
 
 def ordered(value: Any, column: SearchColumn) -> bool:
-    """Whether a value of a column of terms is short enough to be compared by less and greater."""
+    """Whether a value of a term column is short enough to be compared by < and >."""
     size = len(value.encode()) if isinstance(value, str) else len(value) if isinstance(value, bytes) else 0
     return size < column.term_bytes
 
@@ -257,7 +257,7 @@ def _decimals(values: pa.Array) -> list[Any]:
 
 
 def _one_zero(column: pa.Array) -> pa.Array:
-    """Floats with one zero: -0.0 and 0.0 are one key, and compare as equals."""
+    """Return floats with one zero: -0.0 and 0.0 are one key and compare equal."""
     return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
 
 

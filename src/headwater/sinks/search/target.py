@@ -1,10 +1,10 @@
-"""SEARCH: a view's rows as documents of a tantivy index in a folder.
+"""SEARCH: the rows of a view as documents of a tantivy index in a folder.
 
-Guarantee: exactly once. Documents and the stand, which is a document too, change in one commit of the index, which puts one
-file in place; after a crash there is the commit before or the one after it. Readers (`search_index`) see whole commits.
+Guarantee: exactly once. Documents and the checkpoint, which is a document too, change in one commit of the index, which puts
+one file in place; a crash leaves the commit before or the one after it. Readers (`search_index`) see whole commits.
 
-The index's writer holds a lock of the operating system while a sink runs, which ends with its process, however it ends: what
-was not committed is forgotten, and nothing has to be cleaned up. A second writer is refused while the first is there.
+The writer of the index holds a lock of the operating system while a sink runs. The lock ends with the process, however it
+ends: what was not committed is discarded, and no cleanup is needed. A second writer is rejected while the first one exists.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from headwater.sinks.search.search_schema import HEAD, KEY, RESERVED, SearchLayo
 from headwater.sinks.search.versions import SearchVersions, folder_of, held, of_versions
 
 _WRITER_BYTES = 100_000_000
-"""What the writer gathers in memory before it writes a segment."""
+"""Bytes that the writer buffers in memory before it writes a segment."""
 _BATCH_ROWS = 20_000
 _BULK_ROWS = 50_000
-"""So many rows are indexed by two threads; for fewer one makes fewer segments."""
+"""Number of rows from which on two threads index; with fewer rows one thread makes fewer segments."""
 
 
 class SearchTarget:
-    """An index in a folder, a document per row, replaced by key.
+    """An index in a folder, with a document for each row, replaced by key.
 
-    `text` are the columns to be searched in full text, every STRING (and ARRAY<STRING>) column outside the key unless said;
-    `language` reduces words to their stems ('english', 'german', ...), without it words are as they are written, in lower
-    case. `accents='fold'` takes é for e.
+    `text` are the columns to be searched in full text, by default every STRING (and ARRAY<STRING>) column outside the key;
+    `language` reduces words to their stems ('english', 'german', ...); without it words are indexed as written, in lower
+    case. `accents='fold'` treats é as e.
     """
 
     guarantee: ClassVar[str] = (
@@ -73,7 +73,7 @@ class SearchTarget:
         self._place = Path(path)
         self._version = version
         self.path = self._place
-        """The folder of the index: that of the place unless a version of it was built anew."""
+        """Folder of the index: the sink's folder, or a folder within it if a version was rebuilt."""
         self._sink = ""
         self._text = text
         self._language = language
@@ -85,7 +85,7 @@ class SearchTarget:
 
     @classmethod
     def declared(cls, setup: SinkSetup) -> Self:
-        """The target that a declaration asks for."""
+        """Return the target that a declaration asks for."""
         options = setup.options
         return cls(
             options.get("path") or setup.place,
@@ -96,11 +96,11 @@ class SearchTarget:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The shape's."""
+        """The key of the shape."""
         return () if self._layout is None else self._layout.key
 
     def prepare(self, shape: TargetShape) -> None:
-        """Make the index, or check that the one in the folder is of these columns."""
+        """Create the index, or check that the one in the folder has these columns."""
         layout = self._layout = self._wanted(shape)
         self._sink = shape.sink
         self._find()
@@ -122,19 +122,19 @@ class SearchTarget:
             )
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows as they are: every type comes back exactly."""
+        """Return the rows unchanged: every type is read back exactly."""
         return rows
 
     def stand(self) -> SinkCheckpoint | None:
-        """Of the newest commit."""
+        """Return the checkpoint of the newest commit."""
         self._find()
         return self._opened().stand()
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
-        """One commit: terms deleted, documents added, the stand replaced."""
+        """Apply the change in one commit: delete terms, add documents, replace the checkpoint."""
         try:
             while not self._apply_where_it_is(change, before, after):
-                pass  # another version was put in force meanwhile
+                pass  # another version became active meanwhile
         except OSError as error:
             raise TargetDownError(f"{self._place} could not be written", detail=str(error)) from error
 
@@ -153,7 +153,7 @@ class SearchTarget:
         layout, writer = self._prepared(), self._locked(threads=2 if bulk else 1)
         found = self._opened().stand()
         if found != before:
-            self._drop()  # what the writer knows may be of files that are not there any more
+            self._drop()  # the writer may have state of files that no longer exist
             raise CheckpointConflictError(
                 f"the search index in {self.path} is not where it was left", found=found
             )
@@ -183,12 +183,12 @@ class SearchTarget:
             self._writer = self._index = None
 
     def contents(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the newest commit."""
+        """Yield the rows of the newest commit."""
         self._find()
         return self._opened().rows()
 
     def close(self) -> None:
-        """Finish merging, and give the lock back."""
+        """Finish merging, and release the lock."""
         writer, self._writer, self._index, self._reader = self._writer, None, None, None
         if writer is not None:
             writer.wait_merging_threads()
@@ -203,7 +203,7 @@ class SearchTarget:
         )
 
     def _find(self) -> None:
-        """See which folder it is now: another version may have been put in force since."""
+        """Update the folder of the index: another version may have become active."""
         folder = folder_of(self._place, self._version)
         if folder != self.path:
             self._drop()
@@ -238,7 +238,7 @@ class SearchTarget:
         return SearchLayout(schema, shape.key, tuple(text), self._language, self._accents == "keep")
 
     def _begun(self) -> bool:
-        """Whether there is an index; not if a crash left one without its first commit."""
+        """Whether there is an index. An index that a crash left without its first commit is removed and does not count."""
         if not self.path.is_dir() or not tantivy.Index.exists(str(self.path)):
             return False
         index = SearchIndex(self.path, exact=True)
@@ -292,7 +292,7 @@ class SearchTarget:
         return self._writer
 
     def _drop(self) -> None:
-        """Forget what was not committed, and give the lock back, whoever still knows the writer."""
+        """Discard what was not committed, and release the lock even if other references to the writer exist."""
         writer, self._writer, self._index = self._writer, None, None
         if writer is not None:
             with contextlib.suppress(ValueError, OSError, RuntimeError):
@@ -310,7 +310,7 @@ def _batches(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _only_locks(path: Path) -> bool:
-    """Whether the folder has nothing but what an index that was not made to the end leaves behind."""
+    """Whether the folder has nothing but leftovers of an index whose creation was interrupted."""
     return all(
         found.name.startswith(".tantivy") or found.name == ".managed.json" or of_versions(found.name)
         for found in path.iterdir()

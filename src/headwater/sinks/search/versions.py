@@ -1,7 +1,7 @@
-"""Indexes beside the index of a SEARCH sink: folders within its folder, and one small file that says which is in force.
+"""Versions of a SEARCH sink's index: folders within its folder, and one small file that names the active one.
 
-Without the file `CURRENT` it is the folder itself. A new version is made in a folder of its own, and is in force once `CURRENT` names it, which
-is put in place by one rename; those who write or read look there at every change and every search.
+Without the file `CURRENT` the active index is the folder itself. A staging version is built in a folder of its own, and
+becomes active when `CURRENT` names it, by one rename; writers and readers check the file at every change and every search.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ CURRENT = "CURRENT"
 _LOCK = ".headwater.lock"
 _FOLDER = "version-"
 _GONE = ".gone"
-"""What the name of a folder ends with that is being removed."""
+"""Suffix of the name of a folder that is being removed."""
 _LEFT = re.compile(rf"{_FOLDER}\d+{re.escape(_GONE)}")
 _INDEX = re.compile(
     rf"[0-9a-f]{{32}}\.[a-z0-9.]+|meta\.json|\.managed\.json|\.tantivy-[a-z-]+\.lock|\.tmp\w+|{re.escape(_LOCK)}"
 )
-"""The files of an index: Tantivy's, and the lock."""
+"""Names of the files of an index: tantivy's, and the lock."""
 
 
 def in_force(path: str | Path) -> Path:
-    """The folder of the index that is in force."""
+    """Return the folder of the active index."""
     return Path(path) / _said(Path(path)).current
 
 
 def folder_of(path: Path, version: Version | None) -> Path:
-    """The folder of a version, which may not be there."""
+    """Return the folder of a version, which may not exist."""
     said = _said(path)
     if version is None:
         return path / said.current
@@ -53,14 +53,15 @@ def folder_of(path: Path, version: Version | None) -> Path:
 
 
 def of_versions(name: str) -> bool:
-    """Whether a name in the folder of a sink is of this module, and not of an index."""
+    """Whether a name in the folder of a sink belongs to this module, and not to an index."""
     return name in (CURRENT, _LOCK) or name.startswith((_FOLDER, f"{CURRENT}."))
 
 
 @contextlib.contextmanager
 def held(*folders: Path) -> Iterator[None]:
-    """No other process changes the index in any of these folders, or, if one of them is in force, which is. Each has a lock of
-    its own, so that a version is filled while the one in force goes on; all take those of several in the same order."""
+    """Exclude other processes from changing the index in any of these folders or, if one of them is active, from switching.
+    Each folder has a lock of its own, so that a version is filled while the active one continues; several locks are taken in
+    the same order by all processes."""
     with contextlib.ExitStack() as stack:
         for folder in sorted(set(folders)):
             descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -71,7 +72,7 @@ def held(*folders: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SearchVersions:
-    """The versions of one index. `make` gives one as a target, `stand` says where one stands that is in a folder."""
+    """The versions of one index. `make` creates the target of a version, `stand` reads the checkpoint in a folder."""
 
     sink: str
     path: Path
@@ -79,7 +80,7 @@ class SearchVersions:
     stand: Callable[[Path], SinkCheckpoint | None]
 
     def there(self) -> Collection[Version]:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         found: list[Version] = []
         if folder_of(self.path, "new").is_dir():
             found.append("new")
@@ -88,11 +89,11 @@ class SearchVersions:
         return found
 
     def beside(self, version: Version) -> Target:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         return self.make(version)
 
     def switch(self, version: Version, stand: SinkCheckpoint) -> None:
-        """One rename of `CURRENT`, while nobody changes either index."""
+        """Switch by one rename of `CURRENT`, while no process changes either index."""
         said, chosen = _said(self.path), folder_of(self.path, version)
         try:
             with held(self.path / said.current, chosen):
@@ -105,7 +106,8 @@ class SearchVersions:
             raise TargetDownError(f"{self.path} could not be written", detail=str(error)) from error
 
     def drop(self, version: Version) -> None:
-        """The files, then what names them. A folder gets another name first: what is left of it is no version."""
+        """Remove the files, then their entry in `CURRENT`. A folder is renamed first, so that leftovers do not count as a
+        version."""
         said, folder = _said(self.path), folder_of(self.path, version)
         places = [place for place in (self.path / said.current, folder) if place.is_dir()]
         try:
@@ -136,13 +138,13 @@ class SearchVersions:
             )
 
     def named(self, version: Version) -> str:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         return f"folder {folder_of(self.path, version)}"
 
 
 @dataclass(frozen=True)
 class _Said:
-    """What `CURRENT` says: names of folders."""
+    """The contents of `CURRENT`: names of folders."""
 
     current: str = "."
     old: str | None = None
