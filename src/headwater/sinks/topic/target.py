@@ -1,11 +1,11 @@
-"""TOPIC: a view's rows on another topic of the same workspace: a table's records and tombstones, or a changelog.
+"""TOPIC: the rows of a view on another topic of the same workspace, as records and tombstones of a table or as a changelog.
 
-Guarantee: exactly once. Records and the stand, which is the note of the producer `sink:<name>`, are one commit of the log, as
-durable as the topic is. A sequence that the log knows writes nothing again.
+Guarantee: exactly once. Records and the checkpoint, which is the note of the producer `sink:<name>`, are one commit of the
+log, as durable as the topic is. A sequence that the log already has writes nothing again.
 
-In mode 'upsert' the topic has the sink's key as its primary key: a row is a record that replaces the one before it, and a row
-that is gone is a tombstone. In mode 'changelog' every change is a record with `_weight` and `_tick`. Views that read the
-topic see what a tick wrote there in a later tick.
+In mode 'upsert' the topic has the sink's key as its primary key: a row is a record that replaces the one before it, and a
+deleted row is a tombstone. In mode 'changelog' every change is a record with `_weight` and `_tick`. Views that read the
+topic see the records of a tick in a later tick.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from headwater.sinks.base.target import (
 from headwater.sinks.topic.versions import TopicVersions, topics_of
 
 _TOPIC_OPTIONS = ("partitions", "durability", "cleanup")
-"""Options of the sink that are those of its topic."""
+"""Options of the sink that apply to its topic."""
 
 
 class TopicTarget:
-    """A topic, made if it is not there; `options` are then its WITH options (partitions, durability, ...)."""
+    """A topic, created with the WITH options `options` (partitions, durability, ...) if it does not exist."""
 
     guarantee: ClassVar[str] = "exactly once: records and position are one commit of the log"
 
@@ -69,7 +69,8 @@ class TopicTarget:
         like: TopicDefinition | None = None,
         private: Mapping[str, str] | None = None,
     ) -> None:
-        """`private`: columns that come from private ones, by the columns that say whose they are; they are as private here."""
+        """`private` maps columns derived from private ones to the columns of their subjects; they are private in this topic,
+        too."""
         self._given = topic
         self._like = like
         self._version = version
@@ -80,25 +81,25 @@ class TopicTarget:
 
     @classmethod
     def declared(cls, setup: SinkSetup) -> Self:
-        """The target that a declaration asks for."""
+        """Return the target that a declaration asks for."""
         made = {name: setup.options[name] for name in _TOPIC_OPTIONS if name in setup.options}
         topic = text(setup.options.get("topic"), "topic")
         return cls(setup.log, topic, options=made, private=setup.private)
 
     @property
     def topic(self) -> str:
-        """The topic's name: another one once a version that was built anew is in force."""
+        """Name of the topic, which changes when a rebuilt version becomes active."""
         if self._shape is None or self._version is not None:
             return self._given
         return topics_of(self._log, self._shape.sink, self._given).in_force
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The shape's."""
+        """The key of the shape."""
         return () if self._shape is None else self._shape.key
 
     def prepare(self, shape: TargetShape) -> None:
-        """Make the topic, or check that the one there has these columns and this key, and keeps what it is given."""
+        """Create the topic, or check that the existing one has these columns and this key, and retains all records."""
         if shape.mode == "upsert" and not shape.key:
             raise SinkError(
                 f"sink {shape.sink!r} into TOPIC needs a key, or mode = 'changelog'", sink=shape.sink
@@ -114,7 +115,8 @@ class TopicTarget:
                 private=self._private,
             )
             if self._like is not None and self._like.private:
-                made = replace(self._like, name=self.topic)  # a copy of private columns is as private
+                # a copy of private columns is private, too
+                made = replace(self._like, name=self.topic)
             try:
                 check_new(made)
                 self._log.create_topic(made)
@@ -126,11 +128,11 @@ class TopicTarget:
         self._check(shape, self._topic())
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows as they are."""
+        """Return the rows unchanged."""
         return rows
 
     def stand(self) -> SinkCheckpoint | None:
-        """The producer's note, if it is of this very topic."""
+        """Return the checkpoint in the producer's note, if it is of this very topic."""
         self._log.settle()
         known = self._log.producer(self._producer())
         topic = self._topic()
@@ -140,14 +142,15 @@ class TopicTarget:
         return SinkCheckpoint.parse(note["stand"])
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
-        """One commit: tombstones, then records, and the note."""
+        """Append tombstones, records and the note in one commit."""
         topic = self._topic()
         found = self.stand()
         if found != before:
             raise self._moved(found)
         known = self._log.producer(self._producer())
         batches = [b for b in self._records(change, topic) if b.num_rows]
-        # As a rule the tick; more where a target is brought level twice at one tick, or a view has begun anew.
+        # Usually the tick; higher if a target is reconciled twice at one tick, or the ticks of a view start
+        # again.
         sequence = max(after.tick, 0 if known is None else known.sequence + 1)
         note = {"topic": topic.name, "incarnation": topic.incarnation, "stand": after.text()}
         producer = Producer(
@@ -162,12 +165,12 @@ class TopicTarget:
             ) from error
         except TopicNotFoundError as error:
             raise self._moved(None) from error
-        # Another process may have used the sequence first: then the log has answered with its receipt, and written nothing.
+        # If another process used the sequence first, the log returned its receipt and wrote nothing.
         if (now := self.stand()) != after:
             raise self._moved(now)
 
     def contents(self) -> Iterator[pa.RecordBatch]:
-        """Of a keyed topic the newest record of each key that is not a tombstone; of others every record."""
+        """Yield the newest record of each key unless it is a tombstone; without a key, every record."""
         shape, topic = self._prepared(), self._topic()
         for partition, info in self._log.partitions(topic.name).items():
             columns = [*shape.schema.names, *(["_op"] if shape.key else [])]
@@ -192,14 +195,15 @@ class TopicTarget:
             )
 
         def stand(topic: str) -> SinkCheckpoint | None:
-            target = make(topic, "old")  # any but the one in force, which moves
+            # a fixed version, since the name of the active topic changes
+            target = make(topic, "old")
             target._shape = shape
             return target.stand()
 
         return TopicVersions(shape.sink, self._log, self._given, make, stand)
 
     def close(self) -> None:
-        """The log is the workspace's."""
+        """Do nothing: the log belongs to the workspace."""
 
     # --- records ---------------------------------------------------------------------------------------------------
 
@@ -210,7 +214,8 @@ class TopicTarget:
             if not self.key:
                 return [conform(rows, topic)]
             gone = change.deletes
-            for name in self.key:  # what has no key was never written
+            # a row with a NULL key was never written
+            for name in self.key:
                 if gone.column(name).null_count:
                     gone = gone.filter(gone.column(name).is_valid())
             return [
@@ -221,7 +226,7 @@ class TopicTarget:
             raise RowsRefusedError(error.message, refused=[RefusedRow(error.row, error.message)]) from error
 
     def _refuse(self, rows: pa.RecordBatch, topic: TopicDefinition) -> None:
-        """Rows with NULL where the topic takes none."""
+        """Raise RowsRefusedError for rows with NULL in columns of the topic that are NOT NULL."""
         reasons: dict[int, str] = {}
         for field in topic.schema:
             needed = not field.nullable or field.name == topic.time
@@ -254,7 +259,8 @@ class TopicTarget:
         return self._shape
 
     def _producer(self) -> str:
-        """Of its first topic that is the sink's name; one that was built beside it has a producer of its own, and keeps it."""
+        """Return the name of the producer: that of the sink for its first topic; a topic that was built as a version has a
+        producer of its own, and keeps it."""
         whole = f"sink:{self._prepared().sink}"
         of_topic = f"{whole}~{self.topic}"
         is_own = self._version == "new" or self._log.producer(of_topic) is not None
@@ -313,7 +319,7 @@ class TopicTarget:
 
 
 def _with_op(rows: pa.RecordBatch, topic: TopicDefinition, op: int) -> pa.RecordBatch:
-    """Rows as the topic takes them; of columns that they have not, NULL."""
+    """Return rows in the columns of the topic; missing columns are NULL."""
     schema = topic.row_schema
     columns = [
         rows.column(field.name) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)

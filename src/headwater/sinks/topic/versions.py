@@ -1,7 +1,7 @@
-"""A topic beside the topic of a sink: a topic cannot be renamed, so another one is in force in the place of the one that was declared.
+"""Versions of a sink's topic: a topic cannot be renamed, so another topic becomes active in place of the declared one.
 
-The new topic is called `<topic>_2`, `_3` and so on. The entry of the catalog `sink_versions` says which one is in force, and which are beside
-it; what the sink was declared with stays as it was, so that the same declaration is found to be the same.
+The staging topic is called `<topic>_2`, `_3` and so on. The catalog entry `sink_versions` names the active topic and the
+other versions; the declaration of the sink stays unchanged, so that the same declaration is recognized as the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ VERSIONS = "sink_versions"
 
 @dataclass(frozen=True)
 class Topics:
-    """The topic that a sink was declared with, the one that it writes to, and those beside it, as far as they are named."""
+    """The topic that a sink was declared with, the active one that it writes to, and the names of the other versions, if
+    any."""
 
     declared: str
     in_force: str
@@ -28,12 +29,12 @@ class Topics:
     old: str | None = None
 
     def of(self, version: Version) -> str | None:
-        """The topic of a version."""
+        """Return the topic of a version."""
         return self.new if version == "new" else self.old
 
 
 def topics_of(log: Log, sink: str, declared: str) -> Topics:
-    """The topics of a sink that is declared with one of them."""
+    """Return the topics of a sink that is declared with one of them."""
     entry = log.entries(VERSIONS).get(sink)
     if entry is None or entry.document.get("declared") != declared:
         return Topics(declared, declared)
@@ -42,7 +43,7 @@ def topics_of(log: Log, sink: str, declared: str) -> Topics:
 
 @dataclass(frozen=True)
 class TopicVersions:
-    """The versions of one sink's topic, which is declared as `topic`. `make` gives a topic as the target of a version."""
+    """The versions of the topic of one sink, declared as `topic`. `make` returns a topic as the target of a version."""
 
     sink: str
     log: Log
@@ -51,13 +52,13 @@ class TopicVersions:
     stand: Callable[[str], SinkCheckpoint | None]
 
     def there(self) -> Collection[Version]:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         both: tuple[Version, Version] = ("new", "old")
         topics, named = self.log.topics(), self._topics()
         return [v for v in both if (name := named.of(v)) is not None and name in topics]
 
     def beside(self, version: Version) -> Target:
-        """See `Versions`; the name of a new one is decided, and written down, here."""
+        """See `TargetVersions`. The name of a staging topic is chosen and recorded here."""
         topics, entry = self._topics(), self._entry()
         name = topics.of(version)
         if name is None:
@@ -66,7 +67,7 @@ class TopicVersions:
         return self.make(name, version)
 
     def switch(self, version: Version, stand: SinkCheckpoint) -> None:
-        """One commit: the other topic is in force."""
+        """Make the other topic active, in one commit of the catalog."""
         entry = self._entry()
         topics = self._topics()
         name = topics.of(version)
@@ -81,7 +82,7 @@ class TopicVersions:
         self._put(replace(topics, in_force=name, new=new, old=topics.in_force), entry)
 
     def drop(self, version: Version) -> None:
-        """The topic, then what names it."""
+        """Remove the topic, then its entry in the catalog."""
         entry = self._entry()
         topics = self._topics()
         name = topics.of(version)
@@ -91,7 +92,7 @@ class TopicVersions:
             self._put(replace(topics, new=None) if version == "new" else replace(topics, old=None), entry)
 
     def named(self, version: Version) -> str:
-        """See `Versions`."""
+        """See `TargetVersions`."""
         topics = self._topics()
         return f"topic {topics.of(version) or topics.in_force}"
 
