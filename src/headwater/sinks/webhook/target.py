@@ -1,20 +1,21 @@
-"""WEBHOOK: a view's changes as POST requests of JSON.
+"""WEBHOOK: the changes of a view as POST requests of JSON.
 
-Guarantee: at least once, in order. A change is sent in one or more requests, and the next one only when all were answered
-with 2xx; the position is kept in the workspace after that, so a crash in between sends requests again. Each has an
-`Idempotency-Key`, the same for the same request: a receiver that remembers keys does everything once.
+Guarantee: at least once, in order. A change is sent in one or more requests, and the next change only when all were answered
+with 2xx; the checkpoint is stored in the workspace after that, so after a crash in between requests are sent again. Each has
+an `Idempotency-Key`, the same for the same request: a receiver that remembers keys processes everything once.
 
-A body is {"sink", "view", "history", "tick", "id", "since", "since_id", "snapshot", "begins", "piece", "pieces"} and, in mode 'upsert', "deletes" (keys) and
-then "upserts" (rows), in mode 'changelog' "records" with `_weight` and `_tick`. Times are ISO text, decimals are text, binaries
-base64 (see `plain`). "id" is the tick's own: a number that comes again with another id is a tick of another history, in an older
-copy of the workspace that was put back, and so is a "since" that is not what was sent last. With "snapshot" true the pieces of this tick have all rows that there are: so it is at first, and
-where changes cannot be followed (the position was lost, the view was built anew). The first of them says "begins": forget
-what you had.
+A body is {"sink", "view", "history", "tick", "id", "since", "since_id", "snapshot", "begins", "piece", "pieces"} and, in
+mode 'upsert', "deletes" (keys) and then "upserts" (rows), in mode 'changelog' "records" with `_weight` and `_tick`. Times
+are ISO text, decimals are text, binaries base64 (see `headwater.sinks.base.json_values`). "id" is the id of the tick: the
+same number with another id is a tick of another history, from an older copy of the workspace that was restored, and so is a
+"since" that is not the tick sent last. With "snapshot" true the pieces of this tick have all existing rows. This is so at
+first, and when changes cannot be followed (the checkpoint was lost, the view was rebuilt). The first piece of a snapshot has
+"begins" true: the receiver must delete what it had.
 
-No answer, 408, 425, 429 and 5xx are tried again, after `Retry-After` where that is said, and else after pauses that grow and differ;
-after several failures in a row they are left alone for a while (`circuit`). 400, 409, 413 and 422 refuse rows: the
-request is sent again in halves until the rows are found, and the answer's body is the reason. Other answers stop the
-sink. Redirects are not followed.
+No answer, 408, 425, 429 and 5xx are retried, after `Retry-After` if given, else after growing pauses with jitter; after
+several consecutive failures the circuit breaker opens (`circuit`). 400, 409, 413 and 422 reject rows: the request is sent
+again in halves until the rows are found, and the body of the answer is the reason. Other answers stop the sink. Redirects
+are not followed.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ __all__ = ["KEY_HEADER", "SIGNATURE_HEADER", "HttpPostOptions", "WebhookTarget",
 
 
 class WebhookTarget:
-    """Somebody who takes POST requests at a URL."""
+    """A receiver of POST requests at a URL."""
 
     guarantee: ClassVar[str] = (
         "at least once, in order: a request may come again with the same Idempotency-Key, after a crash or a lost answer"
@@ -70,7 +71,7 @@ class WebhookTarget:
 
     @classmethod
     def declared(cls, setup: SinkSetup) -> Self:
-        """The target that a declaration asks for."""
+        """Return the target that a declaration asks for."""
         options = setup.options
         url = text(options.get("url"), "url")
         chosen = HttpPostOptions(
@@ -88,37 +89,37 @@ class WebhookTarget:
 
     @property
     def circuit(self) -> Circuit:
-        """Whether the receiver is left alone for now."""
+        """Circuit breaker of the receiver."""
         return self._hook.circuit
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The shape's."""
+        """The key of the shape."""
         return () if self._deliveries.shape is None else self._deliveries.shape.key
 
     def prepare(self, shape: TargetShape) -> None:
-        """Nothing is sent before there is a change."""
+        """Set the shape; no request is sent before the first change."""
         self._deliveries.prepare(shape)
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows as they are."""
+        """Return the rows unchanged."""
         return rows
 
     def stand(self) -> SinkCheckpoint | None:
-        """As it was kept."""
+        """Return the checkpoint from the workspace."""
         return self._deliveries.stand()
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
-        """Send a change; the stand is kept when all of it was taken."""
+        """Send a change, and store the checkpoint when all of it was accepted."""
         since = None if before is None else before.token
         self._deliveries.apply(change, before, after, lambda piece, key: self._give(piece, key, after, since))
 
     def handed(self) -> Token | None:
-        """The last tick that was handed over, as it is remembered beside the workspace."""
+        """Return the tick that was delivered last, as recorded next to the workspace."""
         return self._deliveries.handed()
 
     def contents(self) -> Iterator[pa.RecordBatch]:
-        """Nobody can say: nothing. What is applied next is a snapshot."""
+        """Return nothing, since the receiver cannot be read. The next change is a snapshot."""
         return self._deliveries.contents()
 
     def close(self) -> None:
