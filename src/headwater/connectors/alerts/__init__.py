@@ -1,7 +1,6 @@
-"""Alerts: conditions on views and metrics, watched beside an engine, and notifications.
+"""Alerts: conditions on views and metrics, evaluated next to an engine, and notifications.
 
-Called by connectors.supervisor; imports catalog, connectors.manage, core, engine, log, serving, sinks, sql,
-views.
+Called by connectors.supervisor; imports catalog, connectors.manage, core, engine, log, serving, sinks, sql, views.
 
 In import order, bottom to top:
 

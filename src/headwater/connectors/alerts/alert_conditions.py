@@ -1,6 +1,6 @@
-"""What alerts look at: the rows of a view that meet a condition, at a tick; the figures of a metric that do, now.
+"""Evaluation of alert conditions: on the rows of a view at a tick, or on the current samples of a metric.
 
-Conditions are SQL, answered in this process: one that Spark would have to be asked for is refused when the alert is made.
+Conditions are SQL, answered in this process: a condition that needs Spark is rejected when the alert is created.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
 Figures = Callable[[], Iterable[Metric]]
-"""The figures of this moment."""
+"""Callable that returns the current metrics."""
 WHOLE = "*"
-"""The key of an episode that is of a view as a whole."""
+"""Key of an episode for a view as a whole."""
 ROWS_MAX = 1_000
-"""If more rows meet a condition, they are told of as a whole."""
+"""Maximum number of rows that are reported one by one; more are reported as a whole."""
 _SERIES = pa.schema([("value", pa.float64()), ("series", pa.int64())])
 
 
 @dataclass(frozen=True)
 class MatchingRows:
-    """What meets a condition: rows as JSON, by key. With `crowded` they are too many, and nothing is said of a single one."""
+    """The rows that meet a condition, as JSON, by key. If `crowded`, they are too many to say anything about a single key."""
 
     holding: Mapping[str, str]
     crowded: bool = False
     present: frozenset[str] | None = field(default=None, compare=False)
-    """Of a metric: the keys that there are figures of. What there is none of is not known to be over."""
+    """Keys of all samples of a metric; None for a view. An episode whose key has no sample does not end for that reason."""
 
 
 class Observer:
-    """Looks, for the alerts of a workspace. What was found at a tick is kept until the next."""
+    """Evaluates the alerts of a workspace. The result at a tick is cached until the next tick."""
 
     def __init__(self, log: Log, views: Callable[[], Views], figures: Figures) -> None:
         self._log = log
@@ -55,15 +55,15 @@ class Observer:
         self._samples: list[Metric] | None = None
 
     def begin(self) -> None:
-        """From here on figures are those of a new moment."""
+        """Start an evaluation: metrics are collected again."""
         self._samples = None
 
     def see(self, alert: AlertDefinition) -> MatchingRows:
-        """What meets its condition; HeadwaterError if that cannot be said."""
+        """Return the rows that meet the condition of an alert; HeadwaterError if it cannot be evaluated."""
         return self._metric(alert) if alert.metric else self._view(alert)
 
     def check(self, alert: AlertDefinition) -> None:
-        """StatementError if its condition cannot be answered, or there is no such metric."""
+        """Raise StatementError if the condition of an alert cannot be answered, or its metric does not exist."""
         if alert.metric:
             names = {name for family in self._families() for name in _names(family)}
             if alert.on not in names:

@@ -1,8 +1,9 @@
-"""Episodes of alerts: what is firing, and what was told of it, as records of the workspace's own topic `_alerts`.
+"""Episodes of alerts: which alerts are firing, and which notifications were sent, as records of the topic `_alerts`.
 
-A record is the state of one episode, by alert and key: pending while its condition holds and has not done so for long enough, then
-firing, then over; it is deleted when its end was told, and where it never fired. So what is firing, or about to, outlives every process, and of two that watch at once the second is refused, because whoever writes names the end of the topic that he has
-seen. What is told on a topic is in the same append as the episode's record: it is told once.
+A record is the state of one episode, by alert and key: pending while its condition holds but has not held for long enough,
+then firing, then over. It is deleted when its end was reported, or if it never fired. So firing and pending episodes survive
+every process. Of two processes that evaluate at once the second is rejected, because an append names the end of the topic
+that its writer has read. A notice on a topic is in the same append as the record of the episode: it is sent exactly once.
 """
 
 from __future__ import annotations
@@ -46,14 +47,15 @@ NOTICES = pa.schema(
         pa.field("row", pa.string()),
     ]
 )
-"""The columns of a topic on which alerts tell."""
+"""Columns of a topic of alert notices."""
 
 Event = Literal["fired", "over"]
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One time that an alert's condition held, for one key. `episode`, when it began to hold, tells it from others."""
+    """A period in which an alert's condition holds, for one key. `episode`, the time at which it began to hold, identifies
+    it."""
 
     alert: str
     key: str
@@ -61,16 +63,16 @@ class Episode:
     incarnation: int
     state: Literal["pending", "firing", "over"]
     fired_at: Microseconds
-    """When it fired; of one that has not, when it began."""
+    """Time at which the episode fired; of a pending episode, its start."""
     row: str
-    """What met the condition then, as JSON."""
+    """Row that met the condition then, as JSON."""
     told: Event | None = None
-    """The last that its receiver has taken."""
+    """Last event that the receiver of notifications has taken."""
     ended_at: Microseconds | None = None
 
     @property
     def untold(self) -> Event | None:
-        """What is to be told next."""
+        """Event to report next, or None."""
         if self.state == "pending":
             return None
         if self.told is None:
@@ -78,11 +80,11 @@ class Episode:
         return "over" if self.state == "over" and self.told == "fired" else None
 
     def at(self, event: Event) -> Microseconds:
-        """When it was so."""
+        """Return the time of an event."""
         return self.fired_at if event == "fired" or self.ended_at is None else self.ended_at
 
     def notice(self, event: Event, on: str, condition: str) -> dict[str, Any]:
-        """The row that tells of it."""
+        """Return the row that reports an event."""
         return {
             "alert": self.alert,
             "event": event,
@@ -96,7 +98,7 @@ class Episode:
 
 
 class Episodes:
-    """The episodes that are not over, or whose end was not told, as the log has them. One thread at a time."""
+    """The episodes that are not over, or whose end was not reported, read from the log. Not thread-safe."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -105,14 +107,14 @@ class Episodes:
         self._known: dict[tuple[str, str], Episode] = {}
 
     def refresh(self) -> Mapping[tuple[str, str], Episode]:
-        """Read what was written since; by alert and key."""
+        """Read what was written since the last call, and return the episodes by alert and key."""
         topic = self._log.topics().get(TOPIC)
         if topic is None:
             self._incarnation, self._read_to, self._known = None, 0, {}
             return self._known
         _refuse_other(topic)
         info = self._log.partitions(TOPIC)[0]
-        # what compaction has removed may be the deletion of something that is known here
+        # compaction may have removed the deletion of an episode that is cached here
         if topic.incarnation != self._incarnation or max(info.first, info.compacted_to) > self._read_to:
             self._incarnation, self._read_to, self._known = topic.incarnation, info.first, {}
         columns = [*SCHEMA.names, "_op"]
@@ -133,8 +135,8 @@ class Episodes:
         done: Sequence[Episode] = (),
         notices: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     ) -> bool:
-        """Write states, take those away that are done with, and tell on topics, in one append. False, and nothing is written, if
-        somebody else has written since `refresh`."""
+        """Write states, delete finished episodes, and write notices to topics, in one append. Return False, with nothing
+        written, if another process has written since `refresh`."""
         topic = self._made()
         rows = [asdict(episode) for episode in changed]
         rows += [{"alert": e.alert, "key": e.key, "_op": "delete"} for e in done]
@@ -157,13 +159,14 @@ class Episodes:
             try:
                 made = define_topic(TOPIC, SCHEMA, key=("alert", "key"), options={"cleanup": "compact"})
                 self._log.create_topic(made)
-            except TopicExistsError:  # somebody made it just now
-                pass  # its end is expected to be where nothing was seen: who was first with a record wins
+            except TopicExistsError:
+                # Another process created the topic. Both expect an empty topic, so the first to append wins.
+                pass
         return self._log.topic(TOPIC)
 
 
 def make_notices(log: Log, name: str) -> TopicDefinition:
-    """The topic on which alerts tell, made if it is not there; UsageError if it has other columns."""
+    """Return the topic for notices of alerts, created if missing; UsageError if it has other columns."""
     known = log.topics().get(name)
     if known is None:
         log.create_topic(define_topic(name, NOTICES))

@@ -1,8 +1,9 @@
-"""The alerts of a workspace: declared, watched beside an engine, and told of.
+"""The alerts of a workspace: declared, evaluated next to an engine, and reported.
 
-Watching and telling are two threads of their own: a receiver that does not answer holds up neither a tick nor another alert's
-episodes. All that outlives the process is in `episodes`, also since when a condition holds that has not fired yet: a restart counts on.
-Only the process whose engine the workspace's is looks and tells.
+Evaluation and notification are two threads of their own: a receiver that does not answer delays neither a tick nor another
+alert's episodes. All state that survives the process is in `alert_episodes`, including the time since which a condition
+holds that has not fired yet: the count continues after a restart. Only the process that runs the engine of the workspace
+evaluates and notifies.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headwater.alerts")
 LOOK_EVERY_S = 1.0
 GONE_AFTER_US: Microseconds = 60_000_000
-"""A metric that has no figure for so long is over: a source or sink that is just being started has none for a moment."""
+"""Time without a sample after which a metric's episode is over: a source or sink that is being started has no samples for a
+moment."""
 PAUSE_MIN_MS, PAUSE_MAX_MS = 1_000.0, 300_000.0
-"""Between attempts to tell somebody: at first, and at last."""
+"""First and longest pause between attempts to notify a receiver."""
 Send = Callable[[AlertDefinition, Mapping[str, Any], str], None]
 
 
 @dataclass
 class _Trouble:
-    """Somebody who could not be told."""
+    """A receiver that could not be notified."""
 
     reason: str
     pause_ms: float
@@ -52,7 +54,7 @@ class _Trouble:
 
 @dataclass(frozen=True)
 class _Held:
-    """How long a condition had held when it was first seen here, and when that was, by the steady clock."""
+    """The time for which a condition had held when this process first saw it, and the steady-clock time of that."""
 
     episode: Microseconds
     before_us: Microseconds
@@ -61,7 +63,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class ActiveAlert:
-    """An alert whose condition holds for a key, since when, and the row that met the condition, as JSON."""
+    """An alert whose condition holds for a key, the time since when, and the row that met the condition, as JSON."""
 
     alert: str
     on: str
@@ -72,7 +74,7 @@ class ActiveAlert:
 
 
 class Alerts:
-    """Everything about alerts."""
+    """All operations on the alerts of a workspace."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class Alerts:
         is_ours: Callable[[], bool] = lambda: True,
         deliver: Send | None = None,
     ) -> None:
-        """`is_ours`: whether looking and telling is for this process."""
+        """`is_ours` returns whether this process evaluates and notifies."""
         self._log = log
         self._is_ours = is_ours
         self._clock = clock
@@ -97,10 +99,10 @@ class Alerts:
         self._episodes = Episodes(log)
         self._turn = threading.RLock()
         self._held: dict[tuple[str, str], _Held] = {}
-        """Of conditions that hold and have not fired."""
+        """Pending episodes: conditions that hold and have not fired."""
         self._absent: dict[tuple[str, str], float] = {}
         self._blind: dict[str, str] = {}
-        """Why an alert could not be looked at, the last time."""
+        """By alert, the reason why it could not be evaluated the last time."""
         self._trouble: dict[str, _Trouble] = {}
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -112,7 +114,7 @@ class Alerts:
             s.SetAlert: self.set,
             s.ShowAlerts: lambda _: self.show(),
         }
-        """What runs each kind of statement about alerts."""
+        """Handlers by type of statement about alerts."""
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
@@ -121,16 +123,16 @@ class Alerts:
         return self.handlers[type(statement)](statement)
 
     def definitions(self) -> Mapping[str, AlertDefinition]:
-        """What is declared, by name."""
+        """Return the declared alerts, by name."""
         return self._declared.all()
 
     def of_view(self, view: str) -> list[str]:
-        """The alerts on a view."""
+        """Return the names of the alerts on a view."""
         declared = self.definitions().values()
         return [a.name for a in declared if not a.metric and a.on.lower() == view.lower()]
 
     def create(self, statement: s.CreateAlert) -> None:
-        """CREATE ALERT: what it watches is looked at, and whether its notice can be sent is checked, before it is declared."""
+        """CREATE ALERT: check that the condition can be evaluated and the notice be sent, then declare the alert."""
         if not self._declared.is_new(statement):
             return
         made = statement.definition
@@ -148,12 +150,12 @@ class Alerts:
         self._declared.put(replace(made, incarnation=self._clock.now_us() if told is None else told))
 
     def create_defaults(self, statement: s.CreateDefaultAlerts) -> None:
-        """CREATE DEFAULT ALERTS: those that are there already stay as they are."""
+        """CREATE DEFAULT ALERTS: create those that do not exist; existing alerts stay unchanged."""
         for made in statement.alerts:
             self.create(s.CreateAlert(made, if_not_exists=True))
 
     def set(self, statement: s.SetAlert) -> None:
-        """ALTER ALERT ... SET: the alert goes on with these options."""
+        """ALTER ALERT ... SET: the alert continues with these options."""
         was = self._declared.read(self._declared.entry(statement.name))
         made = altered_alert(was, statement.options)
         self._check(made)
@@ -162,7 +164,7 @@ class Alerts:
             self._trouble.pop(made.name, None)
 
     def drop(self, statement: s.DropAlert) -> None:
-        """DROP ALERT: nobody is told of the end of what it has told of."""
+        """DROP ALERT: the end of its episodes is not reported."""
         if statement.if_exists and statement.name not in self._log.entries(ALERT):
             return
         entry = self._declared.entry(statement.name)
@@ -181,10 +183,10 @@ class Alerts:
                     )
             make_notices(self._log, topic)
 
-    # --- watching --------------------------------------------------------------------------------------------------
+    # --- evaluating ------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Look once at what every alert is on: begin and end episodes, and tell of them where that is on a topic."""
+        """Evaluate every alert once: begin and end episodes, and write notices for alerts that notify on a topic."""
         with self._turn:
             declared = self.definitions()
             known = dict(self._episodes.refresh())
@@ -193,8 +195,11 @@ class Alerts:
             self._observer.begin()
             changed: list[Episode] = []
             gone = [
-                e for e in known.values() if e.alert not in declared or _other(e, declared[e.alert])
-            ]  # nobody is told of the end of what was dropped
+                e
+                for e in known.values()
+                if e.alert not in declared or _other(e, declared[e.alert])
+                # the end of a dropped alert's episodes is not reported
+            ]
             for alert in declared.values():
                 mine = {e.key: e for e in known.values() if e.alert == alert.name and not _other(e, alert)}
                 found, ended = self._look(alert, mine)
@@ -208,14 +213,14 @@ class Alerts:
     def _look(
         self, alert: AlertDefinition, known: Mapping[str, Episode]
     ) -> tuple[list[Episode], list[Episode]]:
-        """The episodes that have begun, fired or ended; and those that ended before they fired."""
+        """Return the episodes that have begun, fired or ended, and the episodes that ended before they fired."""
         try:
             if alert.kind == "topic":
                 make_notices(self._log, str(alert.options["topic"]))
             seen = self._observer.see(alert)
             self._blind.pop(alert.name, None)
         except HeadwaterError as error:
-            # nobody knows: what is firing stays so, and what holds must be seen to hold
+            # state unknown: firing episodes stay, and pending ones start again
             self._blind[alert.name] = error.message
             return [], [e for e in known.values() if e.state == "pending"]
         over = self._ended(alert, seen, known)
@@ -229,7 +234,8 @@ class Alerts:
         begun = []
         for key, row in seen.holding.items():
             was = known.get(key)
-            if was is not None and was.state != "pending":  # firing, or its end was not told yet
+            # firing, or its end was not reported yet
+            if was is not None and was.state != "pending":
                 continue
             since = now if was is None else was.episode
             if self._held_us(alert.name, key, since) >= alert.held_us:
@@ -239,7 +245,8 @@ class Alerts:
         return begun
 
     def _held_us(self, alert: str, key: str, episode: Microseconds) -> float:
-        """How long a condition has held. What was before this process came is of the wall's clock, the rest of the steady one."""
+        """Return the time for which a condition has held: until this process first saw it by the wall clock, since then by
+        the steady clock."""
         steady = self._clock.steady_ms()
         held = self._held.get((alert, key))
         if held is None or held.episode != episode:
@@ -250,7 +257,7 @@ class Alerts:
     def _ended(
         self, alert: AlertDefinition, seen: MatchingRows, known: Mapping[str, Episode]
     ) -> list[Episode]:
-        """The episodes whose condition holds no more."""
+        """Return the episodes whose condition no longer holds."""
         steady = self._clock.steady_ms()
         over = []
         for key, episode in known.items():
@@ -268,7 +275,7 @@ class Alerts:
     def _write(
         self, declared: Mapping[str, AlertDefinition], changed: list[Episode], gone: list[Episode]
     ) -> None:
-        """One append for all that was found; what somebody else was first with is looked at again the next time."""
+        """Write all changes in one append; if another process was first, they are evaluated again the next time."""
         kept, done = [], list(gone)
         notices: dict[str, list[dict[str, Any]]] = {}
         for episode in changed:
@@ -285,10 +292,10 @@ class Alerts:
                 kept.append(replace(episode, told="fired"))
         self._episodes.write(kept, done, notices)
 
-    # --- telling ---------------------------------------------------------------------------------------------------
+    # --- notifying -------------------------------------------------------------------------------------------------
 
     def tell(self) -> None:
-        """Tell, once each, those who have not been told; whoever cannot be told is tried again after a while."""
+        """Send every notice that was not sent yet, once each; a receiver that cannot be notified is retried after a pause."""
         with self._turn:
             declared = self.definitions()
             known = sorted(self._episodes.refresh().values(), key=lambda e: (e.fired_at, e.key))
@@ -319,21 +326,22 @@ class Alerts:
         self._trouble[alert] = _Trouble(why, pause, self._clock.steady_ms() + pause)
 
     def _note(self, told: Episode) -> None:
-        """That somebody was told; the episode may have ended meanwhile."""
+        """Record that a notice was sent; the episode may have ended meanwhile."""
         with self._turn:
             while True:
                 now = self._episodes.refresh().get((told.alert, told.key))
                 if now is None or now.episode != told.episode:
-                    return  # dropped, or told by another process
+                    # dropped, or recorded by another process
+                    return
                 noted = replace(now, told=told.told)
                 is_done = noted.state == "over" and noted.told == "over"
                 if self._episodes.write([] if is_done else [noted], [noted] if is_done else []):
                     return
 
-    # --- beside an engine ------------------------------------------------------------------------------------------
+    # --- next to an engine -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Watch and tell from now on, if there are alerts."""
+        """Start to evaluate and notify, if there are alerts."""
         if any(thread.is_alive() for thread in self._threads) or not self._log.entries(ALERT):
             return
         self._stop.clear()
@@ -354,7 +362,7 @@ class Alerts:
             thread.start()
 
     def stop(self) -> None:
-        """Stop after what is under way."""
+        """Stop after the evaluation and notification under way."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -367,8 +375,8 @@ class Alerts:
                 if self._is_ours():
                     work()
                     component.works()
-            except Exception as error:  # noqa: BLE001 - who stops watching tells nobody
-                # a full disk, a log that is closed, a defect: tried again
+            except Exception as error:  # noqa: BLE001 - a thread that ended would leave alerts unnoticed
+                # a full disk, a closed log, a defect: tried again
                 _log.warning("alerts: an attempt failed, and is made again", exc_info=True)
                 if not self._stop.is_set():
                     component.failed(error)
@@ -378,7 +386,7 @@ class Alerts:
     # --- showing ---------------------------------------------------------------------------------------------------
 
     def active(self) -> list[ActiveAlert]:
-        """The alerts that are firing, the oldest first, one for each key."""
+        """Return the firing alerts, the oldest first, one for each key."""
         with self._turn:
             known = dict(self._episodes.refresh())
         declared = self.definitions()
@@ -392,7 +400,7 @@ class Alerts:
         return sorted(found, key=lambda one: (one.since, one.alert, one.key))
 
     def show(self) -> pa.Table:
-        """SHOW ALERTS: a row per alert."""
+        """SHOW ALERTS: return a row for each alert."""
         with self._turn:
             known = dict(self._episodes.refresh())
         rows = []
@@ -420,7 +428,7 @@ class Alerts:
 
 
 def _other(episode: Episode, alert: AlertDefinition) -> bool:
-    """Whether an episode is of an alert of the same name that was dropped."""
+    """Whether an episode belongs to a dropped alert of the same name."""
     return episode.incarnation != alert.incarnation
 
 

@@ -1,4 +1,4 @@
-"""Notices of alerts on their way: a POST request, or a mail. What is told on a topic is written with the episode itself."""
+"""Notifications of alerts by POST request or mail. Notices on a topic are written together with the episode."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ TIMEOUT = "10 seconds"
 
 
 def check_notice(alert: AlertDefinition) -> None:
-    """HeadwaterError if nobody could be told so; a variable that is not set here may be where the engine runs."""
+    """Raise HeadwaterError if a notification with these options could not be sent. Environment variables that are not set
+    here may be set where the engine runs, and are not checked."""
     options = alert.options
     if alert.kind == "webhook" and isinstance(options["url"], str):
         Hook(options["url"], HttpPostOptions(whose=f"alert {alert.name!r}"))
@@ -36,14 +37,14 @@ def check_notice(alert: AlertDefinition) -> None:
 
 
 class Notices:
-    """Tells, once each: trying again is for the caller. Whoever does not answer again and again is left alone for a while."""
+    """Sends notifications, once per call: the caller retries. A receiver that keeps failing is skipped by a circuit breaker."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._circuits: dict[tuple[str, int, str], Circuit] = {}
 
     def send(self, alert: AlertDefinition, notice: Mapping[str, Any], key: str) -> None:
-        """TargetDownError if trying again may help, SinkError if it does not."""
+        """Send a notice. TargetDownError if a retry may help, SinkError if not."""
         options = alert.resolved()
         timeout_s = parse_span_us(str(options.get("timeout", TIMEOUT))) / 1e6
         body = _plain(notice)
@@ -74,13 +75,13 @@ class Notices:
 
 
 def key_of(workspace: str, notice: Mapping[str, Any]) -> str:
-    """What a notice is known by when it comes again."""
+    """Return the idempotency key of a notice."""
     parts = (notice["alert"], notice["key"], timestamp(notice["episode"]), notice["event"])
     return hashlib.sha256("\n".join((workspace, *parts)).encode()).hexdigest()[:32]
 
 
 def _plain(notice: Mapping[str, Any]) -> dict[str, Any]:
-    """A notice as JSON has it: the key and the row are objects, times are text."""
+    """Return a notice as JSON values: the key and the row are objects, times are text."""
     told = dict(notice)
     for name in ("episode", "at"):
         told[name] = timestamp(told[name])
@@ -97,7 +98,7 @@ def _mail(options: Mapping[str, Any], body: Mapping[str, Any], key: str, timeout
     message["Subject"] = " ".join(f"alert {body['alert']} {state}{of}".split())[:200]
     message["From"] = sender
     message["To"] = str(options["to"])
-    message["Message-ID"] = f"<{key}@headwater>"  # the same when it is sent again
+    message["Message-ID"] = f"<{key}@headwater>"  # equal for repeated mails
     lines = {
         "alert": body["alert"],
         "event": body["event"],
