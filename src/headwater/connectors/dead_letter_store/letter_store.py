@@ -1,7 +1,7 @@
-"""Where dead letters lie, and what can be said of one: the contract of a *shelf*, which every kind of owner has one of.
+"""The interface of a dead-letter store (`Shelf`), which every kind of owner implements, and the state of a dead letter.
 
-A shelf shows the rows that its owners refuse now. It does not know what people did about them: that is in `runtime.deeds`, and
-`known` puts both together. A new kind of owner, such as a queue, is a new shelf.
+A store lists the rows that its owners reject now. It has no record of the actions that people took on them: these are in
+`headwater.views.dead_letter_actions`, and `known` combines both. A new kind of owner, such as a queue, is a new store.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from headwater.serving.name_hints import nearest
 from headwater.views.dead_letter_actions import Deed, Deeds
 
 State = Literal["open", "edited", "dropped", "replayed", "resolved"]
-"""'open': refused, and nobody did anything about it. 'edited': there is another row to replay in its place. 'dropped': it stays
-refused. 'replayed': it was given back and taken. 'resolved': it is refused no more, since its owner or its row has changed."""
+"""State of a dead letter. 'open': rejected, and no action was taken. 'edited': another row is to be replayed in its place.
+'dropped': it stays rejected. 'replayed': it was replayed and accepted. 'resolved': it is no longer rejected, since its owner
+or its row has changed."""
 STATES: tuple[State, ...] = get_args(State)
 OPEN: tuple[State, ...] = ("open", "edited")
-"""Those that wait for somebody."""
+"""States in which a dead letter waits for an action."""
 
 
 @dataclass(frozen=True)
 class Letter:
-    """A row that was refused: by whom, since when, why, and the row as JSON. `incarnation` tells the topic that it lies in from
-    another of its name. `copies` are the rows that it stands for. `record` is what the row is called where several may
-    refuse the same: whoever replays it, it is replayed for all of them."""
+    """A rejected row: its owner, the time, the error, and the row as JSON. `incarnation` distinguishes its topic from
+    another one of the same name. `copies` is the number of equal rows that it represents. `record` names the source record
+    if several owners may reject it: a replay for one of them is a replay for all."""
 
     id: str
     kind: str
@@ -46,48 +47,48 @@ class Letter:
     copies: int = 1
     record: str | None = None
     place: int = 0
-    """Its order among letters of one moment."""
+    """Order among letters of the same time."""
 
 
 @dataclass(frozen=True)
 class LetterState:
-    """A letter and what was done about it."""
+    """A dead letter and the actions taken on it."""
 
     letter: Letter
     state: State
     deeds: tuple[Deed, ...] = ()
-    """In order; also those that are settled."""
+    """Actions in order, including settled ones."""
     version: int = 0
-    """How many deeds there are of it: `expect=` of whoever acts on what he sees here."""
+    """Number of actions on the letter: the `expect=` of a caller that acts on this state."""
     record_version: int = 0
-    """And of its record."""
+    """Number of actions on its record."""
 
     @property
     def id(self) -> str:
-        """What it is called."""
+        """Name of the letter."""
         return self.letter.id
 
     @property
     def versions(self) -> dict[str, int]:
-        """What a replay expects."""
+        """Versions that a replay expects."""
         record = self.letter.record
         return {self.id: self.version} | ({} if record is None else {record: self.record_version})
 
     @property
     def edit(self) -> Deed | None:
-        """The last edit that was not replayed yet."""
+        """Last edit that was not replayed yet."""
         return pending_edit(self.deeds)
 
     @property
     def row(self) -> str:
-        """The row as it would be replayed, as JSON."""
+        """Row as it would be replayed, as JSON."""
         edit = self.edit
         return self.letter.row if edit is None or edit.edited is None else edit.edited
 
 
 @dataclass(frozen=True)
 class Edited:
-    """A row as it was and as it is to be, as JSON; and the latter exactly, as an Arrow stream."""
+    """A row before and after an edit, as JSON, and the edited row exactly, as an Arrow stream."""
 
     original: str
     edited: str
@@ -96,13 +97,13 @@ class Edited:
 
 @dataclass(frozen=True)
 class Note:
-    """Who does something, and why."""
+    """The person who takes an action, and the reason."""
 
     who: str
     reason: str | None = None
 
     def deed(self, letter: Letter, **what: Any) -> Deed:
-        """A record of it."""
+        """Return the record of an action on a letter."""
         facts = {"original": letter.row, "error": letter.error, **what}
         return Deed(
             letter.id,
@@ -117,50 +118,53 @@ class Note:
 
 @dataclass(frozen=True)
 class Pile:
-    """Letters of an owner, and how many `more` there are of it, all older, that nobody did anything about."""
+    """Dead letters of an owner, and the number of `more` ones, all older, on which no action was taken."""
 
     letters: Sequence[Letter]
     more: int = 0
 
 
 class Shelf(Protocol):
-    """The letters of one kind of owner."""
+    """A dead-letter store: the dead letters of one kind of owner."""
 
     kind: ClassVar[str]
     lingers: ClassVar[bool]
-    """Whether a letter still lies here after it was replayed; otherwise one that lies here was refused again."""
+    """Whether a letter stays in the store after it was replayed; if not, a replayed letter in the store was rejected again."""
 
     def owners(self) -> Sequence[str]:
-        """Who may have letters, by name."""
+        """Return the names of all possible owners of letters."""
         ...
 
     def letters(self, owner: str, letter: str | None = None) -> list[Letter]:
-        """What an owner refuses now, or at least the one of that name, in any case. An error if it cannot be asked."""
+        """Return the letters of an owner's rejected rows, or at least the letter with the given name, in any case. An error
+        is raised if the owner cannot be read."""
         ...
 
     def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
-        """What an owner refuses now: all that something was done about, and at least so many of the others, the newest."""
+        """Return the letters of an owner's rejected rows: all on which an action was taken, and at least the newest `count`
+        others."""
         ...
 
     def columns(self, letter: Letter) -> pa.Schema:
-        """The columns of its row. UsageError, with the reason and what to do instead, if it cannot be edited."""
+        """Return the columns of a letter's row. UsageError, with the reason and an alternative, if it cannot be edited."""
         ...
 
     def edited(self, known: LetterState, values: Mapping[str, Any]) -> Edited:
-        """Its row, as it was edited last, with other values; BadRowError if they do not fit. They are of its columns."""
+        """Return the row of a letter, as it was last edited, with other values for some of its columns; BadRowError if a
+        value does not fit."""
         ...
 
     def replay(
         self, owner: str, chosen: Sequence[LetterState], note: Note, *, force: bool
     ) -> Mapping[str, str]:
-        """Have an owner take these again, as they were edited, and write down that it did; of those that it did not take, why.
-        However often it is called, and wherever it breaks off, a row is taken once: what is written down expects each letter
-        to be of the version that it is given as."""
+        """Replay letters of an owner, as they were edited, and record it; return the reason for each letter that was not
+        accepted. Each row is accepted once, however often this is called and wherever it is interrupted: the record expects
+        each letter to be at the given version."""
         ...
 
 
 def known(letter: Letter, deeds: Deeds, *, lingers: bool) -> LetterState:
-    """What is to be said of a letter that lies on its shelf."""
+    """Return the state of a letter that is in its store."""
     done = deeds.of(letter.id, letter.incarnation)
     shared = () if letter.record is None else deeds.of(letter.record, letter.incarnation)
     last = done[-1] if done else None
@@ -180,7 +184,7 @@ def known(letter: Letter, deeds: Deeds, *, lingers: bool) -> LetterState:
 
 
 def gone(done: Sequence[Deed], version: int) -> LetterState:
-    """What is to be said of a letter that lies on no shelf any more, from what was done about it."""
+    """Return the state of a letter that is in no store any more, from the actions taken on it."""
     last, original = done[-1], next((d.original for d in done if d.original is not None), "")
     settled = last.action == "replay" and last.settled
     letter = Letter(
@@ -190,7 +194,7 @@ def gone(done: Sequence[Deed], version: int) -> LetterState:
 
 
 def pending_edit(done: Sequence[Deed]) -> Deed | None:
-    """The last edit of a letter that was not replayed yet."""
+    """Return the last edit that was not replayed yet."""
     for deed in reversed(done):
         if deed.action == "replay" and deed.settled:
             return None
@@ -203,7 +207,7 @@ def pending_edit(done: Sequence[Deed]) -> Deed | None:
 
 
 def refuse_unknown(values: Mapping[str, Any], schema: pa.Schema, letter: str) -> None:
-    """UsageError if an edit names no column, or one that the row does not have."""
+    """Raise UsageError if an edit names no column, or a column that the row does not have."""
     if not values:
         raise UsageError(f"an edit of {letter} names no column", hint="edit(letter, {'amount': 5})")
     for name in values:
@@ -214,7 +218,7 @@ def refuse_unknown(values: Mapping[str, Any], schema: pa.Schema, letter: str) ->
 
 
 def fitted(row: Mapping[str, Any], schema: pa.Schema, letter: str) -> pa.RecordBatch:
-    """A row with the columns of a view; BadRowError if a value does not fit."""
+    """Return a row with the columns of a view; BadRowError if a value does not fit."""
     columns = []
     for field in schema:
         value = row[field.name]

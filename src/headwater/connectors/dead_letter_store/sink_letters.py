@@ -1,4 +1,4 @@
-"""Rows that a sink's target has refused: told of on a topic of the sink's, each once; and what each is called."""
+"""Rows that a sink's target rejected: reported on a topic of the sink, each once, and the names of their dead letters."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ SCHEMA = pa.schema(
         pa.field("row", pa.string(), nullable=False),
     ]
 )
-"""Which sink, at which tick of its view, why in the target's words, and the row as JSON."""
+"""Columns: the sink, the tick of its view, the reason in the target's words, and the row as JSON."""
 
 ANEW = "letters anew"
-"""The kind of the entries that say from which commit on what is done about a sink's letters counts, by sink."""
+"""Kind of catalog entry, by sink, whose commit starts a new incarnation of the sink's dead letters."""
 
 REFUSED = "refused letters"
-"""The kind of the entries that keep the letters whose rows a sink's target refuses, by sink: they are counted where the sink is not at work."""
+"""Kind of catalog entry, by sink, with the dead letters of rows that the target rejects: they are counted without the sink."""
 
 
 def letters_topic(sink: str) -> str:
-    """The topic on which a sink tells of the rows that its target has refused."""
+    """Return the topic on which a sink reports the rows that its target rejected."""
     return f"{sink}_errors"
 
 
 def make_letters(log: Log, sink: str) -> None:
-    """Make that topic; UsageError if another is in its place."""
+    """Create the topic; UsageError if a topic of its name has other columns."""
     name = letters_topic(sink)
     known = log.topics().get(name)
     if known is None:
@@ -56,8 +56,8 @@ def make_letters(log: Log, sink: str) -> None:
 
 
 def begin_anew(log: Log, sink: str) -> None:
-    """What was done about a sink's letters so far counts no more: it is dropped, or gets another target. The row that another
-    sink of the name refuses is a letter that nobody has seen."""
+    """Invalidate the actions taken on a sink's dead letters so far, since it is dropped or gets another target: a row that
+    another sink of the name rejects is a new dead letter."""
     if letters_topic(sink) in log.topics():
         known = log.entries(ANEW).get(sink)
         log.put_entry(ANEW, sink, {}, expect=None if known is None else known.sequence)
@@ -65,13 +65,13 @@ def begin_anew(log: Log, sink: str) -> None:
 
 
 def incarnation_of(log: Log, sink: str) -> int:
-    """What tells the letters of a sink from those of another that had its name before."""
+    """Return the number that distinguishes the dead letters of a sink from those of an earlier sink of the same name."""
     known = log.entries(ANEW).get(sink)
     return 0 if known is None else known.sequence
 
 
 def put_letters(log: Log, letters: Letters) -> None:
-    """Tell of refused rows. The same letters again, after a crash, are known by their serial and not written twice."""
+    """Report rejected rows. The same letters again, after a crash, are detected by their serial and not written twice."""
     topic = log.topic(letters_topic(letters.sink))
     rows = [
         {
@@ -82,7 +82,8 @@ def put_letters(log: Log, letters: Letters) -> None:
         }
         for row, reason in zip(letters.rows.to_pylist(), letters.reasons, strict=True)
     ]
-    anew = incarnation_of(log, letters.sink)  # its serials begin anew, too
+    # serials of a new incarnation start again
+    anew = incarnation_of(log, letters.sink)
     producer = Producer(f"letters:{letters.sink}{f'@{anew}' if anew else ''}", letters.serial, exact=False)
     try:
         log.append(Append({topic.name: [conform(rows, topic)]}, producer))
@@ -90,12 +91,12 @@ def put_letters(log: Log, letters: Letters) -> None:
         return
 
 
-# --- by name -------------------------------------------------------------------------------------------------------
+# --- names ---------------------------------------------------------------------------------------------------------
 
 
 def letter_ids(sink: str, withheld: Withheld) -> list[str]:
-    """What the letters of rows are called: by the row, so that it is the same wherever and whenever it is refused; in a changelog
-    also by whether the row goes."""
+    """Return the names of the letters of rows. A name is derived from the row, so that it is the same wherever and whenever
+    the row is rejected; in a changelog also from whether the row is deleted."""
     high, _ = row_hashes(withheld.rows)
     going = (withheld.weights < 0).tolist()
     return [
@@ -105,30 +106,31 @@ def letter_ids(sink: str, withheld: Withheld) -> list[str]:
 
 
 def keep_refused(log: Log, sink: str, letters: Sequence[str]) -> None:
-    """Keep the letters whose rows a sink's target refuses now, for `count_open`."""
+    """Store the dead letters of the rows that a sink's target rejects now, for `count_open`."""
     entry = log.entries(REFUSED).get(sink)
     kept = [] if entry is None else entry.document["letters"]
     if list(letters) != kept:
-        with suppress(ConflictError):  # another process has just kept what the target refuses
+        with suppress(ConflictError):  # another process has just stored them
             log.put_entry(
                 REFUSED, sink, {"letters": list(letters)}, expect=None if entry is None else entry.sequence
             )
 
 
 def count_open(log: Log, sink: str, deeds: Deeds) -> int:
-    """Count the letters of a sink that nobody has dropped, as its target was last heard of."""
+    """Count the dead letters of a sink that were not dropped, as of the last time its target was read."""
     entry, incarnation = log.entries(REFUSED).get(sink), incarnation_of(log, sink)
     letters = [] if entry is None else entry.document["letters"]
     return sum(not deeds.is_dropped(letter, incarnation) for letter in letters)
 
 
 def count_dropped(sink: str, withheld: Withheld, deeds: Deeds, incarnation: int = 0) -> int:
-    """How many of the rows that a target refuses were dropped."""
+    """Count the rejected rows of a target whose dead letters were dropped."""
     return sum(deeds.is_dropped(letter, incarnation) for letter in letter_ids(sink, withheld))
 
 
 def chosen(sink: str, deeds: Deeds, letters: Collection[str] | None, incarnation: int = 0) -> Choose:
-    """Which rows a sink is to try again: those of these letters, or all that were not dropped; each as it was edited."""
+    """Return a function that picks the rejected rows to retry, as last edited: the rows of `letters`, or all rows not
+    dropped."""
 
     def is_meant(letter: str) -> bool:
         return not deeds.is_dropped(letter, incarnation) if letters is None else letter in letters
@@ -149,5 +151,6 @@ def _given(row: pa.RecordBatch, done: Sequence[Deed]) -> pa.RecordBatch:
     if edit is None or edit.edited_arrow is None:
         return row
     edited = unpacked(edit.edited_arrow)
-    same = edited.schema.equals(row.schema)  # else the view has other columns by now, and the edit is void
+    # if the columns of the view have changed since, the edit is void
+    same = edited.schema.equals(row.schema)
     return edited.combine_chunks().to_batches()[0] if same else row
