@@ -1,4 +1,4 @@
-"""Dead letters of every kind as one thing: listed, shown, edited, dropped and replayed. What `ws.dead()` gives."""
+"""Dead letters of every kind: listed, shown, edited, dropped and replayed. `ws.dead()` returns a `Dead`."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ LISTED = pa.schema(
         ("version", pa.int64()),
     ]
 )
-"""Of each letter: its name, whose it is, since when and why the row is refused, the row as JSON, as it would be replayed;
-and who did something about it last, and why."""
+"""Columns of a list of letters: name, owner, time and error of the rejection, the row as JSON, as it would be replayed, and
+the person and reason of the last action."""
 
 _NEAR_MAX = 1_000
-"""So many of an owner's letters are looked at for the name that somebody may have meant."""
+"""Number of an owner's letters that are searched for a name that the user may have meant."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What became of letters that were replayed. `taken` are those that were taken now; `before` those that had been already, or
-    are refused no more; `left` says of the others why they are."""
+    """The result of a replay. `taken` were accepted now; `before` had been accepted earlier, or are no longer rejected;
+    `left` has the reason for each letter that is still rejected."""
 
     taken: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
@@ -59,43 +59,44 @@ class Replayed:
 
     @property
     def ok(self) -> bool:
-        """Whether none of them is refused any more."""
+        """Whether no letter is still rejected."""
         return not self.left
 
 
 @dataclass(frozen=True)
 class Page:
-    """Letters, the newest first, and how many there are in all."""
+    """Dead letters, the newest first, and their total number."""
 
     letters: Sequence[LetterState]
     total: int
 
 
 class Dead:
-    """The dead letters of a workspace: rows that a source, a view or a sink with `on_error = 'divert'` has refused, and messages that
-    a queue has given up."""
+    """The dead letters of a workspace: rows that a source, a view or a sink with `on_error = 'divert'` rejected, and
+    messages that a queue moved to its dead letters."""
 
     def __init__(self, log: Log, shelves: Sequence[Shelf]) -> None:
         self._log = log
         self._shelves = shelves
         self.silent: dict[str, str] = {}
-        """By owner: why it could not be asked for its letters, the last time that they were listed."""
+        """By owner, the reason why its letters could not be read when they were last listed."""
 
-    # --- looking ---------------------------------------------------------------------------------------------------
+    # --- listing ---------------------------------------------------------------------------------------------------
 
     def list(self, of: str | None = None, state: str = "open", limit: int | None = None) -> pa.Table:
-        """The letters, the newest first: those that wait for somebody (`state='open'`), all (`'all'`), or those in another
-        state: 'edited', 'dropped', 'replayed' or 'resolved'. `of` is a source, a view, a sink or a queue. No more than `limit` of them."""
+        """Return at most `limit` letters as a table, the newest first: those that wait for an action (`state='open'`), all
+        (`'all'`), or those in another state: 'edited', 'dropped', 'replayed' or 'resolved'. `of` is a source, a view, a sink
+        or a queue."""
         return table_of(self.find(of, state, limit))
 
     def find(
         self, of: str | None = None, state: str = "open", limit: int | None = None
     ) -> Sequence[LetterState]:
-        """The same with all that was done about each."""
+        """Return letters like `list`, with all actions taken on each."""
         return self.page(of, state, limit).letters
 
     def page(self, of: str | None = None, state: str = "open", limit: int | None = None) -> Page:
-        """The same, and how many there are: beyond the limit they are counted, and not read."""
+        """Return letters like `find`, and their number: letters beyond the limit are counted without being read."""
         if state not in ("all", *STATES):
             states = ", ".join(("all", *STATES))
             raise UsageError(f"the state of a letter is one of {states}, not {state!r}")
@@ -109,7 +110,7 @@ class Dead:
         return Page(found[:limit], len(found) + (sum(more.values()) if "open" in wanted else 0))
 
     def counts(self) -> dict[tuple[str, str], dict[str, int]]:
-        """By owner and kind, how many letters are in each state."""
+        """Return the number of letters in each state, by owner and kind."""
         some, more = self._all(None, 0)
         found: dict[tuple[str, str], dict[str, int]] = {}
         for one in some:
@@ -119,11 +120,11 @@ class Dead:
         return found
 
     def show(self, letter: str) -> LetterState:
-        """One letter, with all that was done about it; LetterNotFoundError."""
+        """Return one letter with its actions; LetterNotFoundError if missing."""
         return self._one(letter)[1]
 
     def columns(self, letter: str) -> pa.Schema:
-        """The columns that an edit of a letter may name, with their types; UsageError if it cannot be edited."""
+        """Return the columns that an edit of a letter may name, with their types; UsageError if it cannot be edited."""
         shelf, found = self._one(letter)
         return shelf.columns(found.letter)
 
@@ -138,10 +139,11 @@ class Dead:
         reason: str | None = None,
         expect: int | None = None,
     ) -> LetterState:
-        """Give a letter's row other values in these columns, to be replayed. The row as it was stays, and who changed it.
+        """Give the row of a letter other values in some columns, to be replayed. The original row and the editor are
+        recorded.
 
-        `by` is who does it, the user of the operating system if it is left out. `expect` is the `version` of the letter that
-        this was decided on: ConflictError if somebody did something about it since.
+        `by` is the person, by default the user of the operating system. `expect` is the `version` of the letter on which the
+        decision was based: ConflictError if another action was taken since.
         """
         if not isinstance(values, Mapping):
             raise UsageError(
@@ -170,8 +172,9 @@ class Dead:
         reason: str | None = None,
         expect: int | None = None,
     ) -> tuple[str, ...]:
-        """Leave rows refused for good: they are listed no more, nor replayed, and counted as dropped. Some letters, or all of
-        a view, sink or queue that wait for somebody. Those that were dropped now; one that was already is left as it is."""
+        """Leave rows rejected for good: they are no longer listed or replayed, and are counted as dropped. The rows are
+        given by their letters, or are all open ones of a source, view, sink or queue. Return the letters that were dropped
+        now, without those dropped before."""
         chosen = [one for _, one in self._chosen(letters, of)]
         for one in chosen:
             _refuse_done(one, "dropped")
@@ -193,11 +196,12 @@ class Dead:
         reason: str | None = None,
         force: bool = False,
     ) -> Replayed:
-        """Give rows back to whoever refused them, after a fix: as they were edited, or once the target takes them. Some
-        letters, or all of a view, sink or queue that wait for somebody.
+        """Replay rejected rows after a fix: as they were edited, or once the target accepts them. The rows are given by
+        their letters, or are all open ones of a source, view, sink or queue.
 
-        A row is taken once, however often this is called and wherever it breaks off. `force` replays a correction also where
-        it is refused because somebody would see both the row as it was and the correction, or has changed it since.
+        A row is accepted once, however often this is called and wherever it is interrupted. `force` also replays a
+        correction that is rejected because a reader would see both the original row and the correction, or because the row
+        has changed since.
         """
         note = _note(by, reason)
         chosen = self._chosen(letters, of)
@@ -222,8 +226,8 @@ class Dead:
     def _all(
         self, owner: str | None, count: int | None
     ) -> tuple[Sequence[LetterState], Mapping[tuple[str, str], int]]:
-        """What lies on the shelves, and what has lain there and was acted on. Of those that nobody acted on at least so many,
-        the newest, of each owner; and by owner and kind how many more there are."""
+        """Return the letters in the stores, and former letters on which an action was taken. Of letters without an action,
+        at least the newest `count` of each owner are returned; the second value is the number of others, by owner and kind."""
         deeds, found, silent = read_deeds(self._log), dict[str, LetterState](), dict[str, str]()
         more: dict[tuple[str, str], int] = {}
         for shelf in self._shelves:
@@ -312,7 +316,7 @@ class Dead:
 
 
 def table_of(found: Sequence[LetterState]) -> pa.Table:
-    """Letters as a table, as `Dead.list` gives them."""
+    """Return letters as a table, in the columns of `Dead.list`."""
     last = [one.deeds[-1] if one.deeds else None for one in found]
     columns: dict[str, Sequence[Any]] = {
         "letter": [one.id for one in found],
@@ -345,7 +349,7 @@ def _note(by: str | None, reason: str | None) -> Note:
     if by is None:
         try:
             by = getpass.getuser()
-        except (KeyError, OSError):  # a process whose user has no name
+        except (KeyError, OSError):  # the user of the process has no name
             by = "unknown"
     why = None if reason is None else text_of(reason, "a reason", hint="reason='typo of the shop'")
     return Note(text_of(by, "who does it", hint="by='anna'"), why)

@@ -1,7 +1,7 @@
-"""Dead letters of queues: messages that were delivered too often, as the queue's topic `<queue>.dead` has them.
+"""Dead letters of queues: messages that were delivered too often, from the queue's topic `<queue>.dead`.
 
-To replay one is to have it handed out again, as if it had never been delivered: in one append with the record of who did it.
-A message that was edited is handed out as it was edited; the record in the topic stays as it is, since others read it too.
+A replay makes a message available again, as if it had never been delivered, in one append with the record of the action. An
+edited message is delivered as edited; the record in the topic stays unchanged, since others read it too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headwater.views.dead_letter_actions import Deeds, write_deeds
 
 
 class QueueShelf:
-    """What queues have given up."""
+    """The dead-letter store of queues."""
 
     kind: ClassVar[str] = "queue"
     lingers: ClassVar[bool] = False
@@ -36,14 +36,15 @@ class QueueShelf:
         self._ledgers = ledgers
 
     def owners(self) -> list[str]:
-        """Every queue."""
+        """Return all queues."""
         return sorted(self._log.entries(QUEUE))
 
     def letters(self, owner: str, letter: str | None = None) -> list[Letter]:
-        """The messages that are dead now, each with its last error."""
+        """Return the messages that are dead now, with their last errors."""
         entry = entry_of(self._log, owner)
         ledger = self._ledgers().of(owner)
-        ledger.submit(QueueRequest())  # what was delivered too often and nobody has noticed yet
+        # an empty request moves messages that were delivered too often to the dead letters
+        ledger.submit(QueueRequest())
         with ledger.locked():
             dead = set(ledger.look().dead)
         return [
@@ -61,18 +62,18 @@ class QueueShelf:
         ]
 
     def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
-        """All of them."""
+        """Return all letters."""
         return Pile(self.letters(owner))
 
     def waiting(self, owner: str, deeds: Deeds) -> int:
-        """How many messages wait for somebody; no letter is read."""
+        """Return the number of messages that wait for an action, without reading them."""
         entry, ledger = entry_of(self._log, owner), self._ledgers().of(owner)
         with ledger.locked():
             dead = {(f"{entry.name}/{shown(place)}", entry.sequence) for place in ledger.look().dead}
         return len(dead.difference(deeds.dropped.get(entry.name, ())))
 
     def _rows(self, queue: QueueDefinition) -> dict[int, dict[str, Any]]:
-        """What was last said of each message that was ever given up."""
+        """Return the last record about each message that was ever moved to the dead letters."""
         found: dict[int, dict[str, Any]] = {}
         for partition, info in self._log.partitions(queue.dead_topic).items():
             columns = ["partition", "offset", "error", "row", "row_arrow", "_appended_at"]
@@ -85,11 +86,11 @@ class QueueShelf:
     # --- editing ---------------------------------------------------------------------------------------------------
 
     def columns(self, letter: Letter) -> pa.Schema:
-        """Those of the queue's topic."""
+        """Return the columns of the queue's topic."""
         return self._log.topic(self._queue(letter).topic).given.schema
 
     def edited(self, known: LetterState, values: Mapping[str, Any]) -> Edited:
-        """The message, or what it was edited to, with other values; fit for its topic."""
+        """Return the message, as last edited, with other values; it conforms to its topic."""
         queue = self._queue(known.letter)
         topic = self._log.topic(queue.topic)
         row = self._row(known).to_pylist()[0]
@@ -118,7 +119,7 @@ class QueueShelf:
     # --- replaying -------------------------------------------------------------------------------------------------
 
     def replay(self, owner: str, chosen: Sequence[LetterState], note: Note, *, force: bool) -> dict[str, str]:
-        """Have each handed out again, in one append with the record of it."""
+        """Make each message available again, in one append with the record of the action."""
         ledger = self._ledgers().of(owner)
         schema = self._log.topic(ledger.queue.state_topic).row_schema
         left: dict[str, str] = {}

@@ -1,11 +1,11 @@
-"""Dead letters of sinks: rows of a view that a sink's target has refused, as the target's own stand keeps them.
+"""Dead letters of sinks: rows of a view that a sink's target rejected, as recorded in the target's checkpoint.
 
-A letter is known by its row: the same row that is refused again by the same sink is the same letter. To replay it, the target
-is given the row once more, in one step with the stand that says it is no longer withheld: so it is taken once, wherever
-that breaks off. What is kept equal to a view is not edited, since it would be equal no more; a hook and a function, whose
-contents nobody compares, may be given another row.
+A letter is identified by its row: the same row rejected again by the same sink is the same letter. A replay writes the row
+to the target again, in one step with the checkpoint that no longer lists it as rejected: so it is accepted once, wherever
+the replay is interrupted. Rows of a target that is kept equal to a view cannot be edited, since it would no longer be equal;
+a webhook and a function, whose contents are not compared, may be given another row.
 
-Whoever keeps a sink in step is who gives it rows. Where that is another process, it is asked to by an entry in the catalog.
+Rows are written by the process that runs the sink. If that is another process, a catalog entry requests the retry.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from headwater.connectors.manage.sink_manager import Sinks
 
 RETRY = "retry"
-"""The kind of the entries that ask whoever keeps a sink in step to try rows again."""
+"""Kind of catalog entry that requests a retry of rows from the process that runs a sink."""
 WAIT_S = 30.0
-"""So long it is waited until another process has."""
+"""Maximum time to wait for the retry by another process."""
 
 
 class SinkShelf:
-    """What targets of sinks refuse."""
+    """The dead-letter store of sinks."""
 
     kind: ClassVar[str] = "sink"
     lingers: ClassVar[bool] = False
@@ -59,12 +59,12 @@ class SinkShelf:
         self._clock = clock
 
     def owners(self) -> list[str]:
-        """Sinks that divert rows, or have: each has a topic to tell of them."""
+        """Return the sinks that divert rows, or once did: those with a topic of rejected rows."""
         topics = self._log.topics()
         return [name for name in sorted(self._sinks.definitions()) if letters_topic(name) in topics]
 
     def letters(self, owner: str, letter: str | None = None) -> list[Letter]:
-        """The rows that its target's stand says are withheld."""
+        """Return the rejected rows recorded in the target's checkpoint."""
         withheld, incarnation = self._sinks.withheld(owner), incarnation_of(self._log, owner)
         found: dict[str, Letter] = {}
         rows = withheld.rows.to_pylist()
@@ -83,13 +83,13 @@ class SinkShelf:
         return list(found.values())
 
     def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
-        """All of them: a sink that refuses more than a few stops."""
+        """Return all letters: a sink with more than a few rejected rows stops."""
         return Pile(self.letters(owner))
 
     # --- editing ---------------------------------------------------------------------------------------------------
 
     def columns(self, letter: Letter) -> pa.Schema:
-        """Those of its view; UsageError where what the target holds is held against the view."""
+        """Return the columns of the sink's view; UsageError if the target is compared with the view."""
         made = self._sinks.definitions()[letter.owner]
         if is_readable(made):
             raise UsageError(
@@ -109,7 +109,7 @@ class SinkShelf:
         return self._sinks.declared.shape(letter.owner).schema
 
     def edited(self, known: LetterState, values: Mapping[str, Any]) -> Edited:
-        """The row, or the one that it was edited to, with other values."""
+        """Return the row, as last edited, with other values."""
         shape = self._sinks.declared.shape(known.letter.owner)
         withheld = self._sinks.withheld(known.letter.owner)
         places = [p for p, name in enumerate(letter_ids(shape.sink, withheld)) if name == known.id]
@@ -131,7 +131,7 @@ class SinkShelf:
     # --- replaying -------------------------------------------------------------------------------------------------
 
     def replay(self, owner: str, chosen: Sequence[LetterState], note: Note, *, force: bool) -> dict[str, str]:
-        """Ask for it in a record, have the target try, and note what it took."""
+        """Record the request, let the target retry, and record which rows it accepted."""
         ids = [one.id for one in chosen]
         asked = [note.deed(one.letter, action="replay", edited=_text(one)) for one in chosen]
         try:
@@ -146,13 +146,15 @@ class SinkShelf:
             return dict.fromkeys(ids, error.message)
         taken = [one for one in chosen if one.id not in left]
         done = [note.deed(one.letter, action="replay", settled=True, edited=_text(one)) for one in taken]
-        with suppress(ConflictError):  # whoever was quicker has noted something later
+        # another process has recorded a later action
+        with suppress(ConflictError):
             if done:
                 write_deeds(self._log, done, {one.id: one.version + 1 for one in taken})
         return left
 
     def _asked(self, sink: str, ids: Sequence[str]) -> bool:
-        """If another process keeps a sink in step, ask it and wait until it has tried; whether one did."""
+        """Request a retry from the process that runs the sink, if that is another one, and wait until it has retried. Return
+        whether another process did."""
         if not self._sinks.is_kept_elsewhere(sink):
             return False
         name = f"{sink}_{uuid.uuid4().hex[:12]}"
@@ -163,7 +165,7 @@ class SinkShelf:
             if late or not self._sinks.is_kept_elsewhere(sink):
                 try:
                     self._log.drop_entry(RETRY, name, expect=entry.sequence)
-                except ConflictError:  # it has tried just now
+                except ConflictError:  # the other process has just retried
                     return True
                 if late:
                     raise LogTimeoutError(
@@ -175,16 +177,16 @@ class SinkShelf:
 
 
 class Retrying:
-    """Tries rows again for other processes, beside an engine that keeps the sinks in step."""
+    """Retries rows on request of other processes, next to an engine that runs the sinks."""
 
     def __init__(self, log: Log, retry: Callable[[str, Collection[str]], object]) -> None:
         self._log = log
         self._retry = retry
         self._begun: dict[int, threading.Thread] = {}
-        """By the number of the commit that asked."""
+        """Threads by the sequence of the commit with the request."""
 
     def look(self) -> None:
-        """Begin with what is asked for, each in a thread of its own: a target may take its time."""
+        """Start the requested retries, each in a thread of its own, since a target may be slow."""
         for entry in self._log.entries(RETRY).values():
             if entry.sequence not in self._begun:
                 name = f"retry {entry.document['sink']}"
@@ -193,7 +195,7 @@ class Retrying:
                 thread.start()
 
     def stop(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the retries under way."""
         for thread in self._begun.values():
             thread.join()
         self._begun.clear()
@@ -205,8 +207,10 @@ class Retrying:
             self._retry(sink, entry.document["letters"])
             self._log.faults.clear("background", work)
         except HeadwaterError:
-            pass  # the state of the sink says what is wrong; who asked sees that the rows are still dead letters
-        except Exception as error:  # noqa: BLE001 - a thread has nobody else to tell
+            pass
+            # The state of the sink has the error; the requester sees that the rows are still dead
+            # letters.
+        except Exception as error:  # noqa: BLE001 - a thread has no caller to raise to
             self._log.faults.report("background", work, error)
         with suppress(HeadwaterError):
             self._log.drop_entry(RETRY, entry.name, expect=entry.sequence)

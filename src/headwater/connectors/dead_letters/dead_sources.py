@@ -1,8 +1,8 @@
-"""Dead letters of sources: lines of files that a source with `on_error = 'divert'` could not take, as its topic `<source>_errors`
-has them.
+"""Dead letters of sources: lines of files that a source with `on_error = 'divert'` rejected, from its topic
+`<source>_errors`.
 
-To replay a letter is to read its line again, as it was edited, by the source's own format, and to append the row to the source's
-topic, in one append with the record of who did it. What was replayed stays on the topic of errors, as what was refused.
+A replay parses the line again, as edited, in the format of the source, and appends the row to the source's topic, in one
+append with the record of the action. A replayed line stays on the topic of errors, as a record of the rejection.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from headwater.views.dead_letter_actions import Deed, Deeds, read_deeds, write_d
 
 LINE = "line"
 TOGETHER_MAX = 1_000
-"""So many letters are replayed in one append."""
+"""Maximum number of letters that are replayed in one append."""
 ATTEMPTS_MAX = 100
-"""So often an append is done again because somebody else appends to the same partition."""
+"""Number of attempts to append while another writer appends to the same partition."""
 NEAR = 64
-"""Records that lie this close together are read at once."""
+"""Maximum distance of records that are read together."""
 _COLUMNS = [
     "file",
     "byte",
@@ -57,7 +57,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True)
 class _Line:
-    """A refused line as the topic of errors has it."""
+    """A rejected line, from the topic of errors."""
 
     partition: int
     offset: int
@@ -73,7 +73,7 @@ class _Line:
 
 @dataclass(frozen=True)
 class _Again:
-    """A letter whose line is a row now, and where it was refused."""
+    """A letter whose line was parsed again, and the rejected line."""
 
     known: LetterState
     line: _Line
@@ -81,7 +81,7 @@ class _Again:
 
 
 class SourceShelf:
-    """What sources of files refuse."""
+    """The dead-letter store of file sources."""
 
     kind: ClassVar[str] = "source"
     lingers: ClassVar[bool] = True
@@ -91,16 +91,16 @@ class SourceShelf:
         self._definitions = definitions
 
     def owners(self) -> list[str]:
-        """Sources with a topic of errors, also those that are no longer declared."""
+        """Return the sources with a topic of errors, including those no longer declared."""
         return sorted(self._topics())
 
     def _topics(self) -> dict[str, TopicDefinition]:
-        """By source, the topic of the lines that it has refused."""
+        """Return the topics of rejected lines, by source."""
         topics = self._log.topics().values()
         return {t.captured_by: t for t in topics if t.captured_by is not None and is_errors_topic(t)}
 
     def letters(self, owner: str, letter: str | None = None) -> list[Letter]:
-        """The lines that its topic of errors holds."""
+        """Return the lines in the topic of errors."""
         topic = self._topics()[owner]
         if letter is not None:
             place = _place(letter, topic)
@@ -111,7 +111,7 @@ class SourceShelf:
         return [self._letter(owner, topic, line) for span in spans for line in self._lines(topic, *span)]
 
     def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
-        """No more is read than is given, but for a few records between."""
+        """Return the newest lines. Apart from a few records in between, only the returned records are read."""
         topic = self._topics()[owner]
         acted, found, rest = self._acted(owner, topic, deeds), dict[tuple[int, int], _Line](), 0
         for partition, info in self._log.partitions(topic.name).items():
@@ -131,7 +131,7 @@ class SourceShelf:
         return Pile([self._letter(owner, topic, line) for line in found.values()], max(0, rest))
 
     def waiting(self, owner: str, deeds: Deeds) -> int:
-        """How many lines wait for somebody; none is read."""
+        """Return the number of lines that wait for an action, without reading them."""
         topic = self._topics()[owner]
         infos = self._log.partitions(topic.name)
         settled = sum(
@@ -142,7 +142,7 @@ class SourceShelf:
         return sum(info.rows for info in infos.values()) - settled
 
     def _acted(self, owner: str, topic: TopicDefinition, deeds: Deeds) -> dict[tuple[int, int], Deed]:
-        """By place in the topic of errors, what was last done about a letter."""
+        """Return the last action on each letter, by position in the topic of errors."""
         found = {}
         for name, done in deeds.letters():
             place = _place(name, topic) if done[-1].owner == owner and done[-1].kind == self.kind else None
@@ -180,7 +180,7 @@ class SourceShelf:
     # --- editing ---------------------------------------------------------------------------------------------------
 
     def columns(self, letter: Letter) -> pa.Schema:
-        """The line; UsageError if there is none to edit."""
+        """Return the line as the only column; UsageError if there is no line to edit."""
         line = self._line(letter)
         if line.line is None:
             raise UsageError(
@@ -197,7 +197,7 @@ class SourceShelf:
         return pa.schema([(LINE, pa.string())])
 
     def edited(self, known: LetterState, values: Mapping[str, Any]) -> Edited:
-        """The line that it is to be; BadRowError if the source cannot take that one either."""
+        """Return the edited line; BadRowError if the source would reject it, too."""
         line, (options, topic) = self._line(known.letter), self._target(known.letter.owner)
         made = values[LINE]
         if not isinstance(made, str):
@@ -218,7 +218,8 @@ class SourceShelf:
         return found[0]
 
     def _target(self, owner: str) -> tuple[FilesOptions, TopicDefinition]:
-        """How a source reads lines, and the topic that it fills; UsageError if it is not declared any more."""
+        """Return the options by which a source reads lines, and the topic that it fills; UsageError if it is no longer
+        declared."""
         made = self._definitions().get(owner)
         if made is None or made.kind != "files":
             raise UsageError(
@@ -237,7 +238,8 @@ class SourceShelf:
     # --- replaying -------------------------------------------------------------------------------------------------
 
     def replay(self, owner: str, chosen: Sequence[LetterState], note: Note, *, force: bool) -> dict[str, str]:
-        """Read each line again and append its row, many in one append with the records of it, in the order of the lines."""
+        """Parse each line again and append its row, many in one append with the records of the actions, in the order of the
+        lines."""
         options, topic = self._target(owner)
         left: dict[str, str] = {}
         rows: list[_Again] = []
@@ -271,7 +273,7 @@ class SourceShelf:
     def _append(
         self, rows: Sequence[_Again], topic: TopicDefinition, note: Note, force: bool
     ) -> dict[str, str]:
-        """Append rows with the records of who did it. What somebody else has acted on meanwhile is left out."""
+        """Append rows with the records of the actions. Letters on which another action was taken meanwhile are left out."""
         left: dict[str, str] = {}
         newer = _Newer(self._log, topic) if topic.key and not force else None
         for _ in range(ATTEMPTS_MAX):
@@ -305,18 +307,18 @@ class SourceShelf:
 
 
 class _Newer:
-    """Says whether a key has records that are newer than a refused line: those must not be replaced by an older row."""
+    """Detects keys with records newer than a rejected line, which an older row must not replace."""
 
     def __init__(self, log: Log, topic: TopicDefinition) -> None:
         self._log = log
         self._topic = topic
         self._newest: dict[tuple[int, int], int] = {}
-        """By the hash of a key, when its newest record was appended."""
+        """Append time of the newest record by hash of its key."""
         self._seen: dict[int, int] = {}
         self._is_whole = True
 
     def look(self, since: int) -> dict[int, int]:
-        """Look at what was appended since a moment and was not looked at yet; where each partition ends."""
+        """Read what was appended since a time and not read before; return the end of each partition."""
         names = list(self._topic.key)
         ends = {}
         for partition, info in self._log.partitions(self._topic.name).items():
@@ -340,7 +342,7 @@ class _Newer:
         return ends
 
     def said(self, row: pa.RecordBatch, at: int) -> str | None:
-        """Why a row that was refused at a moment is not appended; None if it may be."""
+        """Return the reason why a row that was rejected at a time is not appended; None if it may be."""
         high, low = identities(row.select(list(self._topic.key)).columns, 1, exact=False)
         newest = self._newest.get((int(high[0]), int(low[0])))
         if newest is not None and newest >= at:
@@ -364,7 +366,7 @@ def _shown(line: _Line, text: str | None) -> str:
 
 
 def _place(letter: str, topic: TopicDefinition) -> tuple[int, int] | None:
-    """The partition and the offset that a letter names; None if it is no letter of this topic."""
+    """Return the partition and the offset in a letter's name; None if it is not a letter of this topic."""
     name, *numbers = letter.partition("/")[2].rsplit("-", 2)
     if name.lower() != topic.name.lower() or len(numbers) != 2 or not all(map(str.isdecimal, numbers)):
         return None
@@ -372,7 +374,7 @@ def _place(letter: str, topic: TopicDefinition) -> tuple[int, int] | None:
 
 
 def _spans(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Offsets, which ascend, as spans to read: those that lie close together in one."""
+    """Yield ascending offsets as spans to read; offsets close together are in one span."""
     if not offsets:
         return
     places = np.asarray(offsets, np.int64)

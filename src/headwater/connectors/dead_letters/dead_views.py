@@ -1,9 +1,9 @@
-"""Dead letters of views: records of topics on which a view's expressions fail, as `<view>.errors` has them.
+"""Dead letters of views: records of topics on which the expressions of a view fail, from `<view>.errors`.
 
-Such a letter is derived: a view that is replaced by one that takes the record has it no more. What can be done about the record
-itself is to append a corrected one to its topic, in one append with the record of who did it. On a topic with a primary key the
-correction replaces the record, for everybody. On another it is a record of its own: whoever has used the original would
-see both, so that it is refused where another view has.
+Such a letter is derived: a view that is replaced by one that accepts the record no longer has it. The action on the record
+itself is to append a corrected one to its topic, in one append with the record of the action. On a topic with a primary key
+the correction replaces the record, for all readers. On another topic the correction is an additional record: a reader that
+used the original would see both, so the replay is rejected if another view has used it.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
 _RECORD, _PLACE, _AT = "_record", "_place", "_appended_at"
 ATTEMPTS_MAX = 100
-"""So often an append is done again because somebody else appends to the same partition."""
+"""Number of attempts to append while another writer appends to the same partition."""
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Which record a letter is of."""
+    """The topic, partition and offset of a letter's record."""
 
     topic: TopicDefinition
     partition: int
@@ -64,7 +64,7 @@ class _Place:
 
 
 class ViewShelf:
-    """What views refuse."""
+    """The dead-letter store of views."""
 
     kind: ClassVar[str] = "view"
     lingers: ClassVar[bool] = True
@@ -74,13 +74,13 @@ class ViewShelf:
         self._views = views
 
     def owners(self) -> list[str]:
-        """Views that divert rows."""
+        """Return the views that divert rows."""
         return [
             name for name, view in sorted(definitions(self._log).items()) if _errors(name) in derived_of(view)
         ]
 
     def letters(self, owner: str, letter: str | None = None) -> list[Letter]:
-        """The rows of its errors at the newest tick."""
+        """Return the rows in the errors of a view at the newest tick."""
         views, topics = self._views(), self._log.topics()
         if views.store.latest() is None:
             return []
@@ -91,7 +91,7 @@ class ViewShelf:
         return self._letters(owner, errors, topics)
 
     def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
-        """They are chosen as columns, because there may be very many."""
+        """Return the newest letters. They are selected in columns, because there may be very many."""
         views, topics = self._views(), self._log.topics()
         if views.store.latest() is None:
             return Pile([])
@@ -102,7 +102,8 @@ class ViewShelf:
         is_acted_on = pc.is_in(records, value_set=pa.array(deeds.records(owner), pa.string()))
         place = pa.array(np.arange(errors.num_rows))
         others = pa.table({_RECORD: records, _AT: errors[_AT], _PLACE: place}).filter(pc.invert(is_acted_on))
-        if pc.count_distinct(others[_RECORD]).as_py() < others.num_rows:  # records that fail in several ways
+        # a record may fail in several ways
+        if pc.count_distinct(others[_RECORD]).as_py() < others.num_rows:
             once = others.group_by(_RECORD).aggregate([(_PLACE, "max")])[f"{_PLACE}_max"]
             others = others.filter(pc.is_in(others[_PLACE], value_set=once))
         total = others.num_rows
@@ -114,7 +115,7 @@ class ViewShelf:
         return Pile(self._letters(owner, errors.take(pa.array(chosen)), topics), total - others.num_rows)
 
     def waiting(self, owner: str, deeds: Deeds) -> int:
-        """How many letters of an owner wait for somebody; ViewUnavailableError if it is no part of the tick."""
+        """Return the number of a view's open letters; ViewUnavailableError if the view is not part of the tick."""
         pile = self.newest(owner, 0, deeds)
         return pile.more + sum(known(one, deeds, lingers=True).state in OPEN for one in pile.letters)
 
@@ -140,13 +141,13 @@ class ViewShelf:
     # --- editing ---------------------------------------------------------------------------------------------------
 
     def columns(self, letter: Letter) -> pa.Schema:
-        """Those of its topic; UsageError if that is not for people to write to."""
+        """Return the columns of the record's topic; UsageError if people must not write to it."""
         place = self._place(letter)
         self._refuse_filled(place.topic)
         return place.topic.given.schema
 
     def edited(self, known: LetterState, values: Mapping[str, Any]) -> Edited:
-        """The record, or the row that it was edited to, with other values; fit for its topic."""
+        """Return the record, as last edited, with other values; it conforms to its topic."""
         place = self._place(known.letter)
         original = self._record(place, known.letter)
         edit, row = known.edit, dict(original)
@@ -163,7 +164,7 @@ class ViewShelf:
         return Edited(as_json(original), as_json(fit.to_pylist()[0]), packed(fit))
 
     def _refuse_filled(self, topic: TopicDefinition) -> None:
-        """UsageError if a topic is filled by a source or a sink, and by nobody else."""
+        """Raise UsageError if a topic is filled by a source or a sink exclusively."""
         if topic.captured_by is not None:
             raise UsageError(
                 f"topic {topic.name!r} is filled by source {topic.captured_by!r}, and by nothing else",
@@ -204,7 +205,7 @@ class ViewShelf:
     # --- replaying -------------------------------------------------------------------------------------------------
 
     def replay(self, owner: str, chosen: Sequence[LetterState], note: Note, *, force: bool) -> dict[str, str]:
-        """Append what was edited, each in one append with the record of it."""
+        """Append the edited records, each in one append with the record of the action."""
         left = {}
         readers = _Readers(self._log, self._views())
         for one in chosen:
@@ -261,7 +262,7 @@ class ViewShelf:
         return f"others write to topic {place.topic.name} all the time: try again"
 
     def _replaced(self, place: _Place, row: pa.RecordBatch, start: int, end: int) -> str | None:
-        """What is said where a record from `start` on has the key of a row, or may have had it."""
+        """Return a message if a record from `start` on has the key of a row, or may have had it."""
         names = list(place.topic.key)
         high, low = identities(row.select(names).columns, 1, exact=False)
         try:
@@ -278,7 +279,7 @@ class ViewShelf:
 
 
 class _Readers:
-    """Who else reads a record of a topic."""
+    """Finds the other readers of a topic's record."""
 
     def __init__(self, log: Log, views: Views) -> None:
         self._log = log
@@ -286,8 +287,8 @@ class _Readers:
         self._refused: dict[str, pa.ChunkedArray | None] = {}
 
     def of(self, owner: str, place: _Place) -> list[str]:
-        """The views beside the owner that have not refused a record: they used it, or may yet. Those that refused it too take the
-        one correction."""
+        """Return the views besides the owner that have not rejected a record: they have used it, or still may. A view that
+        rejected it, too, takes the one correction."""
         record = record_of(
             {"_topic": place.topic.name, "_partition": place.partition, "_offset": place.offset}
         )
@@ -300,7 +301,7 @@ class _Readers:
         return refused is not None and len(refused) > 0 and pc.index(refused, record).as_py() >= 0
 
     def _errors(self, view: str) -> pa.ChunkedArray | None:
-        """The records that a view refuses; None if it has none, or is no part of the tick."""
+        """Return the records that a view rejects; None if it has no errors, or is not part of the tick."""
         if view not in self._refused:
             found: pa.ChunkedArray | None = None
             if _errors(view) in derived_of(definitions(self._log)[view]):
