@@ -1,8 +1,8 @@
-"""What a sink has copied to a topic, and the view that it follows has no more: records that an excision is to reach too.
+"""Records in the topic of a sink that its view no longer has: an excision of the original records must remove these too.
 
-A record that what was excised had a part in came after it, and once the topic is level with its view, another has replaced it: in a keyed
-topic a later record of its key, in a changelog those of the opposite weight. Records of which both is true can be removed, and the
-topic says what it said.
+A record to which an excised record contributed was appended after that record, and is replaced by another one once the topic
+is reconciled with its view: in a keyed topic by a later record of its key, in a changelog by records of the opposite weight.
+Records that meet both conditions can be removed without changing the contents of the topic.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from headwater.sinks.base.target import TICK, WEIGHT
 
 
 def replaced(log: Log, topic: TopicDefinition, since: Microseconds) -> dict[int, list[int]]:
-    """The offsets, by partition, of records of a copy that were appended since a time and that others have replaced.
+    """Return the offsets, by partition, of the records of a copy that were appended since a time and replaced by others.
 
-    Where the last record of a key is a tombstone, it is among them, unless that would bring back an older one.
+    If the last record of a key is a tombstone, it is included, unless its removal would bring back an older record.
     """
     told = (WEIGHT.name, TICK.name)
     of = list(topic.key) if topic.key else [n for n in topic.schema.names if n not in told]
     if not topic.key and WEIGHT.name not in topic.schema.names:
-        return {}  # a topic of rows that only come
+        # an append-only topic
+        return {}
     hidden = ("_partition", "_offset", "_appended_at", *(("_op",) if topic.key else ()))
     schema = topic_schema(topic, hidden)
     columns = [*of, *([] if topic.key else [WEIGHT.name]), *hidden]
@@ -60,7 +61,7 @@ def replaced(log: Log, topic: TopicDefinition, since: Microseconds) -> dict[int,
 
 
 def _groups(rows: pa.RecordBatch) -> np.ndarray:
-    """By row a number that equal ones share."""
+    """Return a number for each row, shared by equal rows."""
     high, low = identities(rows.columns, rows.num_rows, exact=True)
     both = np.empty(rows.num_rows, dtype=[("high", high.dtype), ("low", low.dtype)])
     both["high"], both["low"] = high, low

@@ -1,9 +1,10 @@
-"""Followers of views that something was deleted from: each brought to where it holds nothing of it, and what can be said of the rest.
+"""Deletion in the sinks of views: each target is brought to where it has none of the deleted data; the rest is reported.
 
-A target that holds rows by key is level with its view once it stands at the tick that made the view anew: rows that changed
-were replaced there. One that keeps what it was given (an index with deleted documents in it, files that are only added to) is
-filled anew beside and switched, and the old one dropped, as is a version that somebody had kept. What the target itself keeps of its
-past is asked for each time, where it can be; what was sent on is out of reach, and is said so.
+A target that has rows by key equals its view once it is at the tick that rebuilt the view: changed rows were replaced there.
+A target that keeps replaced data (an index with deleted documents in it, files that are only added to) is rebuilt as a
+staging version, switched, and the previous version is dropped, as is a version that was kept before. The old data that the
+target itself retains is queried each time, if the target supports it; data that was sent on is out of reach, and is reported
+so.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ BEYOND: Mapping[str, str] = {
     "webhook": "what was delivered",
     "python": "what was delivered",
 }
-"""By kind, what of a target's past no sink can reach."""
+"""Old data of a target that no sink can reach, by kind."""
 KEEPING: Mapping[str, str] = {
     "postgres": "dead tuples of the table, once it is level, until it is vacuumed",
     "lake": "older snapshots of the table, once it is level, until they are expired",
 }
-"""By kind, what a target keeps of its past and can be asked about."""
+"""Old data that a target retains and can be queried about, by kind."""
 _EXCISED = ("to be excised then", "were excised")
-"""Before and after it was."""
+"""Wording before and after the excision."""
 
 
 @dataclass(frozen=True)
 class SinkErasure:
-    """A sink of a view that something was deleted from: since when it holds nothing of it, None while it may."""
+    """A sink of a view from which data was deleted: `at` is the time since which the sink has none of it, None while it may."""
 
     sink: str
     kind: str
@@ -60,11 +61,11 @@ class SinkErasure:
     detail: str
     beyond: str | None
     past: TargetPast | None = None
-    """What the target itself keeps of its past, if it is of a kind that does."""
+    """Old data retained by the target itself; None for kinds without a report."""
 
 
 class ProbedTargets:
-    """Targets that are asked about their past, each connected to once, however many deletions there are to tell of."""
+    """Targets that are queried about old data, each connected to once for all deletions."""
 
     def __init__(self, sinks: Sinks) -> None:
         self._sinks = sinks
@@ -79,7 +80,7 @@ class ProbedTargets:
                 target.close()
 
     def past(self, made: SinkDefinition, since: Since) -> TargetPast:
-        """What a target says."""
+        """Return the old data that a target reports."""
         try:
             target = self._target(made.name)
             assert isinstance(target, PastKeeping), made.kind
@@ -107,7 +108,7 @@ def followed(
     entry: DeletionEntry,
     asked: ProbedTargets | None = None,
 ) -> list[SinkErasure]:
-    """The sinks that follow what a deletion touches, as far as the newest tick says; with `asked`, what they keep of their past."""
+    """Return the sinks of the views that a deletion affects, as of the newest tick; with `asked`, including their old data."""
     views = {name.lower() for name in views_of(log, manifest, entry)}
     done = entry.sinks
     found = []
@@ -130,14 +131,14 @@ def followed(
 
 
 def _is_filled_anew(made: SinkDefinition) -> bool:
-    """Whether a target keeps what it was given although it is replaced."""
+    """Whether a target keeps old data when rows are replaced, so that it has to be rebuilt."""
     return made.kind == "search" or (
         is_readable(made) and made.kind != "topic" and wanted_of(made).mode != "upsert"
     )
 
 
 class Erasure:
-    """Brings sinks to where they hold nothing of what was deleted."""
+    """Removes deleted data from sinks."""
 
     def __init__(self, log: Log, clock: Clock, sinks: Callable[[], Sinks]) -> None:
         self._log = log
@@ -146,10 +147,10 @@ class Erasure:
         self._component = Component(log.faults, "background", "deletion in sinks")
         self._thread: threading.Thread | None = None
         self.excise: Callable[[DeletionEntry, str, str, Mapping[int, list[int]]], None] | None = None
-        """Who removes records that a sink has copied to a topic, for an excision that reaches them."""
+        """Callback that removes copied records from the topic of a sink, for an excision."""
 
     def look(self) -> None:
-        """Begin beside an engine, if something is to be done and nothing under way."""
+        """Start a thread, next to an engine, if deletions are pending and no thread is running."""
         if self._due() and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._quietly, name="headwater-erase", daemon=True)
             self._thread.start()
@@ -171,8 +172,8 @@ class Erasure:
         return [e for e in entries if e.tick is not None and not e.followed]
 
     def follow(self) -> bool:
-        """Do what can be done now, and whether copies were excised thereby, which others may have to follow; the first error is
-        raised when all sinks have been tried."""
+        """Do what can be done now, and return whether copies were excised, for which their sinks may have to follow in turn.
+        The first error is raised after all sinks were tried."""
         failed: HeadwaterError | None = None
         excised = False
         for entry in self._due():
@@ -199,7 +200,7 @@ class Erasure:
         return excised
 
     def _excise_copies(self, sink: str, entry: DeletionEntry) -> bool:
-        """Remove what a sink that is level had copied of what was excised; whether there was something."""
+        """Remove the copies of excised records from the topic of a reconciled sink, and return whether there were any."""
         if not entry.excises or self.excise is None:
             return False
         made = self._sinks().definitions()[sink]
@@ -210,7 +211,7 @@ class Erasure:
         return bool(found)
 
     def _bring(self, name: str, tick: int) -> bool:
-        """Whether a sink holds nothing any more from before a tick."""
+        """Bring a sink to a tick, and return whether it has nothing from before the tick any more."""
         sinks = self._sinks()
         if _has_versions(sinks, name):
             drop_old(sinks, name)
@@ -218,7 +219,8 @@ class Erasure:
             rebuild(sinks, name, verify=False)
             drop_old(sinks, name)
             if sinks.is_open(name):
-                sinks.resume(name)  # it may have stopped: rows that only come are gone in its view
+                # it may have stopped, since rows of its append-only view were deleted
+                sinks.resume(name)
             return True
         stands = sinks.status(name).status.tick
         return stands is not None and stands >= tick
@@ -229,5 +231,6 @@ def _has_versions(sinks: Sinks, name: str) -> bool:
         return False
     try:
         return old(sinks, name) is not None
-    except HeadwaterError:  # a kind that another version cannot be built beside has none that was kept
+    # a kind without versions has no previous one
+    except HeadwaterError:
         return False
