@@ -1,8 +1,9 @@
-"""Health: the state of every component of a workspace, with the reason, from the log, the committed state and reported faults.
+"""Health: the state of every component of a workspace, with the reason, from the log, the committed state and reported
+faults.
 
-`headwater status`, `/health/ready`, the console, the metrics and the default alerts all show what `health` returns, so that no two
-of them disagree. Computing it connects to no server, starts no Spark, and works in any process: sources and sinks that another
-process runs are known from its status board, and those that have stopped from their faults.
+`headwater status`, `/health/ready`, the console, the metrics and the default alerts all show what `health` returns, so they
+never disagree. Computing it connects to no server, starts no Spark, and works in any process: the status of sources and
+sinks that another process runs comes from its status board, and of those that have stopped from their faults.
 """
 
 from __future__ import annotations
@@ -72,16 +73,16 @@ STATES: Mapping[Kind, Mapping[str, Severity]] = {
     "background": {"failing": "unhealthy"},
     "clock": {"in doubt": "warning"},
 }
-"""Every state that a component can be in, and how bad it is. What is unhealthy makes `headwater status` exit with 1 and
+"""Every state that a component can be in, with its severity. An unhealthy component makes `headwater status` exit with 1 and
 `/health/ready` answer 503; a warning is shown, and has a default alert."""
 
 BEHIND_AFTER_S = 60.0
-"""A sink is behind when the oldest tick that it has not applied is older."""
+"""Age of the oldest tick not applied, in seconds, from which on a sink is behind."""
 LAGS_AFTER_S = 300.0
-"""A cursor lags, and a queue is behind, when the oldest record that was not read is older."""
+"""Age of the oldest unread record, in seconds, from which on a cursor lags and a queue is behind."""
 FALLS_OFF_WITHIN: Microseconds = 3_600_000_000
-"""A cursor is about to fall off the tail when `retention_bytes` removes its next record within an hour; with a retention by time, when
-a quarter of that time is left."""
+"""Time within which `retention_bytes` must remove a cursor's next record for the cursor to be about to fall off the tail;
+with a retention by time, a quarter of that time is used."""
 
 
 _VERBS = {"failing": "fails", "rows lost": "has lost rows", UPSTREAM: "gets nothing new"}
@@ -89,7 +90,7 @@ _VERBS = {"failing": "fails", "rows lost": "has lost rows", UPSTREAM: "gets noth
 
 @dataclass(frozen=True)
 class ComponentHealth:
-    """The health of one component. `hint` is the next step; `since` is when it began to fail, where that is known."""
+    """The health of one component. `hint` is the next step; `since` is the time at which it began to fail, if known."""
 
     kind: Kind
     name: str
@@ -100,16 +101,17 @@ class ComponentHealth:
 
     @property
     def severity(self) -> Severity:
-        """How bad the state is."""
+        """Severity of the state."""
         return STATES[self.kind][self.state]
 
     @property
     def subject(self) -> str:
-        """The component as a noun: `view revenue`. The engine, and background work, are called by their names alone."""
+        """The component as a noun phrase, such as `view revenue`. The engine and background work are named without their
+        kind."""
         return self.name if self.kind in ("engine", "background", "clock") else f"{self.kind} {self.name}"
 
     def sentence(self) -> str:
-        """The state and its reason in one line."""
+        """Return the state with its reason, in one line."""
         subject = f"the {self.kind}" if self.kind in ("engine", "clock") else self.subject
         said = f"{subject} {_VERBS.get(self.state, f'is {self.state}')}"
         return f"{said}: {self.reason}" if self.reason else said
@@ -142,12 +144,13 @@ class Health:
         return [one for one in self.components if one.severity == "warning"]
 
     def of(self, kind: Kind, name: str) -> ComponentHealth | None:
-        """The health of one component; None if there is no such component."""
+        """Return the health of a component; None if it does not exist."""
         return next((one for one in self.components if (one.kind, one.name) == (kind, name)), None)
 
 
 def with_health(told: SinkStatus, found: ComponentHealth | None) -> SinkStatus:
-    """The status of a sink, with the health's state where the sink is unhealthy: a sink knows nothing of what is before it."""
+    """Return the status of a sink, with the state from the health if that is unhealthy: a sink has no information on the
+    components before it."""
     if found is None or found.severity != "unhealthy":
         return told
     state: State = "stopped"
@@ -258,7 +261,7 @@ def _source(
 
 
 def _not_run(engine: ComponentHealth) -> str:
-    """Why nothing keeps a source or a sink going."""
+    """Return the reason why no process runs a source or a sink."""
     if engine.state == "running":
         return "the process that runs the engine does not report it"
     return "no engine runs" if engine.state == "not running" else f"the engine is {engine.state}"

@@ -1,6 +1,6 @@
-"""Counts the rows that sources, views, sinks and queues of a workspace left out, from the log and the state alone.
+"""Counts of the rows that sources, views, sinks and queues left out, from the log and the state alone.
 
-No target is connected to and no Spark is started: `status`, the console, the metrics and the summary of `run` ask often.
+Counting connects to no target and starts no Spark: `status`, the console, the metrics and the summary of `run` ask often.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
 Open = Mapping[tuple[str, str], int]
-"""By kind and owner, how many dead letters wait for somebody."""
+"""Number of open dead letters by kind and owner."""
 
 
 class CountedConnectors(Protocol):
-    """What is asked of `headwater.connectors.supervisor.Supervisor`."""
+    """The part of `headwater.connectors.supervisor.Supervisor` that counting uses."""
 
     @property
     def sources(self) -> SourceManager:
@@ -35,12 +35,12 @@ class CountedConnectors(Protocol):
         ...
 
     def waiting_letters(self) -> Open:
-        """How many dead letters wait for somebody, as far as is known without asking targets."""
+        """Return the number of open dead letters, as far as known without requests to targets."""
         ...
 
 
 def rejected_rows(log: Log, views: Views, outside: CountedConnectors) -> list[RejectedRows]:
-    """Count the rows that were left out: one count for each owner and outcome of which there are some."""
+    """Count the rows that were left out, by owner and outcome, without counts of zero."""
     waiting: Open = outside.waiting_letters()
     found = [
         *_of_files(log, waiting),
@@ -59,7 +59,7 @@ def captured_rows(log: Log) -> int:
 
 
 def _of_files(log: Log, waiting: Open) -> Iterator[RejectedRows]:
-    """Lines that sources put on their topic `<source>_errors`; also of a source that is no longer declared."""
+    """Yield the counts of lines on the topics `<source>_errors`, including those of sources no longer declared."""
     for topic in log.topics().values():
         if topic.captured_by is not None and is_errors_topic(topic):
             source = topic.captured_by
@@ -74,7 +74,7 @@ def _of_files(log: Log, waiting: Open) -> Iterator[RejectedRows]:
 
 
 def _of_listeners(log: Log, outside: CountedConnectors) -> Iterator[RejectedRows]:
-    """What sources that are sent to have refused, or had no room for."""
+    """Yield the counts of rows that listening sources rejected, or dropped for lack of room."""
     if not log.entries(SOURCE):
         return
     facts = outside.sources.facts()
@@ -94,7 +94,7 @@ def _of_listeners(log: Log, outside: CountedConnectors) -> Iterator[RejectedRows
 
 
 def _noted(log: Log, made: SourceDefinition) -> Mapping[str, Any]:
-    """The counts that a source has stored with its position."""
+    """Return the counts that a source has stored with its position."""
     known = log.producer(producer_of(made.name, made.generation))
     return {} if known is None or known.note is None else known.note
 
@@ -125,7 +125,7 @@ def _of_queues(log: Log, waiting: Open) -> Iterator[RejectedRows]:
 
 
 def _ever(log: Log, topic: str) -> int:
-    """How many records were ever appended to a topic that has no punctuation."""
+    """Return the number of records ever appended to a topic without punctuation."""
     return sum(info.end for info in log.partitions(topic).values())
 
 

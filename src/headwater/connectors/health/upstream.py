@@ -1,7 +1,7 @@
-"""Upstream: which components get nothing new because a component before them in the dataflow has stopped.
+"""Upstream failures: the components that get nothing new because a component before them in the dataflow has stopped.
 
-The dataflow goes from sources to topics, from topics to views, queues, cursors and groups, from views to views and sinks, and from a
-sink of kind TOPIC to its topic.
+The dataflow goes from sources to topics, from topics to views, queues, cursors and groups, from views to views and sinks,
+and from a sink of kind TOPIC to its topic.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Connectors(Protocol):
 
 
 def below_stopped(log: Log, connected: Connectors, stopped: Collection[Place]) -> dict[Place, str]:
-    """Every place downstream of a stopped component, with the component that is the cause."""
+    """Return every place downstream of a stopped component, with the component that is the cause."""
     readers = _readers(log, connected)
     causes: dict[Place, str] = {}
     for origin in sorted(stopped):
@@ -47,7 +47,7 @@ def below_stopped(log: Log, connected: Connectors, stopped: Collection[Place]) -
 
 
 def _topics_of_source(log: Log, connected: Connectors, name: str) -> list[Place]:
-    """The topics that a stopped source does not fill any more: all, or those of its stopped tables where the others go on."""
+    """Return the topics that a stopped source no longer fills: all, or those of its stopped tables if the others continue."""
     topics = [topic.name for topic in log.topics().values() if topic.captured_by == name]
     tables = connected.sources.stopped_tables(name)
     if tables:
@@ -59,7 +59,7 @@ def _topics_of_source(log: Log, connected: Connectors, name: str) -> list[Place]
 
 
 def _readers(log: Log, connected: Connectors) -> dict[Place, list[Place]]:
-    """The dataflow as edges: by place, the places that read from it."""
+    """Return the dataflow as edges: for each place, the places that read from it."""
     found: dict[Place, list[Place]] = defaultdict(list)
     views = definitions(log)
     spelled = {name.lower(): name for name in views}
