@@ -1,4 +1,4 @@
-"""What is declared outside, by name: sources, sinks and alerts are made, found and refused alike."""
+"""Catalog declarations of sources, sinks and alerts by name: created, found and rejected alike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Definition = TypeVar("Definition", bound=SourceDefinition | SinkDefinition | Ale
 
 
 class ConnectorDeclarations(Generic[Definition]):
-    """The entries of one kind in the catalog."""
+    """The catalog entries of one kind of connector."""
 
     def __init__(
         self,
@@ -31,15 +31,15 @@ class ConnectorDeclarations(Generic[Definition]):
         self._missing = missing
 
     def all(self) -> Mapping[str, Definition]:
-        """What is declared, by name."""
+        """Return the declared connectors, by name."""
         return {name: self.read(entry) for name, entry in self._log.entries(self._kind).items()}
 
     def read(self, entry: Entry) -> Definition:
-        """What an entry says."""
+        """Return the definition in an entry."""
         return self._form(entry.document)
 
     def entry(self, name: str) -> Entry:
-        """The entry of a name, in any case; an error that names what there is if there is none."""
+        """Return the entry of a name, in any case; if it is missing, raise an error that lists the existing names."""
         found = self._log.entries(self._kind).get(name)
         if found is not None:
             return found
@@ -48,7 +48,7 @@ class ConnectorDeclarations(Generic[Definition]):
         raise self._missing(f"there is no {self._kind} {name!r}", hint=hint, **{self._kind: name})
 
     def is_new(self, statement: CreateSource | CreateSink | CreateAlert) -> bool:
-        """Whether a CREATE has something to make; an error, with the difference, if it is there already and not to be
+        """Whether a CREATE has something to create; an error, with the differences, if the name exists and is not to be
         replaced."""
         made = statement.definition
         existing = self._log.entries(self._kind).get(made.name)
@@ -70,8 +70,8 @@ class ConnectorDeclarations(Generic[Definition]):
         )
 
     def put(self, made: Definition, read: Entry | None = None) -> None:
-        """Declare it, in place of one of its name: of `read`, where what is declared was made from that. ConflictError if
-        somebody else has declared another meanwhile."""
+        """Declare a connector, in place of one of its name: of the entry `read` if the definition was derived from that.
+        ConflictError if another one was declared meanwhile."""
         existing = self._log.entries(self._kind).get(made.name) if read is None else read
         expect = None if existing is None else existing.sequence
         self._log.put_entry(self._kind, made.name, made.to_document(), expect=expect)

@@ -1,4 +1,4 @@
-"""EXPLAIN of a source or a sink: what it is, what it promises, and where it stands. What is down is said to be."""
+"""EXPLAIN of a source or a sink: definition, guarantee and position. An unavailable target is reported as such."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MODES = {
 
 
 def explained_source(sources: SourceManager, log: Log, name: str) -> pa.Table:
-    """Everything that is known about a source."""
+    """Return all properties of a source."""
     made = sources.definitions()[name]
     told, known = sources.told(name), sources.facts().get(name, {})
     topics = {t.name: t for t in log.topics().values() if t.captured_by == name}
@@ -63,7 +63,7 @@ def explained_source(sources: SourceManager, log: Log, name: str) -> pa.Table:
 
 
 def explained_sink(sinks: Sinks, name: str, told: SinkStatus) -> pa.Table:
-    """Everything that is known about a sink. `told` is how it is doing."""
+    """Return all properties of a sink. `told` is its status."""
     made = sinks.definitions()[name]
     lag, status = told.lag, told.status
     facts = {
@@ -90,10 +90,10 @@ def explained_sink(sinks: Sinks, name: str, told: SinkStatus) -> pa.Table:
 
 
 def _takes(made: SinkDefinition) -> dict[str, str]:
-    """How a sink takes changes, and what its rows are told apart by."""
+    """Return how a sink takes changes, and the key of its rows."""
     try:
         wanted = wanted_of(made)
-    except HeadwaterError as error:  # a value that it needs stands in no environment here
+    except HeadwaterError as error:  # an environment variable of an option is not set here
         return {"mode": f"not known here: {error.message}"}
     facts = {"mode": f"{wanted.mode}: {_MODES[wanted.mode]}"}
     if made.key:
@@ -112,7 +112,7 @@ _ON_GAP = {
 
 
 def _read_from(made: SourceDefinition) -> dict[str, str]:
-    """What a source reads, as far as its options say."""
+    """Return what a source reads, according to its options."""
     if made.kind != "postgres":
         return {}
     try:

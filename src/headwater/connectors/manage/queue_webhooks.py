@@ -1,13 +1,15 @@
-"""Messages of a queue as POST requests: `ws.post`. Each is delivered as the queue does it, to somebody's web server.
+"""Messages of a queue as POST requests to a web server (`ws.post`), with the delivery guarantees of the queue.
 
-Answered with 2xx, a message is acknowledged. An answer that says that this message is wrong as it is (400, 413, 422) makes it dead at once, with the
-answer as its error: the same request would get the same answer. Whatever else comes of a request gives the message back, to be posted again after a pause
-that doubles and differs; after the queue's `deliveries` it is dead. The requests are those of
-`headwater.sinks.base.http_post`: signed, tried several times, and known by a key that is the same each time. While the receiver is down (the
-circuit is open) nothing is posted, and finding out whether it still is does not wear messages out.
+A message answered with 2xx is acknowledged. An answer that this message is wrong as it is (400, 413, 422) moves it to the
+dead letters at once, with the answer as its error: the same request would get the same answer. Any other outcome returns the
+message to the queue, to be posted again after a pause that doubles, with jitter; after the queue's `deliveries` it is moved
+to the dead letters. The requests are those of `headwater.sinks.base.http_post`: signed, retried several times, with the same
+idempotency key each time. While the receiver is down (the circuit breaker is open) nothing is posted, and the probes that
+detect its recovery do not count as deliveries of a message.
 
-A body is {"queue", "topic", "id", "deliveries", "row"}, with "op" where the topic has a primary key; the values are written as a WEBHOOK
-sink does it. An answer that says that requests are wrong as such (3xx, 401, 403, 404, ...) stops the posting, and leaves messages as they were.
+A body is {"queue", "topic", "id", "deliveries", "row"}, with "op" if the topic has a primary key; values are written as by a
+WEBHOOK sink. An answer that rejects all requests alike (3xx, 401, 403, 404, ...) stops the posting, and leaves messages as
+they were.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from headwater.sinks.base.http_post import REFUSED, Hook, HttpPostOptions
 from headwater.sinks.base.json_values import plain_values
 
 PROBES_MAX = 20
-"""So often a message may find the receiver still down before that counts as a delivery: perhaps it is what brings it down."""
+"""Number of times that one message may find the receiver still down before that counts as a delivery: perhaps the message
+itself brings it down."""
 LOOK_S = 0.2
 
 _log = logging.getLogger("headwater")
@@ -41,10 +44,10 @@ _log = logging.getLogger("headwater")
 
 @dataclass(frozen=True)
 class PostOptions:
-    """`secret` signs requests, and so does `previous_secret` while receivers go over to the new one; `token` is sent as a bearer token. A
-    request has `timeout` for its whole answer. After `open_after` failures in a row the receiver is left alone for `open_for`. A message
-    comes again after `delay`, doubled each time. Messages are posted by so many `threads`; with `idle` it is over once nothing has come
-    for so many seconds."""
+    """Options of posting. `secret` signs requests, and so does `previous_secret` while receivers change to the new one;
+    `token` is sent as a bearer token. `timeout` limits the whole response to a request. After `open_after` consecutive
+    failures nothing is posted for `open_for`. A message is posted again after `delay`, which doubles each time. `threads`
+    threads post; with `idle`, posting ends after that many seconds without a message."""
 
     secret: str | None = None
     previous_secret: str | None = None
@@ -58,7 +61,7 @@ class PostOptions:
 
     @classmethod
     def given(cls, options: Mapping[str, Any]) -> PostOptions:
-        """As a caller names them; UsageError if there is no such option."""
+        """Return the options that a caller names; UsageError for an unknown option."""
         known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:
@@ -69,7 +72,7 @@ class PostOptions:
 
     @property
     def requests(self) -> HttpPostOptions:
-        """What of it is about requests."""
+        """The options of requests."""
         return HttpPostOptions(
             self.secret,
             self.token,
@@ -82,19 +85,19 @@ class PostOptions:
 
 
 class _NotTaken(Exception):
-    """What the receiver said; the message comes again."""
+    """The answer of a receiver; the message is posted again."""
 
 
 class _Refused(_NotTaken):
-    """What the receiver said of a message that it will never take."""
+    """The answer of a receiver that will never take the message."""
 
 
 class _NotPosted(Exception):
-    """There was no time, or no use, for the message: as if it had not been handed out."""
+    """The message was not posted, for lack of time or because posting ends: it counts as not delivered."""
 
 
 class Poster(Worker):
-    """A `Worker` that posts messages: a context manager, with `stop()` and `wait()`, which raise what has stopped it."""
+    """A `Worker` that posts messages: a context manager, with `stop()` and `wait()`, which raise the error that stopped it."""
 
     def __init__(self, queue: Queue, url: str, options: PostOptions | None = None) -> None:
         options = options or PostOptions()
@@ -104,7 +107,8 @@ class Poster(Worker):
         self._sequence, self._commit_id = queue.sequence, queue.commit_id
         self.circuit = Circuit(queue.clock, self._requests.circuit)
         self._hooks: dict[int, Hook] = {}
-        Hook(self._url, self._requests)  # what cannot be is told here, not in a thread
+        # an invalid url is reported here, not in a thread
+        Hook(self._url, self._requests)
         super().__init__(queue, self._post, threads=options.threads, delay=options.delay, idle=options.idle)
 
     def wait(self, timeout: float | None = None) -> WorkReport:
@@ -120,7 +124,7 @@ class Poster(Worker):
         self._let_go()
 
     def _let_go(self) -> None:
-        """Close the connections of threads that are over."""
+        """Close the connections of threads that have ended."""
         alive = {thread.ident for thread in self._threads if thread.is_alive()}
         for ident in [one for one in self._hooks if one not in alive]:
             self._hooks.pop(ident).close()
@@ -143,7 +147,7 @@ class Poster(Worker):
             return
 
     def _hook(self) -> Hook:
-        """A connection for each thread, and one circuit for all."""
+        """Return the client of this thread; all threads share one circuit breaker."""
         mine = threading.get_ident()
         if mine not in self._hooks:
             made = Hook(self._url, self._requests, clock=self._queue.clock, circuit=self.circuit)
@@ -151,7 +155,7 @@ class Poster(Worker):
         return self._hooks[mine]
 
     def _admitted(self, hook: Hook) -> bool:
-        """Wait until the receiver may be posted to; False if the posting is to end before that."""
+        """Wait until the circuit breaker admits a request; return False if posting ends before that."""
         while True:
             try:
                 self.circuit.admit(hook.shown)
@@ -176,8 +180,9 @@ class Poster(Worker):
         raise _NotPosted
 
     def _key(self, message: Message) -> str:
-        """The same each time that a message is posted, unless somebody has edited it: then it is another request. The id of its
-        commit tells it from the message at the same place in an older copy of the workspace, which may have been answered."""
+        """Return the idempotency key, the same each time that a message is posted unless it was edited: then it is another
+        request. The id of its commit distinguishes it from the message at the same position in an older copy of the
+        workspace, which may have been acknowledged."""
         name = f"{self._queue.name}/{self._sequence}/{message.id}"
         if (commit := self._commit_id(message)) is not None:
             name = f"{name}~{commit}"
@@ -198,7 +203,7 @@ class Poster(Worker):
             head["op"] = message.op
         return orjson.dumps({**head, "row": columns})
 
-    # --- giving back -----------------------------------------------------------------------------------------------
+    # --- returning messages ----------------------------------------------------------------------------------------
 
     def _give_back(self, messages: list[Message], error: BaseException) -> None:
         if isinstance(error, _NotPosted):

@@ -1,4 +1,4 @@
-"""Building a sink anew beside itself: which of its versions is in force, for `ws.sink(name)` and `headwater rebuild`."""
+"""Rebuild of a sink and choice of its active version, for `ws.sink(name)` and `headwater rebuild`."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ Told = Callable[[Step], None]
 
 
 def rebuild(sinks: Sinks, name: str, *, verify: bool = True, told: Told = lambda step: None) -> Rebuilt:
-    """Fill a new version of a sink beside the one in force, compare it with the view, and put it in force."""
+    """Fill a staging version of a sink, compare it with the view, and make it active."""
     refuse_read_topic(sinks, name)
     with sinks.versions(name, told) as versions:
         return versions.build(verify=verify)
 
 
 def back(sinks: Sinks, name: str, *, verify: bool = True, told: Told = lambda step: None) -> Rebuilt:
-    """Bring the version from before the last rebuild level, and put it in force again."""
+    """Let the version from before the last rebuild catch up, and make it active again."""
     refuse_read_topic(sinks, name)
     with sinks.versions(name, told) as versions:
         return versions.back(verify=verify)
 
 
 def drop_old(sinks: Sinks, name: str) -> str:
-    """Remove the version from before the last rebuild; what it was called."""
+    """Remove the version from before the last rebuild and return its name."""
     _refuse_read_old(sinks, name)
     with sinks.versions(name) as versions:
         return versions.drop_old()
 
 
 def old(sinks: Sinks, name: str) -> str | None:
-    """What the version from before the last rebuild is called; None if none is kept."""
+    """Return the name of the version from before the last rebuild; None if none is kept."""
     with sinks.versions(name) as versions:
         return versions.old()
 
 
 def refuse_read_topic(sinks: Sinks, name: str) -> None:
-    """UsageError if views or cursors read the topic of a sink: they would go on reading the old one, which nobody fills any
-    more."""
+    """Raise UsageError if views or cursors read the topic of a sink: they would go on reading the previous topic, which no
+    process fills any more."""
     topics = sinks.topics_of(name)
     if topics is not None and (readers := sinks.declared.readers_of(topics.in_force)):
         raise UsageError(
@@ -54,7 +54,7 @@ def refuse_read_topic(sinks: Sinks, name: str) -> None:
 
 
 def _refuse_read_old(sinks: Sinks, name: str) -> None:
-    """UsageError if the topic that was kept is read."""
+    """Raise UsageError if the previous topic is read."""
     topics = sinks.topics_of(name)
     if topics is not None and topics.old is not None and (readers := sinks.declared.readers_of(topics.old)):
         raise UsageError(

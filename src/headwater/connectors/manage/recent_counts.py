@@ -1,4 +1,4 @@
-"""Counts what happened within the last minutes, from totals that only rise."""
+"""Counts over the last minutes, from totals that only increase."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ RECENT_US: Microseconds = 300_000_000
 
 
 class Recent:
-    """The growth of totals, by name, within `RECENT_US`: asked about once a second by whoever has the totals."""
+    """The increase of totals, by name, within `RECENT_US`. The owner of the totals must ask about once a second."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seen: dict[str, deque[tuple[Microseconds, int]]] = {}
 
     def of(self, name: str, total: int, begin: int | None = None) -> int:
-        """How much of a total came within that time. `begin` is the total before it was first asked about; if left out, the
-        first total that is given: what it has from earlier processes is not recent."""
+        """Return the part of a total from within that time. `begin` is the total before the first call; by default it is the
+        first `total`: counts of earlier processes are not recent."""
         now = self._clock.now_us()
         seen = self._seen.setdefault(name, deque([(now, total if begin is None else begin)]))
-        if total < seen[-1][1]:  # it was begun anew
+        # the total was reset
+        if total < seen[-1][1]:
             seen.clear()
             seen.append((now, 0))
         if total != seen[-1][1]:

@@ -1,4 +1,4 @@
-"""Filters of a search as text: `country=ch`, `price<=10`."""
+"""Parser of search filters in text form: `country=ch`, `price<=10`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _FILTER = re.compile(r"^([^<>=!]+?)\s*(<=|>=|!=|=|<|>)(.*)$", re.DOTALL)
 
 
 def read_filter(text: str, schema: pa.Schema) -> tuple[str, str, Any]:
-    """A column, an operator and a value of the column's type; `country=` is an empty text, not NULL. UsageError says what is
-    wrong."""
+    """Return a column, an operator and a value of the column's type; `country=` is an empty text, not NULL. UsageError names
+    the problem."""
     found = _FILTER.match(text)
     if found is None:
         raise UsageError(f"{text!r} is not a filter", hint="write column=value, or one of != < <= > >=")
     name, operator, value = found[1].strip(), found[2], found[3]
     if name not in schema.names:
-        return name, operator, value  # the index says which there are
+        # the index reports the columns that exist
+        return name, operator, value
     kind = schema.field(name).type
     try:
         return name, operator, text_decoder(kind)(value)

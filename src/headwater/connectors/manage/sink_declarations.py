@@ -1,4 +1,4 @@
-"""The sinks that are declared: what each follows, and how it is to be kept."""
+"""The declared sinks: the view of each, and how its changes are written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
 FAULT: Final = "sink"
-"""The kind of faults of sinks."""
+"""Kind of the faults of sinks."""
 
 
 class SinkDeclarations:
@@ -36,7 +36,7 @@ class SinkDeclarations:
 
     def __init__(self, log: Log, root: Path, views: Callable[[], Views]) -> None:
         self.functions: dict[str, Function] = {}
-        """The user's, by name, for sinks of kind PYTHON."""
+        """Functions of the user by name, for sinks of kind PYTHON."""
         self._log = log
         self._root = root
         self._views = views
@@ -45,23 +45,23 @@ class SinkDeclarations:
         )
 
     def all(self) -> Mapping[str, SinkDefinition]:
-        """What is declared, by name."""
+        """Return the declared sinks, by name."""
         return self._declared.all()
 
     def entry(self, name: str) -> Entry:
-        """The entry of a sink in the catalog; SinkNotFoundError."""
+        """Return the catalog entry of a sink; SinkNotFoundError."""
         return self._declared.entry(name)
 
     def read(self, entry: Entry) -> SinkDefinition:
-        """What an entry declares."""
+        """Return the definition in an entry."""
         return self._declared.read(entry)
 
     def get(self, name: str) -> SinkDefinition:
-        """What a sink is declared to be; SinkNotFoundError."""
+        """Return the definition of a sink; SinkNotFoundError."""
         return self.read(self.entry(name))
 
     def create(self, statement: CreateSink) -> None:
-        """CREATE SINK: its key is checked against the view, and its target asked, before anything is declared."""
+        """CREATE SINK: check the key against the view, and the target by connecting, then declare the sink."""
         if not self._declared.is_new(statement):
             return
         made = statement.definition
@@ -87,8 +87,8 @@ class SinkDeclarations:
         self._log.faults.clear(FAULT, made.name)
 
     def set(self, statement: SetSink) -> None:
-        """ALTER SINK ... SET: whoever keeps it in step, here or elsewhere, goes on with these options where it is. Another way to
-        the target is tried first."""
+        """ALTER SINK ... SET: the process that runs the sink, this one or another, continues with these options from its
+        checkpoint. A new address of the target is tried first."""
         entry = self._declared.entry(statement.name)
         was = self._declared.read(entry)
         made = altered(was, statement.options)
@@ -104,7 +104,7 @@ class SinkDeclarations:
             finally:
                 target.close()
         else:
-            with suppress(SinkError):  # a user's function need not be known here
+            with suppress(SinkError):  # a user's function may not be declared here
                 self.open(made).close()
         if wanted.on_error == "divert":
             make_letters(self._log, made.name)
@@ -112,14 +112,15 @@ class SinkDeclarations:
         self._log.faults.clear(FAULT, made.name)
 
     def drop(self, entry: Entry) -> None:
-        """DROP SINK: what it has written stays where it is. Nobody keeps it in step any more."""
+        """DROP SINK: the written data stays. The sink is no longer kept in sync."""
         begin_anew(self._log, entry.name)
         self._log.drop_entry(SINK, entry.name, expect=entry.sequence)
         self._log.faults.clear(FAULT, entry.name)
         forget(self.read(entry), self._log)
 
     def _refuse_circle(self, made: SinkDefinition) -> None:
-        """A view must not read, by whatever way, what its own sink writes: it would never come to rest."""
+        """Raise StatementError if the view reads, directly or not, the topic that its own sink writes: updates would never
+        end."""
         topic = str(made.options.get("topic", "")) if made.kind == "topic" else ""
         view = self._views().names.spelled(made.view)
         if topic and topic.lower() in (name.lower() for name in below(self._log, view)):
@@ -129,11 +130,11 @@ class SinkDeclarations:
             )
 
     def of_view(self, view: str) -> list[str]:
-        """The sinks that follow a view."""
+        """Return the names of the sinks of a view."""
         return [name for name, made in self.all().items() if made.view.lower() == view.lower()]
 
     def readers_of(self, topic: str) -> list[str]:
-        """The views that read a topic, and the cursors and groups."""
+        """Return the views, cursors and groups that read a topic."""
         views = definitions(self._log).values()
         found = [view.name for view in views if topic.lower() in map(str.lower, view.reads)]
         if topic in self._log.topics():
@@ -141,27 +142,28 @@ class SinkDeclarations:
         return found
 
     def topics_of(self, name: str) -> Topics | None:
-        """Which topics a sink of kind TOPIC has: after it was built anew it writes to another than the one it was declared with.
+        """Return the topics of a sink of kind TOPIC, which after a rebuild writes to another topic than the declared one.
         None for other kinds."""
         made = self.get(name)
         return topics_of(self._log, made.name, str(made.options["topic"])) if made.kind == "topic" else None
 
     def shape(self, name: str) -> TargetShape:
-        """What a sink follows, and how."""
+        """Return the view, columns, key and mode of a sink."""
         return self.shape_of(self.get(name))
 
     def shape_of(self, made: SinkDefinition) -> TargetShape:
-        """What a declaration follows, and how."""
+        """Return the view, columns, key and mode of a declaration."""
         views = self._views()
         view = views.names.spelled(made.view)
         return TargetShape(made.name, view, views.names.columns(view), made.key, wanted_of(made).mode)
 
     def open(self, made: SinkDefinition) -> Target:
-        """The target of a declaration, not connected yet."""
+        """Return the target of a declaration, not connected yet."""
         return open_target(made, self._root, self._log, self.functions)
 
     def prepared(self, name: str) -> Target:
-        """The target of a sink, connected to beside whoever keeps it in step, for one who asks and closes it."""
+        """Return the target of a sink with a connection of its own, independent of the process that runs the sink. The
+        caller closes it."""
         made = self.get(name)
         target = self.open(made)
         try:
@@ -172,7 +174,7 @@ class SinkDeclarations:
         return target
 
     def _key(self, made: SinkDefinition) -> tuple[str, ...]:
-        """What rows are replaced by; StatementError if nothing shows that it is unique in the view."""
+        """Return the upsert key; StatementError if it is not provably unique in the view."""
         wanted, shape, views = wanted_of(made), self.shape_of(made), self._views()
         if wanted.mode == "upsert":
             return check_key(shape, wanted.key, views.reports.keys(shape.view))
@@ -185,7 +187,7 @@ class SinkDeclarations:
 
 
 def is_elsewhere(was: SinkDefinition, made: SinkDefinition) -> bool:
-    """Whether a declaration means another target than the one that it replaces, or another view."""
+    """Whether a declaration means another target or another view than the one that it replaces."""
     same = set(SINK_SETTABLE[made.kind]) - {"url", "catalog"}
     before, after = ({k: v for k, v in each.options.items() if k not in same} for each in (was, made))
     return (was.kind, was.view.lower()) != (made.kind, made.view.lower()) or before != after

@@ -1,4 +1,4 @@
-"""The sinks of a workspace: what follows which view, kept in step here, waited for and held against the view."""
+"""The sinks of a workspace: declared, run in this process, waited for, and verified against their views."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Sinks:
-    """Everything about sinks: those that are declared, those that are kept in step here, and how all of them are doing."""
+    """All operations on sinks: on declarations, on running sinks, and on the statuses of both."""
 
     def __init__(
         self,
@@ -51,27 +51,27 @@ class Sinks:
         self.runners = SinkRunners(self.declared, log, clock, workspace, views)
         self._statuses = SinkStatuses(self.declared, self.runners, log, board)
 
-    # --- declared --------------------------------------------------------------------------------------------------
+    # --- declarations ----------------------------------------------------------------------------------------------
 
     def definitions(self) -> Mapping[str, SinkDefinition]:
-        """What is declared, by name."""
+        """Return the declared sinks, by name."""
         return self.declared.all()
 
     def spelled(self, name: str) -> str:
-        """A sink's name as it was declared; SinkNotFoundError."""
+        """Return a sink's name as it was declared; SinkNotFoundError."""
         return self.declared.entry(name).name
 
     def of_view(self, view: str) -> list[str]:
-        """The sinks that follow a view."""
+        """Return the names of the sinks of a view."""
         return self.declared.of_view(view)
 
     def topics_of(self, name: str) -> Topics | None:
-        """Which topics a sink of kind TOPIC has: after it was built anew it writes to another than the one it was declared with.
+        """Return the topics of a sink of kind TOPIC, which after a rebuild writes to another topic than the declared one.
         None for other kinds."""
         return self.declared.topics_of(name)
 
     def drop(self, statement: DropSink) -> None:
-        """DROP SINK: what it has written stays where it is."""
+        """DROP SINK: the written data stays."""
         if statement.if_exists and statement.name not in self._log.entries(SINK):
             return
         entry = self.declared.entry(statement.name)
@@ -79,83 +79,84 @@ class Sinks:
         self.declared.drop(entry)
 
     def apart(self) -> Sinks:
-        """The same sinks with connections of their own, for one who may not wait for those that are here."""
+        """Return the same sinks with connections of their own, for a caller that must not wait for the connections here."""
         made = Sinks(*self._given)
         made.declared.functions = self.declared.functions
         return made
 
-    # --- kept in step ----------------------------------------------------------------------------------------------
+    # --- running ---------------------------------------------------------------------------------------------------
 
     def is_open(self, name: str) -> bool:
-        """Whether its target was asked something from here."""
+        """Whether a runner of the sink was created here."""
         return self.runners.known(name) is not None
 
     def start(self) -> None:
-        """Keep every sink in step from now on, each in a thread of its own; also those that are declared later.
-        One that is no longer declared ends."""
+        """Run every sink from now on, each in a thread of its own. Repeated calls also start sinks declared since, and stop
+        those no longer declared."""
         self.runners.start()
 
     def stop(self) -> None:
-        """Stop all sinks, each after the change that it is applying."""
+        """Stop all sinks, each after the change under way."""
         self.runners.stop()
 
     def catch_up(self, timeout_ms: float) -> None:
-        """Bring every sink level with its view, here and now. The first error is raised when all have been tried."""
+        """Bring every sink up to its view in this thread. The first error is raised after all were tried."""
         self.runners.catch_up(timeout_ms)
 
     def wait(self, name: str, tick: int, timeout_ms: float) -> None:
-        """Until a sink has everything up to a tick; without an engine here that is brought about."""
+        """Wait until a sink has everything up to a tick; if the sink does not run here, catch up in this thread."""
         self.runners.get(name)[0].wait(tick, timeout_ms)
 
     def resume(self, name: str) -> None:
-        """Have a sink that is stopped try again at once."""
+        """Let a stopped sink retry at once."""
         self.runners.get(name)[0].resume()
 
     def retry(self, name: str, letters: Collection[str] | None = None) -> int:
-        """Try the rows again that a sink's target has refused, all that were not dropped or those of some letters; how many it
-        took."""
+        """Retry the rows that a sink's target rejected, all that were not dropped or those of some letters; return how many
+        of them the target accepted."""
         name = self.spelled(name)
         choose = chosen(name, read_deeds(self._log), letters, incarnation_of(self._log, name))
         return self.runners.get(name)[0].applier.retry(choose)
 
-    # --- how they are doing ----------------------------------------------------------------------------------------
+    # --- status ----------------------------------------------------------------------------------------------------
 
     def status(self, name: str) -> SinkStatus:
-        """How a sink is doing, with how many of its letters were dropped."""
+        """Return the status of a sink, with the number of its dropped letters."""
         return self._statuses.get(name)
 
     def may_have_dropped(self, told: SinkStatus) -> bool:
-        """Whether a sink's target is to be asked for the rows that it has refused, to count those that were dropped."""
+        """Whether the rejected rows of a sink must be read from its target to count the dropped ones."""
         return self._statuses.may_have_dropped(told)
 
     def stopped(self, name: str) -> str | None:
-        """What has stopped a sink when it was last kept in step, by whichever process; None if nothing has."""
+        """Return the error that stopped a sink when it last ran, in any process; None if it is not stopped."""
         return self._statuses.stopped(name)
 
     def news(self) -> dict[str, dict[str, Any]]:
-        """Of the sinks that are kept in step here."""
+        """Return the statuses of the sinks that run here, for the status board."""
         return self._statuses.news()
 
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
-        """What is known of each sink that is kept in step, here or in another process."""
+        """Return the properties of each running sink, here or in another process."""
         return self._statuses.facts()
 
     def withheld(self, name: str) -> Withheld:
-        """The rows that a sink's target has refused."""
+        """Return the rows that a sink's target rejected."""
         return self._statuses.withheld(name)
 
     def is_kept_elsewhere(self, name: str) -> bool:
-        """Whether another process keeps a sink in step."""
+        """Whether another process runs a sink."""
         return self._statuses.is_kept_elsewhere(name)
 
-    # --- their targets ---------------------------------------------------------------------------------------------
+    # --- targets ---------------------------------------------------------------------------------------------------
 
     def prepared(self, name: str) -> Target:
-        """The target of a sink, connected to beside whoever keeps it in step, for one who asks and closes it."""
+        """Return the target of a sink with a connection of its own, independent of the process that runs the sink. The
+        caller closes it."""
         return self.declared.prepared(name)
 
     def index(self, name: str) -> SearchIndex:
-        """The index of a sink of kind SEARCH, for readers."""
+        """Return the index of a sink of kind SEARCH, for readers."""
         made = self.declared.get(name)
         if made.kind != "search":
             raise UsageError(
@@ -168,8 +169,8 @@ class Sinks:
         return SearchIndex(made.resolved().get("path") or place_of(made, self._root))
 
     def verify(self, *, repair: bool = False, cheap: bool = False) -> list[SinkCheck]:
-        """Hold every sink against its view that can be read back; with `repair` bring those level that differ.
-        `cheap` reads a view only where its sink's checksum is not the one that was kept."""
+        """Verify every sink whose contents can be read against its view; with `repair`, reconcile those that differ. `cheap`
+        reads a view only if the checksum of its sink's contents is not the recorded one."""
         found = []
         for name, made in self.definitions().items():
             if is_readable(made):
@@ -179,7 +180,8 @@ class Sinks:
 
     @contextmanager
     def versions(self, name: str, told: Callable[[Step], None] = lambda step: None) -> Iterator[Rebuilding]:
-        """Another version of a sink, beside the one in force: to be built, or kept from before. The sink goes on meanwhile."""
+        """Yield access to the versions of a sink besides the active one: a staging version to build, or the previous one.
+        The sink continues meanwhile."""
         made = self.declared.get(name)
         diverts = wanted_of(made).on_error == "divert"
         target = self.declared.open(made)

@@ -1,4 +1,4 @@
-"""Copies of private values that sinks and alerts would make in the log: as private as they are, or refused."""
+"""Copies of private values that sinks and alerts would store in the log: encrypted like the originals, or rejected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def refuse_plain_letters(log: Log, made: SinkDefinition, view: str) -> None:
-    """StatementError if a sink of this view would put rows with private values on the topic of its errors."""
+    """Raise StatementError if a sink of this view would put rows with private values on its topic of rejected rows."""
     topic = private_below(log, view)
     if topic is not None and wanted_of(made).on_error == "divert":
         raise StatementError(
@@ -30,8 +30,8 @@ def refuse_plain_letters(log: Log, made: SinkDefinition, view: str) -> None:
 
 
 def private_in_copy(log: Log, views: Views, made: SinkDefinition, view: str) -> tuple[tuple[str, str], ...]:
-    """The columns of a sink's topic that are to be private, each with its subject's. StatementError if nothing says whose one is:
-    unless the topic is there, and the column private in it by what somebody else knows."""
+    """Return the columns of a sink's topic that must be private, each with the column of its subject. StatementError if the
+    subject of a column is unknown, unless the topic exists and declares the column private."""
     if made.kind != "topic" or private_below(log, view) is None:
         return ()
     from headwater.views.private_copies import Copied, copied_by_view
@@ -39,7 +39,8 @@ def private_in_copy(log: Log, views: Views, made: SinkDefinition, view: str) -> 
     described = views.names.describe(view)
     if described.name == view:
         found = copied_by_view(log, views.tools().catalog, described, made.key)
-    else:  # whole rows of topics, which it gives beside its own
+    # a derived view with whole rows of topics besides the columns of the view
+    else:
         found = [Copied(name, None, None) for name in views.names.columns(view).names]
     target = log.topics().get(str(made.options.get("topic", "")))
     there = {} if target is None else dict(target.private)
@@ -53,7 +54,7 @@ def private_in_copy(log: Log, views: Views, made: SinkDefinition, view: str) -> 
 
 
 def refuse_plain_replacement(log: Log, views: Views, made: ViewDefinition) -> None:
-    """StatementError if a view that takes the place of another would have private values where sinks copy them in plain."""
+    """Raise StatementError if a replaced view would have private values in columns that sinks copy unencrypted."""
     if not any(topic.private for topic in log.topics().values()):
         return
     from headwater.views.private_copies import copied_by_view
@@ -77,7 +78,7 @@ def refuse_plain_replacement(log: Log, views: Views, made: ViewDefinition) -> No
 
 
 def refuse_plain_rows(log: Log, made: AlertDefinition, view: str) -> None:
-    """StatementError if an alert on this view would keep rows with private values."""
+    """Raise StatementError if an alert on this view would store rows with private values."""
     if (topic := private_below(log, view)) is not None:
         raise StatementError(
             f"alert {made.name!r} would keep private values in plain: view {view!r} reads {topic}, which has private columns",

@@ -1,4 +1,4 @@
-"""A look at sinks that nobody waits long for: a target that does not answer holds up no one who only wants to know."""
+"""Status of sinks with a short timeout: a target that does not answer must not block a status query."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headwater.core.errors import HeadwaterError
 from headwater.sinks.base.sink_status import SinkLag, State, Status
 
 PATIENCE_S = 2.0
-"""So long targets have to say where they stand, all of them together."""
+"""Time within which all targets together have to report their checkpoints."""
 
 
 def look_at(sinks: Sinks, names: Iterable[str]) -> dict[str, SinkStatus]:
-    """How sinks are doing, by name. Of those that are kept in step, here or elsewhere, that is known; the targets of the others
-    are asked, all at once: by connections that are there, or by ones of their own, which go when they have answered. So are those
-    that have refused rows of which some may have been dropped; where they do not answer, none is counted."""
+    """Return the statuses of sinks, by name. The statuses of running sinks, here or elsewhere, are known. The targets of the
+    others are queried, all at once, over existing connections or over temporary ones. So are those of sinks with rejected
+    rows of which some may have been dropped; if these do not answer, no row counts as dropped."""
     known = {name: SinkStatus.told(facts) for name, facts in sinks.facts().items()}
     found: dict[str, SinkStatus] = {}
     news = threading.Condition()
@@ -38,7 +38,7 @@ def look_at(sinks: Sinks, names: Iterable[str]) -> dict[str, SinkStatus]:
 
 
 def _unanswered(sinks: Sinks, name: str, silent: str) -> SinkStatus:
-    """The status of a sink whose target has not answered."""
+    """Return the status of a sink whose target has not answered."""
     stopped = sinks.stopped(name)
     return _not_known(name, "retrying", silent) if stopped is None else _not_known(name, "stopped", stopped)
 
@@ -50,7 +50,7 @@ def _ask(
         told = sinks.status(name)
     except HeadwaterError as error:
         told = _not_known(name, "stopped", error.message)
-    except Exception as error:  # noqa: BLE001 - who only looks is told, whatever it is
+    except Exception as error:  # noqa: BLE001 - a status query reports any error
         told = _not_known(name, "stopped", f"{type(error).__name__}: {error}")
     with news:
         found[name] = told

@@ -1,4 +1,4 @@
-"""The sinks that this process keeps in step, each in a thread of its own."""
+"""The sinks that run in this process, each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class SinkRunners:
-    """The sinks that something was asked of from here. A sink is connected to when that is so first."""
+    """The runners of sinks in this process. A runner is created, and its target connected to, at the first request for the
+    sink."""
 
     def __init__(
         self, declared: SinkDeclarations, log: Log, clock: Clock, workspace: str, views: Callable[[], Views]
@@ -39,31 +40,30 @@ class SinkRunners:
         self._open: dict[str, tuple[Entry, SinkRunner, SinkFeed]] = {}
 
     def start(self) -> None:
-        """Keep every sink in step from now on, each in a thread of its own; also those that are declared later.
-        One that is no longer declared ends."""
+        """Run every sink from now on, each in a thread of its own. Repeated calls also start sinks declared since, and stop
+        those no longer declared."""
         declared = self._declared.all()
         for name in self._open.keys() - set(declared):
             self.forget(name)
         for name in declared:
             try:
                 runner = self.get(name)[0]
-            except (
-                HeadwaterError
-            ) as error:  # this process lacks a user's function or a password: the others go on
+            except HeadwaterError as error:
+                # this process lacks a user's function or a password; the other sinks start
                 self._log.faults.report(FAULT, name, error)
                 continue
             if not runner.running:
                 runner.start()
 
     def stop(self) -> None:
-        """Stop all sink runners, each after the change that it is applying."""
+        """Stop all sinks, each after the change under way."""
         with self._guard:
             known, self._open = list(self._open.values()), {}
         for _, runner, _ in known:
             runner.stop()
 
     def catch_up(self, timeout_ms: float) -> None:
-        """Bring every sink level with its view, here and now. The first error is raised when all have been tried."""
+        """Bring every sink up to its view in this thread. The first error is raised after all were tried."""
         failed: Exception | None = None
         for name in self._declared.all():
             try:
@@ -79,16 +79,16 @@ class SinkRunners:
             raise failed
 
     def known(self, name: str) -> SinkRunner | None:
-        """The runner of a sink that something was asked of from here."""
+        """Return the runner of a sink, if one was created here."""
         known = self._open.get(name)
         return None if known is None else known[1]
 
     def running(self) -> dict[str, SinkRunner]:
-        """The runners that keep their sinks in step."""
+        """Return the runners whose threads are alive, by sink."""
         return {name: runner for name, (_, runner, _) in list(self._open.items()) if runner.running}
 
     def get(self, name: str) -> tuple[SinkRunner, SinkFeed]:
-        """The runner of a sink, made if nothing was asked of it yet, and the feed that it reads."""
+        """Return the runner of a sink, created at the first call, and the feed that it reads."""
         with self._guard:
             entry = self._declared.entry(name)
             known = self._open.get(entry.name)
@@ -115,18 +115,18 @@ class SinkRunners:
             return runner, feed
 
     def _keep_refused(self, applier: Applier, status: Status) -> None:
-        """Keep the letters of a sink in the log, once its target was heard of."""
+        """Store the dead letters of a sink in the log whenever it has caught up with its view."""
         if status.state == "following":
             letters = letter_ids(status.sink, applier.refused()) if status.withheld else ()
             keep_refused(self._log, status.sink, letters)
 
     def feed(self, made: SinkDefinition) -> StoreFeed:
-        """The committed ticks of the view that a sink follows."""
+        """Return the feed of the view that a sink follows."""
         views = self._views()
         return StoreFeed(views.store, views.names.spelled(made.view), views.arrivals.wait, self._workspace)
 
     def forget(self, name: str) -> None:
-        """Stop the runner of a sink, and let its target go."""
+        """Stop and remove the runner of a sink, and close its target."""
         with self._guard:
             known = self._open.pop(name, None)
         if known is not None:

@@ -1,4 +1,4 @@
-"""How sinks are doing, as far as this process knows or is told by the one that keeps them in step."""
+"""The statuses of sinks, from this process or from the status board of the process that runs them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from headwater.views.dead_letter_actions import read_deeds
 
 @dataclass(frozen=True)
 class SinkStatus:
-    """How a sink is doing, as far as this process knows, and how far it is behind its view. `dropped` are those of its withheld
-    rows that somebody has dropped."""
+    """The status of a sink, as far as this process knows, and its lag. `dropped` is the number of its rejected rows whose
+    dead letters were dropped."""
 
     status: Status
     lag: SinkLag
@@ -31,7 +31,7 @@ class SinkStatus:
 
     @staticmethod
     def told(facts: Mapping[str, Any]) -> SinkStatus:
-        """As the news of a sink that is kept in step has it."""
+        """Return the status in the facts of a running sink."""
         return SinkStatus(Status(**facts["status"]), SinkLag(**facts["lag"]), facts.get("dropped", 0))
 
 
@@ -45,16 +45,16 @@ class SinkStatuses:
         self._board = board
 
     def get(self, name: str) -> SinkStatus:
-        """How a sink is doing, with how many of its letters were dropped."""
+        """Return the status of a sink, with the number of its dropped letters."""
         return self._with_dropped(name, self._status(name), lambda: self.withheld(name))
 
     def may_have_dropped(self, told: SinkStatus) -> bool:
-        """Whether a sink's target is to be asked for the rows that it has refused, to count those that were dropped."""
+        """Whether the rejected rows of a sink must be read from its target to count the dropped ones."""
         return told.status.withheld > 0 and bool(read_deeds(self._log).by_letter)
 
     def _status(self, name: str) -> SinkStatus:
-        """How a sink is doing. Where it is not kept in step here, that is as the process which does tells it; where none does,
-        its target is asked where it stands."""
+        """Return the status of a sink: of its runner here; else from the process that runs it; else by reading the target's
+        checkpoint."""
         known = self._runners.known(name)
         if known is None or not known.running:
             news = self._board.read()
@@ -62,7 +62,8 @@ class SinkStatuses:
                 return SinkStatus.told(news.sinks[name])
         try:
             runner, _ = self._runners.get(name)
-        except HeadwaterError as error:  # this process lacks what it takes, such as a user's function
+        except HeadwaterError as error:
+            # this process lacks a prerequisite, such as a user's function
             return SinkStatus(Status(name, "stopped", error.message), SinkLag(0, None, 0.0))
         applier = runner.applier
         if not runner.running:
@@ -76,14 +77,14 @@ class SinkStatuses:
         return SinkStatus(status, applier.lag())
 
     def stopped(self, name: str) -> str | None:
-        """What has stopped a sink when it was last kept in step, by whichever process; None if nothing has."""
+        """Return the error that stopped a sink when it last ran, in any process; None if it is not stopped."""
         found = (
             fault.reason for fault in self._log.faults.current() if (fault.kind, fault.name) == (FAULT, name)
         )
         return next(found, None)
 
     def news(self) -> dict[str, dict[str, Any]]:
-        """Of the sinks that are kept in step here."""
+        """Return the statuses of the sinks that run here, for the status board."""
         found = {}
         for name, runner in self._runners.running().items():
             applier = runner.applier
@@ -92,7 +93,7 @@ class SinkStatuses:
         return found
 
     def _with_dropped(self, name: str, told: SinkStatus, withheld: Callable[[], Withheld]) -> SinkStatus:
-        """With how many of the rows that its target refuses were dropped, as far as that can be said."""
+        """Return a status with the number of dropped rows among the rejected ones, as far as it can be determined."""
         with suppress(HeadwaterError):
             if self.may_have_dropped(told):
                 deeds, anew = read_deeds(self._log), incarnation_of(self._log, name)
@@ -100,13 +101,13 @@ class SinkStatuses:
         return told
 
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
-        """What is known of each sink that is kept in step, here or in another process."""
+        """Return the properties of each running sink, here or in another process."""
         here = self.news()
         news = None if here else self._board.read()
         return here if news is None else news.sinks
 
     def withheld(self, name: str) -> Withheld:
-        """The rows that a sink's target has refused."""
+        """Return the rows that a sink's target rejected."""
         made = self._declared.get(name)
         if is_readable(made):
             return self._runners.get(name)[0].applier.withheld()
@@ -115,7 +116,7 @@ class SinkStatuses:
         return Withheld.decode(b"" if stand is None else stand.withheld, self._declared.shape_of(made).schema)
 
     def is_kept_elsewhere(self, name: str) -> bool:
-        """Whether another process keeps a sink in step."""
+        """Whether another process runs a sink."""
         known = self._runners.known(name)
         if known is not None and known.running:
             return False

@@ -1,4 +1,4 @@
-"""The sources that are declared: what fills which topics."""
+"""The declared sources, and the topics that they fill."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
 _LOOKED_AT = {"url", "tables", "types", "path", "columns"}
-"""Options that are tried before they are set."""
+"""Options that are tried by connecting before they are set."""
 SPILL = "staging"
-"""Below the workspace: for what a source cannot hold in memory."""
+"""Folder in the workspace for data that a source cannot hold in memory."""
 
 
 class SourceDeclarations:
-    """The declared sources of a workspace. One is connected to when its declaration is checked."""
+    """The declared sources of a workspace. A source is connected to when its declaration is checked."""
 
     def __init__(self, log: Log, root: Path, views: Callable[[], Views]) -> None:
         self._log = log
@@ -48,11 +48,12 @@ class SourceDeclarations:
         )
 
     def open(self, made: SourceDefinition) -> DeclaredSource:
-        """The source of a declaration, not connected yet."""
+        """Return the source of a declaration, not connected yet."""
         return open_source(made, self._log, self._root / SPILL)
 
     def create(self, statement: CreateSource) -> None:
-        """CREATE SOURCE: connects, sees that it can be captured, and makes its topics, so that views may read them at once."""
+        """CREATE SOURCE: connect, check that the source can be captured, and create its topics, so that views may read them
+        at once."""
         if not self.entries.is_new(statement):
             return
         made = statement.definition
@@ -66,14 +67,15 @@ class SourceDeclarations:
         clear_all(self._log.faults, made.name)
 
     def _fill(self, name: str, topics: Sequence[TopicDefinition]) -> None:
-        """Make the topics of a source, or give them its columns."""
+        """Create the topics of a source, or add its columns to existing ones."""
         for topic in topics:
             self._refuse_other(name, topic)
         for topic in topics:
             define(self._log, self._views, topic)
 
     def _generation(self, name: str) -> int:
-        """That of the source which is replaced; one that nobody has had where an earlier one was dropped."""
+        """Return the generation of the replaced source, or an unused one, since a dropped source of the name may have used
+        others."""
         entry = self._log.entries(SOURCE).get(name)
         if entry is not None:
             return self.entries.read(entry).generation
@@ -93,7 +95,7 @@ class SourceDeclarations:
         )
 
     def drop(self, entry: Entry) -> None:
-        """DROP SOURCE: what it made outside is removed; its topics stay, and nobody fills them any more."""
+        """DROP SOURCE: remove what the source created in the external system; its topics stay, without a writer."""
         source = self.open(self.entries.read(entry))
         try:
             source.drop()
@@ -103,7 +105,8 @@ class SourceDeclarations:
         clear_all(self._log.faults, entry.name)
 
     def set(self, statement: SetSource) -> None:
-        """ALTER SOURCE ... SET: whoever reads it, here or elsewhere, begins anew with these options, where it is."""
+        """ALTER SOURCE ... SET: the process that reads the source, this one or another, restarts it with these options from
+        its position."""
         entry = self.entries.entry(statement.name)
         was = self.entries.read(entry)
         made = altered(was, statement.options)
@@ -116,10 +119,12 @@ class SourceDeclarations:
             source.close()
         self._fill(made.name, topics)
         self.entries.put(made, entry)
-        self._log.faults.clear(KIND, made.name)  # its tables stay stopped until they are read again
+        # its stopped tables stay stopped until they are read again
+        self._log.faults.clear(KIND, made.name)
 
     def begin_anew(self, entry: Entry) -> None:
-        """Make again what was made outside, and have everything read from the start. Until then the topics are as they are."""
+        """Create the external objects of a source again, and read everything from the start. Until then the topics stay
+        unchanged."""
         name, made = entry.name, self.entries.read(entry)
         source = self.open(made)
         try:
@@ -131,7 +136,7 @@ class SourceDeclarations:
         clear_all(self._log.faults, name)
 
     def closes(self, entry: Entry, error: HeadwaterError) -> bool:
-        """Whether a source that has stopped is to be begun anew by itself, as its on_gap says."""
+        """Whether a source that stopped with an error is to be restarted automatically, according to its `on_gap`."""
         made = self.entries.read(entry)
         known = self._log.producer(producer_of(made.name, made.generation))
         if not isinstance(error, SourceError) or known is None or known.sequence < 0:

@@ -1,4 +1,4 @@
-"""The sources of a workspace: what fills which topics, kept going here or brought up to now, and waited for."""
+"""The sources of a workspace: declared, run in this process or caught up once, and waited for."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
 STOPPED = "stopped: "
-"""How the state of a source begins that an error has stopped."""
+"""Prefix of the state of a source that an error has stopped."""
 LOST = ("malformed", "dropped_by_kernel", "dropped_here")
-"""What sources that listen count of what they did not take."""
+"""Names of counts of data that listening sources did not take."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """How a source is doing: in words, and up to where the log has everything."""
+    """The state of a source in words, and the position up to which the log has everything."""
 
     state: str
     position: str | None
 
 
 class SourceManager:
-    """Everything about sources: those that are declared, those that are read here, and how all of them are doing."""
+    """All operations on sources: on declarations, on running sources, and on the statuses of both."""
 
     def __init__(
         self,
@@ -59,25 +59,25 @@ class SourceManager:
         self.declared = SourceDeclarations(log, root, views)
         self.runners = SourceRunners(self.declared, log, clock, views)
         self.hooks = Hooks(log, clock, self.declared.entries, hooks_board)
-        """Those that are posted to."""
+        """Webhook sources, to which deliveries are posted."""
         self._recent = Recent(clock)
 
-    # --- declared --------------------------------------------------------------------------------------------------
+    # --- declarations ----------------------------------------------------------------------------------------------
 
     def definitions(self) -> Mapping[str, SourceDefinition]:
-        """What is declared, by name."""
+        """Return the declared sources, by name."""
         return self.declared.entries.all()
 
     def spelled(self, name: str) -> str:
-        """A source's name as it was declared; SourceNotFoundError."""
+        """Return a source's name as it was declared; SourceNotFoundError."""
         return self.declared.entries.entry(name).name
 
     def position_of(self, after: str | int) -> int:
-        """A position in a source as a number, from what users have: for Postgres, an LSN."""
+        """Return a position in a source as a number, from the form that users have: for Postgres, an LSN."""
         return parse_lsn(after) if isinstance(after, str) else whole_number(after, "after")
 
     def drop(self, statement: DropSource) -> None:
-        """DROP SOURCE: what it made outside is removed; its topics stay, and nobody fills them any more."""
+        """DROP SOURCE: remove what the source created in the external system; its topics stay, without a writer."""
         if statement.if_exists and statement.name not in self._log.entries(SOURCE):
             return
         entry = self.declared.entries.entry(statement.name)
@@ -85,7 +85,8 @@ class SourceManager:
         self.declared.drop(entry)
 
     def alter(self, statement: AlterSource) -> None:
-        """ALTER SOURCE: an order that whoever reads the source takes up, here or in another process, now or at its next start."""
+        """ALTER SOURCE: record an order for the process that reads the source, this one or another, now or at its next
+        start."""
         entry = self.declared.entries.entry(statement.name)
         if statement.action == "restart" and statement.table is None:
             self.runners.stop_one(entry.name)
@@ -97,33 +98,33 @@ class SourceManager:
         finally:
             source.close()
 
-    # --- at work ---------------------------------------------------------------------------------------------------
+    # --- running ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Keep every source going from now on, each in a thread of its own. One that has stopped for a reason rests until it is
-        declared otherwise; one that is no longer declared ends."""
+        """Run every source from now on, each in a thread of its own. A source that an error has stopped stays stopped until
+        its declaration changes; one that is no longer declared ends."""
         self.runners.start()
 
     def stop(self) -> None:
-        """Stop all of them, each after the transaction under way."""
+        """Stop all sources, each after the transaction under way."""
         self.runners.stop()
 
     def catch_up(self, timeout_s: float) -> None:
-        """Have the log hold everything that is committed in the sources by now."""
+        """Capture everything that is committed in the sources by now."""
         self.runners.catch_up(timeout_s)
 
     def wait(self, name: str, sequence: int, timeout_s: float) -> None:
-        """Until the log has everything of a source up to a sequence; without an engine that is brought about."""
+        """Wait until the log has everything of a source up to a sequence; without an engine, capture it in this thread."""
         self.runners.wait(name, sequence, timeout_s)
 
     def sequence(self, name: str) -> int:
-        """Up to where in a source the log has everything, as far as is known; -1 before the first."""
+        """Return the sequence up to which the log has everything of a source, as far as known; -1 before the first."""
         return self.runners.sequence(name)
 
-    # --- how they are doing ----------------------------------------------------------------------------------------
+    # --- status ----------------------------------------------------------------------------------------------------
 
     def told(self, name: str) -> Told:
-        """How a source is doing, as far as this process knows."""
+        """Return the state and position of a source, as far as this process knows."""
         running, sequence = self.runners.known(name), self.sequence(name)
         kind = self.definitions()[name].kind
         position = position_text(kind, sequence)
@@ -141,8 +142,8 @@ class SourceManager:
         return Told(_state(running), position)
 
     def stopped_tables(self, name: str) -> Mapping[str, str]:
-        """The tables of a source that are not captured any more, with the reason and what to do: of a source that is at work, here
-        or elsewhere, and of one that is not, as it was when it was last read."""
+        """Return the tables of a source that are no longer captured, with the reason and the next step. For a source that
+        does not run, the tables are those that were stopped when it was last read."""
         _, faults = faults_of(self._log.faults, name)
         reasons = {
             t: f"{fault.reason}; {fault.hint}" if fault.hint else fault.reason for t, fault in faults.items()
@@ -157,7 +158,7 @@ class SourceManager:
         return {**dict.fromkeys(tables, again), **reasons}
 
     def stopped(self) -> dict[str, str]:
-        """What has stopped, with the reason and what to do: sources, and single tables of sources as `source shop, table orders`."""
+        """Return stopped sources, and stopped tables as `source shop, table orders`, with the reason and the next step."""
         found = {}
         for name in self.definitions():
             whole, _ = faults_of(self._log.faults, name)
@@ -168,7 +169,7 @@ class SourceManager:
         return found
 
     def news(self) -> dict[str, dict[str, Any]]:
-        """Of the sources that are kept going here."""
+        """Return the statuses of the sources that run here, for the status board."""
         found = {}
         for name, capturing in self.runners.all().items():
             progress, capture = capturing.progress, capturing.capture
@@ -191,13 +192,13 @@ class SourceManager:
         return found
 
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
-        """What is known of each source that is at work, here or in another process."""
+        """Return the properties of each running source, here or in another process."""
         news = None if self.runners.all() else self._board.read()
         return {**(self.news() if news is None else news.sources), **self.hooks.facts()}
 
 
 def _stopped(capture: Capture | None) -> dict[str, str]:
-    """Why tables of a source are not captured any more, and what can be done, by table."""
+    """Return the reasons why tables of a source are no longer captured, and the next steps, by table."""
     if capture is None or not isinstance(capture.source, OfTables):
         return {}
     errors = dict(capture.source.stopped)
@@ -205,21 +206,21 @@ def _stopped(capture: Capture | None) -> dict[str, str]:
 
 
 def _health(capture: Capture | None) -> Backlog | None:
-    """What the server of a source keeps for it, as far as that is known."""
+    """Return what the server of a source retains for it, if known."""
     if capture is None or not isinstance(capture.source, Retaining):
         return None
     return capture.source.health
 
 
 def _counted(capture: Capture | None) -> tuple[dict[str, int], list[str]]:
-    """What a source has counted, and what it has refused last."""
+    """Return the counts of a source, and its last rejected rows."""
     if capture is None or not isinstance(capture.source, Counting):
         return {}, []
     return dict(capture.source.counts), list(capture.source.last_refused)
 
 
 def _state(capturing: Capturing) -> str:
-    """What a source that runs here does, in words."""
+    """Return the state of a source that runs here, in words."""
     if capturing.error is not None:
         return f"{STOPPED}{capturing.error.message}"
     if (passing := capturing.retries) is not None:

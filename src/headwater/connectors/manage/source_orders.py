@@ -1,4 +1,4 @@
-"""Orders to sources, such as to snapshot a table: whoever reads the source takes them up, here or in another process."""
+"""Orders to sources, such as to snapshot a table, executed by the process that reads the source, this one or another."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ from headwater.sources.source_runner import Capture
 from headwater.sql.statements import AlterSource
 
 ORDER = "order"
-"""The kind of the entries that tell a source to do something."""
+"""Kind of the catalog entries with orders to sources."""
 
 
 class SourceOrders:
-    """The orders that lie in the catalog for the sources of a workspace."""
+    """The orders in the catalog for the sources of a workspace."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._handed: dict[str, tuple[Capture, int]] = {}
 
     def put(self, name: str, source: RowSource, statement: AlterSource) -> None:
-        """Put an order there; UsageError if a source of its kind cannot do that."""
+        """Record an order; UsageError if sources of its kind do not support it."""
         order = {
             "source": name,
             "action": statement.action,
             "table": statement.table,
             "where": statement.where,
         }
-        give(source, order)  # to nobody, to see whether it can be given
+        # to a source that is not running, to check that the order is supported
+        give(source, order)
         self._log.put_entry(ORDER, f"{name}_{self._log.sequence()}", order, expect=None)
 
     def hand_over(self, name: str, capture: Capture) -> None:
-        """Give a source the orders that are there for it; each is taken out once a later commit has it in its position."""
+        """Pass the recorded orders to a running source. Each entry is removed once a later commit has the order in its
+        position."""
         for entry in self._log.entries(ORDER).values():
             if entry.document["source"] != name:
                 continue
@@ -48,7 +50,7 @@ class SourceOrders:
 
 
 def give(source: RowSource, order: Mapping[str, Any]) -> None:
-    """Tell a source what to do; UsageError if it cannot."""
+    """Pass an order to a source; UsageError if the source does not support it."""
     action, table, where = order["action"], order["table"], order["where"]
     if action == "snapshot" and isinstance(source, Snapshotting):
         source.snapshot(table, where)

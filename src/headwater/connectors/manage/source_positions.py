@@ -1,4 +1,4 @@
-"""Positions in sources, as their users write them."""
+"""Positions in sources, in the form that users write."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from headwater.core.errors import UsageError
 
 
 def position_text(kind: str, sequence: int) -> str | None:
-    """A place in a source as its users write it."""
+    """Return a position in a source as users write it; None before the first."""
     if SOURCE_KINDS[kind].positions == "lsn":
         return format_lsn(sequence)
     return None if sequence < 0 else str(from_us(sequence))
 
 
 def format_lsn(sequence: int) -> str | None:
-    """A position in Postgres' log as Postgres writes it."""
+    """Return a position in the Postgres log as Postgres writes it; None before the first."""
     return None if sequence < 0 else f"{sequence >> 32:X}/{sequence & 0xFFFFFFFF:X}"
 
 
 def parse_lsn(text: str) -> int:
-    """The position that a text such as `0/16B3748` says."""
+    """Return the position in a text such as `0/16B3748`; UsageError if it is not one."""
     high, slash, low = text.strip().partition("/")
     try:
         if slash:

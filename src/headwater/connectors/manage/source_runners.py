@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
 AT_ONCE_S = 0.05
-"""So long it is waited before a source is made to say how far it is."""
+"""Time to wait before a source is made to report its position."""
 
 
 class SourceRunners:
-    """The sources that are kept going here, and those that are caught up with where nobody keeps them going."""
+    """The sources that run here, and those that are caught up in a caller's thread if no process runs them."""
 
     def __init__(
         self, declared: SourceDeclarations, log: Log, clock: Clock, views: Callable[[], Views]
@@ -41,17 +41,17 @@ class SourceRunners:
         self._running: dict[str, tuple[Entry, Capturing]] = {}
 
     def known(self, name: str) -> Capturing | None:
-        """The thread that keeps a source going, if there is one here."""
+        """Return the capture thread of a source, if it runs here."""
         known = self._running.get(name)
         return None if known is None else known[1]
 
     def all(self) -> dict[str, Capturing]:
-        """Every thread that keeps a source going here."""
+        """Return every capture thread of this process, by source."""
         return {name: capturing for name, (_, capturing) in list(self._running.items())}
 
     def start(self) -> None:
-        """Keep every source going from now on, each in a thread of its own. One that has stopped for a reason rests until it is
-        declared otherwise; one that is no longer declared ends."""
+        """Run every source from now on, each in a thread of its own. A source that an error has stopped stays stopped until
+        its declaration changes; one that is no longer declared ends."""
         declared = self._log.entries(SOURCE)
         for name in self._running.keys() - set(declared):
             self.stop_one(name)
@@ -70,12 +70,12 @@ class SourceRunners:
                     self._running[name] = (entry, made)
 
     def stop(self) -> None:
-        """Stop all of them, each after the transaction under way."""
+        """Stop all sources, each after the transaction under way."""
         for name in list(self._running):
             self.stop_one(name)
 
     def catch_up(self, timeout_s: float) -> None:
-        """Have the log hold everything that is committed in the sources by now."""
+        """Capture everything that is committed in the sources by now."""
         for entry in self._log.entries(SOURCE).values():
             running = self._running.get(entry.name)
             if running is not None and running[1].running:
@@ -103,11 +103,12 @@ class SourceRunners:
             self._catch_up_here(self._log.entries(SOURCE)[entry.name])
 
     def _stopped_by(self, entry: Entry, error: HeadwaterError) -> None:
-        """A source that is kept going here has stopped: it begins anew if it is to, and else the error is reported."""
+        """Restart a source that stopped here, if its options say so; otherwise report the error."""
         try:
             if self._declared.closes(entry, error):
                 self._declared.begin_anew(entry)
-                return  # whoever keeps sources going finds another declaration, and starts that
+                # `start` finds the changed declaration, and runs it
+                return
         except HeadwaterError as failed:
             error = failed
         SourceFaults(self._log.faults, entry.name).stopped(error)
@@ -122,7 +123,7 @@ class SourceRunners:
             capture.close()
 
     def _wait_elsewhere(self, entry: Entry, timeout_s: float) -> None:
-        """Another process runs the engine, and with it the sources."""
+        """Wait for another process, which runs the engine and with it the sources."""
         end, deadline = self._end(entry), self._clock.steady_ms() + timeout_s * 1_000
         while self.sequence(entry.name) < end:
             if self._clock.steady_ms() > deadline:
@@ -130,7 +131,7 @@ class SourceRunners:
             self._log.wait_commit(self._log.sequence(), 100)
 
     def wait(self, name: str, sequence: int, timeout_s: float) -> None:
-        """Until the log has everything of a source up to a sequence; without an engine that is brought about."""
+        """Wait until the log has everything of a source up to a sequence; without an engine, capture it in this thread."""
         name = self._declared.entries.entry(name).name
         if self._log.entries(SOURCE)[name].document["kind"] in HANDED_OVER:
             raise UsageError(
@@ -143,13 +144,14 @@ class SourceRunners:
         if running is not None and running[1].running:
             capture = running[1].capture
             if capture is not None and not running[1].reaches(sequence, AT_ONCE_S):
-                capture.end()  # on an idle server nothing would come: this makes it go on to where it stands
+                # an idle server sends nothing: this makes the source advance to the server's position
+                capture.end()
             running[1].wait(sequence, timeout_s)
         else:
             self.catch_up(timeout_s)
 
     def sequence(self, name: str) -> int:
-        """Up to where in a source the log has everything, as far as is known; -1 before the first."""
+        """Return the sequence up to which the log has everything of a source, as far as known; -1 before the first."""
         running = self._running.get(name)
         made = self._declared.entries.all().get(name)
         known = self._log.producer(producer_of(name, made.generation if made is not None else 0))

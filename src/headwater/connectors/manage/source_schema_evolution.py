@@ -1,4 +1,4 @@
-"""Topics that follow what they are captured from: made, and given its columns, with the views that read them."""
+"""Schema evolution of captured topics: topics are created and get new columns, together with the views that read them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def define(
     wanted: TopicDefinition,
     after: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Make a topic, or give the one that is there these columns. What else is declared of it stays as it is: its options are
-    the user's to alter.
+    """Create a topic, or change the columns of the existing topic. Other properties stay unchanged: options are altered by
+    users.
 
-    A column that is not wanted any more stays, nullable, and is marked as dropped: views that read it take in what the log
-    has by now, and stop. One that is wanted again goes on. `after` tells the place in the source behind which that was seen.
+    A column that is no longer wanted stays, nullable, and is marked as dropped: views that read it process the log up to
+    now, and stop. A column that is wanted again continues. `after` returns the position in the source after which the change
+    was seen.
     """
     for _ in range(ATTEMPTS_MAX):
         known = log.topics().get(wanted.name)
@@ -48,7 +49,7 @@ def define(
                 views().declarations.widen(known, changed, partial(log.alter_topic, known, changed))
             else:
                 log.alter_topic(known, changed)
-        except ConflictError:  # someone else altered it meanwhile
+        except ConflictError:  # another process altered it meanwhile
             continue
         return
     raise ConflictError(f"topic {wanted.name!r} is altered again and again", hint="try again later")
@@ -57,13 +58,14 @@ def define(
 def _followed(
     known: TopicDefinition, wanted: TopicDefinition, sequence: int, after: str | None
 ) -> TopicDefinition:
-    """A topic with the columns that are wanted of it; SchemaError if old records could not be read then."""
+    """Return a topic with the wanted columns; SchemaError if old records could not be read with them."""
     topic = known
     for field in wanted.schema:
         if field.name not in topic.schema.names:
             topic = add_column(topic, field.with_nullable(True))
             continue
-        if topic.schema.field(field.name).type not in WIDER.get(field.type, ()):  # wide enough already
+        # the types in WIDER are wide enough already
+        if topic.schema.field(field.name).type not in WIDER.get(field.type, ()):
             topic = widen_column(topic, field.name, field.type)
         if field.nullable and not topic.schema.field(field.name).nullable:
             topic = drop_not_null(topic, field.name)
@@ -83,5 +85,5 @@ def _followed(
 
 
 def _is_widened(old: pa.Schema, new: pa.Schema) -> bool:
-    """Whether a column that was there has another type."""
+    """Whether an existing column has another type."""
     return any(field.name in old.names and old.field(field.name).type != field.type for field in new)

@@ -1,7 +1,7 @@
-"""What the process that runs sources and sinks tells the others of them: one small file of the workspace, written every second.
+"""The status board: the process that runs sources and sinks publishes their status in a small file, written every second.
 
-It is news, not truth: where a sink stands is in its target, where a source stands is in the log. A file that is torn or gone
-says nothing.
+The board is informative, not authoritative: the checkpoint of a sink is in its target, the position of a source in the log.
+A torn or missing file is ignored.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from headwater.core.storage import Storage
 FILE = "outside.json"
 EVERY_S = 1.0
 STALE_AFTER_US: Microseconds = 10_000_000
-"""News that is older is of a process that has ended, or is frozen."""
+"""Age from which on a status is ignored: its process has ended or is frozen."""
 
 
 @dataclass(frozen=True)
 class Bulletin:
-    """The news of a moment."""
+    """The status of sources and sinks at a time."""
 
     at: Microseconds
     process: int = field(default_factory=os.getpid)
@@ -38,7 +38,7 @@ class Bulletin:
 
 
 class Board:
-    """Where bulletins are put up, and read."""
+    """Writes and reads the file of the status board."""
 
     def __init__(
         self, storage: Storage, clock: Clock, file: str = FILE, faults: Faults | None = None
@@ -52,8 +52,8 @@ class Board:
         self._teller: threading.Thread | None = None
 
     def keep_telling(self, news: Callable[[], Bulletin]) -> None:
-        """Put up what is new every second, until `clear`; in a thread of its own, because a tick may take longer than news is
-        fresh."""
+        """Publish the status every second, until `clear`, in a thread of its own, because a tick may take longer than
+        `STALE_AFTER_US`."""
         if self._teller is None:
             self._ended = threading.Event()
             self._teller = threading.Thread(
@@ -62,7 +62,7 @@ class Board:
             self._teller.start()
 
     def clear(self) -> None:
-        """Take down what was put up from here: nothing runs here any more."""
+        """Stop publishing and remove the file: nothing runs here any more."""
         if self._teller is not None:
             self._ended.set()
             self._teller.join()
@@ -74,7 +74,7 @@ class Board:
             try:
                 self._put_up(news())
                 self._component.works()
-            except Exception as error:  # noqa: BLE001 - what cannot be told now is told later
+            except Exception as error:  # noqa: BLE001 - the next attempt publishes the status
                 if not ended.is_set():
                     self._component.failed(
                         error, "other processes do not see how sources and sinks are doing"
@@ -96,7 +96,7 @@ class Board:
         self._storage.rename(temporary, self._file)
 
     def read(self) -> Bulletin | None:
-        """What another has told within the last seconds; None if there is nothing, or it was told from here."""
+        """Return the status that another process published within the last seconds; None if there is none, or it is our own."""
         try:
             if not self._storage.exists(self._file):
                 return None

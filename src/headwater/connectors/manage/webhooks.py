@@ -1,7 +1,7 @@
-"""The hooks of a workspace: sources that are posted to. Found for who serves HTTP, counted there, and told of to other processes.
+"""The webhook sources of a workspace: looked up and counted for the HTTP server, and published to other processes.
 
-The counts are news of one server since it was started, not truth: what was taken is in the log. How many deliveries were ever
-refused is stored in the log, every few seconds while there are more.
+The counts are those of one server since its start, and informative: accepted deliveries are in the log. The number of
+deliveries ever rejected is stored in the log, every few seconds while it grows.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FILE = "hooks.json"
 REFUSALS_KEPT = 5
 REFUSAL_CHARACTERS_MAX = 200
 Outcome = Literal["taken", "repeated", "unsigned", "stale", "malformed", "too-large", "failed"]
-"""What becomes of a delivery. 'repeated': it was taken before, and is answered as then."""
+"""Outcome of a delivery. 'repeated': it was accepted before, and gets the same answer."""
 TAKEN: tuple[Outcome, ...] = ("taken", "repeated")
-"""Outcomes that are no refusals."""
+"""Outcomes of accepted deliveries."""
 REFUSED = "refused deliveries"
-"""The kind of the entries that store how many deliveries to a hook were ever refused."""
+"""Kind of the catalog entries with the number of deliveries to a webhook that were ever rejected."""
 STORE_EVERY_MS = 10_000.0
 NOT_SERVED = "not served: `headwater serve` takes its deliveries"
 
@@ -41,22 +41,22 @@ class _Counted:
     taken_at: Microseconds | None = None
     refusals: deque[str] = field(default_factory=lambda: deque(maxlen=REFUSALS_KEPT))
     stored: int = 0
-    """How many of the refused ones the log has stored."""
+    """Number of the rejected deliveries that the log has stored."""
 
     @property
     def refused(self) -> int:
-        """Deliveries that were not taken."""
+        """Number of rejected deliveries."""
         return sum(count for outcome, count in self.outcomes.items() if outcome not in TAKEN)
 
 
 def refused_ever(log: Log, name: str) -> int:
-    """How many deliveries to a hook were refused, by all servers so far, as the log has it."""
+    """Return the number of rejected deliveries to a webhook, from all servers so far, as stored in the log."""
     entry = log.entries(REFUSED).get(name)
     return 0 if entry is None else int(entry.document["refused"])
 
 
 class Hooks:
-    """What is posted to, by name."""
+    """The webhook sources, by name."""
 
     def __init__(
         self, log: Log, clock: Clock, declared: ConnectorDeclarations[SourceDefinition], board: Board
@@ -72,8 +72,8 @@ class Hooks:
         self._recent = Recent(clock)
 
     def find(self, name: str) -> WebhookSource | None:
-        """The hook of a name, as it is declared now; None if there is none. UsageError if this process lacks what it takes, such as
-        its secret."""
+        """Return the webhook of a name, as currently declared; None if there is none. UsageError if this process lacks a
+        prerequisite, such as its secret."""
         entry = self._log.entries(SOURCE).get(name)
         if entry is None or entry.document["kind"] not in HANDED_OVER:
             return None
@@ -85,7 +85,7 @@ class Hooks:
         return known[1]
 
     def count(self, name: str, outcome: Outcome, refusal: str | None = None) -> None:
-        """One delivery more; `refusal` says why it was not taken."""
+        """Count one delivery; `refusal` is the reason why it was rejected."""
         counted = self._counted.setdefault(name, _Counted())
         counted.outcomes[outcome] += 1
         if outcome == "taken":
@@ -93,10 +93,10 @@ class Hooks:
         if refusal is not None:
             counted.refusals.append(refusal[:REFUSAL_CHARACTERS_MAX])
 
-    # --- telling ---------------------------------------------------------------------------------------------------
+    # --- publishing ------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Deliveries are taken here from now on; others are told, where there are hooks."""
+        """Mark deliveries as accepted here, and publish the status to other processes, if there are webhooks."""
         self._serving = True
         if any(entry.document["kind"] in HANDED_OVER for entry in self._log.entries(SOURCE).values()):
             self._board.keep_telling(self._tell)
@@ -107,34 +107,35 @@ class Hooks:
         return Bulletin(self._clock.now_us(), sources=self.news())
 
     def store(self) -> None:
-        """Add the deliveries that were refused here to what the log has stored, so that a restart does not forget them."""
+        """Add the rejected deliveries of this process to the count in the log, so that the count survives a restart."""
         self._stored_ms = self._clock.steady_ms()
         for name, counted in list(self._counted.items()):
             while more := counted.refused - counted.stored:
                 known = self._log.entries(REFUSED).get(name)
                 document = {"refused": refused_ever(self._log, name) + more}
-                with suppress(ConflictError):  # another server has stored its own
+                # another server has stored its own count
+                with suppress(ConflictError):
                     self._log.put_entry(
                         REFUSED, name, document, expect=None if known is None else known.sequence
                     )
                     counted.stored += more
 
     def rest(self) -> None:
-        """None are taken here any more."""
+        """Mark deliveries as no longer accepted here."""
         if self._serving:
             self._serving = False
             self._board.clear()
             self.store()
 
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
-        """What is known of each hook that is served, here or by another process."""
+        """Return the properties of each served webhook, here or in another process."""
         if self._serving:
             return self.news()
         told = self._board.read()
         return {} if told is None else told.sources
 
     def news(self) -> dict[str, dict[str, Any]]:
-        """Of the hooks that are served here."""
+        """Return the statuses of the webhooks that are served here, for the status board."""
         found = {}
         for name, entry in self._log.entries(SOURCE).items():
             if entry.document["kind"] not in HANDED_OVER:
