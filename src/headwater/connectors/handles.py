@@ -1,4 +1,4 @@
-"""Handles on one source and one sink: what `ws.source(name)` and `ws.sink(name)` give."""
+"""Handles of one source and one sink, which `ws.source(name)` and `ws.sink(name)` return."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class SourceHandle:
 
     @property
     def definition(self) -> SourceDefinition:
-        """What it is declared to be."""
+        """Definition of the source, as declared."""
         return self._outside.sources.definitions()[self.name]
 
     @property
     def status(self) -> Told:
-        """How it is doing, as far as this process knows."""
+        """Status of the source, as far as this process knows."""
         return self._outside.sources.told(self.name)
 
     def wait(self, after: str | int, timeout: float = 30) -> Receipt:
-        """Until the log has everything up to a position in the source: for Postgres, an LSN that was read after a commit.
-        The receipt of all that it has brought, for `ws.query(..., after=receipt)`."""
+        """Wait until the log has everything up to a position in the source: for Postgres, an LSN that was read after a
+        commit. Return a receipt for everything that the log has then, for `ws.query(..., after=receipt)`."""
         return self._outside.captured(self.name, self._outside.sources.position_of(after), timeout)
 
 
@@ -56,17 +56,17 @@ class SinkHandle:
 
     @property
     def definition(self) -> SinkDefinition:
-        """What it is declared to be."""
+        """Definition of the sink, as declared."""
         return self._outside.sinks.definitions()[self.name]
 
     @property
     def status(self) -> Status:
-        """How it is doing, as far as this process knows."""
+        """Status of the sink, as far as this process knows."""
         return self._outside.sinks.status(self.name).status
 
     @property
     def lag(self) -> SinkLag:
-        """How far it is behind its view: in ticks, rows and seconds."""
+        """Lag of the sink behind its view: in ticks, rows and seconds."""
         return self._outside.sinks.status(self.name).lag
 
     def search(
@@ -78,41 +78,43 @@ class SinkHandle:
         highlight: bool = False,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The rows of an index that match, best first, with `_score`; see `headwater.sinks.search.search_index`."""
+        """Return the matching rows of an index, best first, with `_score`; see `headwater.sinks.search.search_index`."""
         index = self._outside.sinks.index(self.name)
         return index.query(text, filters, limit, highlight, columns=columns)
 
     def retry(self) -> int:
-        """Try the rows again that its target has refused (`on_error = 'divert'`); how many it took."""
+        """Retry the rows that the target rejected (`on_error = 'divert'`), and return how many of them it accepted."""
         return self._outside.sinks.retry(self.name)
 
     def resume(self) -> None:
-        """Have it try again at once, if it is stopped."""
+        """Let the sink retry at once, if it is stopped."""
         self._outside.sinks.resume(self.name)
 
     def rebuild(self, *, verify: bool = True, told: Callable[[Step], None] = lambda step: None) -> Rebuilt:
-        """Build a new version of what it fills beside the one in force, which goes on meanwhile: fill it from the view,
-        follow until it is level, compare it with the view (unless `verify` is false), and put it in force in one step. The
-        old one is kept until `drop_old`. `told` is called with what is done next.
+        """Rebuild the target: fill a staging version from the view next to the active version, which continues meanwhile,
+        let it catch up, compare it with the view (unless `verify` is false), and make it active in one step. The previous
+        version is kept until `drop_old`. `told` is called with each next step.
 
-        UsageError if an old one is still kept, or the kind holds nothing. What a crash leaves is not in force, and the
-        next call goes on with it."""
+        UsageError if a previous version is still kept, or the kind of sink has no versions. A crash leaves an inactive
+        staging version, and the next call continues with it.
+        """
         return rebuild_sink.rebuild(self._outside.sinks, self.name, verify=verify, told=told)
 
     def back(self, *, verify: bool = True, told: Callable[[Step], None] = lambda step: None) -> Rebuilt:
-        """Put the version from before the last `rebuild` in force again, in the same way; the other is kept then."""
+        """Make the version from before the last `rebuild` active again, by the steps of `rebuild`; the replaced version is
+        kept."""
         return rebuild_sink.back(self._outside.sinks, self.name, verify=verify, told=told)
 
     def drop_old(self) -> str:
-        """Remove the version from before the last `rebuild`; what it was called. UsageError if none is kept."""
+        """Remove the version from before the last `rebuild` and return its name. UsageError if none is kept."""
         return rebuild_sink.drop_old(self._outside.sinks, self.name)
 
     @property
     def old(self) -> str | None:
-        """What the version from before the last `rebuild` is called, in the target; None if none is kept."""
+        """Name, in the target, of the version from before the last `rebuild`; None if none is kept."""
         return rebuild_sink.old(self._outside.sinks, self.name)
 
     def wait(self, after: Receipt | str | int | None = None, timeout: float = 30) -> int:
-        """Until its target has seen an append, or a position in a source; without one, the newest tick. The tick that has
-        it."""
+        """Wait until the target has an append, or everything up to a position in a source; without one, the newest tick.
+        Return the tick that contains it."""
         return self._outside.followed(self.name, after, timeout)

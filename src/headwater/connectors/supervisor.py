@@ -1,4 +1,5 @@
-"""All that a workspace has outside: its sources, its sinks and its alerts, as one thing to declare, run beside an engine, and ask."""
+"""The supervisor of a workspace's sources, sinks and alerts: declares them, runs them next to an engine, and reports on
+them."""
 
 from __future__ import annotations
 
@@ -41,13 +42,13 @@ if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
 ALERTS_LOCK = "alerts.lock"
-"""Held by the process that watches alerts while no engine runs."""
+"""Lock file of the process that evaluates alerts while no engine runs."""
 LOOK_EVERY_MS = 200.0
-"""How often it is looked whether something was declared, here or in another process."""
+"""Interval at which the supervisor checks for new declarations, of this process or another."""
 
 
 class Supervisor:
-    """The sources, sinks and alerts of a workspace. Beside an engine it is started, looked after and stopped by that."""
+    """The sources, sinks and alerts of a workspace. An engine starts, checks and stops them."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Supervisor:
         self._seen = -1
         self._looked_ms = 0.0
         self._letters: tuple[int, Deeds | None, Mapping[str, int]] | None = None
-        """How many letters of views wait, at a tick and after what was done about them."""
+        """Number of open dead letters of each view, cached by tick and by the recorded dead-letter actions."""
         self._handlers: Mapping[type, Callable[[Any], pa.Table | None]] = {
             **self.alerts.handlers,
             s.AlterSource: self.sources.alter,
@@ -93,10 +94,10 @@ class Supervisor:
         """Run a statement about a source, a sink or an alert."""
         return self._handlers[type(statement)](statement)
 
-    # --- beside an engine ------------------------------------------------------------------------------------------
+    # --- next to an engine -----------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Start what is declared and not at work; cheap if nothing was declared since."""
+        """Start declared connectors that do not run; cheap if nothing was declared since the last call."""
         now = self._clock.steady_ms()
         if self._seen >= 0 and now - self._looked_ms < LOOK_EVERY_MS:
             return
@@ -112,17 +113,20 @@ class Supervisor:
         self._board.keep_telling(self._news)
 
     def look_at_alerts(self) -> None:
-        """Look at alerts once, and tell: as the engine of the workspace for so long, so that nobody else does."""
+        """Evaluate alerts once and send their notifications. The engine lease is held meanwhile, so that no other process
+        does."""
         with suppress(EngineRunningError), self._views().claim():
             self.alerts.watch()
             self.alerts.tell()
 
     def _is_ours(self) -> bool:
-        """Whether this process watches the alerts: the one that runs the engine; without an engine, the first that asks."""
+        """Whether this process evaluates the alerts: the process that runs the engine or, without an engine, the first that
+        asks."""
         engine = self._views().engine()
         if engine is not None:
             return engine.is_here
-        with self._alerts_guard:  # of two handles one would keep the other out
+        # two handles of one process would exclude each other
+        with self._alerts_guard:
             if self._alerts_lock is None:
                 self._alerts_lock = Storage(self._root).open(ALERTS_LOCK, create=True)
             return self._alerts_lock.try_lock()
@@ -131,12 +135,12 @@ class Supervisor:
         return Bulletin(self._clock.now_us(), sources=self.sources.news(), sinks=self.sinks.news())
 
     def stop_sources(self) -> None:
-        """Nothing more comes in."""
+        """Stop all sources."""
         self._seen = -1
         self.sources.stop()
 
     def stop_sinks(self) -> None:
-        """Nothing more goes out."""
+        """Stop all sinks, alerts and retries, and the status board."""
         self._seen = -1
         self.alerts.stop()
         self._retrying.stop()
@@ -144,7 +148,7 @@ class Supervisor:
         self._board.clear()
 
     def close(self) -> None:
-        """Let go of everything outside."""
+        """Stop everything, and release the alerts lock."""
         self.stop_sources()
         self.stop_sinks()
         with self._alerts_guard:
@@ -157,7 +161,7 @@ class Supervisor:
         return health(self._log, self._clock, self._views(), self)
 
     def dead(self) -> Dead:
-        """The dead letters of sources, views, sinks and queues."""
+        """Return access to the dead letters of sources, views, sinks and queues."""
         shelves = (
             ViewShelf(self._log, self._views),
             SinkShelf(self._log, self.sinks, self._clock),
@@ -167,16 +171,17 @@ class Supervisor:
         return Dead(self._log, shelves)
 
     def rejected(self) -> Sequence[RejectedRows]:
-        """The rows that sources, views, sinks and queues left out so far."""
+        """Return the counts of rows that sources, views, sinks and queues left out so far."""
         return rejected_rows(self._log, self._views(), self)
 
     def captured_rows(self) -> int:
-        """The number of records that sources ever added to their topics."""
+        """Return the number of records that sources ever added to their topics."""
         return captured_rows(self._log)
 
     def waiting_letters(self) -> dict[tuple[str, str], int]:
-        """By kind and owner, how many dead letters wait for somebody. Nobody outside is asked: of a sink the log keeps what its target
-        refused when it was last heard of. Of a view that is no part of the newest tick nothing is said."""
+        """Return the number of open dead letters by kind and owner, without requests to external systems: for a sink, the
+        log keeps the rows that its target rejected when it was last read. Views that are not part of the newest tick are
+        omitted."""
         manifest = self._views().store.latest_whole()
         tick, deeds = 0 if manifest is None else manifest.tick, read_deeds(self._log)
         done = deeds if deeds.by_letter else None
@@ -195,14 +200,15 @@ class Supervisor:
     # --- positions of sources --------------------------------------------------------------------------------------
 
     def captured(self, name: str, sequence: int, timeout_s: float) -> Receipt:
-        """Wait until the log has everything of a source up to a sequence; the receipt of all that the log has then."""
+        """Wait until the log has everything of a source up to a sequence, and return a receipt for everything that the log
+        has then."""
         self.sources.wait(name, sequence, timeout_s)
-        # of all topics: those of an outbox are the user's own
+        # of all topics: the topics of an outbox are the user's own
         ends: Mapping[str, Mapping[int, int]] = self._log.ends(list(self._log.topics()))
         return Receipt({t: {p: (0, end) for p, end in parts.items() if end} for t, parts in ends.items()})
 
     def receipt(self, after: Receipt | str | int, timeout_s: float) -> Receipt:
-        """What a reader has to have seen: an append, or everything of the sources up to a position."""
+        """Return the receipt of an append, or of everything in the only source up to a position."""
         if isinstance(after, Receipt):
             return after
         names = list(self.sources.definitions())
@@ -217,7 +223,8 @@ class Supervisor:
         return self.captured(names[0], self.sources.position_of(after), timeout_s)
 
     def followed(self, sink: str, after: Receipt | str | int | None, timeout_s: float) -> int:
-        """Wait until a sink has seen that, or the newest tick; the tick that it is at least at."""
+        """Wait until a sink has applied an append or source position, or the newest tick; return a tick that the sink has
+        reached."""
         views = self._views()
         if after is not None:
             views.reach(self.receipt(after, timeout_s), timeout_s * 1_000)
@@ -232,7 +239,7 @@ class Supervisor:
     # --- showing ---------------------------------------------------------------------------------------------------
 
     def explain(self, name: str, kind: Literal["source", "sink"] | None = None) -> pa.Table | None:
-        """EXPLAIN name: what is known of a source or a sink; None if no kind was said and neither has that name."""
+        """EXPLAIN name: return the properties of a source or a sink; None if no kind was given and neither has that name."""
         from headwater.connectors.manage.explain_connectors import explained_sink, explained_source
 
         if kind == "source" or (kind is None and name in self._log.entries(SOURCE)):
@@ -243,7 +250,7 @@ class Supervisor:
         return None
 
     def _looked_at(self, names: Sequence[str]) -> dict[str, SinkStatus]:
-        """How sinks are doing, as their targets and the health say."""
+        """Return the statuses of sinks, from their targets and from the health of components."""
         asked = look_at(self.sinks, names)
         found = self.health()
         return {name: with_health(told, found.of("sink", name)) for name, told in asked.items()}
