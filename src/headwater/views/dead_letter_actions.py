@@ -1,10 +1,10 @@
-"""What people did about dead letters: records of the workspace's own topic `_dead`, which keeps them for good.
+"""Actions on dead letters, as records of the workspace's own topic `_dead`, which keeps them forever.
 
-A dead letter is a row that a view or a sink has refused; it lies where it was refused. What somebody does about it (edit, drop,
-replay) is a record here, with who, when and why, and with the row as it was and as it was made. So the original and
-every change of it stay, and what is to be said of a letter follows from where it lies and from its records. The topic counts
-the records of every letter (`versioned_by`): who acts on what he has seen names that count, and of two who act at
-once the second is refused.
+A dead letter is a row that a view or a sink rejected; it stays in the dead-letter store of its owner. An action on it (edit,
+drop, replay) is a record here, with the person, time and reason, and with the row before and after. So the original and
+every change are kept, and the state of a letter follows from its store and its records. The topic counts the records of
+every letter (`versioned_by`): an action names the count that its author has seen, so that of two concurrent actions the
+second is rejected.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ Action = Literal["edit", "drop", "replay"]
 
 @dataclass(frozen=True)
 class Deed:
-    """What somebody did about a letter; where several may have refused one record, a replay is noted for the letter and for the
-    record, whose name is that of a letter without its owner. `settled` says of a replay that the row was taken: it is done with. `error` is why
-    the row was refused; `original` and `edited` are rows as JSON, `edited_arrow` is the edited one as an Arrow stream.
-    `incarnation` tells the topic that the row lies in from another of its name."""
+    """An action on a dead letter. If several owners may have rejected one record, a replay is recorded for the letter and
+    for the record, whose name is that of a letter without the owner. `settled` marks a replay whose row was accepted.
+    `error` is the reason of the rejection; `original` and `edited` are rows as JSON, `edited_arrow` is the edited row as an
+    Arrow stream. `incarnation` distinguishes the topic of the row from another one of the same name."""
 
     letter: str
     kind: str
@@ -67,11 +67,11 @@ class Deed:
     edited_arrow: bytes | None = None
     incarnation: int = 0
     at: Microseconds = 0
-    """When: the time of its append."""
+    """Time of the append that recorded the action."""
 
 
 class Deeds:
-    """What was done so far, by letter, each in order."""
+    """The actions so far, by letter, in order."""
 
     def __init__(self, found: Iterable[Deed] = ()) -> None:
         self.by_letter: dict[str, list[Deed]] = {}
@@ -79,14 +79,14 @@ class Deeds:
             self.by_letter.setdefault(deed.letter, []).append(deed)
 
     def of(self, letter: str, incarnation: int | None = None) -> tuple[Deed, ...]:
-        """What was done about a letter, in the topic that is there now."""
+        """Return the actions on a letter, optionally only those of one incarnation of its topic."""
         found = self.by_letter.get(letter)
         if found is None:
             return ()
         return tuple(d for d in found if incarnation is None or d.incarnation == incarnation)
 
     def and_then(self, found: Iterable[Deed]) -> Deeds:
-        """These and later ones; what is here stays as it is."""
+        """Return these actions together with later ones; this object stays unchanged."""
         made = Deeds(found)
         made.by_letter = {
             **self.by_letter,
@@ -96,7 +96,7 @@ class Deeds:
 
     @cached_property
     def dropped(self) -> Mapping[str, Sequence[tuple[str, int]]]:
-        """By owner, the letters that somebody has dropped, each with its incarnation, and nobody took up again."""
+        """By owner, the letters whose last action is a drop, each with its incarnation."""
         found: dict[str, list[tuple[str, int]]] = {}
         for letter, done in self.letters():
             for deed in {deed.incarnation: deed for deed in done}.values():
@@ -105,26 +105,26 @@ class Deeds:
         return found
 
     def records(self, owner: str) -> list[str]:
-        """The names of records that something was done about, by whomever, or for this owner's letters."""
+        """Return the names of records with actions: on the record itself, or on this owner's letters."""
         names = (name.partition("/") for name in self.by_letter)
         return [record if slash else whose for whose, slash, record in names if not slash or whose == owner]
 
     def letters(self) -> Iterator[tuple[str, list[Deed]]]:
-        """The letters that something was done about, with that."""
+        """Yield the letters with actions, and these actions."""
         return ((name, done) for name, done in self.by_letter.items() if "/" in name)
 
     def version(self, letter: str) -> int:
-        """The number of records of a letter, which whoever adds one names."""
+        """Return the number of actions on a letter, which the next action must name."""
         return len(self.by_letter.get(letter, ()))
 
     def is_dropped(self, letter: str, incarnation: int = 0) -> bool:
-        """Whether somebody has dropped it, and nobody took it up again."""
+        """Whether the last action on a letter is a drop."""
         deeds = self.of(letter, incarnation)
         return bool(deeds) and deeds[-1].action == "drop"
 
 
 def read_deeds(log: Log) -> Deeds:
-    """Everything that was done so far. What was read once is kept, and only what came since is read."""
+    """Return all actions so far. Actions are cached, and only new records are read."""
     topic = log.topics().get(TOPIC)
     if topic is None:
         return Deeds()
@@ -146,11 +146,11 @@ def read_deeds(log: Log) -> Deeds:
 
 @dataclass(frozen=True)
 class _Known:
-    """What was read of a log's topic."""
+    """The cached contents of a log's topic."""
 
     incarnation: int
     bounds: Mapping[int, tuple[int, int]]
-    """By partition, from where to where."""
+    """First and end offset of what was read, by partition."""
     deeds: Deeds
 
 
@@ -181,9 +181,8 @@ def write_deeds(
     rows: Mapping[str, pa.RecordBatch] | None = None,
     expect: Mapping[str, Mapping[int, int]] | None = None,
 ) -> Receipt:
-    """Write what was done, and rows of other topics with it, in one append. ConflictError, and nothing is written, if somebody
-    did something else about one of these letters, so that it has not these `versions`, or a topic is not where it is expected to
-    be."""
+    """Write actions, and rows of other topics, in one append. ConflictError, with nothing written, if a letter has another
+    version than in `versions`, because another action was recorded, or if a topic does not end where `expect` says."""
     topic = _topic(log)
     told = [_without_private(log, deed) for deed in deeds]
     noted = [{name: getattr(deed, name) for name in SCHEMA.names} for deed in told]
@@ -196,7 +195,8 @@ def write_deeds(
 
 
 def _without_private(log: Log, deed: Deed) -> Deed:
-    """A deed as it is kept for good: of a row with private values no copy is made, since it could not be forgotten."""
+    """Return an action as it is stored forever: rows with private values are left out, since a copy could not be deleted.
+    UsageError for an edit of such a row."""
     topic = log.topics().get(_topic_of(deed.letter))
     if topic is None or not topic.private:
         return deed
@@ -212,8 +212,8 @@ def _without_private(log: Log, deed: Deed) -> Deed:
 def with_dropped(
     log: Log, view: str, accounts: dict[str, dict[str, int]], errors: Callable[[], pa.Table]
 ) -> dict[str, dict[str, int]]:
-    """A view's accounts by topic, in which the rows that failed and were dropped since are dropped. `errors` are the rows that it
-    refuses; they are read only where somebody has dropped some."""
+    """Return the accounts of a view by topic, with failed rows whose letters were dropped counted as dropped. `errors`
+    returns the rejected rows of the view, and is only called if letters were dropped."""
     dropped = read_deeds(log).dropped.get(view)
     if not dropped:
         return accounts
@@ -238,7 +238,7 @@ def with_dropped(
 
 
 def records_of(errors: pa.Table) -> pa.ChunkedArray:
-    """The names of the records that the rows of a view's errors are of, as `record_of` makes them."""
+    """Return the names of the records in the rows of a view's errors, like `record_of`."""
     places = (errors[name].cast(pa.string()) for name in ("_topic", "_partition", "_offset"))
     return pc.binary_join_element_wise(*places, "-")
 
@@ -248,17 +248,17 @@ def _topic_of(letter: str) -> str:
 
 
 def letter_of(view: str, place: Mapping[str, object]) -> str:
-    """The name of the letter that a view made of a record: a row of its errors."""
+    """Return the name of a view's letter, from a row of its errors."""
     return f"{view}/{record_of(place)}"
 
 
 def record_of(place: Mapping[str, object]) -> str:
-    """The name of a record, from a row of a view's errors."""
+    """Return the name of a record, from a row of a view's errors."""
     return f"{place['_topic']}-{place['_partition']}-{place['_offset']}"
 
 
 def conflict(letters: Iterable[str], error: ConflictError) -> ConflictError:
-    """The error for somebody who was second."""
+    """Return the error for the second of two concurrent actions."""
     names = ", ".join(letters)
     return ConflictError(
         f"somebody else has just acted on {names}",
@@ -273,7 +273,8 @@ def _topic(log: Log) -> TopicDefinition:
     if known is None:
         try:
             log.create_topic(define_topic(TOPIC, SCHEMA, options={"versioned_by": "letter"}))
-        except TopicExistsError:  # somebody made it just now
+        except TopicExistsError:
+            # another process has just created it
             pass
         known = log.topic(TOPIC)
     _refuse_other(known)

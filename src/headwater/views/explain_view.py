@@ -1,4 +1,4 @@
-"""EXPLAIN: a view's operator graph as text and as a Mermaid picture, with its keys, arrangements and their sizes."""
+"""EXPLAIN: a view's operator graph as text and as a Mermaid chart, with its keys, arrangements and their sizes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def explained(
     extents: Mapping[str, Extent],
     base: Manifest | None = None,
 ) -> pa.Table:
-    """Everything that is known about a view, a line per fact; `base` is what it rests on, if on one."""
+    """Return all properties of a view, one in each row; `base` is the base tick from which it would be rebuilt, if any."""
     assert isinstance(unit, ViewCollection)
     state = manifest.views.get(view.name) if manifest else None
     facts = _declared(view, state)
@@ -61,7 +61,7 @@ def explained(
 
 
 def _bounds(plan: Plan) -> str | None:
-    """How far off answers of sketches may be."""
+    """Return the error bounds of sketches; None if the plan has no sketches."""
     if plan.exactly:
         return (
             "answered exactly: a sketch takes no row back, and what is computed from its answer has no bound; "
@@ -72,12 +72,12 @@ def _bounds(plan: Plan) -> str | None:
 
 
 def _warnings(plan: Plan) -> dict[str, str]:
-    """What a part of the query does not do."""
+    """Return the warnings of a plan."""
     return {"warning": "; ".join(plan.warnings)} if plan.warnings else {}
 
 
 def unplanned(view: ViewDefinition, reason: str, manifest: Manifest | None) -> pa.Table:
-    """What is known about a view that cannot be planned as things are."""
+    """Return the properties of a view that cannot be planned at present."""
     state = manifest.views.get(view.name) if manifest else None
     facts = {**_declared(view, state), "reason": reason}
     return pa.table({"property": list(facts), "value": list(facts.values())})
@@ -98,7 +98,7 @@ def _declared(view: ViewDefinition, state: ViewState | None) -> dict[str, str]:
 
 
 def _late_facts(view: ViewDefinition) -> dict[str, str]:
-    """What becomes of rows that come too late, if something was said about it."""
+    """Return how late rows are handled, if the view declares it."""
     told_of = f"left out, and shown in {view.name}.{LATE_NAME}"
     match view.options:
         case ViewOptions(late="divert"):
@@ -121,7 +121,7 @@ def _late_facts(view: ViewDefinition) -> dict[str, str]:
 
 
 def _final_facts(root: g.Node, state: ViewState | None) -> dict[str, str]:
-    """When rows are final, for a view that shows only those, and how far the watermark is."""
+    """Return when rows are final, for a view that shows only final rows, and the watermark."""
     facts = {}
     if isinstance(root, g.Close):
         facts["final"] = f"a row is shown when the watermark of {waited_for(root)} has {_reached(root.input)}"
@@ -130,33 +130,34 @@ def _final_facts(root: g.Node, state: ViewState | None) -> dict[str, str]:
 
 
 def _reached(node: g.Node) -> str:
-    """What a watermark must have reached for a row of a node to be final."""
+    """Return the position that a watermark must have reached for a row of a node to be final."""
     while isinstance(node, g.Map):
         node = node.input
     return kind_of(node).final_when(node)
 
 
 def resting_on(log: Log, unit: Collection, bases: Bases, manifest: Manifest | None) -> Manifest | None:
-    """The base that a view would be made from again, if records that it was made from were removed."""
+    """Return the base from which a view would be rebuilt, if records that it was built from were removed."""
     state = manifest.views.get(unit.name) if manifest else None
     if state is None or not removed(log, state.record.begins):
         return None
     try:
         base = bases.newest()
-    except CorruptionError:  # `headwater verify` says so
+    except CorruptionError:
+        # `headwater verify` reports it
         return None
     return base if base_of(log, unit, base) is not None else None
 
 
 def _firsts(state: ViewState) -> dict[str, Sequence[int]]:
-    """Where a view began to read, without up to where topics were compacted then."""
+    """Return the first offsets that a view read, without the offsets up to which topics were compacted then."""
     begins: Mapping[str, Sequence[int]] = state.record.begins
     parts = {topic: len(ends) for topic, ends in state.positions.items()}
     return {topic: then[: 1 + parts.get(topic, len(then))] for topic, then in begins.items()}
 
 
 def begins_late(begins: Mapping[str, Sequence[int]]) -> str | None:
-    """Where a view began to read its topics' partitions; None if that was where they begin."""
+    """Return where a view began to read the partitions of its topics; None if it read them from their first records."""
     late = {topic: offsets for topic, (_, *offsets) in begins.items() if any(offsets)}
     if not late:
         return None
@@ -167,7 +168,7 @@ def begins_late(begins: Mapping[str, Sequence[int]]) -> str | None:
 
 
 def sketched(plan: Plan, evaluator: Evaluator, extents: Mapping[str, Extent]) -> pa.Table:
-    """How a query would be kept, were it a view."""
+    """Return how a query would be maintained as a view."""
     pipeline = Dataflow(plan.root, evaluator)
     facts = {
         "columns": ", ".join(f"{f.name} {f.type}" for f in plan.schema),
@@ -180,7 +181,7 @@ def sketched(plan: Plan, evaluator: Evaluator, extents: Mapping[str, Extent]) ->
 
 
 def describe(pipeline: Dataflow, identity: str, manifest: Manifest | None) -> list[str]:
-    """The graph as lines of text, the view first, each operator with its layer and what it keeps."""
+    """Return the graph as lines of text, the view first, each operator with its layer and its arrangements."""
     operators = {id(node): operator for node, operator in pipeline.nodes}
     lines: list[str] = []
 
@@ -196,7 +197,7 @@ def describe(pipeline: Dataflow, identity: str, manifest: Manifest | None) -> li
 
 
 def picture(pipeline: Dataflow, name: str) -> list[str]:
-    """The graph as a Mermaid flowchart."""
+    """Return the graph as a Mermaid flowchart."""
     nodes = pipeline.nodes
     numbers = {id(node): i for i, (node, _) in enumerate(nodes)}
     lines = ["flowchart LR"]
@@ -212,13 +213,13 @@ def picture(pipeline: Dataflow, name: str) -> list[str]:
 
 
 def layer(node: g.Node) -> int:
-    """How many exchanges of keys a change has behind it when it leaves the node."""
+    """Return the number of key exchanges on the way of a change up to the output of a node."""
     below = max((layer(child) for child in node.inputs), default=0)
     return below + (0 if kind_of(node).is_linear else 1)
 
 
 def title(node: g.Node) -> str:
-    """An operator in one line."""
+    """Return a description of an operator in one line."""
     return kind_of(node).title(node)
 
 

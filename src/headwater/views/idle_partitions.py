@@ -1,16 +1,17 @@
-"""What a running engine writes when nothing is heard: silent partitions are raised, silent producers expire.
+"""Idle partitions and producers of a running engine: watermarks of idle partitions are advanced, silent producers expire.
 
-A partition is silent once nothing was heard of it for its topic's `idle_after`: no record and no declared punctuation,
-counted from its last one or from the start of the engine, whichever is later. So an engine that comes up after a
-break, perhaps before its producers do, waits as long as any other. A partition that never had a record counts from the
-creation of its topic in the same way.
+A partition is idle if it received nothing for its topic's `idle_after`: no record and no declared punctuation, counted from
+its last one or from the start of the engine, whichever is later. So an engine that starts after a downtime, perhaps before
+its producers do, waits as long as any other. A partition that never had a record counts from the creation of its topic in
+the same way.
 
-Silence is a punctuation in the silent partition, up to the lowest watermark of the partitions that are not silent or,
-if all are, to the engine's clock less the lateness. It is a record of the log like any other: whoever reads the log
-takes the same decisions, whenever that is. It never lowers a watermark, and a record that came first wins.
+The engine appends a punctuation to an idle partition, up to the lowest watermark of the partitions that are not idle or, if
+all are idle, up to the engine's clock less the lateness. The punctuation is a record of the log like any other, so every
+reader of the log makes the same decisions, at any time. It never lowers a watermark, and a record that was appended first
+wins.
 
-Silent partitions follow the others at most once a second. A topic that is wholly silent follows the clock at most once
-in a quarter of its `idle_after`, and not more than once a second either: time alone makes few commits.
+Idle partitions follow the others at most once a second. A topic whose partitions are all idle follows the clock at most once
+in a quarter of its `idle_after`, and at most once a second: the passing of time alone makes few commits.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from headwater.core.errors import TopicNotFoundError
 from headwater.log.protocol import Log
 
 LOOK_EVERY_MS = 200.0
-"""How often the topics are looked at, however fast the ticks are."""
+"""Interval at which the topics are checked, however fast the ticks are."""
 FOLLOW_EVERY_US = parse_span_us("1 second")
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What is known of a partition: its watermark, None if it has none yet, and since when nothing was heard of it."""
+    """The state of a partition: watermark (None before the first), and start of the current silence."""
 
     watermark: Microseconds | None
     since: Microseconds
@@ -39,7 +40,7 @@ class Heard:
 def silent(
     partitions: Mapping[int, Heard], idle_after_us: Microseconds, now_us: Microseconds
 ) -> frozenset[int]:
-    """The partitions of which nothing was heard for `idle_after_us`."""
+    """Return the partitions without input for `idle_after_us`."""
     return frozenset(p for p, heard in partitions.items() if now_us - heard.since >= idle_after_us)
 
 
@@ -50,7 +51,7 @@ def decide(
     lateness_us: Microseconds,
     now_us: Microseconds,
 ) -> dict[int, Microseconds]:
-    """The silent partitions whose watermark is to rise, each with the moment that it rises to."""
+    """Return the new watermark of each idle partition whose watermark must advance."""
     quiet = silent(partitions, idle_after_us, now_us)
     speaking = [heard.watermark for p, heard in partitions.items() if p not in quiet]
     known = [watermark for watermark in speaking if watermark is not None]
@@ -62,7 +63,7 @@ def decide(
 
 
 class IdlePartitions:
-    """Looks after the topics of a log for one running engine. Call `look` all the time, also when nothing comes."""
+    """Handles the idle partitions of a log for one running engine. Call `look` continually, including when nothing arrives."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
@@ -72,7 +73,7 @@ class IdlePartitions:
         self._said_us: dict[str, Microseconds] = {}
 
     def look(self) -> None:
-        """Write what is to be written now, for every topic that says how long its silence may last."""
+        """Append due punctuations of all topics with an `idle_after`, and expire silent producers."""
         now_ms = self._clock.steady_ms()
         if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_EVERY_MS:
             return
@@ -84,14 +85,15 @@ class IdlePartitions:
                 if topic.idle_after_us is not None and topic.time is not None:
                     self._raise(topic, topic.idle_after_us)
             except TopicNotFoundError:
-                continue  # it was dropped meanwhile
+                continue  # the topic was dropped meanwhile
 
     def _raise(self, topic: TopicDefinition, idle_after_us: Microseconds) -> None:
         infos, now_us = self._log.partitions(topic.name), self._clock.now_us()
         partitions = {p: Heard(i.watermark, max(i.heard_at, self._began_us)) for p, i in infos.items()}
         wholly = len(silent(partitions, idle_after_us, now_us)) == len(partitions)
         if wholly and self._log.clock.doubt is not None:
-            return  # a watermark never falls: one by a clock that is wrong would make every later row late
+            # a watermark never falls: advanced by a wrong clock, it would make every later row late
+            return
         every_us = max(FOLLOW_EVERY_US, idle_after_us // 4) if wholly else FOLLOW_EVERY_US
         said_us = self._said_us.get(topic.name)
         if said_us is not None and 0 <= now_us - said_us < every_us:

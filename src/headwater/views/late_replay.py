@@ -1,7 +1,7 @@
-"""Late rows that are given back to a view: which those are, and the definition under which they count as in time.
+"""Replay of late rows of a view: which rows are replayed, and the view definition under which they count as on time.
 
-A view says by topic and partition up to which offset late rows were given back. That is a part of what it means, like its
-query: with another such place it is another definition, which is built from the log beside the one that is served.
+A view definition has the offset, by topic and partition, up to which late rows were replayed. The offset is a part of its
+meaning, like its query: with another offset it is another definition, which is built from the log as a shadow build.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLACE = ["_topic", "_partition", "_offset"]
 
 
 def refuse_untold(view: ViewDefinition) -> None:
-    """UsageError if a view does not tell of late rows: there are none to be seen, and none to be given back."""
+    """Raise UsageError if a view does not record late rows: none can be shown or replayed."""
     if view.late is not None:
         return
     if view.options.late == "drop":
@@ -39,7 +39,7 @@ def refuse_untold(view: ViewDefinition) -> None:
 
 
 def refuse_other_definition(log: Log, view: ViewDefinition, state: ViewState | None) -> None:
-    """UsageError if what is served of a view was not made by its present definition, apart from what was given back."""
+    """Raise UsageError if the active version of a view was not built by its present definition, apart from replayed rows."""
     if state is None or state.incarnation == view.incarnation:
         return
     served = replaced(log, view, state.incarnation)
@@ -52,10 +52,10 @@ def refuse_other_definition(log: Log, view: ViewDefinition, state: ViewState | N
 
 
 def given_back(log: Log, view: ViewDefinition, late: pa.Table, positions: Ends) -> tuple[ViewDefinition, int]:
-    """The view with its late rows given back, and how many rows of topics that are.
+    """Return the view with its late rows replayed, and the number of replayed topic rows.
 
-    `late` is `<view>.late` at a tick, and `positions` are those of the view there. What was given back before, and is
-    not in a tick yet, counts no more.
+    `late` is `<view>.late` at a tick, and `positions` are those of the view there. Rows whose replay was requested before,
+    and is in no tick yet, are not counted.
     """
     late, rows = with_topic(log, view, late), 0
     ends = {topic: dict(some) for topic, some in view.replayed.items()}
@@ -71,7 +71,8 @@ def given_back(log: Log, view: ViewDefinition, late: pa.Table, positions: Ends) 
 
 
 def with_topic(log: Log, view: ViewDefinition, late: pa.Table) -> pa.Table:
-    """Late rows with the topic of each: it is told where rows of several can be late, else there is one."""
+    """Return late rows with the topic of each: the column exists if rows of several topics can be late, else there is one
+    topic."""
     if "_topic" in late.column_names:
         return late
     known = log.topics()

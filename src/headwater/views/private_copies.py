@@ -1,4 +1,4 @@
-"""Whose private values the columns of a query are, through every view that it reads."""
+"""The columns of a query with private values, and the subjects of these values, traced through every view that it reads."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from headwater.sql.statements import QueryText
 
 @dataclass(frozen=True)
 class Copied:
-    """A column of a query that is made of private values: the column that says whose, None if none provably does."""
+    """A column of a query that is derived from private values; `by` is the column of their subject, None if no column
+    provably is."""
 
     column: str
     by: str | None
     subject: str | None
-    """Whose values it has, as a column of a topic; None if they may be of several."""
+    """Topic column of the subject; None if the values may be of several subjects."""
 
     @property
     def why(self) -> str:
-        """Why no column says whose it is."""
+        """Reason why no column is the subject's."""
         if self.subject is None:
             return f"column {self.column!r} may be made of private values of several subjects"
         return f"column {self.column!r} is made of values that are private by {self.subject}, which is not among the columns"
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
+        """Advice for the author of the query."""
         if self.subject is None:
             return f"leave {self.column} out, or group by the column that says whose values they are"
         return f"add {self.subject} to the SELECT as it is (and to its GROUP BY), or leave {self.column} out"
@@ -49,13 +50,13 @@ def copied_by_view(
     *,
     instead: ViewDefinition | None = None,
 ) -> list[Copied]:
-    """The columns of a view that are made of private values. `key` are those that rather say whose, of several that do; `instead` is
-    a view that is about to take the place of the one of its name."""
+    """Return the columns of a view that are derived from private values. `key` are columns to prefer as the subject's if
+    several qualify; `instead` is a view that is about to replace the one of its name."""
     return _copied(_of_view(log, catalog, view, instead), view.columns.names, key)
 
 
 def copied_by_query(log: Log, catalog: Catalog, query: QueryText, key: Sequence[str] = ()) -> list[Copied]:
-    """The columns of a query that are made of private values; StatementError if it cannot be planned."""
+    """Return the columns of a query that are derived from private values; StatementError if the query cannot be planned."""
     plan = catalog.plan(query)
     return _copied(column_origins(plan.root, _of_sources(log, catalog)), plan.schema.names, key)
 
@@ -81,7 +82,7 @@ def _of_view(
 def _of_sources(
     log: Log, catalog: Catalog, instead: ViewDefinition | None = None
 ) -> Callable[[g.SourceNode], Origins]:
-    """What is known of the columns of a topic or view, anew for each mention of it."""
+    """Return a function that computes the origins of the columns of a topic or view, at each mention in a query."""
     topics, views = log.topics(), dict(definitions(log))
     if instead is not None:
         views[instead.name] = instead
@@ -116,7 +117,7 @@ def _of_topic(topic: TopicDefinition) -> Origins:
 
 
 def column_origins(node: g.Node, of_source: Callable[[g.SourceNode], Origins]) -> Origins:
-    """What is known of each column that a node gives; `of_source` knows those of a topic or view."""
+    """Return the origin of each column of a node; `of_source` returns those of a topic or view."""
     if isinstance(node, g.SourceNode):
         return of_source(node)
     return kind_of(node).column_origins(node, [column_origins(child, of_source) for child in node.inputs])
@@ -124,7 +125,7 @@ def column_origins(node: g.Node, of_source: Callable[[g.SourceNode], Origins]) -
 
 @dataclass(frozen=True)
 class Private:
-    """A column that is made of private values: the column that says whose, None if none provably does."""
+    """A column that is derived from private values; `by` is the column of their subject, None if no column provably is."""
 
     column: int
     by: int | None
@@ -132,7 +133,8 @@ class Private:
 
 
 def private_columns(origins: Origins, prefer: Iterable[int] = ()) -> list[Private]:
-    """The columns that are made of private values, each with its subject's: of several, one of `prefer`."""
+    """Return the columns that are derived from private values, each with the column of its subject, one of `prefer` if
+    possible."""
     order = list(dict.fromkeys((*prefer, *range(len(origins)))))
     found = []
     for column, origin in enumerate(origins):

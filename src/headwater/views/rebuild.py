@@ -1,4 +1,4 @@
-"""Having views built anew as they are: each is declared once more, and the next tick begins to build it."""
+"""Rebuild of unchanged views: each is declared once more, and the next tick starts to build it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headwater.state.store import StateStore
 
 
 def renew(log: Log, view: str, *, beside: bool, verify: bool = False) -> list[str]:
-    """Have a view, and those that read it, built anew from the log by the next run; their names, sources first.
+    """Rebuild a view, and those that read it, from the log in the next run; return their names, sources first.
 
-    `beside`: what is served goes on until the new version is there and, with `verify`, was compared with its SELECT. Otherwise
-    what is served is not right any more, and goes at once.
+    With `beside`, the active version is served until the shadow build has caught up and, with `verify`, was compared with
+    its SELECT. Without it the active version is wrong, and is removed at once.
     """
     views, again = definitions(log), above(log, view)
     for each in again:
@@ -32,12 +32,12 @@ def renew(log: Log, view: str, *, beside: bool, verify: bool = False) -> list[st
 
 
 def old(log: Log, store: StateStore, view: str) -> int | None:
-    """The last tick of the version from before a view was built anew, as long as that is kept."""
+    """Return the last tick of the version from before a rebuild, as long as it is kept."""
     return shadow_builds.old_ticks(log, store.latest()).get(view)
 
 
 def drop_old(log: Log, store: StateStore, view: str) -> int | None:
-    """Keep that version no longer; the last tick that has it."""
+    """Stop keeping the version from before a rebuild, and return its last tick."""
     tick = old(log, store, view)
     shadow_builds.forget(log, view)
     return tick

@@ -1,4 +1,4 @@
-"""Running the engine: once until the views have what the log holds, or in the background until told to stop."""
+"""Running the engine: once, until the views have everything in the log, or in the background until stopped."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ from headwater.views.idle_partitions import IdlePartitions
 from headwater.views.pacing import Pace
 
 IDLE_WAIT_MS = 500.0
-"""How long a running engine waits for a commit before it gives its next sign of life."""
+"""Time that a running engine waits for a commit before its next heartbeat."""
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run did: the last tick, the rows taken in, how long it took, and what was left out."""
+    """The result of a run: the last tick, the rows taken in, the duration, and the rows left out."""
 
     tick: int
     rows: int
-    """Records of the log that its ticks took in, each once, however many views read it and in however many ticks. A view that
-    is backfilled takes in the records of its topics: those count, unless the same run took them in for another view. Rows that
-    a source rejected are no rows of its topic: they are in `rejected`."""
+    """Number of log records that the ticks took in, each counted once, however many views read it and in however many ticks.
+    The backfill of a view takes in the records of its topics: these count, unless the same run took them in for another
+    view. Rows that a source rejected are not rows of its topic: they are in `rejected`."""
     seconds: float
     ticks: int = 0
     stopped: Mapping[str, str] = field(default_factory=dict)
     """Views that have stopped, in this run or before it, with the reason."""
     errors: Mapping[str, HeadwaterError] = field(default_factory=dict)
-    """What stopped them, where it was an error: the cause of a user's function's is the user's own exception."""
+    """Errors that stopped views: for a user's function, the cause is the user's own exception."""
     phases: Mapping[str, float] = field(default_factory=dict)
-    """The seconds that each phase of its ticks took; see `headwater.engine.metrics.phases`."""
+    """Seconds spent in each phase of the ticks; see `headwater.engine.metrics.phases`."""
     rejected: Sequence[RejectedRows] = ()
-    """The rows that sources, views, sinks and queues left out during this run."""
+    """Rows that sources, views, sinks and queues left out during this run."""
     captured: int = 0
-    """The records that sources added to their topics during this run, whether or not a view reads these topics."""
+    """Number of records that sources added to their topics during this run, whether or not a view reads these topics."""
 
     def and_then(self, more: RunReport) -> RunReport:
-        """The report of two runs, this one and the one that followed."""
+        """Return the combined report of this run and the one that followed."""
         phases = {
             name: round(self.phases.get(name, 0.0) + more.phases.get(name, 0.0), 6)
             for name in dict.fromkeys((*self.phases, *more.phases))
@@ -82,7 +82,7 @@ class RunReport:
 
 @dataclass(frozen=True)
 class EngineHost:
-    """What an engine needs of its workspace."""
+    """The parts of a workspace that an engine needs."""
 
     log: Log
     storage: Storage
@@ -94,7 +94,7 @@ class EngineHost:
     keep_ticks: int | None = None
 
     def claim(self) -> Ownership:
-        """Become the engine of the workspace; EngineRunningError if another is alive."""
+        """Acquire the engine lease of the workspace; EngineRunningError if another engine is alive."""
         ownership = claim(self.storage, self.clock, stale_after_ms=self.stale_after_ms)
         ownership.beat_by_itself()
         self.component.begin()
@@ -102,26 +102,26 @@ class EngineHost:
 
     @cached_property
     def component(self) -> Component:
-        """The engine as a component that fails or works."""
+        """The engine as a component of the fault registry."""
         return Component(self.log.faults, "engine", "engine")
 
     def ended_by(self, error: Exception) -> None:
-        """Report the error that ends an engine. That another engine has taken over, or that the workspace is closed, is no fault."""
+        """Report the error that ends an engine. A takeover by another engine, or a closed workspace, is not a fault."""
         if not isinstance(error, FencedError | EngineRunningError | ClosedError):
             self.component.failed(error)
 
     @cached_property
     def tracing(self) -> Tracing:
-        """Who is told of ticks, by the variables of the environment."""
+        """Tracing of ticks, configured by environment variables."""
         return tracing(str(self.storage.root), os.environ)
 
     def close(self) -> None:
-        """Nothing runs any more."""
+        """Close tracing; nothing runs any more."""
         if "tracing" in self.__dict__:
             self.tracing.close()
 
     def tick(self, engine: Engine, rows_max: int | None) -> TickReport | None:
-        """A tick of an engine, traced."""
+        """Run a tick of an engine, traced."""
         began = self.clock.now_us()
         try:
             report = engine.tick(rows_max)
@@ -135,7 +135,7 @@ class EngineHost:
 
 
 def run(room: EngineHost, tick_rows: int | None = None) -> RunReport:
-    """Bring every view up to what the log holds now. Beside a running engine: wait until that one has got there."""
+    """Bring every view up to what the log has now. If another engine runs, wait until that one has."""
     started = room.clock.steady_ms()
     target, caught_up = room.log.sequence(), _caught_up(room)
     while True:
@@ -157,7 +157,7 @@ def run(room: EngineHost, tick_rows: int | None = None) -> RunReport:
 def _run_to(
     room: EngineHost, ownership: Ownership, target: int, tick_rows: int | None
 ) -> tuple[Engine, _Done]:
-    """Make ticks until every view has the commit `target` of the log."""
+    """Run ticks until every view has the log commit `target`."""
     engine = Engine(room.log, room.store, ownership, room.tools(), room.clock, room.keep_ticks)
     done, tries = _Done(room.log), Tries()
     while True:
@@ -175,7 +175,8 @@ def _run_to(
 
 
 def _compare(room: EngineHost, manifest: Manifest | None, tries: Tries) -> bool:
-    """Compare the views that were built anew and have caught up; whether there were some, so that a tick has more to do."""
+    """Compare shadow builds that have caught up with their SELECTs; return whether there were any, so that another tick is
+    needed."""
     listener = room.listener()
     listener.verifying(list(due(room.log, manifest)))
 
@@ -186,7 +187,7 @@ def _compare(room: EngineHost, manifest: Manifest | None, tries: Tries) -> bool:
 
 
 class _Done:
-    """What the ticks of a run have done so far."""
+    """Totals over the ticks of a run."""
 
     def __init__(self, log: Log) -> None:
         self._ticks = 0
@@ -196,7 +197,7 @@ class _Done:
         self._phases: dict[str, float] = {}
 
     def add(self, tick: TickReport) -> None:
-        """One more."""
+        """Add a tick."""
         self._taken.add(tick.reads)
         self._ticks += 1
         self._stopped |= tick.stopped
@@ -205,7 +206,7 @@ class _Done:
             self._phases[name] = self._phases.get(name, 0.0) + seconds
 
     def report(self, manifest: Manifest | None, seconds: float) -> RunReport:
-        """All of them, the last of which is in the manifest."""
+        """Return the report of all ticks; the manifest is that of the last one."""
         tick = manifest.tick if manifest else 0
         stopped = {**still_stopped(manifest), **self._stopped}
         phases = {name: round(spent, 6) for name, spent in self._phases.items()}
@@ -213,15 +214,15 @@ class _Done:
 
 
 def still_stopped(manifest: Manifest | None) -> dict[str, str]:
-    """The views that are stopped at a tick, with the reason."""
+    """Return the stopped views of a tick, with the reason."""
     states = manifest.views.values() if manifest is not None else ()
     return {s.name: s.reason or "" for s in states if s.status == "stopped" and view_of(s.name) == s.name}
 
 
 def _caught_up(room: EngineHost) -> Callable[[Manifest], bool]:
-    """Whether a tick has every view that is there now, at what the log holds now.
+    """Return a function that tells whether a tick has every view that exists now, up to what the log has now.
 
-    Asked by positions: the log's last commit may be of a kind that no tick takes in.
+    It compares positions, because the last commit of the log may be of a kind that no tick takes in.
     """
     views = definitions(room.log)
     read = {name for view in views.values() for name in view.reads}
@@ -232,7 +233,7 @@ def _caught_up(room: EngineHost) -> Callable[[Manifest], bool]:
             state, wanted = manifest.views.get(name), views[name].incarnation
             beside = manifest.views.get(f"{name}{BESIDE}")
             if beside is not None and beside.status == "stopped" and beside.incarnation >= wanted:
-                continue  # it is not going to take the place of the other
+                continue  # the shadow build will not become active
             if state is None or state.incarnation < wanted or state.status == "backfilling":
                 return False
         live = (v.positions for v in manifest.views.values() if v.status == "live")
@@ -249,7 +250,7 @@ def _caught_up(room: EngineHost) -> Callable[[Manifest], bool]:
 def wait_for(
     room: EngineHost, reached: Callable[[Manifest], bool], timeout_ms: float | None
 ) -> Manifest | None:
-    """Wait for another engine to commit a tick of which `reached` is true; None if it ends, or freezes, before that."""
+    """Wait for another engine to commit a tick for which `reached` is true; None if that engine ends, or freezes, before."""
     deadline = None if timeout_ms is None else room.clock.steady_ms() + timeout_ms
     while True:
         latest = room.store.latest()
@@ -266,27 +267,27 @@ def wait_for(
 
 
 class EngineCompanions(Protocol):
-    """What an engine keeps going beside itself: what fills topics, and what follows views."""
+    """The sources and sinks that an engine runs."""
 
     def look(self) -> None:
-        """Start what is declared and not at work. Called again and again."""
+        """Start declared connectors that do not run. Called repeatedly."""
         ...
 
     def stop_sources(self) -> None:
-        """Nothing more comes in."""
+        """Stop all sources."""
         ...
 
     def stop_sinks(self) -> None:
-        """Nothing more goes out."""
+        """Stop all sinks."""
         ...
 
     def rejected(self) -> Sequence[RejectedRows]:
-        """The rows that were left out so far."""
+        """Return the rows that were left out so far."""
         ...
 
 
 class Runner:
-    """An engine that keeps going in a thread of its own. Made by `ws.start()`; a context manager that stops it."""
+    """An engine that runs in a thread of its own, started by `ws.start()`; a context manager that stops it."""
 
     def __init__(
         self,
@@ -330,8 +331,9 @@ class Runner:
         self._thread.start()
 
     def stop(self) -> RunReport:
-        """Stop after the tick under way, and say what was done. Raises what ended the engine, if something did."""
-        with self._beside_turn:  # whoever looks later sees that it is over, and starts nothing again
+        """Stop after the tick under way, and return the report. Raises the error that ended the engine, if any."""
+        # a later `look` sees the stop, and starts no connector again
+        with self._beside_turn:
             self._stop.set()
         if self._beside is not None:
             self._beside.stop_sources()
@@ -348,12 +350,12 @@ class Runner:
 
     @property
     def running(self) -> bool:
-        """Whether it still goes on."""
+        """Whether the engine thread is alive."""
         return self._thread.is_alive()
 
     @property
     def failed(self) -> bool:
-        """Whether an error has ended it, which `stop` raises."""
+        """Whether an error has ended the engine, which `stop` raises."""
         return self._error is not None
 
     def __enter__(self) -> Runner:
@@ -368,7 +370,7 @@ class Runner:
                 while not self._stop.is_set():
                     self._turn()
                 self._engine.finish()
-        except Exception as error:  # noqa: BLE001 - whatever it is, `stop` raises it where it is seen
+        except Exception as error:  # noqa: BLE001 - `stop` raises it in the caller's thread
             self._room.ended_by(error)
             self._error = error
         finally:
@@ -376,7 +378,7 @@ class Runner:
             self._engine.close()
 
     def _tell(self, report: TickReport, manifest: Manifest) -> None:
-        """Tell the listener of a tick. A listener that fails is reported and does not end the engine."""
+        """Notify the listener of a tick. A listener that fails is reported and does not end the engine."""
         try:
             self._room.listener().ticked(report, manifest)
         except Exception as error:  # noqa: BLE001 - the listener is the user's

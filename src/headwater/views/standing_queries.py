@@ -1,6 +1,6 @@
-"""Standing queries as programs hold them: queries are stored, removed and listed. What `ws.standing(name)` gives.
+"""Standing queries from programs: queries are stored, removed and listed. `ws.standing(name)` returns a `StandingQueries`.
 
-It needs the log alone: queries are records, and whoever runs the views matches documents with them.
+It needs the log alone: queries are records, and the engine matches documents with them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headwater.sql.standing_statements import QUERIES, StandingDefinition, parse
 
 
 class StandingQueries:
-    """The stored queries of one name. A query is valid for the documents that are committed after it, or with it."""
+    """The stored queries of one name. A query applies to the documents that are committed after it, or with it."""
 
     def __init__(self, log: Log, clock: Clock, name: str) -> None:
         self._log = log
@@ -49,18 +49,18 @@ class StandingQueries:
         backfill: str | timedelta | None = None,
         allow_scans: bool = False,
     ) -> Receipt:
-        """Store a query, in the place of the one that had this id; StatementError, underlining the mistake, if it cannot be
-        read, or if every document would have to be held against it and that is not allowed.
+        """Store a query, in place of an earlier one with this id. StatementError, underlining the mistake, if it cannot be
+        parsed, or if every document would have to be matched against it and that is not allowed.
 
-        `kind` is 'lucene' or 'sql', a condition over the columns of documents. `backfill`, such as '7 days', asks it of
-        documents before it too, those not older than that now.
+        `kind` is 'lucene' or 'sql', a condition over the columns of documents. `backfill`, such as '7 days', also applies
+        the query to earlier documents, those no older than that now.
         """
         made = self.record(id, query, owner=owner, kind=kind, backfill=backfill, allow_scans=allow_scans)
         return self._topic.append([made])
 
     def add_all(self, queries: Iterable[Mapping[str, Any]] | pa.Table) -> Receipt:
-        """Store many queries in one commit: mappings, or a table, with `id`, `query` and what else `add` takes. If one is
-        refused none is stored, and the error says which it is."""
+        """Store many queries in one commit: mappings, or a table, with `id`, `query` and the other arguments of `add`. If
+        one is rejected none is stored, and the error names it."""
         rows = queries.to_pylist() if isinstance(queries, pa.Table | pa.RecordBatch) else queries
         reader = self._reader()
         return self._topic.append([_one_of_many(reader, row) for row in rows])
@@ -75,21 +75,22 @@ class StandingQueries:
         backfill: str | timedelta | None = None,
         allow_scans: bool = False,
     ) -> dict[str, Any]:
-        """The checked record of a query, to be appended together with others: `ws.append({"news_queries": [...], ...})`."""
+        """Return the validated record of a query, to be appended together with others: `ws.append({"news_queries": [...],
+        ...})`."""
         return _record(self._reader(), id, query, owner, kind, backfill, allow_scans)
 
     def remove(self, id: str) -> Receipt:
-        """Take a query away; what it has matched stays. Nothing changes if there is none of this id."""
+        """Remove a query; its matches stay. Nothing changes if the id does not exist."""
         return self._topic.delete([{"id": text_of(id, "the id of a stored query")}])
 
     def list(self) -> pa.Table:
-        """The queries that are valid now, by id, each with when it was added."""
+        """Return the current queries, by id, each with the time of its addition."""
         topic = self._log.topic(self.standing.queries)
         rows = current_rows(self._log, topic, None, ("_offset", "_appended_at"))
         return _listed(rows).drop_columns("removed").sort_by("id")
 
     def history(self, id: str | None = None) -> pa.Table:
-        """Every version that there was, of one query or of all, in their order; where one was removed, `removed` says so."""
+        """Return every version of one query or of all, in order; `removed` marks removals."""
         records = all_records(self._log, self._log.topic(self.standing.queries), None)
         rows = _listed(pa.Table.from_batches([records]))
         return rows if id is None else rows.filter(pc.equal(rows.column("id"), id))
@@ -99,7 +100,7 @@ class StandingQueries:
         return Topic(self._log, self.standing.queries, self._clock)
 
     def _reader(self) -> StoredQueryReader:
-        """What reads queries, by the columns that documents have for the view."""
+        """Return the parser of queries over the columns that documents have for the view."""
         topic = self._log.topic(self.standing.topic)
         view = definitions(self._log)[self.name]
         known = (view.incarnation, topic.incarnation, topic.schema_version)
@@ -149,7 +150,8 @@ _ROW = 'such as {"id": "spark", "query": "title:spark", "owner": "ann"}'
 
 
 def find_standing(log: Log, name: str) -> tuple[str, StandingDefinition]:
-    """The standing queries of a name, as it is spelled; ViewNotFoundError, or UsageError if it is another view."""
+    """Return the standing queries of a name, with its spelling; ViewNotFoundError, or UsageError if it is another kind of
+    view."""
     known = {view.name: parse_standing(view.query) for view in definitions(log).values()}
     names = [one for one, standing in known.items() if standing is not None]
     found = next((one for one in known if one.lower() == name.lower()), None)
@@ -164,7 +166,7 @@ def find_standing(log: Log, name: str) -> tuple[str, StandingDefinition]:
 
 
 def show_standing(log: Log) -> pa.Table:
-    """SHOW STANDING QUERIES: what they are asked of, and how many there are."""
+    """SHOW STANDING QUERIES: return their topics, and the number of stored queries."""
     rows = []
     for view in definitions(log).values():
         if (standing := parse_standing(view.query)) is not None:

@@ -1,7 +1,7 @@
-"""What the state of views grows with, and whether that is what they were asked to keep at most: `WITH (state = 'bounded')`.
+"""State bounds of views: the topics and tables with which their state grows, and the check of `WITH (state = 'bounded')`.
 
-`kept` says of every operator of a graph what its state grows with; linear operators have none. The rows that a view
-shows are its result and not counted here: a view that is a filtered topic is as long as the topic.
+`kept` returns for every operator of a graph what its state grows with; linear operators have no state. The rows of the view
+itself are its result and not counted here: a view that is a filtered topic is as long as the topic.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ BOUNDED = "bounded"
 
 
 def topic_extent(name: str, *, keyed: bool) -> Extent:
-    """Of a topic that a view reads."""
+    """Return the cardinality of a topic that a view reads."""
     return Extent(tables=frozenset([name])) if keyed else Extent(topics=frozenset([name]))
 
 
 def rows(node: g.Node, sources: Mapping[str, Extent]) -> Extent:
-    """How many rows a node has, by the extents of the topics and views that its graph reads."""
+    """Return the cardinality of a node's output, from those of the topics and views that its graph reads."""
     if isinstance(node, g.SourceNode):
         return sources[node.name]
     return kind_of(node).row_extent(node, [rows(child, sources) for child in node.inputs])
@@ -36,9 +36,9 @@ def rows(node: g.Node, sources: Mapping[str, Extent]) -> Extent:
 def kept(
     root: g.Node, sources: Mapping[str, Extent], expiring: Mapping[int, frozenset[str]] | None = None
 ) -> Iterator[KeptState]:
-    """What the operators of a graph keep, those that changes reach first before the others.
+    """Yield the state of the operators of a graph, in the order in which changes reach them.
 
-    `expiring`: by the identity of a node, the topics whose watermarks let it forget.
+    `expiring` maps the identity of a node to the topics whose watermarks let its state expire.
     """
     for node in g.walk(root):
         passing = (expiring or {}).get(id(node))
@@ -52,7 +52,7 @@ def kept(
 def told(
     root: g.Node, sources: Mapping[str, Extent], expiring: Mapping[int, frozenset[str]] | None = None
 ) -> str:
-    """What bounds the state of a graph, or what it grows with, for people; `expiring` as for `kept`."""
+    """Return a description of what bounds the state of a graph, or what it grows with; `expiring` as for `kept`."""
     parts = list(kept(root, sources, expiring))
     if not parts:
         return "none: each row is looked at alone"
@@ -73,12 +73,12 @@ def told(
 def extents(
     units: Sequence[Collection], topics: Mapping[str, TopicDefinition], new: Mapping[str, Plan] | None = None
 ) -> dict[str, Extent]:
-    """How many rows everything that a view may read can have; `new` are plans that views are about to have."""
+    """Return the cardinality of everything that a view may read; `new` are plans that views are about to have."""
     found = {name: topic_extent(name, keyed=bool(topic.key)) for name, topic in topics.items()}
     found |= {
         versions_of(name): topic_extent(name, keyed=False) for name, topic in topics.items() if topic.key
     }
-    found |= {  # it has a row for every record, of which the last of each key stays
+    found |= {  # a changelog has a row for every record, of which the last of each key stays
         changelog_of(name): topic_extent(name, keyed=False) | found[name]
         for name, topic in topics.items()
         if topic.key
@@ -92,7 +92,7 @@ def extents(
 
 
 def expiring(plan: Plan) -> dict[int, frozenset[str]]:
-    """By the identity of an operator: the topics whose watermarks let it forget."""
+    """Return the topics whose watermarks let the state of an operator expire, by the identity of the operator."""
     return {
         node: frozenset(topic for expiry in expiries for topic in expiry.topics)
         for node, expiries in plan.expiries.items()
@@ -100,7 +100,7 @@ def expiring(plan: Plan) -> dict[int, frozenset[str]]:
 
 
 def refuse_growth(plan: Plan, known: Mapping[str, Extent]) -> None:
-    """StatementError, underlining it, if something in the query has to be kept for as long as there are records."""
+    """Raise StatementError, underlining the part, if the query needs state that grows with the records of a topic."""
     for part in kept(plan.root, known, expiring(plan)):
         if not part.extent.bounded:
             grows = ", ".join(sorted(part.extent.topics))
@@ -115,7 +115,7 @@ def refuse_growth(plan: Plan, known: Mapping[str, Extent]) -> None:
 def refuse_growth_above(
     name: str, plan: Plan, units: Sequence[Collection], topics: Mapping[str, TopicDefinition]
 ) -> None:
-    """UsageError if the plan that a view is about to have lets the state of a view above it grow that must not."""
+    """Raise UsageError if a view above has `state = 'bounded'` and its state would grow with the new plan of a view."""
     known = extents(units, topics, {name: plan})
     for unit in units:
         if isinstance(unit, TableCollection) or unit.name == name or unit.definition.options.state != BOUNDED:

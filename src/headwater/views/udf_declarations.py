@@ -1,4 +1,4 @@
-"""Users' functions and folds declared on a workspace, and what that does to the views that use them."""
+"""Declaration of users' functions and folds in a workspace, and its effect on the views that use them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headwater.udf.udf_states import AggregateCode
 
 
 class Declarations:
-    """Declares functions, for one workspace. A declaration that the log has already writes nothing."""
+    """Declares functions in one workspace. An unchanged declaration writes nothing to the log."""
 
     def __init__(self, log: Log, functions: Functions, tools: Callable[[], EngineContext]) -> None:
         self._log = log
@@ -34,7 +34,7 @@ class Declarations:
         self._tools = tools
 
     def function(self, name: str, code: Any, returns: Any, per_row: bool, version: Any) -> list[str]:
-        """Declare a scalar function; gives the views to be built anew, as every method here does."""
+        """Declare a scalar function, and return the views to rebuild, as every method here does."""
         definition = define("scalar", name, returns, version)
         _callable(definition.name, "fn", code)
         return self._declared(definition, BoundFunction(definition.name, code, definition.returns, per_row))
@@ -86,11 +86,12 @@ class Declarations:
         per_row: bool,
         version: Any,
     ) -> list[str]:
-        """Declare a fold, and create its view, or replace one that differs."""
+        """Declare a fold, and create its view, or replace a different view of the fold."""
         definition = define("fold", name, returns, version)
         _callable(definition.name, "step", step)
         source = self._log.topic(topic)
-        for lost in unread(source):  # it would get whole records
+        # the fold would be given whole records
+        for lost in unread(source):
             raise lost.error(source.name)
         check_topic(source, key)
         check_columns(definition.name, key, definition.returns)
@@ -126,7 +127,8 @@ class Declarations:
         try:
             self._retype({made.name})
         except HeadwaterError as error:
-            assert existing is not None  # nothing reads a view that was not there
+            # a view that did not exist has no readers
+            assert existing is not None
             if replaced is not None:
                 self._functions.restore(replaced)
             self._log.put_entry(VIEW, made.name, existing.document, expect=entry.sequence)
@@ -147,8 +149,8 @@ class Declarations:
         return sorted(users)
 
     def _retype(self, changed: set[str]) -> None:
-        """Give some views, and those above them, the columns that they have from now on. StatementError if one of them
-        cannot be kept then, and all are left as they were."""
+        """Give some views, and those above them, their new columns. StatementError if a view would become invalid; then all
+        are left unchanged."""
         done: list[ViewDefinition] = []
         for view in in_order(definitions(self._log)):
             if not changed & {view.name, *view.reads} or parse_fold(view.query) is not None:
@@ -186,7 +188,7 @@ def _not_standing(definition: FunctionDefinition, error: HeadwaterError) -> Usag
 
 
 def stopped_for(manifest: Manifest | None, functions: Iterable[str]) -> list[str]:
-    """The views that are stopped because a process had no code for one of these functions."""
+    """Return the views that are stopped because a process had no code for one of these functions."""
     if manifest is None:
         return []
     reasons = tuple(f"function {name!r} is ".lower() for name in functions)
@@ -200,7 +202,7 @@ def _callable(name: str, what: str, code: Any) -> None:
 
 
 def _zero(name: str, value: Any, kind: pa.DataType) -> pa.Array:
-    """The zero of a state; what it is called for is settled once."""
+    """Return the zero of a state; a callable is called once."""
     given = value() if callable(value) else value
     try:
         if pa.types.is_struct(kind) and given is not None:

@@ -1,4 +1,4 @@
-"""Declaration of views: created, replaced, dropped, and built anew because of something else that changes."""
+"""Declaration of views: created, replaced, dropped, and rebuilt when something that they depend on changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from headwater.views.view_names import ViewNames, view_not_found
 
 
 class ViewDeclarations:
-    """Declares views. What is declared here is built by the next run."""
+    """Declares views. The next run builds what is declared here."""
 
     def __init__(self, room: EngineHost, functions: Functions, names: ViewNames) -> None:
         self._log = room.log
@@ -44,7 +44,7 @@ class ViewDeclarations:
         self._udf_declarations = Declarations(room.log, functions, room.tools)
 
     def create(self, statement: s.CreateView) -> None:
-        """CREATE MATERIALIZED VIEW: planned and refused here, built by the next run."""
+        """CREATE MATERIALIZED VIEW: planned and validated here, built by the next run."""
         existing = self._log.entries(VIEW).get(statement.name)
         if existing is not None and statement.if_not_exists:
             return
@@ -69,7 +69,7 @@ class ViewDeclarations:
             self._listener().began_late(made.name, where)
 
     def define(self, statement: s.CreateView) -> ViewDefinition:
-        """The definition that a statement makes; StatementError if its query cannot be kept."""
+        """Return the definition that a statement makes; StatementError if its query cannot be maintained."""
         self._functions.require(statement.query.text)
         catalog = self._tools().catalog
         options = view_options(s.resolve(statement.options))
@@ -86,7 +86,7 @@ class ViewDeclarations:
         return made
 
     def drop(self, statement: s.DropView) -> None:
-        """DROP VIEW: refused while another view reads it, unless CASCADE."""
+        """DROP VIEW: rejected while another view reads it, unless CASCADE."""
         views = definitions(self._log)
         name = next((n for n in views if n.lower() == statement.name.lower()), None)
         if name is None:
@@ -99,7 +99,7 @@ class ViewDeclarations:
         self._release()
 
     def drop_readers(self, name: str, cascade: bool, what: str) -> None:
-        """Drop the views that read a topic or view, or refuse to."""
+        """Drop the views that read a topic or view; without `cascade`, UsageError if there are any."""
         readers = [v.name for v in definitions(self._log).values() if name in map(view_of, v.reads)]
         if readers and not cascade:
             raise UsageError(
@@ -111,14 +111,14 @@ class ViewDeclarations:
                 self.drop(s.DropView(reader, if_exists=True, cascade=True))
 
     def declare(self, name: str, declare: Callable[[Declarations], list[str]]) -> None:
-        """Declare a user's function; views that it changes, or that stopped for want of it, are built anew by the next
-        run."""
+        """Declare a user's function; the next run rebuilds views that use a changed function, or that stopped because it was
+        missing."""
         for view in declare(self._udf_declarations):
             renew(self._log, view, beside=False)
         self.resume([name])
 
     def resume(self, functions: Sequence[str]) -> None:
-        """Have the views that stopped for want of a function built anew."""
+        """Rebuild, in the next run, the views that stopped because one of these functions was missing."""
         if not functions:
             return
         views = definitions(self._log)
@@ -127,14 +127,14 @@ class ViewDeclarations:
                 renew(self._log, view, beside=False)
 
     def hold(self, topic: str) -> None:
-        """Keep every record of a topic that views read until the next tick lets go of it: what is removed from then on
-        may be another matter than it was."""
+        """Retain every record of a topic that views read until the next tick releases it, because an alteration may change
+        which records are removed from then on."""
         name = self._log.topic(topic).name
         if any(name in view.reads for view in definitions(self._log).values()):
             hold_from_start(self._log, [name])
 
     def refuse_losing_versions(self, changed: TopicDefinition) -> None:
-        """Refuse other options of a topic with which versions could be lost that views read."""
+        """Raise UsageError if other options of a topic could remove versions that views read."""
         if (refusal := readable_versions(changed).refusal) is None:
             return
         for view in definitions(self._log).values():
@@ -153,7 +153,7 @@ class ViewDeclarations:
                 )
 
     def widen(self, now: TopicDefinition, wider: TopicDefinition, alter: Callable[[], None]) -> None:
-        """Have a topic altered so that columns are wider, and the views that use them built anew, beside."""
+        """Alter a topic so that columns are wider, and rebuild the views that use them as shadow builds."""
         changed = self._tools().catalog.widened(wider)
         self._refuse_losing(changed, f"topic {now.name!r} cannot be altered so")
         for name, view in changed.items():
@@ -167,15 +167,16 @@ class ViewDeclarations:
             self._log.put_entry(VIEW, name, view.to_document(), expect=entry.sequence)
 
     def rebuild(self, name: str, *, verify: bool = True) -> list[str]:
-        """Have a view, and those that read it, built anew by the next run, beside what is served; their names."""
+        """Rebuild a view, and those that read it, as shadow builds in the next run; return their names."""
         return renew(self._log, self._names.spelled(name), beside=True, verify=verify)
 
     def old(self, name: str, *, drop: bool = False) -> int | None:
-        """The last tick of the version from before a view was built anew, as long as that is kept: not after `drop`."""
+        """Return the last tick of the version from before a rebuild, as long as it is kept; with `drop`, stop keeping it."""
         return (drop_old if drop else old)(self._log, self._store, self._names.spelled(name))
 
     def replay_late(self, name: str) -> int:
-        """Give the late rows of a view back to it; how many. The next run builds it from the log, beside what is served."""
+        """Replay the late rows of a view, and return their number. The next run builds the view from the log as a shadow
+        build."""
         view, manifest = self._names.describe(name), self._store.latest()
         refuse_untold(view)
         if manifest is None:
@@ -202,7 +203,7 @@ class ViewDeclarations:
                 left += views[name].reads
 
     def _refuse_breaking(self, made: ViewDefinition) -> None:
-        """Views that read this one must go on meaning what they mean."""
+        """Raise UsageError if the views that read this one would become invalid, or would get columns of other types."""
         for reader in definitions(self._log).values():
             gone = [
                 n for n in reader.reads if view_of(n) == made.name and n not in (made.name, *derived_of(made))
@@ -232,8 +233,8 @@ class ViewDeclarations:
                 )
 
     def _refuse_losing(self, views: Iterable[str], what: str) -> None:
-        """Refuse to build views anew that would not be the same: records are gone, and they would mean another thing
-        than their base."""
+        """Raise UsageError if a rebuild of views would give another result: records that they were built from were removed,
+        and with the change they cannot start from their base."""
         latest = self._store.latest_whole()
         for name in views:
             state = latest.views.get(name) if latest is not None else None
@@ -249,7 +250,7 @@ class ViewDeclarations:
         for cursor in self._log.cursors():
             if cursor.name == HOLD and cursor.topic not in read:
                 self._log.drop_cursor(cursor.topic, HOLD)
-                # someone may have declared a view over it meanwhile
+                # a view that reads the topic may have been declared meanwhile
                 again = [v.reads for v in definitions(self._log).values() if cursor.topic in v.reads]
                 if again:
                     hold_from_start(self._log, [cursor.topic])

@@ -1,4 +1,4 @@
-"""A handle on one view: what `ws.view(name)` gives."""
+"""A handle of one view, which `ws.view(name)` returns."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class View:
 
     @property
     def definition(self) -> ViewDefinition:
-        """What it is declared to be."""
+        """Definition of the view, as declared."""
         return self._views.names.describe(self.name)
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns."""
+        """Columns of the view."""
         return self._views.names.columns(self.name)
 
     def read(self, *, as_of: int | str | datetime | None = None) -> pa.Table:
-        """Its rows at the newest tick, or at an earlier one."""
+        """Return the rows of the view at the newest tick, or at an earlier one."""
         return self._views.reads.contents(self.name, as_of)
 
     @overload
@@ -65,16 +65,17 @@ class View:
         timeout: float | None = None,
         resync: bool = False,
     ) -> pa.Table | Changes:
-        """What changed after tick `since`: its columns with `_weight` (+n, -n) and `_tick`, netted per tick.
+        """Return the changes after tick `since`: the columns of the view with `_weight` (+n, -n) and `_tick`, netted per
+        tick.
 
-        Up to the newest tick, from the first if `since` is left out. With `follow` an iterator instead, of a table for
-        every tick that changed it: of the kept ticks after `since`, or, if that is left out, first all rows as they are;
-        then of every tick to come. It ends at `close()`, or after `timeout` seconds of silence, and its `token` is
-        where to go on from. If it cannot go on, TickNotKeptError; with `resync` it begins again with all rows
-        instead, for which its `snapshot` is true.
+        Without `follow`, the changes reach up to the newest tick, from the first one if `since` is left out. With `follow`,
+        an iterator is returned, of a table for every tick that changed the view: first the kept ticks after `since` or, if
+        it is left out, all current rows; then every tick to come. The iterator ends at `close()`, or after `timeout` seconds
+        without a change, and its `token` is the point to continue from. If it cannot continue, TickNotKeptError is raised;
+        with `resync` it starts again with all rows instead, and its `snapshot` is true for these.
 
-        `since` is a token, or the number of a tick. A number alone stands for another tick where an older copy of the workspace
-        was put back; a token is refused there (OtherHistoryError, a TickNotKeptError).
+        `since` is a token, or the number of a tick. In an older copy of the workspace that was restored, a number alone may
+        mean another tick; a token is rejected there (OtherHistoryError, a TickNotKeptError).
         """
         after = None if since is None else tick_token(since, "since")
         if follow:
@@ -84,21 +85,22 @@ class View:
         return self._views.reads.changes(self.name, after or Token(0))
 
     def why(self, key: Any, *, as_of: int | str | datetime | None = None) -> Why:
-        """The log records from which a row comes, through every view in between, and the tick that last changed it.
+        """Return the log records from which a row is derived, through every view in between, and the tick that last changed
+        it.
 
-        `key` is a mapping of columns to values, any columns, or the value (of several, a tuple) of the columns that the
-        view is arranged by, such as those of its GROUP BY. If it finds several rows, the answer is for all of them.
-        RowNotFoundError if it finds none.
+        `key` is a mapping of columns to values, any columns, or the value (of several, a tuple) of the columns that the view
+        is arranged by, such as those of its GROUP BY. If it matches several rows, the answer is for all of them.
+        RowNotFoundError if it matches none.
         """
         return self._views.reads.why(self.name, key, as_of)
 
     def ledger(self, *, by_input: bool = False) -> dict[str, Any]:
-        """What became of the rows of topics that it has read up to the newest tick: `read`, `used`, `diverted`,
-        `dropped` and `failed`, where the last four add up to the first; with `by_input` that for each topic. Dropped are rows
-        that came too late, or failed and were dropped by somebody since (`ws.dead()`).
+        """Return the accounts of the topic rows that the view has read up to the newest tick: `read`, `used`, `diverted`,
+        `dropped` and `failed`, where the last four add up to the first; with `by_input`, by topic. Dropped rows came too
+        late, or failed and their dead letters were dropped since (`ws.dead()`).
 
-        Of a topic with a primary key, the rows are those of its current table; where it is joined AS OF a time, versions,
-        or in a view that leaves late rows out all its records.
+        For a topic with a primary key, the rows are those of its current table; if it is joined AS OF a time, its versions;
+        in a view that leaves late rows out, all its records.
         """
         accounts = self._views.reports.ledger(self.name)
         if by_input:
@@ -106,27 +108,27 @@ class View:
         return total(accounts)
 
     def rebuild(self, *, verify: bool = True) -> list[str]:
-        """Have it built anew from the log by the next run, and every view above it with it; says which.
+        """Rebuild the view from the log in the next run, with every view above it, and return their names.
 
-        Each is built beside what is served, and takes its place in one tick once it was compared with its SELECT in batch;
-        with `verify=False`, once it has caught up. The version before it stays readable by `as_of=view.old` until `drop_old`.
+        Each is built as a shadow build, and becomes active in one tick after it was compared with its SELECT in batch; with
+        `verify=False`, once it has caught up. The version before it stays readable by `as_of=view.old` until `drop_old`.
         """
         return self._views.declarations.rebuild(self.name, verify=verify)
 
     @property
     def old(self) -> int | None:
-        """The last tick of the version from before it was built anew, which is kept until `drop_old`; None if there is none."""
+        """Last tick of the version from before a rebuild, which is kept until `drop_old`; None if there is none."""
         return self._views.declarations.old(self.name)
 
     def drop_old(self) -> int | None:
-        """Keep the version from before it was built anew no longer than other ticks; the last tick that has it."""
+        """Keep the version from before a rebuild no longer than other ticks, and return its last tick."""
         return self._views.declarations.old(self.name, drop=True)
 
     def replay_late(self) -> int:
-        """Give the rows that came too late for it, as `<view>.late` has them now, back to it: they count as if they had
-        been in time. Says how many rows of topics that are; 0 if there are none, and then nothing is done.
+        """Replay the rows that were late for the view, as `<view>.late` has them now: they count as if they had been on
+        time. Return the number of topic rows; 0 if there are none, and then nothing is done.
 
-        The next run builds it anew from the log beside what is served, and takes its place in one tick. UsageError if it
-        has no `.late`, or if records were removed that it was made from.
+        The next run rebuilds the view from the log as a shadow build, which becomes active in one tick. UsageError if the
+        view has no `.late`, or if records that it was built from were removed.
         """
         return self._views.declarations.replay_late(self.name)

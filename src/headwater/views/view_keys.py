@@ -1,4 +1,4 @@
-"""Which columns of a view are a key by what the view is: the topics and views below it, and its own operators."""
+"""Unique keys of a view, derived from the topics and views below it and from its own operators."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headwater.sql.statements import QueryText
 
 
 def keys_of(log: Log, catalog: Catalog, view: ViewDefinition) -> list[tuple[str, ...]]:
-    """The keys of a view by the names of their columns, the shortest first; () says that it has one row at most."""
+    """Return the keys of a view as column names, the shortest first; () means that the view has at most one row."""
     found = _keys(log, catalog, view)
     return sorted((tuple(view.columns.names[c] for c in sorted(key)) for key in found), key=len)
 
 
 def only_grows(catalog: Catalog, view: ViewDefinition) -> bool:
-    """Whether a view never takes a row back, by what it is."""
+    """Whether a view, by its definition, never retracts a row."""
     return catalog.plan(QueryText(view.query), view.inputs, Policy.of(view)).root.append_only
 
 
@@ -46,7 +46,8 @@ def _keys(log: Log, catalog: Catalog, view: ViewDefinition) -> Keys:
 
 
 def unique_keys(node: g.Node, of_source: Callable[[g.SourceNode], Keys]) -> Keys:
-    """The keys of what a node gives; `of_source` tells those of a topic or view, by the columns that are read of it."""
+    """Return the keys of a node's output; `of_source` returns those of a topic or view, among the columns that are read of
+    it."""
     if isinstance(node, g.SourceNode):
         return of_source(node)
     return kind_of(node).unique_keys(node, [unique_keys(child, of_source) for child in node.inputs])

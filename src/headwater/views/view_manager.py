@@ -1,4 +1,4 @@
-"""The views of a workspace: what they are declared, run, read and reported by."""
+"""The views of a workspace: the entry point by which they are declared, run, read and reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Views:
-    """Everything about views. Spark starts when something first needs it: a CREATE, a run, a query it must answer."""
+    """All operations on views. Spark starts at first need: a CREATE, a run, or a query that only Spark can answer."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Views:
         self.reports = ViewReports(self._room, self.names, self.reads)
 
     def tools(self) -> EngineContext:
-        """Spark and what works in it, started if it is not up."""
+        """Return the Spark session and the components that use it, started if needed."""
         with self._guard:
             if self._made is None:
                 with self.listener.starting_spark():
@@ -73,7 +73,7 @@ class Views:
             return self._made
 
     def close(self) -> None:
-        """Stop what still runs."""
+        """Stop running engines, and close everything."""
         for runner in self._runners:
             if runner.running:
                 runner.stop()
@@ -82,14 +82,14 @@ class Views:
         self.arrivals.close()
 
     def run(self, tick_rows: int | None = None) -> RunReport:
-        """Bring every view up to what the log holds now."""
+        """Bring every view up to what the log has now."""
         if self.engine() is None:
             self.declarations.resume(self.functions.here())
         return run(self._room, tick_rows)
 
     def claim(self) -> Ownership:
-        """Become the engine of the workspace before there is anything to run, such as Spark; EngineRunningError if another
-        is. For `start`, or to be released."""
+        """Acquire the engine lease of the workspace before Spark and the engine start; EngineRunningError if another engine
+        runs. The lease is passed to `start`, or released."""
         return self._room.claim()
 
     def start(
@@ -99,7 +99,8 @@ class Views:
         ownership: Ownership | None = None,
         beside: EngineCompanions | None = None,
     ) -> Runner:
-        """Keep every view up to date in the background; `ownership` is the workspace's, if it was claimed already."""
+        """Keep every view up to date in the background; `ownership` is the engine lease of the workspace, if it was acquired
+        before."""
         if ownership is not None or self.engine() is None:
             self.declarations.resume(self.functions.here())
         runner = Runner(self._room, pace, tick_rows, ownership, beside)
@@ -107,34 +108,34 @@ class Views:
         return runner
 
     def let_go(self) -> None:
-        """Let the log remove what every view has read. Beside a running engine nothing is done: it sees to it itself."""
+        """Let the log remove what every view has read. Does nothing if an engine runs, since the engine does it."""
         with suppress(EngineRunningError), self._room.claim():
             latest = self.store.latest_whole()
             if latest is not None:
                 let_go(self._log, Bases(self.store.storage), latest, self._clock)
 
     def drop_state(self) -> None:
-        """Remove what views keep, at once, because something was forgotten that it may hold: the next run makes them anew.
-        EngineRunningError beside a running engine."""
+        """Remove the state of views at once, because it may contain deleted data: the next run rebuilds them.
+        EngineRunningError while an engine runs."""
         from headwater.engine.deletion.rebuild_after_delete import drop_state
 
         with self._room.claim():
             drop_state(self.store, Bases(self.store.storage))
 
     def engine(self) -> Owner | None:
-        """Who runs an engine on this workspace; None if nobody does."""
+        """Return the process that runs an engine on this workspace; None if no process does."""
         return owner(self._room.storage)
 
     def has_failed(self) -> bool:
-        """Whether an error has ended the engine that was started here last."""
+        """Whether an error has ended the engine that was started last here."""
         return bool(self._runners) and self._runners[-1].failed
 
     def start_spark(self) -> str | None:
-        """Start Spark now, if it is not up, rather than at first need; the address of its own pages, if it has some."""
+        """Start Spark now, if it is not running, and return the address of its web UI, if it has one."""
         return ui_address(self.tools().spark)
 
     def reach(self, receipt: Receipt, timeout_ms: float) -> None:
-        """Wait until the views have seen an append; without an engine that is brought about."""
+        """Wait until the views have an append; if no engine runs, run ticks here."""
         reached = self.reached(receipt)
         latest = self.store.latest()
         if latest is not None and reached(latest):
@@ -144,7 +145,8 @@ class Views:
         self.run()
 
     def reached(self, receipt: Receipt) -> Callable[[Manifest], bool]:
-        """Whether a tick has seen an append, as a question to its manifest. OtherHistoryError if the append is none of this log."""
+        """Return a function that tells whether the tick of a manifest has an append. OtherHistoryError if the append is not
+        of this log."""
         check_commit(self._log, receipt.commit)
         views = definitions(self._log).values()
         readers = {t: {v.name for v in views if t in v.reads} for t in receipt.positions}
@@ -154,7 +156,8 @@ class Views:
             return all(
                 manifest.positions.get(t, {}).get(p, -1) >= end
                 for t, parts in receipt.positions.items()
-                if readers[t] - stopped  # those that stand still will never get there
+                # stopped views will never have it
+                if readers[t] - stopped
                 for p, (_, end) in parts.items()
             )
 

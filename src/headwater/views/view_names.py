@@ -1,4 +1,4 @@
-"""Names of views: as they were declared, with what they stand for."""
+"""Names of views as they were declared, and the definitions of the views."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headwater.serving.name_hints import nearest, relation_names
 
 
 class ViewNames:
-    """The views of a log by their names, whose case does not count."""
+    """The views of a log by name, case-insensitive."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
 
     def spelled(self, name: str) -> str:
-        """A view's name as it was declared; ViewNotFoundError."""
+        """Return a view's name as it was declared; ViewNotFoundError."""
         views = definitions(self._log)
         known = (n for view in views.values() for n in (view.name, *derived_of(view)))
         found = next((n for n in known if n.lower() == name.lower()), None)
@@ -30,16 +30,17 @@ class ViewNames:
         return found
 
     def describe(self, name: str) -> ViewDefinition:
-        """The definition of a view; of what it gives beside its rows, that of the view."""
+        """Return the definition of a view; for a derived view such as `<view>.late`, the definition of the view that it
+        belongs to."""
         return definitions(self._log)[view_of(self.spelled(name))]
 
     def columns(self, name: str) -> pa.Schema:
-        """The columns of a view, or of what it gives beside its rows."""
+        """Return the columns of a view, or of a derived view such as `<view>.late`."""
         view, found = self.describe(name), self.spelled(name)
         return derived_of(view).get(found, view.columns)
 
     def no_relation(self, name: str) -> TopicNotFoundError:
-        """The error for a name that neither a topic nor a view has, where either would do."""
+        """Return the error for a name that is neither a topic nor a view, where both are accepted."""
         near = nearest(name, relation_names(self._log))
         hint = f"did you mean {near}?" if near else "SHOW TOPICS and SHOW VIEWS list what is there"
         return TopicNotFoundError(f"there is no topic or view {name!r}", hint=hint, topic=name)
@@ -48,7 +49,7 @@ class ViewNames:
 def view_not_found(
     name: str, views: Iterable[str], topics: Iterable[str] = (), *, topic_hint: str = ""
 ) -> ViewNotFoundError:
-    """The error for a view that is not there, with the nearest that is, or what to do with a topic of that name."""
+    """Return the error for a missing view, with the nearest existing name, or with a hint if a topic has the name."""
     near = nearest(name, views)
     hint = f"did you mean {near!r}?" if near else "SHOW VIEWS lists those that are there"
     if (topic := next((t for t in topics if t.lower() == name.lower()), None)) is not None:

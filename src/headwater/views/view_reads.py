@@ -1,4 +1,4 @@
-"""Reading of views: queries, contents, changes and streams, at the newest tick or a past one."""
+"""Reads of views: queries, contents, changes and streams, at the newest tick or a past one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ViewReads:
         reach: Callable[[Receipt, float], None],
         spark: SparkSession | None,
     ) -> None:
-        """`reach` waits until views have seen an append; `spark` is the session that the workspace was given."""
+        """`reach` waits until views have an append; `spark` is the session that the workspace was given."""
         self._log = room.log
         self._store = room.store
         self._clock = room.clock
@@ -65,7 +65,7 @@ class ViewReads:
         after: Receipt | None = None,
         timeout_ms: float = 30_000,
     ) -> pa.Table:
-        """A SELECT over views and topics as they are at one tick."""
+        """Answer a SELECT over views and topics as of one tick."""
         _refuse_other_than_query(text)
         if after is not None:
             if not isinstance(after, Receipt):
@@ -82,19 +82,19 @@ class ViewReads:
             return reading.answer(text, relations, self._tools)
 
     def rows(self, query: s.QueryText) -> QueryRows:
-        """The columns and rows of a query, as a stream where it can be one."""
+        """Return the columns and rows of a query, as a stream if possible."""
         from headwater.serving.create_topic_as import rows_of
 
         with names_hinted(self._log):
             return rows_of(query, self._log, self._tools, self.query)
 
     def at(self, as_of: int | str | datetime | None) -> Manifest | None:
-        """The manifest of a tick; the newest without one."""
+        """Return the manifest of a tick; without one, of the newest."""
         tick = self._tick_of(as_of)
         return self._store.latest() if tick is None else self._store.manifest(tick)
 
     def contents(self, name: str, as_of: int | str | datetime | None = None) -> pa.Table:
-        """The rows of a view at a tick."""
+        """Return the rows of a view at a tick."""
         tick = self._tick_of(as_of)
         if tick is not None and (cut := self._collected(tick)) is not None:
             with closing(self._past(cut)) as past:
@@ -104,7 +104,7 @@ class ViewReads:
         return view_contents(self._store, manifest, self._names.spelled(name))
 
     def changes(self, name: str, since: Token) -> pa.Table:
-        """What changed in a view after a tick."""
+        """Return the changes of a view after a tick."""
         found = self._names.spelled(name)
         if not (ticks := self._store.ticks()):
             raise self._never_run(name)
@@ -113,7 +113,7 @@ class ViewReads:
         return view_changes(self._store, found, since)
 
     def follow(self, name: str, since: Token | None, timeout_ms: float | None, *, resync: bool) -> Changes:
-        """What is in a view, or changed after a tick, then what every tick changes."""
+        """Return the rows of a view, or its changes after a tick, followed by the changes of every tick."""
         followed = FollowedView(self._store, self._names.spelled(name), self._names.spelled)
         return Changes(
             followed,
@@ -128,7 +128,8 @@ class ViewReads:
     def subscribe(
         self, query: s.QueryText, since: Token | None, timeout_ms: float | None, rows_max: int
     ) -> Subscription:
-        """The rows of a query, then what every tick changes in them; StatementError if it cannot be kept."""
+        """Return the rows of a query, followed by the changes of every tick; StatementError if the query cannot be
+        maintained."""
         with names_hinted(self._log):
             followed = FollowedQuery(self._log, self._store, self._tools, query, rows_max)
         return Subscription(
@@ -136,7 +137,7 @@ class ViewReads:
         )
 
     def why(self, name: str, key: Any, as_of: int | str | datetime | None = None) -> Why:
-        """The records that the rows of a view which a key finds come from."""
+        """Return the log records from which the rows of a view with a key are derived."""
         from headwater.lineage.why import why
 
         manifest = self.at(as_of)
@@ -145,7 +146,7 @@ class ViewReads:
         return why(self._log, self._store, self._tools, manifest, self._names.spelled(name), key)
 
     def frame(self, name: str) -> DataFrame:
-        """A view, or a topic, as a Spark DataFrame at the newest tick."""
+        """Return a view, or a topic, as a Spark DataFrame at the newest tick."""
         manifest = self._store.latest()
         relation = reading.relations(self._log, self._store, manifest, {name.lower()}).get(name.lower())
         if relation is None:
@@ -167,7 +168,8 @@ class ViewReads:
         return tick
 
     def _collected(self, tick: int) -> TickCut | None:
-        """The cut of a tick whose state is kept no more; None if it is kept, or never was."""
+        """Return the cut of a tick whose state is no longer kept; None if the state is kept. TickNotKeptError if the tick is
+        unknown."""
         try:
             self._store.manifest(tick)
         except TickNotKeptError as not_kept:
@@ -190,7 +192,7 @@ class ViewReads:
 
 
 def _refuse_other_than_query(text: str) -> None:
-    """Spark would carry out whatever it understands."""
+    """Raise UsageError unless the text is one SELECT: Spark would execute any statement."""
     statements = parse(text)
     if len(statements) != 1 or not isinstance(statements[0], s.QueryText):
         raise UsageError(

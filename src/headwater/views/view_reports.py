@@ -48,7 +48,7 @@ _VIEWS = pa.schema(
 
 
 class ViewReports:
-    """Tells of views what they are and what became of their rows."""
+    """Reports the properties of views and the accounts of their rows."""
 
     def __init__(self, room: EngineHost, names: ViewNames, reads: ViewReads) -> None:
         self._log = room.log
@@ -59,7 +59,7 @@ class ViewReports:
         self._reads = reads
 
     def show(self) -> pa.Table:
-        """SHOW VIEWS: a row per view."""
+        """SHOW VIEWS: return a row for each view."""
         manifest = self._store.latest()
         rows = []
         for name, view in sorted(definitions(self._log).items()):
@@ -89,7 +89,7 @@ class ViewReports:
         return pa.Table.from_pylist(rows, schema=_VIEWS)
 
     def explain(self, name: str) -> pa.Table:
-        """EXPLAIN of a view: its statement, its graph and the state that its operators keep."""
+        """EXPLAIN of a view: return its statement, its graph and the state of its operators."""
         view = self._names.describe(name)
         workload = self._tools().catalog.workload({})
         unit = next((unit for unit in workload.units if unit.name == view.name), None)
@@ -100,7 +100,7 @@ class ViewReports:
         return explained(view, unit, manifest, extents(workload.units, self._log.topics()), base)
 
     def explain_query(self, query: s.QueryText) -> pa.Table:
-        """EXPLAIN query: how it would be kept as a view."""
+        """EXPLAIN query: return how the query would be maintained as a view."""
         tools = self._tools()
         known = extents(tools.catalog.units(), self._log.topics())
         with names_hinted(self._log):
@@ -120,16 +120,16 @@ class ViewReports:
         )
 
     def keys(self, name: str) -> list[tuple[str, ...]]:
-        """The columns of a view that are a key of it, by what it is; () says that it has one row at most."""
+        """Return the unique keys of a view by its definition, as column names; () means that the view has at most one row."""
         return keys_of(self._log, self._tools().catalog, self._names.describe(name))
 
     def only_grows(self, name: str) -> bool:
-        """Whether a view never takes a row back, by what it is."""
+        """Whether a view, by its definition, never retracts a row."""
         return only_grows(self._tools().catalog, self._names.describe(name))
 
     def ledger(self, name: str, *, by_hand: bool = True) -> dict[str, dict[str, int]]:
-        """By topic that a view reads: what became of its rows up to the newest tick. A row that failed and that somebody has
-        dropped since counts as dropped; unless `by_hand`, as failed still."""
+        """Return the row accounts of a view up to the newest tick, by topic. A failed row whose dead letter was dropped
+        since counts as dropped; with `by_hand` false, still as failed."""
         view = self._names.describe(name)
         state = state_of(self._log, view, self._store.latest())
         counted: Ledger = state.record.ledger or {} if state is not None else {}

@@ -1,4 +1,4 @@
-"""How far views are: what `run`, `status` and `verify` say of them, from the log and the newest tick alone."""
+"""Progress of views as shown by `run`, `status` and `verify`, from the log and the newest tick alone."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ViewStatus:
-    """A view at the newest tick."""
+    """The status of a view at the newest tick."""
 
     view: str
     status: str
     behind_rows: int
-    """Records of the log that it has not taken in."""
+    """Number of log records that the view has not taken in."""
     last_tick: int | None
     reason: str | None
     ledger: Mapping[str, int]
-    """What became of the rows that it has taken in: read, and of those used, diverted, dropped, failed."""
+    """Accounts of the rows that the view has taken in: read, and of those used, diverted, dropped, failed."""
     watermark: datetime | None
-    """That which it has reached, if it shows rows by one."""
+    """Watermark that the view has reached; None if the view does not use one."""
 
 
 def standings(log: Log, manifest: Manifest | None) -> list[ViewStatus]:
-    """Every view that is declared, by name."""
+    """Return the status of every declared view, by name."""
     from headwater.core.clock import from_us
     from headwater.engine.collections.workload import definitions, state_of
     from headwater.engine.row_errors.late_rows import watermark_of
@@ -58,15 +58,15 @@ def standings(log: Log, manifest: Manifest | None) -> list[ViewStatus]:
 
 
 def account_of(state: ViewState | None) -> dict[str, int]:
-    """What became of the rows that a view has taken in, all topics together."""
+    """Return the accounts of the rows that a view has taken in, summed over all topics."""
     from headwater.engine.collections.collections import balanced, total
 
     return total(balanced(state.record.ledger or {} if state is not None else {}))
 
 
 def stopped_lines(log: Log, manifest: Manifest | None) -> list[str]:
-    """Which views are stopped at a tick, why, and what is to be done about it; nothing if none is. One that is to be built
-    anew by the next tick is not."""
+    """Return lines that name the stopped views of a tick, the reasons and the next step; an empty list if none is stopped. A
+    view that the next tick will rebuild is omitted."""
     from headwater.engine.collections.collections import BESIDE
     from headwater.engine.collections.workload import definitions
     from headwater.views.runner import still_stopped
@@ -82,9 +82,10 @@ def stopped_lines(log: Log, manifest: Manifest | None) -> list[str]:
             stopped.append(manifest.views[name])
     if not stopped:
         return []
-    # those that stopped because of one below them go on with it
+    # views that stopped because of one below them continue with that one
     first = next((state for state in stopped if not state.record.blocked), stopped[0])
-    if "ACCEPT DROP" in (first.reason or ""):  # it says what to do
+    # the reason names the next step
+    if "ACCEPT DROP" in (first.reason or ""):
         return lines
     name = first.name.removesuffix(BESIDE)
     lines.append(
@@ -95,7 +96,7 @@ def stopped_lines(log: Log, manifest: Manifest | None) -> list[str]:
 
 
 def remaining_rows(log: Log, manifest: Manifest | None) -> int:
-    """Records that the engine has yet to read. Views that are at the same place read them once."""
+    """Return the number of records that the engine has yet to read. Views at the same position read them once."""
     from headwater.engine.collections.workload import definitions
 
     views = definitions(log)
@@ -110,7 +111,7 @@ def remaining_rows(log: Log, manifest: Manifest | None) -> int:
 
 
 def backfills(log: Log, manifest: Manifest) -> list[tuple[str, float]]:
-    """The views that are being filled, each with how much of its topics it has taken in, from 0 to 1."""
+    """Return the backfilling views, with the fraction of records already taken in."""
     found = []
     counts = _Counts(log)
     for state in manifest.views.values():
@@ -122,7 +123,7 @@ def backfills(log: Log, manifest: Manifest) -> list[tuple[str, float]]:
 
 
 def waiting_rows(log: Log, manifest: Manifest | None) -> dict[str, int | None]:
-    """Of each topic, the records that are in no tick yet; None where no view reads it."""
+    """Return the number of records of each topic that are in no tick yet; None for a topic that no view reads."""
     from headwater.engine.collections.workload import definitions
 
     counts = _Counts(log)
@@ -135,7 +136,7 @@ def waiting_rows(log: Log, manifest: Manifest | None) -> dict[str, int | None]:
 
 
 def _state(view: ViewDefinition, manifest: Manifest | None) -> ViewState | None:
-    """A view's state, if it is of its present incarnation."""
+    """Return the state of a view, if it is of the view's current incarnation."""
     state = manifest.views.get(view.name) if manifest else None
     return state if state is not None and state.incarnation == view.incarnation else None
 
@@ -143,7 +144,7 @@ def _state(view: ViewDefinition, manifest: Manifest | None) -> ViewState | None:
 def _reads(
     view: ViewDefinition, views: Mapping[str, ViewDefinition], manifest: Manifest | None
 ) -> Iterator[tuple[str, Mapping[int, int]]]:
-    """The topics under a view, each with the positions up to which it has them."""
+    """Yield the topics under a view, each with the positions up to which the view has them."""
     from headwater.engine.collections.collections import view_of
     from headwater.plan.relations.metadata_columns import table_with_hidden, versions_of
 
@@ -153,21 +154,22 @@ def _reads(
             yield from _reads(views[view_of(name)], views, manifest)
         elif state is not None and name in state.positions:
             yield name, state.positions[name]
-        else:  # a keyed topic is read once for all views, as a table with a place of its own
+        else:
+            # a keyed topic is read once for all views, as a table with its own positions
             kept = manifest.views if manifest else {}
             table = kept.get(name) or kept.get(table_with_hidden(name)) or kept.get(versions_of(name))
             yield name, table.positions.get(name, {}) if table is not None else {}
 
 
 class _Counts:
-    """Numbers of records, each topic looked at once."""
+    """Record counts by topic; each topic's partitions are read once."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._known: dict[str, dict[int, tuple[int, int, int]]] = {}
 
     def after(self, topic: str, positions: Mapping[int, int]) -> int:
-        """Records of a topic from these positions on."""
+        """Return the number of records of a topic from these positions on."""
         if topic not in self._known:
             infos = self._log.partitions(topic) if topic in self._log.topics() else {}
             self._known[topic] = {p: (i.first, i.end, i.rows) for p, i in infos.items()}
