@@ -9,7 +9,7 @@ In import order, bottom to top:
     code_fingerprint  a fingerprint of code, which invalidates snapshots
     encrypted_state   states and answers of private aggregates, encrypted
     envelope          an event as recorded, and the outcome of a command
-    event_positions   an index from key to records of a topic, kept up with the log
+    event_positions   an index from key to records of a topic, kept up to date with the log
     field_types       Python types as column types, values both ways
     reservations      `Claim` and `Release`, as returned by `decide`
     service_thread    the thread of a reaction or a service
@@ -23,7 +23,7 @@ In import order, bottom to top:
     command_loop      waiting commands decided in order and committed together
     aggregate_store   `Store`: send commands, load states and histories
     reactions         functions of events or view changes that send commands
-    workspace_events  what a workspace offers of events: stores, reactions, calls
+    workspace_events  the workspace methods for event sourcing: stores, reactions, calls
 """
 
 from __future__ import annotations

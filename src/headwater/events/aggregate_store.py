@@ -1,4 +1,4 @@
-"""The aggregates of one kind in a workspace: commands in, states and histories out. Made by `ws.store(aggregate)`."""
+"""The store of one kind of aggregate in a workspace: executes commands, loads states and histories (`ws.store(aggregate)`)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ C = TypeVar("C")
 E = TypeVar("E")
 
 GROUP_MAX = 2_000
-"""Commands that are decided and written together."""
+"""Maximum number of commands that are decided and written together."""
 ID_CHARACTERS_MAX = 500
 
 
 @dataclasses.dataclass(frozen=True)
 class Send(Generic[C]):
-    """A command on its way to an aggregate: what reactions return. Made by `store.send`."""
+    """A command addressed to an aggregate, as reactions return it. Created by `store.send`."""
 
     store: Store[Any, C, Any]
     aggregate_id: str
@@ -50,7 +50,7 @@ class Send(Generic[C]):
 
 
 class Store(Generic[S, C, E]):
-    """Loads, decides and appends. All methods may be called from any number of threads; those with `_async` from event loops."""
+    """Executes commands and loads states. All methods are thread-safe; those with `_async` are for event loops."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Store(Generic[S, C, E]):
         folder: Path | None = None,
         partitions: int | None = None,
     ) -> None:
-        """`folder` is where indexes and snapshots are kept, which may be deleted; without one there are none on disk."""
+        """`folder` holds indexes and snapshots, which may be deleted; without a folder none are stored on disk."""
         self.aggregate = aggregate
         layout = self._layout = EventLayout(aggregate)
         topic = ensure_topic(log, layout, partitions)
@@ -107,12 +107,13 @@ class Store(Generic[S, C, E]):
         causation_id: str | None = None,
         version: int | None = None,
     ) -> Outcome[E]:
-        """Decide a command on the aggregate as it is now, and append what it leads to; returns when that is durable.
+        """Decide a command on the current state of the aggregate, append its events, and return when they are durable.
 
-        CommandRefusedError if it is refused. If another process was first it is decided again, on what is there then. The same
-        `command_id` again, for the same aggregate, has no second effect and gets the same answer, also after a crash and from
-        another process; without one the command gets an id of its own. `version` is what the aggregate must be at, else
-        ConflictError. Who and why, and the ids of what it belongs to, go into every event.
+        CommandRefusedError if `decide` refuses the command. If another process was first, the command is decided again on
+        the new state. The same `command_id` again, for the same aggregate, has no second effect and gets the same answer,
+        also after a crash and from another process; without one the command gets an id of its own. `version` is the version
+        that the aggregate must have, else ConflictError. Actor, reason, correlation id and causation id are stored in every
+        event.
         """
         context = Context(actor, reason, correlation_id, causation_id)
         ask = self._ask(Send(self, aggregate_id, command, command_id, context, version))
@@ -131,7 +132,7 @@ class Store(Generic[S, C, E]):
         causation_id: str | None = None,
         version: int | None = None,
     ) -> Outcome[E]:
-        """`execute` for an event loop. What was asked for is done also if whoever awaits it is cancelled."""
+        """`execute` for an event loop. The command is executed even if the awaiting task is cancelled."""
         context = Context(actor, reason, correlation_id, causation_id)
         ask = self._ask(Send(self, aggregate_id, command, command_id, context, version))
         if self._threads is None:
@@ -148,11 +149,11 @@ class Store(Generic[S, C, E]):
         actor: str | None = None,
         reason: str | None = None,
     ) -> Send[C]:
-        """A command that a reaction issues: nothing is done by this alone."""
+        """Return a command for a reaction to issue; the command is not executed by this method."""
         return Send(self, aggregate_id, command, command_id, Context(actor, reason))
 
     def execute_all(self, sends: Iterable[Send[C]]) -> list[Outcome[E] | HeadwaterError]:
-        """Many commands, each by itself, in as few commits as possible; of each its outcome, or the error that it met."""
+        """Execute many commands independently, in as few commits as possible; return the outcome or the error of each."""
         asks = [self._ask(send) for send in sends]
         self._gathering.submit_all(asks)
         return [ask.error if isinstance(ask.error, HeadwaterError) else _outcome(ask) for ask in asks]
@@ -186,7 +187,7 @@ class Store(Generic[S, C, E]):
     # --- states ----------------------------------------------------------------------------------------------------
 
     def load(self, aggregate_id: str) -> Loaded[S]:
-        """An aggregate as it is now; AggregateNotFoundError if it has no events."""
+        """Return the current state of an aggregate; AggregateNotFoundError if it has no events."""
         _check_id(aggregate_id, "an aggregate id")
         with self._lock:
             self._deciding.refresh()
@@ -204,7 +205,7 @@ class Store(Generic[S, C, E]):
         return True
 
     def at(self, aggregate_id: str, when: datetime) -> Loaded[S]:
-        """An aggregate as it was at a time: with the events that were appended by then."""
+        """Return an aggregate as of a time, with the events that were appended by then."""
         _check_id(aggregate_id, "an aggregate id")
         if not isinstance(when, datetime):
             raise UsageError(
@@ -221,7 +222,7 @@ class Store(Generic[S, C, E]):
         return await asyncio.to_thread(self.at, aggregate_id, when)
 
     def events(self, aggregate_id: str) -> list[Recorded[E]]:
-        """The events of an aggregate, in order; none if it has none."""
+        """Return the events of an aggregate, in order; an empty list if it has none."""
         _check_id(aggregate_id, "an aggregate id")
         with self._lock:
             self._deciding.refresh()
@@ -232,13 +233,14 @@ class Store(Generic[S, C, E]):
         return await asyncio.to_thread(self.events, aggregate_id)
 
     def recorded(self, partition: int, start: int, end: int) -> list[Recorded[E]]:
-        """The events of all aggregates in a range of offsets, in order."""
+        """Return the events of all aggregates in a range of offsets, in order."""
         topic = self._states.topic
         read = self._log.read(topic.name, partition, start, end, all_columns(topic))
         return [one for batch in read for one in self._layout.recorded(topic, partition, batch)]
 
     def history(self, aggregate_id: str) -> History:
-        """How an aggregate came about: every event with its story and the state after it. Print it to read it."""
+        """Return the history of an aggregate: every event with its context and the state after it. Printing it gives a
+        report."""
         steps: list[Step[S, E]] = []
         state = self.aggregate.initial
         for recorded in self.events(aggregate_id):
@@ -253,12 +255,12 @@ class Store(Generic[S, C, E]):
         return await asyncio.to_thread(self.history, aggregate_id)
 
     def forget(self) -> None:
-        """Drop the states in memory; what is asked for next comes from snapshots and events."""
+        """Drop the states in memory; later requests load them from snapshots and events."""
         with self._lock:
             self._states.forget()
 
     def close(self) -> None:
-        """Let go of files and threads. What was executed needs no close to be there."""
+        """Close files and threads. Executed commands are durable without a close."""
         if self._threads is not None:
             self._threads.shutdown()
         self._places.close()
@@ -292,7 +294,8 @@ def _check_id(given: Any, what: str) -> None:
 
 
 def _code_of(aggregate: Aggregate[Any, Any, Any]) -> str:
-    """What a snapshot depends on: the code of the fold and of the steps, the shapes of state and events, and the version said."""
+    """Return the fingerprint that a snapshot depends on: the code of the fold and of the upcast steps, the shapes of state
+    and events, and the declared version."""
     steps: Sequence[Any] = [
         part for key in sorted(aggregate.steps) for part in (*key, aggregate.steps[key][1])
     ]

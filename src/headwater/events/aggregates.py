@@ -1,7 +1,8 @@
-"""What an aggregate is: two pure functions and plain dataclasses. Declared here, kept by a store (`store`).
+"""The declaration of an aggregate: two pure functions and plain dataclasses. A store (`aggregate_store`) executes it.
 
-`decide(state, command)` gives the events that a command leads to, or refuses it; `fold(state, event)` gives the state after
-an event. Which commands, events and states there are is read from their annotations. Nothing here knows a topic.
+`decide(state, command)` returns the events that a command leads to, or refuses it; `fold(state, event)` returns the state
+after an event. The classes of commands, events and states are read from their annotations. This module is independent of
+topics.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ Shape = tuple[str, int]
 
 @dataclasses.dataclass(frozen=True)
 class Decision(Generic[E]):
-    """What a command leads to: events, and names that are claimed or let go with them."""
+    """The result of a command: events, and names that are claimed or released with them."""
 
     events: tuple[E, ...]
     claims: tuple[Claim | Release, ...] = ()
 
 
 class Aggregate(Generic[S, C, E]):
-    """An aggregate, declared: `Aggregate("account", decide, fold)`. Its events are the topic of that name.
+    """An aggregate, declared as `Aggregate("account", decide, fold)`. Its events are the topic of that name.
 
-    Its state before any event is `initial`; if that is left out, what its class gives without arguments. Where annotations
-    say nothing, `commands` and `events` name the classes. Another `version` makes snapshots void, for what the code of `fold` does
-    not show. `private` names the fields of events that are encrypted, and None once their subject was forgotten: the aggregate's id,
-    or another field that all events have, {"email": "customer_id"}.
+    The state before any event is `initial`; by default, an instance of the state class without arguments. `commands` and
+    `events` name the classes if annotations do not. Another `version` invalidates snapshots, for changes that the code of
+    `fold` does not show. `private` names the fields of events that are encrypted, and read as None once their subject was
+    forgotten (crypto-shredding): the subject is the aggregate's id, or another field that all events have, {"email":
+    "customer_id"}.
     """
 
     def __init__(
@@ -84,7 +86,8 @@ class Aggregate(Generic[S, C, E]):
         return f"<Aggregate {self.name}: {', '.join(self.events)}>"
 
     def decide(self, state: S, command: C) -> Decision[E]:
-        """What a command leads to, all of it checked; CommandRefusedError if it is refused. Needs no store: for tests too."""
+        """Return the validated result of a command; CommandRefusedError if it is refused. Works without a store, for tests
+        too."""
         if not isinstance(command, self.commands):
             raise UsageError(
                 f"{self.name!r} takes no command {_shown(command)}",
@@ -112,19 +115,19 @@ class Aggregate(Generic[S, C, E]):
         return Decision(tuple(events), tuple(claims))
 
     def fold(self, state: S, event: E) -> S:
-        """The state after an event."""
+        """Return the state after an event."""
         try:
             return self.fold_function(state, event)
         except Exception as error:
             raise _failed(self.fold_function, self.name, f"event {_shown(event)}", error) from error
 
     def own(self, state: S) -> S:
-        """A state for fold to begin with. Fold is pure, but one that changes its state in place and returns it is easily written: where
-        that is possible it is given a copy, so that nothing which others hold changes under them."""
+        """Return a state for `fold` to start from. `fold` should be pure, but a fold that changes its state in place is
+        easily written: a changeable state is therefore copied, so that no other reference to it sees the change."""
         return copy.deepcopy(state) if self._changeable else state
 
     def replay(self, events: Iterable[E], state: S | None = None) -> S:
-        """The state after events, from the beginning or from a state."""
+        """Return the state after events, from the initial state or from `state`."""
         at = self.own(self.initial if state is None else state)
         for event in events:
             at = self.fold(at, event)
@@ -133,9 +136,9 @@ class Aggregate(Generic[S, C, E]):
     def upcast(
         self, event: str, version: Any, *, becomes: str | tuple[str, int] | None = None
     ) -> Callable[[Step], Step]:
-        """Declare one step from an old shape of an event to the next: a function of its fields, as a dict without those that
-        are null, that gives the fields of the next version. `becomes` is another event, where it was renamed: its
-        name, or name and version."""
+        """Declare one step from an old version of an event to the next: a function from the fields of the old version, as a
+        dict without null values, to those of the next. If the event was renamed, `becomes` is the new name, or name and
+        version."""
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise UsageError(f"the version of an event is a whole number from 1 up, not {version!r}")
         goal = (
@@ -155,7 +158,7 @@ class Aggregate(Generic[S, C, E]):
         return declare
 
     def current(self, event: str) -> int:
-        """The version in which an event is written now: one more than its last step begins with."""
+        """Return the version in which an event is written now: one more than the version of its last step."""
         return 1 + max((version for name, version in self.steps if name == event), default=0)
 
 
@@ -180,14 +183,14 @@ def _failed(function: Callable[..., Any], of: str, what: str, error: Exception) 
 
 
 def classes_of(hint: Any) -> tuple[type, ...]:
-    """The classes that an annotation names: one, or a union of several."""
+    """Return the classes that an annotation names: one, or a union of several."""
     if get_origin(hint) is Union or get_origin(hint) is types.UnionType:
         return tuple(kind for part in get_args(hint) for kind in classes_of(part))
     return (hint,) if isinstance(hint, type) else ()
 
 
 def parameter_hint(function: Callable[..., Any], place: int) -> Any:
-    """The annotation of a function's parameter; None if it has none, SchemaError if it cannot be read."""
+    """Return the annotation of a function's parameter; None if it has none, SchemaError if it cannot be resolved."""
     code = getattr(function, "__code__", None)
     names: Sequence[str] = code.co_varnames[: code.co_argcount] if code is not None else ()
     return hints_of(function).get(names[place]) if len(names) > place else None
@@ -231,7 +234,7 @@ def _initial(name: str, kind: Any, initial: Any) -> Any:
 
 
 def _changeable(kind: type) -> bool:
-    """Whether a state may be changed in place."""
+    """Whether instances of a state class can be changed in place."""
     if dataclasses.is_dataclass(kind):
         return not kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
     return not issubclass(kind, _FIXED)
@@ -241,13 +244,13 @@ _FIXED = (str, bytes, int, float, complex, tuple, frozenset, enum.Enum, date, De
 
 
 SUBJECT = "aggregate_id"
-"""Whose the private fields of events are, if nothing else is said."""
+"""Default subject of private fields."""
 
 
 def _private(
     name: str, events: Mapping[str, type], given: Sequence[str] | Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Of each private field its subject; SchemaError if a fold could not be without its value, or an event without its subject."""
+    """Return the subject of each private field; SchemaError if the field cannot be None, or an event may lack the subject."""
     if isinstance(given, str) or not isinstance(given, (Sequence, Mapping)):
         raise SchemaError(
             f"private of {name!r} names fields of its events, not {given!r}", hint='private=["email"]'

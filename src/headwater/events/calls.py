@@ -1,8 +1,8 @@
-"""Request and reply over the log: a request is a record of a topic, its reply one of `<topic>_replies`, both under the call's id.
+"""Request and reply over the log: a request is a record of a topic, its reply a record of `<topic>_replies`, by call id.
 
-Either side may die and come back. A request is written once, whoever sends it again under its id waits for the same reply; a
-reply is written once, in the commit that moves the service's position. What a service does besides belongs to the call's id too:
-`store.execute(..., command_id=call.id)` has one effect, however often the call is taken up.
+Either side may crash and restart. A request is written once: a caller that sends it again under its id waits for the same
+reply. A reply is written once, in the commit that advances the service's position. Other effects of a service should use the
+call's id too: `store.execute(..., command_id=call.id)` has one effect, however often the call is processed.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from headwater.log.protocol import Append, CursorMove, Log
 
 REPLIES = "_replies"
 BATCH_CALLS = 200
-"""Calls that are answered in one commit."""
+"""Maximum number of calls that are answered in one commit."""
 BATCH_MS = 20.0
-"""What was answered is written after so long, whatever waits behind it."""
+"""Time after which answers are written, however many calls still wait."""
 PIECE_MS = 500.0
-"""An event loop's wait for a reply is made of pieces."""
+"""Interval in which an event loop's wait for a reply is divided."""
 ATTEMPTS_MAX = 20
 CONFLICT_WAIT_MS = 20.0
 REQUEST = (pa.field("call_id", pa.string(), nullable=False),)
@@ -57,20 +57,20 @@ class Call:
     """A call that is being served."""
 
     id: str
-    """The same each time that it is taken up: the command id of what is done for it."""
+    """Id of the call, equal each time that it is processed: the command id for its effects."""
     topic: str
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """A call that waits for its reply."""
+    """A sent call whose reply is awaited."""
 
     replies: TopicDefinition
     name: str
 
 
 class CallClient:
-    """The callers' side, for one workspace."""
+    """The callers' side of calls, for one workspace."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
@@ -88,7 +88,8 @@ class CallClient:
     async def call_async(
         self, topic: str, request: Any, timeout_ms: float | None, call_id: str | None, returns: type | None
     ) -> Any:
-        """The same for an event loop. It waits in pieces, so that a task that is cancelled leaves no thread behind for longer."""
+        """`call` for an event loop. The wait is divided into intervals, so that a cancelled task leaves no thread waiting
+        for longer."""
         sent = await asyncio.to_thread(self._send, topic, request, call_id)
         left = math.inf if timeout_ms is None else timeout_ms
         while True:
@@ -118,7 +119,7 @@ class CallClient:
         return _Sent(replies, name)
 
     def _check_same(self, made: TopicDefinition, name: str, batch: pa.RecordBatch) -> None:
-        """UsageError if the id was used for another request."""
+        """Raise UsageError if the id was used for another request."""
         found = self._find(made, name, batch.schema.names)
         asked = batch.to_pylist()[0]
         asked |= {column: None for column, _ in made.private if found and found.get(column) is None}
@@ -129,7 +130,7 @@ class CallClient:
             )
 
     def _reply(self, sent: _Sent, timeout_ms: float | None) -> dict[str, Any] | None:
-        """The reply, as a row; None if there is none in time."""
+        """Return the reply as a row; None if there is none in time."""
         began, topic = self._clock.steady_ms(), sent.replies.name
         while True:
             ends = self._log.ends([topic])[topic]
@@ -153,7 +154,7 @@ class CallClient:
 
 
 class Service(Background):
-    """A function that answers calls: `run()` answers those that are there, `start()` keeps at it in the background."""
+    """A function that answers calls: `run()` answers the present ones, `start()` continues in the background."""
 
     def __init__(self, log: Log, clock: Clock, topic: str, function: Callable[..., Any]) -> None:
         super().__init__(log.faults, f"service {topic}")
@@ -180,11 +181,11 @@ class Service(Background):
         self._places = Places(log, self._replies, ["call_id"])
 
     def __call__(self, *arguments: Any) -> Any:
-        """The function itself, for tests."""
+        """Call the function directly, for tests."""
         return self._function(*arguments)
 
     def run(self) -> int:
-        """Answer every call that is there; says how many."""
+        """Answer all present calls, and return their number."""
         answered = 0
         while (count := self._answer_some()) is not None:
             answered += count
@@ -200,7 +201,7 @@ class Service(Background):
             self._log.wait(self.topic.name, ends, timeout_s * 1e3)
 
     def _answer_some(self) -> int | None:
-        """Answer some calls in one commit; how many were taken up, None if there are no more."""
+        """Answer some calls in one commit; return the number of calls processed, None if there are no more."""
         stored = self._log.cursor(self.topic.name, self._cursor)
         start = stored.positions.get(0, 0) if stored is not None else 0
         end = min(self._log.ends([self.topic.name])[self.topic.name][0], start + BATCH_CALLS)
@@ -221,7 +222,7 @@ class Service(Background):
             seen = self._log.sequence()
             try:
                 self._commit([reply for reply in replies.values() if reply is not None], move)
-            except ConflictError:  # another service was first with one of them
+            except ConflictError:  # another service has answered one of these calls first
                 self._log.wait_commit(seen, CONFLICT_WAIT_MS)
                 self._places.refresh()
                 replies = {name: None if self._answered(name) else reply for name, reply in replies.items()}
@@ -233,7 +234,7 @@ class Service(Background):
         )
 
     def _replies_to(self, calls: list[dict[str, Any]]) -> dict[str, dict[str, Any] | None]:
-        """The replies to the first of these calls, as many as there is time for; None to one that was answered before."""
+        """Return the replies to the first of these calls, as many as time permits; None for calls that were answered before."""
         replies: dict[str, dict[str, Any] | None] = {}
         began = self._clock.steady_ms()
         self._places.refresh()
@@ -244,7 +245,7 @@ class Service(Background):
             except HeadwaterError:
                 if not replies:
                     raise
-                break  # those before it are answered first
+                break  # the calls before it are answered first
             if self._clock.steady_ms() - began > BATCH_MS:
                 break
         return replies
@@ -273,24 +274,25 @@ class Service(Background):
             reply = raising(self._called, arguments[:count], self.topic.name, f"call {name!r}")
             answer = {"call_id": name, **self._answer.to_row(reply)}
             conform([answer], self._replies)
-        except ConflictError as error:  # a version that the service named: that is its answer
+        except ConflictError as error:  # a version named by the service does not match: that is the answer
             return self._failed(row, error.message)
         except HeadwaterError as error:
             if error.retryable or isinstance(error, StorageError):
-                raise  # not the call's fault: it is taken up again
+                # not caused by the call, which is processed again
+                raise
             return self._failed(row, error.message)
         except (AttributeError, TypeError, ValueError) as error:
             return self._failed(row, f"the reply is not a {self._answer.kind.__name__}: {error}")
         return answer
 
     def _failed(self, row: dict[str, Any], error: str) -> dict[str, Any]:
-        """The reply that a call failed; with what every reply has of its request, such as whose it is."""
+        """Return the reply of a failed call, with the columns that every reply copies from its request, such as the subject."""
         needed = [field.name for field in self._replies.schema if not field.nullable and field.name in row]
         return {**{column: row[column] for column in needed}, "error": error}
 
 
 def _told(sent: _Sent, row: dict[str, Any] | None, timeout_ms: float | None, returns: type | None) -> Any:
-    """What the caller gets of a reply; LogTimeoutError if there is none."""
+    """Return the result of a reply for the caller; LogTimeoutError if there is no reply."""
     if row is None:
         raise LogTimeoutError(
             f"call {sent.name!r} was not answered within {(timeout_ms or 0.0) / 1e3:g} seconds",

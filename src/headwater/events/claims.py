@@ -1,8 +1,8 @@
-"""Who holds which name: records of the topic `_claims`, written in the commit of the events that claim it.
+"""Claims of unique names: records of the topic `_claims`, written in the commit of the events that claim the names.
 
-The topic counts the records of every name (`versioned_by`), and whoever takes or lets go of one names that count: of two who want
-the same at once, one is first. What is held is told by the last record of a name alone. A private name is there as a digest, made by a
-key that lies with the others: `#` and 32 digits.
+The topic counts the records of every name (`versioned_by`), and a claim or release names that count: of two concurrent
+claims the first wins. The last record of a name has its holder. A private name is stored as a digest, by a key that is
+stored with the others: `#` and 32 digits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class HeldClaim:
-    """What the records of a name say: who holds it, and until when; `count` is how many records there are."""
+    """The state of a name from its records: its holder, and the end of the claim; `count` is the number of records."""
 
     count: int
     holder: str | None = None
@@ -47,7 +47,7 @@ class HeldClaim:
 
 
 class Book:
-    """The claims of a workspace as one process knows them."""
+    """The claims of a workspace, as far as this process has read them."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
@@ -55,18 +55,18 @@ class Book:
         self._places: Places | None = None
 
     def refresh(self) -> None:
-        """Take in what others have claimed."""
+        """Read new claims of other processes."""
         if self._places is None and TOPIC in self._log.topics():
             self._places = Places(self._log, self._log.topic(TOPIC), ["claim"])
         if self._places is not None:
             self._places.refresh()
 
     def made(self) -> TopicDefinition:
-        """The topic of the claims."""
+        """Return the topic of the claims, created if missing."""
         return made_topic(self._log, define_topic(TOPIC, SCHEMA, options={"versioned_by": "claim"}))
 
     def held(self, key: str) -> HeldClaim:
-        """What is known of a name."""
+        """Return the state of a name."""
         if self._places is None:
             return HeldClaim(0)
         offsets = self._places.offsets(0, (key,))[-1:]
@@ -80,8 +80,8 @@ class Book:
     def apply(
         self, asked: Iterable[Claim | Release], holder: str, command_id: str, known: dict[str, HeldClaim]
     ) -> tuple[dict[str, HeldClaim], list[dict[str, Any]]]:
-        """What is held after a command, and its rows; ClaimTakenError if a name is another's. `known` is what commands before it,
-        of the same commit, have left."""
+        """Return the claims after a command, and its rows; ClaimTakenError if another aggregate holds a name. `known` has
+        the claims after the commands before it in the same commit."""
         after: dict[str, HeldClaim] = {}
         rows: list[dict[str, Any]] = []
         for one in asked:

@@ -1,7 +1,7 @@
-"""A print of a program's code: the same as long as nothing changed that a fold's result could depend on.
+"""A fingerprint of a program's code: unchanged as long as nothing changed that a fold's result could depend on.
 
-What counts is what runs: the byte code of a function, of the functions and classes of the same program that it names, and plain
-values that they refer to. Comments, docstrings and line numbers do not. Pure.
+It covers what runs: the byte code of a function, of the functions and classes of the same program that it refers to, and
+plain values that they refer to. Comments, docstrings and line numbers do not count. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PLAIN = (int, float, str, bytes, bool, complex, type(None))
 
 
 def print_of(things: Iterable[Any]) -> str:
-    """The print of functions, classes and plain values, and of all that they name."""
+    """Return the fingerprint of functions, classes and plain values, and of everything that they refer to."""
     digest = hashlib.blake2b(digest_size=12)
     digest.update(sys.implementation.cache_tag.encode() if sys.implementation.cache_tag else b"")
     seen: set[int] = set()
@@ -28,7 +28,7 @@ def print_of(things: Iterable[Any]) -> str:
 
 
 def _root_of(thing: Any) -> str:
-    """The program that a function belongs to: the first part of its module's name."""
+    """Return the program that a function belongs to: the first part of its module's name."""
     return str(getattr(thing, "__module__", "") or "").partition(".")[0]
 
 
@@ -77,7 +77,7 @@ def _add_value(value: Any, update: Callable[[bytes], None], seen: set[int], root
     elif isinstance(value, types.CellType):
         try:
             _add_value(value.cell_contents, update, seen, root)
-        except ValueError:  # not set yet
+        except ValueError:  # the cell is not set yet
             update(b"empty")
     elif isinstance(value, (types.FunctionType, type)) and _root_of(value) == root:
         _add(value, update, seen, root)

@@ -1,7 +1,7 @@
-"""What was answered to commands that left no event, refused ones too: records of the topic `_answers`.
+"""Answers to commands that left no event, including refusals: records of the topic `_answers`.
 
-A command with events is known by them: they carry its id. One without has its record here, if it came with an id, so that
-it gets the same answer again, whatever became of the aggregate since.
+A command with events is found by its events, which carry its id. A command without events has a record here if its caller
+named an id, so that it gets the same answer again, whatever happened to the aggregate since.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SCHEMA = pa.schema(
     ]
 )
 SEALED = pa.field("refusal_private", pa.string())
-"""Where refusals of aggregates with private fields are, which may quote them: PRIVATE BY the aggregate's id."""
+"""Column for refusals of aggregates with private fields, which may quote them: PRIVATE BY the aggregate's id."""
 KEY = ("topic", "aggregate_id", "command_id")
 
 
 @dataclass(frozen=True)
 class CommandAnswer:
-    """What a command without events was told: the aggregate's version, or why it was refused."""
+    """The answer to a command without events: the aggregate's version, or the refusal."""
 
     command_hash: int
     version: int
@@ -47,21 +47,21 @@ class CommandAnswer:
 
 
 class CommandLog:
-    """The answers of a workspace, as one process knows them. Made when the first is needed."""
+    """The answers of a workspace, as far as this process has read them. Their topic is created with the first one."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._places: Places | None = None
 
     def refresh(self) -> None:
-        """Take in what others have answered."""
+        """Read the answers of other processes."""
         if self._places is None and TOPIC in self._log.topics():
             self._places = Places(self._log, self._log.topic(TOPIC), KEY)
         if self._places is not None:
             self._places.refresh()
 
     def among(self, topic: str, commands: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those of several commands that may have an answer, all looked up at once."""
+        """Return the commands that may have an answer, with one lookup for all."""
         if self._places is None or not commands:
             return set()
         return {
@@ -69,7 +69,7 @@ class CommandLog:
         }
 
     def find(self, topic: str, aggregate_id: str, command_id: str) -> CommandAnswer | None:
-        """The first answer to a command, if there is one."""
+        """Return the first answer to a command, or None."""
         if self._places is None:
             return None
         key = (topic, aggregate_id, command_id)
@@ -85,10 +85,11 @@ class CommandLog:
         return None
 
     def made(self, *, private: bool = False) -> TopicDefinition:
-        """The topic of the answers; with the column for private ones, if some are to be written."""
+        """Return the topic of the answers, created if missing; with `private`, it has the column for private refusals."""
         made = made_topic(self._log, define_topic(TOPIC, SCHEMA))
         while private and not made.private:
-            with suppress(ConflictError):  # somebody else has just done so
+            # another process has just added the column
+            with suppress(ConflictError):
                 self._log.alter_topic(made, add_column(made, SEALED, "aggregate_id"))
             made = self._log.topic(TOPIC)
         return made
@@ -103,7 +104,7 @@ def answer_row(
     refusal: CommandRefusedError | None,
     private: bool = False,
 ) -> dict[str, Any]:
-    """An answer as a row; what was refused is encrypted, if that is private."""
+    """Return an answer as a row; with `private`, a refusal is stored encrypted."""
     return {
         "topic": topic,
         "aggregate_id": aggregate_id,
@@ -115,11 +116,12 @@ def answer_row(
 
 
 def made_topic(log: Log, wanted: TopicDefinition) -> TopicDefinition:
-    """A topic of the workspace's own, made if it is not there."""
+    """Return a topic of the workspace's own, created if missing."""
     if wanted.name not in log.topics():
         try:
             log.create_topic(wanted)
-        except TopicExistsError:  # somebody made it just now
+        except TopicExistsError:
+            # another process has just created it
             pass
     return log.topic(wanted.name)
 

@@ -1,8 +1,8 @@
-"""Commands become events: all that wait at the same time are decided one after the other, and written in one commit.
+"""The loop that turns commands into events: all waiting commands are decided one after the other, and written in one commit.
 
-A command sees what those before it in the group have led to. The commit expects every aggregate to be at the version that was
-decided upon; if another process was first, the whole group is decided again, on what is there by then. Nobody is told
-anything before the commit is durable.
+A command sees the results of the commands before it in the group. The commit expects every aggregate to be at the version on
+which the decision was based; if another process was first, the whole group is decided again on the new state. No caller gets
+an answer before the commit is durable.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from headwater.log.protocol import Append, Log
 
 S = TypeVar("S")
 ATTEMPTS_MAX = 20
-"""How often a group is decided again because other processes were first."""
+"""Maximum number of decisions for a group while other processes are first."""
 CONFLICT_WAIT_MS = 20.0
 RECENT_MAX = 10_000
-"""Outcomes that are remembered, so that a command sent twice in a row is answered from memory."""
+"""Number of recent outcomes in memory, by which a command that is sent again at once is answered."""
 
 Identity = tuple[str, str]
-"""An aggregate and a command id: what is done once."""
+"""An aggregate id and a command id: such a command is executed once."""
 
 
 class PendingCommand(Request):
@@ -65,7 +65,8 @@ class PendingCommand(Request):
         context: Context,
         version: int | None,
     ) -> None:
-        """`given`: the caller named the id, and may send it again. `version` is what the aggregate must be at."""
+        """`given` is true if the caller named the id, and may send it again. `version` is the version that the aggregate
+        must have."""
         super().__init__()
         self.aggregate_id = aggregate_id
         self.command = command
@@ -77,24 +78,25 @@ class PendingCommand(Request):
 
     @property
     def identity(self) -> Identity:
-        """What makes it one command."""
+        """Aggregate id and command id, which identify the command."""
         return self.aggregate_id, self.command_id
 
 
 def command_hash(command: Any) -> int:
-    """64 bits that stand for a command's class and fields: the same id with others is a mistake. A field that has its default counts
-    not, so that a class which gets another one later has the same number for the commands of before."""
+    """Return a 64-bit hash of a command's class and fields: another hash under the same id is an error of the caller. Fields
+    with their default value are left out, so that a class which later gets a field with a default keeps the hashes of
+    earlier commands."""
     said = _said(command)
     try:
         plain = orjson.dumps(said, default=_any_text, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
-    except TypeError:  # what JSON has no form for, such as numbers of more than 64 bits
+    except TypeError:  # JSON cannot represent a value, such as an integer of more than 64 bits
         plain = repr(said).encode()
     digest = xxhash.xxh3_64_intdigest(type(command).__name__.encode() + b"\0" + plain)
     return digest - (1 << 64) if digest >= 1 << 63 else digest
 
 
 def _said(command: Any) -> Any:
-    """A command's fields that have another value than their default; the command itself if no field has a default."""
+    """Return a command's fields that differ from their defaults; the command itself if no field has a default."""
     defaults = _defaults(type(command))
     if not defaults:
         return command
@@ -105,7 +107,7 @@ def _said(command: Any) -> Any:
 
 
 def _defaults(kind: type) -> Mapping[str, Callable[[], Any]]:
-    """Of the fields that have a default, what gives it."""
+    """Return the fields that have a default, with a function that returns the default."""
     found = _DEFAULTS.get(kind)
     if found is None:
         found = _DEFAULTS[kind] = {}
@@ -135,29 +137,29 @@ def _any_text(value: Any) -> Any:
 
 @dataclasses.dataclass
 class _Group(Generic[S]):
-    """What a group of commands would write, and what each would be told."""
+    """The rows that a group of commands writes, and the answer to each command."""
 
     known: set[Identity] = dataclasses.field(default_factory=set)
     """Commands that may have left events or an answer before."""
     states: dict[str, KnownAggregate[S]] = dataclasses.field(default_factory=dict)
-    """As they are after the commands so far; offsets are not known yet."""
+    """States after the commands so far, without the offsets of the new events."""
     expected: dict[str, int] = dataclasses.field(default_factory=dict)
     rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     owners: dict[str, list[PendingCommand]] = dataclasses.field(default_factory=lambda: defaultdict(list))
-    """By topic, of each row the command that it comes from."""
+    """By topic, the command of each row."""
     told: list[tuple[PendingCommand, Outcome[Any] | HeadwaterError]] = dataclasses.field(default_factory=list)
     first: dict[Identity, PendingCommand] = dataclasses.field(default_factory=dict)
     again: list[tuple[PendingCommand, PendingCommand]] = dataclasses.field(default_factory=list)
-    """Commands that are in the group twice, and the first of each."""
+    """Commands that are in the group twice, with the first of each."""
     answers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     held: dict[str, HeldClaim] = dataclasses.field(default_factory=dict)
     claims: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     claimed: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Of each name, how many records it is expected to have."""
+    """By name, the expected number of records."""
 
 
 class CommandLoop(Generic[S]):
-    """Decides groups of commands for one topic. `lock` is held while states are looked at, not while anything is written."""
+    """Decides groups of commands for one topic. `lock` is held while states are used, but not during writes."""
 
     def __init__(
         self,
@@ -170,7 +172,7 @@ class CommandLoop(Generic[S]):
         commands: Places,
         lock: threading.RLock,
     ) -> None:
-        """`places` is the index by aggregate, `commands` that by aggregate and command id."""
+        """`places` is the index by aggregate, `commands` the index by aggregate and command id."""
         self._log = log
         self._aggregate = aggregate
         self._layout = layout
@@ -184,7 +186,7 @@ class CommandLoop(Generic[S]):
         self._recent: OrderedDict[Identity, tuple[int, Outcome[Any]]] = OrderedDict()
 
     def refresh(self) -> None:
-        """Take in what was appended since, by whomever."""
+        """Read what was appended since, by any process."""
         if self._states.forget_forgotten():
             self._recent.clear()
         self._places.refresh()
@@ -193,7 +195,7 @@ class CommandLoop(Generic[S]):
         self._book.refresh()
 
     def work(self, asks: Sequence[PendingCommand]) -> None:
-        """Settle every command of a group: with its outcome, or with what is wrong with it."""
+        """Give every command of a group its outcome or error."""
         waiting, attempts = list(asks), 0
         while waiting:
             seen = self._log.sequence()
@@ -212,13 +214,14 @@ class CommandLoop(Generic[S]):
                 if attempts >= ATTEMPTS_MAX:
                     self._give_up(waiting, conflict)
                     return
-                self._log.wait_commit(seen, CONFLICT_WAIT_MS)  # what was first may not be visible yet
+                # the commit that was first may not be visible yet
+                self._log.wait_commit(seen, CONFLICT_WAIT_MS)
                 continue
             with self._lock:
                 self._settle(group, receipt)
             return
 
-    # --- deciding: nothing is written ------------------------------------------------------------------------------
+    # --- deciding (nothing is written) -----------------------------------------------------------------------------
 
     def _decided(self, asks: Sequence[PendingCommand]) -> _Group[S]:
         group: _Group[S] = _Group(known=self._known_before(asks))
@@ -270,7 +273,7 @@ class CommandLoop(Generic[S]):
             try:
                 conform(
                     rows, self._states.topic
-                )  # if the event is of wrong types, that is what is to be told
+                )  # a value of a wrong type in the event is the error to report
             except BadRowError as error:
                 raise _misfit(ask, error) from None
             raise
@@ -291,7 +294,7 @@ class CommandLoop(Generic[S]):
     def _rows(
         self, ask: PendingCommand, given: Sequence[Any]
     ) -> tuple[tuple[Any, ...], list[dict[str, Any]]]:
-        """Events as they will be read back, and as rows; UsageError if one has a value that is not of its field's type."""
+        """Return events as they will be read back, and as rows; UsageError if a value is not of its field's type."""
         meta = _meta(ask)
         try:
             events = tuple(self._layout.canonical(event) for event in given)
@@ -310,7 +313,7 @@ class CommandLoop(Generic[S]):
         group: _Group[S],
         refusal: CommandRefusedError | None,
     ) -> None:
-        """A command that leaves no event: its answer is kept if it may be asked for again."""
+        """Answer a command that leaves no event; the answer is stored if the command may be sent again."""
         if ask.given:
             group.expected.setdefault(ask.aggregate_id, known.version)
             row = answer_row(
@@ -328,7 +331,7 @@ class CommandLoop(Generic[S]):
         group.told.append((ask, refusal or nothing))
 
     def _known_before(self, asks: Sequence[PendingCommand]) -> set[Identity]:
-        """The commands that may have left events or an answer before: all looked up at once."""
+        """Return the commands that may have left events or an answer before, with one lookup for all."""
         by_partition: dict[int, list[Identity]] = {}
         for ask in asks:
             if ask.given:
@@ -344,7 +347,7 @@ class CommandLoop(Generic[S]):
     def _done_before(
         self, ask: PendingCommand, known: set[Identity]
     ) -> Outcome[Any] | CommandRefusedError | None:
-        """What a command with this id was told, by this process or another."""
+        """Return the earlier answer to a command with this id, from this process or another; None if there is none."""
         recent = self._recent.get(ask.identity)
         if recent is not None:
             _check_same(ask, recent[0])
@@ -395,7 +398,7 @@ class CommandLoop(Generic[S]):
         return self._log.append(Append(batches, expect=expect, incarnations=made_for))
 
     def _settle(self, group: _Group[S], receipt: Receipt) -> None:
-        """Tell everyone, and take over what is known now."""
+        """Give every command its answer, and store the new states in memory."""
         places = self._noted(group, receipt)
         at = 0
         for ask, told in group.told:
@@ -423,7 +426,7 @@ class CommandLoop(Generic[S]):
             self._states.put(aggregate_id, known)
 
     def _noted(self, group: _Group[S], receipt: Receipt) -> list[tuple[int, int]]:
-        """Partition and offset of each row; the indexes know them without reading."""
+        """Return partition and offset of each row, and add the rows to the indexes without reading them."""
         topic = self._states.topic
         spans = receipt.positions.get(topic.name, {})
         following = {partition: first for partition, (first, _) in spans.items()}
@@ -481,7 +484,7 @@ def _check_same(ask: PendingCommand, known: int) -> None:
 
 
 def _misfit(ask: PendingCommand, error: BadRowError) -> BadRowError:
-    """What is told of an event with a value that its column does not take."""
+    """Return the error for an event with a value that its column does not accept."""
     return BadRowError(
         error.message,
         detail=f"it is an event of {ask.command!r} on {ask.aggregate_id!r}; nothing of that was written",

@@ -1,7 +1,8 @@
-"""What is kept of aggregates with private fields besides their events, encrypted by the aggregate's own key; and when that was destroyed.
+"""Encryption of derived data of aggregates with private fields, by the aggregate's own key, and detection of destroyed keys.
 
-States in memory are made of values that were readable when they were folded. `Forgettings` says when that may be over: whoever
-holds some looks before each use, and folds anew.
+A subject is forgotten by destroying its key (crypto-shredding). States in memory contain values that were readable when they
+were folded. `Forgettings` reports that keys were destroyed since: a holder of states checks it before each use, and folds
+again.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from headwater.privacy.column_encryption import seal, unseal
 from headwater.privacy.subject_keys import NONCE_BYTES, SubjectKeys
 
 CLAIMS = "headwater:claims"
-"""The subject whose key private names are digested by: it is nobody, and is not to be forgotten."""
+"""Key subject for the digests of private names: it stands for no person, and must not be forgotten."""
 
 
 class Forgettings:
-    """Whether somebody was forgotten since this was last asked. Costs nothing for topics without private columns."""
+    """Detects that subjects were forgotten since the last check. Free of cost for topics without private columns."""
 
     def __init__(self, topic: TopicDefinition, keys: SubjectKeys) -> None:
         self._keys = keys if topic.private else None
@@ -30,17 +31,17 @@ class Forgettings:
         return len(self._keys.destroyed())
 
     def any_new(self) -> bool:
-        """Whether there were some; they are taken note of."""
+        """Whether subjects were forgotten since the last call, which this call becomes."""
         before, self._seen = self._seen, self._count()
         return self._seen != before
 
     def any_pending(self) -> bool:
-        """The same, and they stay to be taken note of."""
+        """Whether subjects were forgotten since the last call of `any_new`, without resetting it."""
         return self._count() != self._seen
 
 
 class Sealing:
-    """Encrypts by the key of an aggregate, and never by one that was made after what is encrypted was read."""
+    """Encrypts with the key of an aggregate, and never with a key that was created after the data was read."""
 
     def __init__(self, keys: SubjectKeys, forgettings: Forgettings, topic: str) -> None:
         self._keys = keys
@@ -48,7 +49,7 @@ class Sealing:
         self._bound = topic.encode()
 
     def sealed(self, aggregate_id: str, data: bytes) -> bytes:
-        """The bytes, encrypted; ValueError if they may be of somebody who was forgotten."""
+        """Return the encrypted bytes; ValueError if they may contain data of a forgotten subject."""
         (number,) = self._keys.of([aggregate_id])
         made = None if self._forgettings.any_pending() else seal(data, number, self._keys, self._bound)
         if made is None:
@@ -56,7 +57,8 @@ class Sealing:
         return made
 
     def opened(self, data: bytes) -> bytes:
-        """What `sealed` encrypted; ValueError if the key was destroyed, CorruptionError if it is something else."""
+        """Return the bytes that `sealed` encrypted; ValueError if the key was destroyed, CorruptionError if the data is not
+        encrypted."""
         self._keys.refresh()
         found = unseal(data, self._keys, self._bound)
         if found is None:
@@ -65,11 +67,11 @@ class Sealing:
 
 
 def digest_of(keys: SubjectKeys, name: str) -> str:
-    """A name as it can be compared by who has the keys, and read by nobody."""
+    """Return a keyed digest of a name: holders of the keys can compare names, but the name cannot be read."""
     (number,) = keys.of([CLAIMS])
     cipher = keys.cipher(number)
     assert cipher is not None
     secret = cipher.encrypt(
         bytes(NONCE_BYTES), b"", b"claims"
-    )  # the one use of that nonce: a secret drawn from the key
+    )  # the only use of this nonce: a secret derived from the key
     return hashlib.blake2b(name.encode(), digest_size=16, key=secret).hexdigest()

@@ -1,4 +1,4 @@
-"""An event as it stands in the log, what is told of a command, and what came of it."""
+"""Data classes of event sourcing: an event as recorded, the context and the outcome of a command, a loaded state, a history."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Context:
-    """What travels with a command into every event: who, why, and what it belongs to."""
+    """The context of a command that is stored in every event: actor, reason, and correlation."""
 
     actor: str | None = None
     reason: str | None = None
     correlation_id: str | None = None
-    """Shared by all that belongs together; of a command that has none, its own id."""
+    """Id shared by related commands and events; by default the command's own id."""
     causation_id: str | None = None
-    """What led to the command: the id of an event, if a reaction issued it."""
+    """Cause of the command: the id of an event, if a reaction issued it."""
 
     @property
     def plain(self) -> bool:
-        """Whether all that is said is text."""
+        """Whether every field is text or None."""
         said = (self.actor, self.reason, self.correlation_id, self.causation_id)
         return all(one is None or isinstance(one, str) for one in said)
 
@@ -35,20 +35,20 @@ NOTHING_SAID = Context()
 
 @dataclass(frozen=True)
 class Recorded(Generic[E]):
-    """An event with its place and its story."""
+    """An event with position and context."""
 
     event: E
     aggregate_id: str
     version: int
-    """Its number among the aggregate's events, from 1."""
+    """Number among the aggregate's events, from 1."""
     at: datetime
-    """When it was appended."""
+    """Time of the append."""
     topic: str
     partition: int
     offset: int
     command_id: str
     command: str
-    """The class of the command that it comes from."""
+    """Class name of the command that led to the event."""
     correlation_id: str
     causation_id: str | None
     actor: str | None
@@ -56,43 +56,43 @@ class Recorded(Generic[E]):
 
     @property
     def id(self) -> str:
-        """Tells it from every other event of the workspace."""
+        """Identifier of the event, unique in the workspace."""
         return f"{self.topic}/{self.aggregate_id}/{self.version}"
 
     def caused(self, actor: str | None = None, reason: str | None = None) -> Context:
-        """The context of a command that this event leads to."""
+        """Return the context of a command that this event leads to."""
         return Context(actor, reason, self.correlation_id, self.id)
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[E]):
-    """What came of a command: the same for everyone who asks with its id."""
+    """The outcome of a command: the same for every caller that uses its id."""
 
     aggregate_id: str
     command_id: str
     version: int
-    """Of the aggregate, after it."""
+    """Version of the aggregate after the command."""
     events: tuple[E, ...]
     receipt: Receipt = field(repr=False)
-    """Where the events are: `ws.query(..., after=outcome.receipt)`."""
+    """Positions of the events: `ws.query(..., after=outcome.receipt)`."""
     repeated: bool = field(default=False, compare=False)
-    """Whether it was done before."""
+    """Whether the command had been executed before."""
 
 
 @dataclass(frozen=True)
 class Loaded(Generic[S]):
-    """An aggregate as it is at a version."""
+    """The state of an aggregate at a version."""
 
     aggregate_id: str
     version: int
     state: S
     at: datetime
-    """When its last event was appended."""
+    """Time at which the last event was appended."""
 
 
 @dataclass(frozen=True)
 class Step(Generic[S, E]):
-    """One event of a history, and the state that it led to."""
+    """One event of a history, and the state after it."""
 
     recorded: Recorded[E]
     state: S
@@ -107,7 +107,7 @@ class Step(Generic[S, E]):
 
 
 class History(tuple[Step[Any, Any], ...]):
-    """How an aggregate came about, event by event; printed, it explains itself."""
+    """The history of an aggregate, event by event; printed, it is a readable report."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
-"""Where the records of a key are in a topic, for those who ask again and again: an index that follows the log.
+"""An index from keys to the offsets of their records in a topic, for repeated lookups, kept up to date with the log.
 
-What was appended lately is in a dict; when that has grown it becomes a run of `headwater.log.key_index`. So neither finding a key
-nor keeping up scans the topic: it is read once, its key columns alone, and then from where it was read to. With a folder
-runs stay on disk, and one process at a time writes them; the others keep theirs in memory. All of it can be deleted.
+Recent records are in a dict; when it has grown it becomes a run of `headwater.log.key_index`. So neither a lookup nor an
+update scans the topic: its key columns are read once, and then only from the last position. With a folder, runs are stored
+on disk, and one process at a time writes them; others keep theirs in memory. All files can be deleted.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from headwater.log.key_index import PartitionIndex
 from headwater.log.protocol import Log
 
 RECENT_MAX = 16_384
-"""Records that are looked up in a dict; more become a run."""
+"""Maximum number of records in the dict; more become a run."""
 TAKEN_ROWS = 1 << 18
-"""Records that are read at a time."""
+"""Number of records that are read at a time."""
 NEAR_ROWS = 4_096
-"""Records of a key that are nearer to each other than this are read in one go."""
+"""Maximum distance of records of a key that are read together."""
 
 CHECKED_ROWS = 16
-"""Records by which it is seen whether files are of this log."""
+"""Number of records by which files are checked to be of this log."""
 
 Key = tuple[str, ...]
 
@@ -38,7 +38,7 @@ Key = tuple[str, ...]
 class Places:
     """The offsets of every key of a topic. A key is the text of some columns; `a.b` is a field of a struct.
 
-    Used by one thread at a time. `topic` is as it was when this was made: who needs another makes another.
+    Not thread-safe. `topic` is the definition at the time of creation: for a changed topic, create a new index.
     """
 
     def __init__(
@@ -53,20 +53,20 @@ class Places:
         ends = log.ends([topic.name])[topic.name]
         for partition, index in enumerate(self._indexes):
             if index.end > ends[partition] or not self._holds(partition, index):
-                index.clear()  # of a log that is not this one
+                index.clear()  # the files are of another log
         self._read_to = [index.end for index in self._indexes]
         self._recent: list[dict[Key, list[int]]] = [{} for _ in self._indexes]
         self._kept: list[list[tuple[Key, int]]] = [[] for _ in self._indexes]
         self._torn = [False for _ in self._indexes]
-        """While records are taken in: if it is so before, that was interrupted."""
+        """By partition, whether an update was started and not finished."""
 
     def close(self) -> None:
-        """Let others write the files."""
+        """Release the files to other processes."""
         if self._lock is not None:
             self._lock.close()
 
     def _owned(self, folder: Path | None) -> Path | None:
-        """The folder, if no other process writes there."""
+        """Lock the folder and return it; None if another process holds the lock."""
         if folder is None:
             return None
         storage = Storage(folder.parent)
@@ -79,8 +79,8 @@ class Places:
         return folder
 
     def _holds(self, partition: int, index: PartitionIndex) -> bool:
-        """Whether files are of this log. One that lost its last records with the power, and went on with others, differs from them
-        in the last records that they know of."""
+        """Whether files are of this log. A log that lost its last records in a power failure, and continued with others,
+        differs from the files in the last records that they have."""
         wanted = list(dict.fromkeys([*(name.split(".")[0] for name in self._columns), "_offset"]))
         start = max(0, index.end - CHECKED_ROWS)
         for batch in self._log.read(self.topic.name, partition, start, index.end, wanted):
@@ -92,7 +92,7 @@ class Places:
         return True
 
     def refresh(self) -> None:
-        """Take in what was appended since."""
+        """Read what was appended since the last call."""
         for partition, end in self._log.ends([self.topic.name])[self.topic.name].items():
             if self._torn[partition]:
                 self._start_again(partition)
@@ -104,12 +104,12 @@ class Places:
             self._torn[partition] = False
 
     def _start_again(self, partition: int) -> None:
-        """Forget what was taken in since the last run was made: some of it may be there twice, or in part. Runs are whole."""
+        """Drop what was read since the last run was created: some of it may be duplicated or incomplete. Runs are complete."""
         end = self._indexes[partition].end
         self._recent[partition], self._kept[partition], self._read_to[partition] = {}, [], end
 
     def note(self, partition: int, first: int, keys: Sequence[Key]) -> None:
-        """Records that this process has just appended, from an offset on: they need not be read, if no others came before."""
+        """Add records that this process has just appended, from an offset on; without effect if other records came before."""
         if self._torn[partition] or self._read_to[partition] != first:
             return
         self._torn[partition] = True
@@ -120,7 +120,7 @@ class Places:
         self._torn[partition] = False
 
     def offsets(self, partition: int, key: Key, after: int = -1) -> npt.NDArray[np.int64]:
-        """Where the records of a key are behind an offset, ascending, as far as was taken in."""
+        """Return the offsets of a key's records after `after`, ascending, as far as read."""
         found = self._recent[partition].get(key, [])
         recent = found[bisect_right(found, after) :]
         index = self._indexes[partition]
@@ -130,20 +130,20 @@ class Places:
         return np.concatenate([older, np.array(recent, np.int64)]) if recent else older
 
     def among(self, partition: int, keys: Sequence[Key]) -> set[Key]:
-        """Those of several keys that may have records, all looked up at once."""
+        """Return the keys which possibly have records, with a single lookup."""
         recent, index = self._recent[partition], self._indexes[partition]
         columns = [pa.array(values, pa.string()) for values in zip(*keys, strict=True)]
         older = index.find(columns, len(keys)) >= 0 if keys and index.end else np.zeros(len(keys), np.bool_)
         return {key for key, there in zip(keys, older.tolist(), strict=True) if there or key in recent}
 
     def read_to(self, partition: int) -> int:
-        """Up to where records were taken in."""
+        """Return the offset up to which records were read."""
         return self._read_to[partition]
 
     def records(
         self, partition: int, key: Key, offsets: npt.NDArray[np.int64], columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """The records of a key at these offsets, in order: other records that lie between are read over, and left out."""
+        """Yield the records of a key at these offsets, in order; other records between them are read and left out."""
         if not len(offsets):
             return
         wanted = [*columns, *({self._columns[0].split(".")[0], "_offset"} - set(columns))]
@@ -154,7 +154,8 @@ class Places:
                 same = here
                 for name, value in zip(self._columns, key, strict=True):
                     flat = _flat(batch, name)
-                    if flat is not None:  # hashes may be alike, records are not
+                    # hashes may collide, so values are compared
+                    if flat is not None:
                         same = same & pc.fill_null(pc.equal(flat, value), False).to_numpy(
                             zero_copy_only=False
                         )
@@ -199,7 +200,7 @@ class Places:
 
 
 def _flat(batch: pa.RecordBatch, name: str) -> Any:
-    """A column, or a field of a struct; None if it was not read."""
+    """Return a column, or a field of a struct; None if it was not read."""
     column, *fields = name.split(".")
     if column not in batch.schema.names:
         return None

@@ -1,10 +1,10 @@
-"""The topic of an aggregate: a row per event, with the fields of all events as typed columns, and back.
+"""The topic of an aggregate: a row for each event, with the fields of all events as typed columns, and the way back.
 
     aggregate_id  event  event_version  meta  <a column for every field of every event>
 
-Fields of one name in several events are one column, so SQL reads `sum(amount)` without asking which event it was; a column
-that is none of an event's fields is NULL in its rows. A class or field that is new adds columns. `meta` is a STRUCT: it
-cannot collide with what events call their own.
+Fields of the same name in several events are one column, so SQL reads `sum(amount)` regardless of the event; a column that
+is no field of an event is NULL in its rows. A new class or field adds columns. `meta` is a STRUCT, so that its fields cannot
+collide with those of events.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NOTHING_PRIVATE: Mapping[str, str] = {}
 
 
 class PlacedEvent(NamedTuple):
-    """An event and its place."""
+    """An event and its position."""
 
     event: Any
     version: int
@@ -77,7 +77,7 @@ class DataclassColumns:
         return [pa.field(name, shape.column) for name, (_, shape) in self.fields.items()]
 
     def to_row(self, event: Any) -> dict[str, Any]:
-        """The columns of an event."""
+        """Return the columns of an event."""
         row = {name: getattr(event, name) for name in self.names}
         for name, shape in self.changed:
             if shape.to_row is not None:
@@ -85,7 +85,7 @@ class DataclassColumns:
         return row
 
     def from_row(self, row: Mapping[str, Any]) -> Any:
-        """The event that a row is; KeyError names a field that it has no value for."""
+        """Return the event of a row; KeyError names a field without a value."""
         given = {}
         for name, (field, shape) in self.fields.items():
             value = row.get(name)
@@ -98,7 +98,7 @@ class DataclassColumns:
         return self.kind(**given)
 
     def canonical(self, event: Any) -> Any:
-        """The event as it is read back, so that a state does not depend on who has folded it."""
+        """Return the event as it is read back, so that a state does not depend on the process that folded it."""
         if not self.changed:
             return event
         row = self.to_row(event)
@@ -110,7 +110,7 @@ class DataclassColumns:
 
 
 class EventLayout:
-    """How the events of an aggregate are rows."""
+    """The conversion between the events of an aggregate and rows."""
 
     def __init__(self, aggregate: Aggregate[Any, Any, Any]) -> None:
         self.aggregate = aggregate
@@ -125,7 +125,7 @@ class EventLayout:
         return self._classes[type(event).__name__].canonical(event)
 
     def row(self, aggregate_id: str, event: Any, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """An event as a row of the topic."""
+        """Return an event as a row of the topic."""
         kind = self._classes[type(event).__name__]
         row = kind.to_row(event)
         row["aggregate_id"], row["event"], row["event_version"] = (
@@ -139,7 +139,7 @@ class EventLayout:
     def recorded(
         self, topic: TopicDefinition, partition: int, batch: pa.RecordBatch
     ) -> Iterator[Recorded[Any]]:
-        """The events of a batch, which has all columns of the topic and `HIDDEN`."""
+        """Yield the events of a batch, which has all columns of the topic and `HIDDEN`."""
         stories = zip(batch.column("aggregate_id").to_pylist(), batch.column("meta").to_pylist(), strict=True)
         for placed, (aggregate_id, meta) in zip(self.placed(topic, batch), stories, strict=True):
             yield Recorded(
@@ -159,7 +159,7 @@ class EventLayout:
             )
 
     def placed(self, topic: TopicDefinition, batch: pa.RecordBatch) -> Iterator[PlacedEvent]:
-        """The same without their stories: what folding needs."""
+        """Yield the events of a batch without their context, for folding."""
         own = [name for name in topic.schema.names if name not in OWN_NAMES]
         columns = [
             batch.column(name) for name in ("aggregate_id", "event", "event_version", "_version", "_offset")
@@ -173,7 +173,7 @@ class EventLayout:
             yield PlacedEvent(event, version, offset, at)
 
     def _event(self, topic: str, where: tuple[str, int], name: str, version: int, row: dict[str, Any]) -> Any:
-        """An event of any version that was ever written: taken step by step to what it is now."""
+        """Return an event of any version ever written, converted step by step to the current version."""
         written = (name, version)
         while True:
             kind = self._classes.get(name)
@@ -200,7 +200,7 @@ class EventLayout:
 
 
 def ensure_topic(log: Log, layout: EventLayout, partitions: int | None) -> TopicDefinition:
-    """The topic of an aggregate: made if it is not there, with columns added for what is new."""
+    """Return the topic of an aggregate, created if missing, with columns added for new fields."""
     options = {"versioned_by": "aggregate_id", "partitions": partitions or 1}
     return ensure_columns(
         log, layout.aggregate.name, OWN, layout.columns, options, private=layout.aggregate.private
@@ -216,7 +216,8 @@ def ensure_columns(
     *,
     private: Mapping[str, str] = NOTHING_PRIVATE,
 ) -> TopicDefinition:
-    """A versioned topic with its own columns and those of classes; SchemaError if there is one that cannot become it."""
+    """Return a versioned topic with its own columns and those of classes; SchemaError if an existing topic cannot be
+    extended to it."""
     for _ in range(ALTER_ATTEMPTS_MAX):
         known = log.topics().get(name)
         try:
@@ -231,7 +232,7 @@ def ensure_columns(
         except (ConflictError, TopicExistsError):
             if known is None and name not in log.topics():
                 raise  # a view has the name
-            continue  # somebody else has just done so
+            continue  # another process has just created or altered it
     return log.topic(name)
 
 
@@ -326,5 +327,5 @@ def _moment(at_us: int) -> datetime:
 
 
 def all_columns(topic: TopicDefinition) -> Sequence[str]:
-    """What `EventLayout.recorded` needs of a topic."""
+    """Return the columns of a topic that `EventLayout.recorded` needs."""
     return [*topic.schema.names, *HIDDEN]

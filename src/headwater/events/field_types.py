@@ -1,8 +1,8 @@
-"""Python types as columns, and values both ways: what a field of an event is in a topic, and what is read back of it.
+"""Python types as column types, with conversions of values both ways, for the fields of events and states.
 
-Plain values (whole numbers, text, truth, dates) are what they are. The others have a form in which a row holds them: an
-enum its value, a UUID its text, a dataclass a STRUCT. Reading gives back the type that was declared. JSON, which snapshots
-are written in, is read back by the same types. Pure; knows neither topics nor events.
+Plain values (integers, text, booleans, dates) are stored unchanged. The others are converted for a row: an enum to its
+value, a UUID to its text, a dataclass to a STRUCT. Reading returns the declared type. JSON, the format of snapshots, is read
+back by the same types. Pure; independent of topics and events.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headwater.core.types import TIMESTAMP, parse_type
 
 Convert = Callable[[Any], Any]
 DECIMAL = pa.decimal128(38, 9)
-"""What a Decimal is where nothing else is said."""
+"""Column type of a Decimal without annotation."""
 
 _PLAIN: dict[type, pa.DataType] = {
     int: pa.int64(),
@@ -38,10 +38,10 @@ _PLAIN: dict[type, pa.DataType] = {
 
 @dataclasses.dataclass(frozen=True)
 class FieldType:
-    """A type as a column. A conversion that is None changes nothing."""
+    """A Python type as a column, with its conversions; None stands for a conversion without effect."""
 
     column: pa.DataType | None
-    """None where no column can hold it: it may be part of a state, and not of an event."""
+    """Column type; None if a column cannot hold the type: it may be part of a state, but not of an event."""
     to_row: Convert | None = None
     from_row: Convert | None = None
     from_json: Convert | None = None
@@ -49,7 +49,7 @@ class FieldType:
 
 
 def shape_of(hint: Any) -> FieldType:
-    """The shape of a type as it is annotated; SchemaError if there is none."""
+    """Return the shape of a type as it is annotated; SchemaError if there is none."""
     if get_origin(hint) is Annotated:
         return _annotated(hint)
     if hint in _PLAIN:
@@ -69,7 +69,7 @@ def shape_of(hint: Any) -> FieldType:
 
 
 def fields_of(kind: type) -> dict[str, tuple[dataclasses.Field[Any], FieldType]]:
-    """The fields of a dataclass with their shapes; SchemaError names the one that has none."""
+    """Return the fields of a dataclass with their shapes; SchemaError names the field without one."""
     hints = hints_of(kind)
     found = {}
     for field in dataclasses.fields(kind):
@@ -83,7 +83,7 @@ def fields_of(kind: type) -> dict[str, tuple[dataclasses.Field[Any], FieldType]]
 
 
 def hints_of(thing: Any) -> dict[str, Any]:
-    """The annotations of a class or function, as types; SchemaError if one names what cannot be found."""
+    """Return the annotations of a class or function, as types; SchemaError if a name in them cannot be resolved."""
     try:
         return typing.get_type_hints(thing, include_extras=True)
     except (NameError, TypeError) as error:
@@ -94,7 +94,7 @@ def hints_of(thing: Any) -> dict[str, Any]:
 
 
 def json_default(value: Any) -> Any:
-    """What orjson has no form for, as JSON."""
+    """Return a value that orjson cannot serialize in a form that it can."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, (bytes, bytearray)):
@@ -105,7 +105,7 @@ def json_default(value: Any) -> Any:
 
 
 def _annotated(hint: Any) -> FieldType:
-    """`Annotated[Decimal, "DECIMAL(12, 2)"]` names the column's type."""
+    """Return the shape of `Annotated[Decimal, "DECIMAL(12, 2)"]`, in which the text is the column's type."""
     kind, *notes = get_args(hint)
     shape = shape_of(kind)
     said = [note for note in notes if isinstance(note, str)]
@@ -147,7 +147,7 @@ def _collection(hint: Any, origin: Any, arguments: Sequence[Any]) -> FieldType:
 
 
 def _fixed(items: tuple[FieldType, ...]) -> FieldType:
-    """A tuple of so many values, each of its own type: part of a state alone."""
+    """Return the shape of a tuple of fixed length, each item of its own type: for states only."""
     return FieldType(None, from_json=functools.partial(_pieces, tuple(item.from_json for item in items)))
 
 
@@ -166,7 +166,7 @@ def _mapping(key: FieldType, value: FieldType) -> FieldType:
 
 
 def _key_of(key: FieldType) -> Convert | None:
-    """Keys of JSON are text."""
+    """Return the conversion of JSON object keys, which are text."""
     if key.from_json is not None or key.column is None:
         return key.from_json
     readers: dict[pa.DataType, Convert] = {
@@ -235,7 +235,7 @@ def _utc(moment: Any) -> Any:
 
 
 def _normal(value: Any) -> Any:
-    """Without the zeros that a column's scale adds."""
+    """Return a decimal without the trailing zeros that a column's scale adds."""
     if not isinstance(value, Decimal):
         return value
     plain = value.normalize()

@@ -1,8 +1,8 @@
-"""Reactions: a function of events, or of a view's changes, that issues commands, with an effect once whatever crashes.
+"""Reactions: functions of events, or of a view's changes, that issue commands, each with exactly one effect despite crashes.
 
-The position is kept by the log. Commands have ids that follow from what they react to, so what is done again after a crash, before
-the position had moved, has no second effect: also where the function, after the crash, is another and would issue another command. A
-command that is refused is counted, and the reaction goes on; an error of another kind stops it where it is.
+The log stores the position. Command ids are derived from the event or change, so what is repeated after a crash, before the
+position was advanced, has no second effect, even if the function was changed meanwhile and would issue another command. A
+refused command is counted, and the reaction continues; an error of another kind stops it at its position.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from headwater.events.service_thread import Background
 from headwater.log.protocol import CursorMove, Log
 
 Since = Literal["beginning", "now"] | datetime
-"""What a reaction that is new begins with."""
+"""Start position of a new reaction."""
 ENTRY = "reaction"
 BATCH_EVENTS = 1_000
 ATTEMPTS_MAX = 20
-"""How often a position is written again because another process has just moved it."""
+"""Number of attempts to write a position while another process advances it."""
 CAUSE_CHARACTERS_MAX = 280
-"""What is reacted to stands in command ids, which have 500 characters at most."""
+"""Maximum length of a cause in command ids, which have at most 500 characters."""
 
 
 @dataclass(frozen=True)
 class Reacted:
-    """What a run of a reaction did: `repeated` of the commands it issued had had their effect before, as after a crash."""
+    """The result of a reaction's run: `repeated` is the number of issued commands that had had their effect before, as after
+    a crash."""
 
     handled: int
     issued: int
@@ -51,7 +52,7 @@ class Reacted:
 
 @dataclass(frozen=True)
 class Changed:
-    """A change of a view's row: it came (`weight` > 0) or went, at a tick."""
+    """A change of a view's row at a tick: inserted (`weight` > 0) or deleted."""
 
     row: Mapping[str, Any]
     weight: int
@@ -61,7 +62,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Cause:
-    """Something to react to: what the function gets, and the names that its commands are known by."""
+    """An event or change to react to: the arguments of the function, and the ids for its commands."""
 
     arguments: tuple[Any, ...]
     id: str
@@ -69,14 +70,15 @@ class Cause:
 
 
 class ReactionFeed(Protocol):
-    """Where a reaction reads. Nothing is taken back: what was read and not `done` comes again."""
+    """The input of a reaction. Input that was read and not marked `done` is read again."""
 
     def batches(self, timeout_s: float | None) -> Iterator[tuple[Sequence[Cause], Any]]:
-        """What is new, in order, each with the position after it; waits so long for more, None is not at all."""
+        """Yield new input in order, each batch with the position after it; wait up to `timeout_s` for more, None does not
+        wait."""
         ...
 
     def done(self, position: Any) -> None:
-        """Go on from here, from now on."""
+        """Store the position to continue from."""
         ...
 
 
@@ -114,26 +116,26 @@ class EventFeed:
 
 
 class ReadableView(Protocol):
-    """What is needed of a view."""
+    """The part of a view that a reaction uses."""
 
     name: str
 
     def read(self, *, as_of: int) -> pa.Table:
-        """Its rows at a tick."""
+        """Return the rows of the view at a tick."""
         ...
 
     def changes(self, since: int, *, follow: Literal[True], timeout: float) -> Iterator[pa.Table]:
-        """What changed after a tick, tick by tick."""
+        """Yield the changes after a tick, tick by tick."""
         ...
 
 
 class ViewFeed:
-    """The changes of a view. The position is a tick, an entry of the catalog."""
+    """The changes of a view. The position is a tick, in an entry of the catalog."""
 
     def __init__(
         self, log: Log, view: ReadableView, name: str, since: Since, newest: Callable[[], int]
     ) -> None:
-        """`newest` tells the last tick; 0 before the first."""
+        """`newest` returns the last tick; 0 before the first."""
         if isinstance(since, datetime):
             raise UsageError("a reaction to a view begins with what is there, or now", hint='since="now"')
         self._log = log
@@ -156,7 +158,7 @@ class ViewFeed:
             yield self._causes(table, tick), tick
 
     def done(self, position: Any) -> None:
-        """See `ReactionFeed`. If another process reacts to the same, the one that is further has the word."""
+        """See `ReactionFeed`. If another process runs the same reaction, the later position wins."""
         for attempt in range(ATTEMPTS_MAX):
             known = self._log.entries(ENTRY)[self._name]
             if known.document["begun"] and known.document["tick"] >= position:
@@ -170,7 +172,7 @@ class ViewFeed:
                     raise
 
     def _causes(self, table: pa.Table, tick: int) -> list[Cause]:
-        """A cause for each row, however often it came or went: rows that are equal cannot be told apart later either."""
+        """Return a cause for each distinct row with its total weight, since equal rows cannot be told apart later either."""
         weights = (
             table.column("_weight").to_pylist() if "_weight" in table.column_names else [1] * table.num_rows
         )
@@ -189,7 +191,7 @@ class ViewFeed:
 
 
 class Reaction(Background):
-    """A reaction with its function: `run()` does what there is to do, `start()` keeps at it in the background."""
+    """A reaction with its function: `run()` reacts to present input, `start()` continues in the background."""
 
     def __init__(self, name: str, function: Callable[..., Any], feed: ReactionFeed, faults: Faults) -> None:
         self.name = label(name, "reaction")
@@ -199,14 +201,14 @@ class Reaction(Background):
         self._feed = feed
 
     def __call__(self, *arguments: Any) -> Any:
-        """The function itself, for tests."""
+        """Call the function directly, for tests."""
         return self._function(*arguments)
 
     def __repr__(self) -> str:
         return f"<Reaction {self.name}>"
 
     def run(self) -> Reacted:
-        """React to everything that is there now."""
+        """React to all present input."""
         return self._go(None)
 
     async def run_async(self) -> Reacted:
@@ -228,7 +230,8 @@ class Reaction(Background):
                     elif isinstance(came, CommandRefusedError):
                         refused += 1
                     elif isinstance(came, CommandIdUsedError) and came.command_id.startswith(self._own):
-                        repeated += 1  # it was reacted to before a crash, by a function that was another
+                        # handled before a crash, by another version of the function
+                        repeated += 1
                     else:
                         raise came
             self._feed.done(position)
@@ -239,11 +242,11 @@ class Reaction(Background):
 
     @property
     def _own(self) -> str:
-        """What the command ids begin with that follow from what is reacted to."""
+        """Prefix of command ids derived by this reaction."""
         return f"{self.name}:"
 
     def _sends(self, cause: Cause) -> list[Send[Any]]:
-        """The commands that something leads to, with the ids that follow from it."""
+        """Return the commands that a cause leads to, with ids derived from it."""
         count = len(inspect.signature(self._function).parameters)
         given = raising(self._called, cause.arguments[:count], f"reaction {self.name}", cause.id)
         made = (
@@ -268,14 +271,14 @@ class Reaction(Background):
 
 
 def _short(name: str) -> str:
-    """The name of what is reacted to, or what stands for it where it is too long for a part of a command id."""
+    """Return the name of a cause, or a shortened form with a hash if it is too long for a command id."""
     if len(name) <= CAUSE_CHARACTERS_MAX:
         return name
     return f"{name[: CAUSE_CHARACTERS_MAX // 2]}#{xxhash.xxh3_128_hexdigest(name.encode())}"
 
 
 def event_kinds(function: Callable[..., Any], store: Store[Any, Any, Any]) -> tuple[type, ...]:
-    """The events that a reaction is for: those that its first parameter is annotated with."""
+    """Return the events that a reaction is for: those in the annotation of its first parameter."""
     hint = parameter_hint(function, 0)
     kinds = classes_of(hint)
     known = tuple(store.aggregate.events.values())

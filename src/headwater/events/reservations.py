@@ -1,8 +1,9 @@
-"""Names that one aggregate at most has: claimed and let go by what `decide` returns, in the commit of its events.
+"""Unique names held by at most one aggregate: claimed and released by what `decide` returns, in the commit of its events.
 
     return [Registered(name), Claim("user name", name)]
 
-A claim with `until` is tentative: after that time another may take it. To claim again what one holds keeps it, with the new time.
+A claim with `until` is tentative: after that time another aggregate may claim the name. A claim by its current holder keeps
+the name, with the new time.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from datetime import datetime
 
 @dataclass(frozen=True)
 class Claim:
-    """Take a name of a kind: 'user name', 'seat'. The command is refused if another aggregate holds it."""
+    """A claim of a name of a kind: 'user name', 'seat'. The command is refused if another aggregate holds the name."""
 
     kind: str
     name: str
     until: datetime | None = None
-    """When it lapses by itself; None if it is for good."""
+    """Expiry time of the claim; None means never."""
     private: bool = False
-    """Whether the name itself is kept as a keyed digest alone, such as an e-mail address. Of one kind, always or never."""
+    """Whether only a keyed digest of the name is stored, for example of an e-mail address. The same for all names of a kind."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """Let go of a name; one that is not held stays as it is."""
+    """A release of a name; without effect if the aggregate does not hold it."""
 
     kind: str
     name: str
     private: bool = False
-    """As it was claimed."""
+    """Value of `private` in the claim."""

@@ -1,4 +1,4 @@
-"""Something that goes on in a thread until it is told to stop: reactions and services."""
+"""Background threads of reactions and services, which run until they are stopped."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from headwater.core.faults import Component, Faults
 from headwater.core.parallel import WaitedThread
 
 LOOK_S = 0.5
-"""How long it waits in silence before it looks whether it is to stop."""
+"""Time that a step waits without input before the thread checks whether to stop."""
 RETRY_S = 0.2
-"""How long it rests after an error that may pass, such as a full disk; twice as long after each."""
+"""Pause after a retryable error, such as a full disk; doubled after each further one."""
 RETRY_MAX_S = 10.0
 
 _log = logging.getLogger("headwater")
 
 
 class Background(abc.ABC):
-    """`start` and `stop` for what can do a step."""
+    """A task that runs step by step in a thread: `start` and `stop`."""
 
     name: str
 
     def __init__(self, faults: Faults, component: str) -> None:
-        """`component` is the name under which a failure is reported to people."""
+        """`component` is the name under which failures are reported to people."""
         self._component = Component(faults, "background", component)
         self._thread: WaitedThread | None = None
         self._stopping = threading.Event()
@@ -40,15 +40,15 @@ class Background(abc.ABC):
 
     @abc.abstractmethod
     def _step(self, timeout_s: float) -> None:
-        """Do what there is to do, and wait so long for more."""
+        """Process the present input, and wait up to `timeout_s` for more."""
 
     @property
     def failure(self) -> BaseException | None:
-        """What has stopped it; None while nothing has."""
+        """Error that has stopped the thread, or None."""
         return self._failure
 
     def start(self) -> None:
-        """Do what is there and what comes, in a thread, until `stop()`."""
+        """Process present and future input in a thread, until `stop()`."""
         if self._thread is not None and self._thread.is_alive():
             raise UsageError(f"{self.name!r} runs already")
         self._stopping.clear()
@@ -57,18 +57,18 @@ class Background(abc.ABC):
         self._thread.start()
 
     def stop_soon(self) -> None:
-        """Have it stop after what is being done, and wait for nothing."""
+        """Request a stop after the current step, without waiting."""
         self._stopping.set()
 
     def end(self, timeout_s: float) -> None:
-        """Stop for good, whatever has become of it; what takes longer is left to its thread."""
+        """Stop for good and discard errors; after the timeout the thread is left to finish."""
         self.stop_soon()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
 
     def stop(self) -> None:
-        """Stop after what is being done; raises the error that stopped it before, if one did."""
+        """Stop after the current step; raises the error that stopped the thread before, if any."""
         if self._thread is None:
             return
         self._stopping.set()
@@ -77,7 +77,8 @@ class Background(abc.ABC):
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        self._component.works()  # an error that was retried is over, too: nothing is tried any more
+        # clear the fault of a retried error, since nothing is retried any more
+        self._component.works()
 
     def _keep_going(self) -> None:
         pause_s = RETRY_S
@@ -87,7 +88,7 @@ class Background(abc.ABC):
                 self._step(LOOK_S)
                 self._component.works()
                 pause_s = RETRY_S
-            except Exception as error:  # noqa: BLE001 - `stop` raises it; a thread has nobody else to tell
+            except Exception as error:  # noqa: BLE001 - `stop` raises it; a thread has no caller
                 if not (isinstance(error, HeadwaterError) and error.retryable):
                     self._failure = error
                     self._component.failed(error, "correct the cause, and start it again")
@@ -99,8 +100,8 @@ class Background(abc.ABC):
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
 
     def _plain(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function as it is, and a coroutine function as one that returns when it is done. All calls share one event loop, so
-        that what is bound to it, such as connections, lives on from call to call."""
+        """Return a function unchanged, and a coroutine function as a function that returns when it is done. All calls share
+        one event loop, so that objects bound to it, such as connections, survive from call to call."""
         if not inspect.iscoroutinefunction(function):
             return function
 

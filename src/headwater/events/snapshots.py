@@ -1,8 +1,9 @@
-"""States of aggregates kept beside the log, so that a long one loads without all of its events.
+"""Snapshots of aggregate states, stored next to the log, so that a long history loads without all of its events.
 
-Disposable: a snapshot is taken up only if it is whole, of the same topic and aggregate, and of the same code of `fold`; else, and
-if it is gone, the events say the same. A file each, written after the fact and without a sync: losing one costs time alone.
-The form is JSON, read back by the types that the state declares; a state that does not come back equal is not kept.
+Snapshots are disposable: one is used only if it is intact, of the same topic and aggregate, and of the same code of `fold`;
+otherwise the state is folded from the events. Each is a file, written after the commit and without a sync: a lost snapshot
+costs only time. The format is JSON, read back by the types that the state declares; a state that does not read back equal is
+not stored.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from headwater.events.encrypted_state import Sealing
 from headwater.events.field_types import json_default, shape_of
 
 EVERY = 100
-"""Events after which a new one is taken."""
+"""Number of events after which a new snapshot is written."""
 FOLDERS = 256
 
 
 _FILES = re.compile(rf"[0-9a-f]{{2}}/[0-9a-f]{{32}}\.json(?:{TEMPORARY})?")
-"""What is in the folder of snapshots."""
+"""Names of the files in the folder of snapshots."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of an aggregate after its `version` first events, the last of which is at `offset`."""
+    """The state of an aggregate after its first `version` events, the last of which is at `offset`."""
 
     version: int
     offset: int
@@ -42,12 +43,12 @@ class Snapshot:
 
 
 class Snapshots:
-    """The snapshots of one topic and one code. Without a storage there are none."""
+    """The snapshots of one topic and one code fingerprint; empty without a storage."""
 
     def __init__(
         self, storage: Storage | None, folder: str, code: str, state_type: Any, sealing: Sealing | None = None
     ) -> None:
-        """`folder` is of one topic, also if that is made anew. `sealing` encrypts them."""
+        """`folder` belongs to one incarnation of a topic. `sealing` encrypts the snapshots."""
         self._sealing = sealing
         self._storage = storage
         self._folder = folder
@@ -59,7 +60,7 @@ class Snapshots:
             self.why_not = error.message
 
     def find(self, aggregate_id: str) -> Snapshot | None:
-        """The snapshot of an aggregate, if there is one that holds."""
+        """Return the snapshot of an aggregate; None if missing or invalid."""
         if self.why_not is not None or self._storage is None:
             return None
         try:
@@ -74,10 +75,10 @@ class Snapshots:
                 return None
             return Snapshot(plain["version"], plain["offset"], plain["at"], self._read(plain["state"]))
         except (HeadwaterError, struct.error, ValueError, TypeError, KeyError, AttributeError):
-            return None  # not there, torn, or of another form
+            return None  # missing, torn, or in another format
 
     def keep(self, aggregate_id: str, snapshot: Snapshot) -> bool:
-        """Write a snapshot; False if it cannot be kept, which is no harm."""
+        """Write a snapshot; False if it cannot be stored, which is harmless."""
         if self.why_not is not None or self._storage is None:
             return False
         plain = {
@@ -103,7 +104,7 @@ class Snapshots:
         return True
 
     def clear(self) -> None:
-        """Delete all of them, of every code."""
+        """Delete all snapshots of the topic, of every code fingerprint."""
         if self._storage is not None:
             self._storage.remove_dir(self._folder, _FILES)
 

@@ -1,7 +1,7 @@
-"""The states of aggregates as one process knows them: from memory, a snapshot, or their events, whichever is nearest.
+"""The states of aggregates in one process: from memory, a snapshot, or their events, whichever is nearest.
 
-A state that is known stays true: it is of a version, and what came since is found by the index and folded onto it. So nothing is
-ever told to forget, but where events have private fields and somebody was forgotten.
+A cached state never becomes invalid: it is of a version, and later events are found by the index and folded onto it. The
+exception are topics with private fields: when a subject was forgotten, the cache is dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headwater.log.routing import partition_of_key
 
 S = TypeVar("S")
 CACHED_MAX = 10_000
-"""Aggregates whose states stay in memory."""
+"""Maximum number of aggregates whose states are cached."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class KnownAggregate(Generic[S]):
     version: int = 0
     offset: int = -1
     at: Microseconds | None = 0
-    """When its last event was appended; None if that was just now, and nobody has asked yet."""
+    """Time at which the last event was appended; None if it was appended just now, and its time was not read yet."""
     kept: int = 0
-    """The version of its last snapshot."""
+    """Version of the last snapshot."""
 
 
 class States(Generic[S]):
-    """States by aggregate. Used by one thread at a time."""
+    """States by aggregate. Not thread-safe."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class States(Generic[S]):
         self._cached_max = cached_max
         self._known: OrderedDict[str, KnownAggregate[S]] = OrderedDict()
         self._seen: dict[str, int] = {}
-        """Of each that is known, up to where its partition was looked through for it."""
+        """By cached aggregate, the offset up to which its partition was searched for events."""
 
     @property
     def topic(self) -> TopicDefinition:
@@ -75,11 +75,11 @@ class States(Generic[S]):
         return self._places.topic
 
     def partition(self, aggregate_id: str) -> int:
-        """Where the events of an aggregate are."""
+        """Return the partition of an aggregate's events."""
         return partition_of_key(self.topic, [aggregate_id])
 
     def current(self, aggregate_id: str) -> KnownAggregate[S]:
-        """An aggregate with all events that the index has taken in."""
+        """Return an aggregate with all events that the index has read."""
         known, partition = self._known.get(aggregate_id), self.partition(aggregate_id)
         after = -1 if known is None else max(known.offset, self._seen[aggregate_id] - 1)
         offsets = self._offsets(aggregate_id, after)
@@ -96,33 +96,33 @@ class States(Generic[S]):
         return known
 
     def put(self, aggregate_id: str, known: KnownAggregate[S]) -> None:
-        """Take note of events that this process has just appended."""
+        """Cache the state after events that this process has just appended."""
         self._remember(aggregate_id, self._kept(aggregate_id, known))
 
     def forget_forgotten(self) -> bool:
-        """Drop what is in memory if somebody was forgotten since; whether that was so."""
+        """Drop the cache if a subject was forgotten since the last call, and return whether that is so."""
         if not self._forgettings.any_new():
             return False
         self.forget()
         return True
 
     def forget(self) -> None:
-        """Drop what is in memory."""
+        """Drop the cache."""
         self._known.clear()
         self._seen.clear()
 
     def moment(self, aggregate_id: str, known: KnownAggregate[S]) -> Microseconds:
-        """When the last event of an aggregate was appended."""
+        """Return the time at which the last event of an aggregate was appended."""
         if known.at is not None:
             return known.at
         return self._log.appended_at(self.topic.name, self.partition(aggregate_id), known.offset) or 0
 
     def events(self, aggregate_id: str, after: int = -1) -> Iterator[Recorded[Any]]:
-        """The events of an aggregate behind an offset, in order."""
+        """Return the events of an aggregate after an offset, in order."""
         return self._read(aggregate_id, self._offsets(aggregate_id, after))
 
     def at(self, aggregate_id: str, moment: Microseconds) -> KnownAggregate[S]:
-        """An aggregate with the events that were appended at or before a moment."""
+        """Return an aggregate with the events that were appended at or before a time."""
         offsets = self._offsets(aggregate_id, -1)
         base = self._from_snapshot(aggregate_id, offsets)
         if base is None or base.at is None or base.at > moment:
@@ -148,7 +148,8 @@ class States(Generic[S]):
             or not 0 < found.version <= len(offsets)
             or offsets[found.version - 1] != found.offset
         ):
-            return None  # none, or of another log
+            # no snapshot, or one of another log
+            return None
         return KnownAggregate(found.state, found.version, found.offset, found.at, found.version)
 
     def _folded(
@@ -170,12 +171,14 @@ class States(Generic[S]):
         return KnownAggregate(state, placed.version, placed.offset, placed.at, known.kept)
 
     def _kept(self, aggregate_id: str, known: KnownAggregate[S]) -> KnownAggregate[S]:
-        """With a snapshot, if many events came since the last; once it failed it is not tried at every event."""
+        """Write a snapshot if many events were added since the last one. A failure is not retried at the next event."""
         if known.version - known.kept < EVERY:
             return known
         at = self.moment(aggregate_id, known)
-        with suppress(StorageError):  # the events are committed, whatever becomes of the snapshot
-            self._log.sync()  # other events may have these offsets after a loss of power
+        # the events are committed, whatever becomes of the snapshot
+        with suppress(StorageError):
+            # sync first: after a power failure, unsynced offsets may be used for other events
+            self._log.sync()
             self._snapshots.keep(aggregate_id, Snapshot(known.version, known.offset, at, known.state))
         return replace(known, kept=known.version, at=at)
 

@@ -1,4 +1,4 @@
-"""What a workspace offers of event sourcing: stores, reactions and calls. Loaded when it is first used."""
+"""The workspace methods for event sourcing: stores, reactions and calls. The modules are imported at first use."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ C = TypeVar("C")
 E = TypeVar("E")
 T = TypeVar("T")
 CLOSE_S = 10.0
-"""So long closing waits for what a reaction or a service is doing."""
+"""Maximum time for which closing waits for a step of a reaction or a service."""
 
 
 class EventSourcing(abc.ABC):
-    """Part of a `Workspace`."""
+    """The part of a `Workspace` for event sourcing."""
 
     def __init__(self, log: Log, clock: Clock, path: Path | None) -> None:
         self.log = log
@@ -43,15 +43,16 @@ class EventSourcing(abc.ABC):
 
     @abc.abstractmethod
     def view(self, name: str) -> Any:
-        """The view of that name."""
+        """Return the view of that name."""
 
     @abc.abstractmethod
     def _newest_tick(self) -> int:
-        """The last tick; 0 before the first."""
+        """Return the last tick; 0 before the first."""
 
     def store(self, aggregate: Aggregate[S, C, E], *, partitions: int | None = None) -> Store[S, C, E]:
-        """The aggregates of one kind: commands in, states and histories out. Their events are the topic of its name, which is
-        made, and given columns for what is new, as the classes of the events say. Starts no JVM."""
+        """Return the store of one kind of aggregate, which executes commands and loads states and histories. Its events are
+        the topic of its name, which is created, and extended with columns for new fields of the event classes. Starts no
+        JVM."""
         from headwater.events.aggregate_store import Store
         from headwater.events.aggregates import Aggregate
 
@@ -70,10 +71,11 @@ class EventSourcing(abc.ABC):
     def reaction(
         self, name: str, to: Store[Any, Any, Any] | str, *, since: Since = "beginning"
     ) -> Callable[[Callable[..., Any]], Reaction]:
-        """Declare a reaction: a function of the events of a store, or of the changes of a view, that gives commands.
+        """Declare a reaction: a function of the events of a store, or of the changes of a view, that returns commands.
 
-        `since` says what a reaction of a new name begins with: all past events (the rows of a view), only what comes from now on,
-        or a time. It goes on where it was left. `run()` of what is returned reacts to what is there, `start()` keeps at it.
+        `since` is the start of a reaction with a new name: all past events (the rows of a view), only future ones, or a
+        time. An existing reaction continues from its position. `run()` of the returned object reacts to present input,
+        `start()` continues in the background.
         """
         from headwater.events.aggregate_store import Store
         from headwater.events.reactions import EventFeed, Reaction, ViewFeed, event_kinds
@@ -98,8 +100,9 @@ class EventSourcing(abc.ABC):
         return declare
 
     def serve(self, topic: str) -> Callable[[Callable[..., Any]], Service]:
-        """Declare who answers calls to a topic: a function of a request, and if it likes of the `Call`, that gives a reply; all
-        dataclasses. `run()` of what is returned answers what is there, `start()` keeps at it."""
+        """Declare the service that answers calls to a topic: a function of a request and optionally of the `Call` that
+        returns a reply; all are dataclasses. `run()` of the returned object answers present calls, `start()` continues in
+        the background."""
         from headwater.events.calls import Service
 
         text(topic, "the topic of a service", hint='@ws.serve("payouts")')
@@ -120,10 +123,10 @@ class EventSourcing(abc.ABC):
         call_id: str | None = None,
         returns: type[T] | None = None,
     ) -> T | Any:
-        """Send a request to whoever serves a topic, and wait for the reply: an object of `returns`, or a dict.
+        """Send a request to the service of a topic, and wait for the reply: an object of `returns`, or a dict.
 
         The same `call_id` again sends nothing and waits for the same reply, also after a crash and from another process.
-        LogTimeoutError if there is none in `timeout` seconds (None: however long it takes); CallFailedError if the reply is that it failed.
+        LogTimeoutError if there is none within `timeout` seconds (None: no limit); CallFailedError if the reply is an error.
         """
         return self._checked_calls(topic, returns).call(topic, request, wait_ms(timeout), call_id, returns)
 
@@ -141,7 +144,7 @@ class EventSourcing(abc.ABC):
         return await calls.call_async(topic, request, wait_ms(timeout), call_id, returns)
 
     def _checked_calls(self, topic: Any, returns: Any) -> CallClient:
-        """What calls are made by; UsageError if one cannot be."""
+        """Return the client for calls; UsageError if the arguments are invalid."""
         text(topic, "the topic of a call", hint='ws.call("payouts", Payout(...))')
         if returns is not None and not _is_dataclass(returns):
             raise UsageError(f"what a call returns is a dataclass, not {returns!r}", hint="returns=PaidOut")
@@ -152,7 +155,7 @@ class EventSourcing(abc.ABC):
         return self._calls
 
     def _close_stores(self) -> None:
-        """Stop what goes on in the background, and let go of files."""
+        """Stop reactions and services in the background, and close files."""
         running = list(self._in_background)
         for one in running:
             one.stop_soon()
