@@ -113,8 +113,8 @@ class Supervisor:
         self._board.keep_telling(self._news)
 
     def look_at_alerts(self) -> None:
-        """Evaluate alerts once and send their notifications. The engine lease is held meanwhile, so that no other process
-        does."""
+        """Evaluate alerts once and send their notifications. Meanwhile this process owns the engine (`Views.claim`), so that
+        no other process does."""
         with suppress(EngineRunningError), self._views().claim():
             self.alerts.watch()
             self.alerts.tell()

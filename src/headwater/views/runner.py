@@ -94,7 +94,7 @@ class EngineHost:
     keep_ticks: int | None = None
 
     def claim(self) -> Ownership:
-        """Acquire the engine lease of the workspace; EngineRunningError if another engine is alive."""
+        """Acquire ownership of the engine of the workspace; EngineRunningError if another engine is alive."""
         ownership = claim(self.storage, self.clock, stale_after_ms=self.stale_after_ms)
         ownership.beat_by_itself()
         self.component.begin()
@@ -222,7 +222,7 @@ def still_stopped(manifest: Manifest | None) -> dict[str, str]:
 def _caught_up(room: EngineHost) -> Callable[[Manifest], bool]:
     """Return a function that tells whether a tick has every view that exists now, up to what the log has now.
 
-    It compares positions, because the last commit of the log may be of a kind that no tick takes in.
+    The function compares positions, because the last commit of the log may be of a kind that no tick takes in.
     """
     views = definitions(room.log)
     read = {name for view in views.values() for name in view.reads}

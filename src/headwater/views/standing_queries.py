@@ -1,6 +1,6 @@
 """Standing queries from programs: queries are stored, removed and listed. `ws.standing(name)` returns a `StandingQueries`.
 
-It needs the log alone: queries are records, and the engine matches documents with them.
+The module needs the log alone: queries are records, and the engine matches documents with them.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ class Views:
         return run(self._room, tick_rows)
 
     def claim(self) -> Ownership:
-        """Acquire the engine lease of the workspace before Spark and the engine start; EngineRunningError if another engine
-        runs. The lease is passed to `start`, or released."""
+        """Acquire ownership of the engine before Spark and the engine start; EngineRunningError if another engine runs. The
+        ownership is passed to `start`, or released."""
         return self._room.claim()
 
     def start(
@@ -99,7 +99,7 @@ class Views:
         ownership: Ownership | None = None,
         beside: EngineCompanions | None = None,
     ) -> Runner:
-        """Keep every view up to date in the background; `ownership` is the engine lease of the workspace, if it was acquired
+        """Keep every view up to date in the background; `ownership` is the ownership of the engine, if it was acquired
         before."""
         if ownership is not None or self.engine() is None:
             self.declarations.resume(self.functions.here())

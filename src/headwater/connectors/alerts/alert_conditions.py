@@ -41,7 +41,7 @@ class MatchingRows:
     holding: Mapping[str, str]
     crowded: bool = False
     present: frozenset[str] | None = field(default=None, compare=False)
-    """Keys of all samples of a metric; None for a view. An episode whose key has no sample does not end for that reason."""
+    """Keys of all samples of a metric; None for a view. A missing sample does not end an episode at once."""
 
 
 class Observer:

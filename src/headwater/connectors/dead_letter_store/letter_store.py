@@ -150,8 +150,8 @@ class Shelf(Protocol):
         ...
 
     def edited(self, known: LetterState, values: Mapping[str, Any]) -> Edited:
-        """Return the row of a letter, as it was last edited, with other values for some of its columns; BadRowError if a
-        value does not fit."""
+        """Return the row of a letter, as it was last edited, with other values; BadRowError if a value does not fit.
+        `values` must name columns of the row."""
         ...
 
     def replay(

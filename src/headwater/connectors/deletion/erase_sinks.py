@@ -231,6 +231,6 @@ def _has_versions(sinks: Sinks, name: str) -> bool:
         return False
     try:
         return old(sinks, name) is not None
-    # a kind without versions has no previous one
     except HeadwaterError:
+        # a kind without versions has no previous one
         return False

@@ -119,7 +119,7 @@ class ComponentHealth:
 
 @dataclass(frozen=True)
 class Health:
-    """The health of a workspace at one moment: the engine first, then every other component by kind and name."""
+    """The health of a workspace at one point in time: the engine first, then every other component by kind and name."""
 
     components: Sequence[ComponentHealth]
 

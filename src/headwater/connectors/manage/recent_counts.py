@@ -10,7 +10,7 @@ RECENT_US: Microseconds = 300_000_000
 
 
 class Recent:
-    """The increase of totals, by name, within `RECENT_US`. The owner of the totals must ask about once a second."""
+    """The increase of totals, by name, within `RECENT_US`. The owner of the totals calls `of` about once a second."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

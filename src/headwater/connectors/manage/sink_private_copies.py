@@ -39,8 +39,8 @@ def private_in_copy(log: Log, views: Views, made: SinkDefinition, view: str) -> 
     described = views.names.describe(view)
     if described.name == view:
         found = copied_by_view(log, views.tools().catalog, described, made.key)
-    # a derived view with whole rows of topics besides the columns of the view
     else:
+        # a derived view with whole rows of topics besides the columns of the view
         found = [Copied(name, None, None) for name in views.names.columns(view).names]
     target = log.topics().get(str(made.options.get("topic", "")))
     there = {} if target is None else dict(target.private)

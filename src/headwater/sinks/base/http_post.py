@@ -28,7 +28,7 @@ from headwater.sinks.base.circuit_breaker import Circuit, CircuitOptions, jitter
 KEY_HEADER = "Idempotency-Key"
 SIGNATURE_HEADER = "Headwater-Signature"
 REFUSED = (400, 409, 413, 422)
-"""Status codes for a rejected request body; a repetition would be rejected again."""
+"""Status codes by which a receiver rejects the content of this request, and not requests in general."""
 _AGAIN = (408, 425, 429)
 _REASON_CHARACTERS = 500
 _RETRY_AFTER_MAX_S = 5.0

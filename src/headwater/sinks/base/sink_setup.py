@@ -30,7 +30,7 @@ class SinkSetup:
     functions: Mapping[str, Function]
     """Functions of the user by name, as far as this process has declared them."""
     private: Mapping[str, str]
-    """Columns that are private in an encrypted copy, each with the column of its subject."""
+    """Columns that are private in the copy, each with the column of its subject."""
 
     def count(self, name: str, usual: int) -> int:
         """Return an option that is a whole number of at least 1."""

@@ -128,7 +128,7 @@ class SearchIndex:
         return table
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows, as of one commit."""
+        """Yield all rows of one commit."""
         commit = self._newest()
         if commit.layout is None:
             return
