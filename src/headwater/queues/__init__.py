@@ -1,7 +1,7 @@
 """Queues: records of a topic as messages, leased to workers, acknowledged, retried or dead-lettered.
 
-What workers do are records of a topic of the queue's own, folded alike by every process: there is no
-coordinator.
+Workers write their operations as records to a topic that belongs to the queue. Every process folds these records into
+the same state, so there is no coordinator.
 
 Called by cli, connectors, deletion, execution, metrics, workspace; imports catalog, core, log, privacy.
 
@@ -10,12 +10,12 @@ In import order, bottom to top:
     encrypted_messages  copies of messages with private values encrypted
     message_positions   message positions as integers, ranges and sets
     queue_definition    the definition of a queue, in the catalog
-    queue_records       operations on messages as records, both ways
+    queue_records       operations on messages, encoded as records and decoded
     queue_state         the state of a queue, folded from its records
     prefetch            unclaimed messages that this process could lease, cached
-    queue_checkpoint    the state of a queue as bytes, for its checkpoint
-    queue_dead_letters  messages given up, in `<queue>.dead`
-    queue_client        the part of one process: operations batched in appends, state folded
+    queue_checkpoint    the state of a queue encoded as bytes, for its checkpoint
+    queue_dead_letters  dead messages, in the topic `<queue>.dead`
+    queue_client        one process's client of a queue: batches operations in appends, folds the state
     message             `Message`: a row and its lease
     queue_ddl           CREATE, lookup and DROP of queues
     queue_status        status of a queue

@@ -1,6 +1,8 @@
-"""Rows that a queue copies out of its topic, a dead message's or what one was edited to, as bytes in which private values stay private.
+"""Encodes rows that a queue copies out of its topic (dead messages and their edited rows) as bytes with private values
+encrypted.
 
-They are encrypted as they are in the topic, by the same subjects' keys: who is forgotten there is forgotten here.
+The copies are encrypted with the same subject keys as the topic, so destroying a subject's key makes its values in the
+copies unreadable too.
 """
 
 from __future__ import annotations
@@ -14,23 +16,23 @@ from headwater.privacy.column_encryption import unveil, veil
 
 
 def sealed(log: Log, topic: TopicDefinition, row: pa.RecordBatch) -> bytes:
-    """A row of a topic as bytes."""
+    """Return a row of a topic as bytes, with its private values encrypted."""
     return packed(veil(row, topic, log.keys))
 
 
 def opened(log: Log, topic: TopicDefinition, body: bytes) -> pa.Table:
-    """The row that `sealed` made bytes of; private values are NULL if their subject was forgotten since."""
+    """Return the row that `sealed` encoded; private values are NULL if their subject was forgotten since."""
     stored = unpacked(body).combine_chunks().to_batches()[0]
     return pa.Table.from_batches([unveil(stored, topic, log.keys, stored.schema.names)])
 
 
 def shown_row(topic: TopicDefinition, row: dict[str, object]) -> dict[str, object]:
-    """A row without its private values, for what is kept in plain."""
+    """Return a row with its private values set to None, for copies that are stored unencrypted."""
     return {**row, **{column: None for column, _ in topic.private if column in row}}
 
 
 def forgettings(log: Log, topic: TopicDefinition) -> int:
-    """What rises when private values of a topic may have been forgotten; reading it costs nothing where there are none."""
+    """Return a count that rises whenever private values of a topic may have been forgotten; free for topics without any."""
     if not topic.private:
         return 0
     log.keys.refresh()

@@ -1,4 +1,5 @@
-"""Records that were excised from the topic of a queue: the queue is told, and copies of them among its dead messages are removed."""
+"""Removes excised records of a topic from the queues on it: from their state, and from the copies among their dead
+messages."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ from headwater.queues.queue_records import Op, to_batch
 
 
 def excise_messages(log: Log, topic: str, found: Mapping[int, Sequence[int]]) -> dict[str, int]:
-    """Have every queue on a topic do without these records, by partition and offset; by the topics of their dead messages how many
-    copies went. Done again it changes nothing.
+    """Remove these records, given as offsets by partition, from every queue on a topic. Returns the number of copies
+    removed from each topic of dead messages. Repeating the call changes nothing.
 
-    The queue is told first: letters are written by who has seen all that was said to it, so none is written afterwards.
+    The queue's state records the removal before the copies are removed: a dead letter is written only by a process that
+    has read all earlier records of the queue, so no copy can be written after this.
     """
     places = [place_of(partition, 0) + np.asarray(offsets, np.int64) for partition, offsets in found.items()]
     gone = np.sort(np.concatenate(places))
@@ -35,7 +37,7 @@ def excise_messages(log: Log, topic: str, found: Mapping[int, Sequence[int]]) ->
 
 
 def _copies(log: Log, queue: QueueDefinition, gone: Places) -> list[int]:
-    """Where the dead messages of these places are in their own topic."""
+    """Return the offsets, in the queue's topic of dead messages, of the messages at these positions."""
     info, found = log.partitions(queue.dead_topic)[0], []
     for batch in log.read(queue.dead_topic, 0, info.first, info.end, ["partition", "offset", "_offset"]):
         partitions, offsets, own = (column.to_numpy(zero_copy_only=False) for column in batch.columns)

@@ -1,4 +1,4 @@
-"""Messages as workers hold them: a row, its lease, and what can be done with it."""
+"""Messages that `Queue.receive` returned: a row, its lease, and the operations on it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from headwater.queues.queue_state import Grant
 
 Span = str | timedelta
 ERROR_CHARACTERS_MAX = 2_000
-"""What is kept of an error: it stands in the queue's records until its message is done."""
+"""Longest error text that is stored, in characters: it stays in the queue's records until its message is done."""
 
 
 class Settling(Protocol):
-    """What a message needs of its queue."""
+    """The operations of a queue that a message calls."""
 
     name: str
 
@@ -40,7 +40,7 @@ class Settling(Protocol):
 
 
 class Receiving(Settling, Protocol):
-    """What those who work on a queue need of it."""
+    """The operations of a queue that workers and asyncio consumers call."""
 
     definition: QueueDefinition
     clock: Clock
@@ -50,14 +50,14 @@ class Receiving(Settling, Protocol):
     ) -> Messages: ...
 
     def commit_id(self, message: Message) -> str | None:
-        """See `Queue.commit_id`."""
+        """Return the id of the commit that appended a message; see `Queue.commit_id`."""
         ...
 
 
 class Messages(Sequence["Message"]):
-    """What one `receive` got: messages in the order of the log, under one lease.
+    """The messages of one `receive`, in log order, under one lease.
 
-    `rows` are all of them as a pyarrow Table. `queue.ack(messages)` acknowledges those that were not settled one by one.
+    `rows` is all of them as a pyarrow Table. `queue.ack(messages)` acknowledges those that were not settled one by one.
     """
 
     def __init__(self, queue: Settling, grant: Grant | None = None, ask: QueueRequest | None = None) -> None:
@@ -67,9 +67,10 @@ class Messages(Sequence["Message"]):
         self.deliveries = np.empty(0, np.int64) if grant is None else grant.deliveries.copy()
         self.until = np.empty(0, np.int64) if grant is None else grant.until.copy()
         self.settled: Mask = np.zeros(len(self.places), dtype=bool)
-        """Which of them were acknowledged or given back through this object."""
+        """True for messages that were acknowledged or given back through this object."""
         self.commit: Token | None = None
-        """A commit from after they were handed out: what tells the lease from one of its number in an older copy of the workspace."""
+        """Token of a commit made after the messages were handed out. It distinguishes this lease from a lease of the
+        same number in an older copy of the workspace."""
         self.errors = {} if ask is None else ask.errors
         self._table = pa.table({}) if ask is None or ask.rows is None else ask.rows
         self._bodies = {} if ask is None else ask.bodies
@@ -77,16 +78,16 @@ class Messages(Sequence["Message"]):
 
     @property
     def rows(self) -> pa.Table:
-        """The topic's columns of all of them, as the log has them."""
+        """The topic's columns of all messages, as the log has them."""
         return own_columns(self._table)
 
     @property
     def open(self) -> Places:
-        """The places of those that are not settled."""
+        """The positions of messages that are not settled."""
         return self.places[~self.settled]
 
     def row(self, number: int) -> dict[str, Any]:
-        """The row of one of them; as it was edited, if it was dead and somebody corrected it."""
+        """Return the row of a message; the corrected row if the message was dead and an operator edited it."""
         if self._plain is None:
             self._plain = self.rows.to_pylist()
             for place, body in self._bodies.items():
@@ -94,24 +95,25 @@ class Messages(Sequence["Message"]):
         return self._plain[number]
 
     def table(self, number: int) -> pa.Table:
-        """One of them as a table of one row, as `row` has it."""
+        """Return the row of a message as a table of one row; corrected rows as in `row`."""
         body = self._bodies.get(int(self.places[number]))
         return self.rows.slice(number, 1) if body is None else own_columns(body)
 
     def edited(self, number: int) -> bool:
-        """Whether somebody has edited one of them when it was dead."""
+        """Whether an operator edited this message while it was dead."""
         return int(self.places[number]) in self._bodies
 
     def op(self, number: int) -> str | None:
-        """On a topic with a primary key what the record does; else None."""
+        """Return what the record of a message does ('upsert' or 'delete') on a topic with a primary key; None on other
+        topics."""
         return self._table["_op"][number].as_py() if "_op" in self._table.column_names else None
 
     def sequence(self, number: int) -> int:
-        """The number of the commit that appended one of them."""
+        """Return the number of the commit that appended a message."""
         return int(self._table["_sequence"][number].as_py())
 
     def forgotten(self, number: int) -> bool:
-        """Whether private values of one of them are gone, because their subject was forgotten."""
+        """Whether private values of a message are unreadable because their subject was forgotten."""
         return FORGOTTEN in self._table.column_names and self._table[FORGOTTEN][number].as_py()
 
     def __len__(self) -> int:
@@ -133,8 +135,8 @@ class Messages(Sequence["Message"]):
 
 
 class Message:
-    """One message, leased to the worker that received it. In a `with` block it is acknowledged at the end, or given back with the
-    error that left the block."""
+    """A message, leased to the worker that received it. A `with` block acknowledges the message at its end, or gives it
+    back with the error that left the block."""
 
     __slots__ = ("_batch", "_number")
 
@@ -147,108 +149,109 @@ class Message:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The record's columns."""
+        """The columns of the message's record; the corrected row if the message was edited while it was dead."""
         return self._batch.row(self._number)
 
     @property
     def table(self) -> pa.Table:
-        """The same as a pyarrow Table of one row."""
+        """The message's row as a pyarrow Table of one row."""
         return self._batch.table(self._number)
 
     @property
     def edited(self) -> bool:
-        """Whether somebody has edited it when it was dead: the record in the topic is another then."""
+        """Whether an operator edited the message while it was dead. Its row then differs from the record in the topic."""
         return self._batch.edited(self._number)
 
     @property
     def op(self) -> str | None:
-        """On a topic with a primary key what the record does, 'upsert' or 'delete'; else None."""
+        """What the record does, 'upsert' or 'delete', on a topic with a primary key; None on other topics."""
         return self._batch.op(self._number)
 
     @property
     def forgotten(self) -> bool:
-        """Whether private values of it read None, because the subject that they were of was forgotten."""
+        """Whether private values of the message read None because their subject was forgotten."""
         return self._batch.forgotten(self._number)
 
     @property
     def place(self) -> int:
-        """Partition and offset as one number."""
+        """Partition and offset of the message as one integer."""
         return int(self._batch.places[self._number])
 
     @property
     def id(self) -> str:
-        """What it is called, for good: partition and offset in its topic."""
+        """The permanent id of the message: partition and offset in its topic, such as 0-17."""
         return shown(self.place)
 
     @property
     def partition(self) -> int:
-        """Its partition."""
+        """The partition of the message's record."""
         return partition_of(self.place)
 
     @property
     def sequence(self) -> int:
-        """The number of the commit that appended its record."""
+        """The number of the commit that appended the message's record."""
         return self._batch.sequence(self._number)
 
     @property
     def offset(self) -> int:
-        """Its offset."""
+        """The offset of the message's record in its partition."""
         return offset_of(self.place)
 
     @property
     def deliveries(self) -> int:
-        """How often it was handed out, with this time."""
+        """Number of times the message was handed out, including this one."""
         return int(self._batch.deliveries[self._number])
 
     @property
     def error(self) -> str | None:
-        """Why it was not done the last time."""
+        """The error with which the previous delivery ended, or None."""
         return self._batch.errors.get(self.place)
 
     @property
     def until(self) -> datetime:
-        """When the lease runs out, unless it is extended."""
+        """The time at which the lease expires, unless it is extended."""
         return from_us(int(self._batch.until[self._number]))
 
     @property
     def token(self) -> str:
-        """What stands for this delivery in a shell: `headwater queue ack QUEUE TOKEN`."""
+        """The token of this delivery for the command line: `headwater queue ack QUEUE TOKEN`."""
         of = "" if self._batch.commit is None else f"~{self._batch.commit}"
         return f"{self.id}@{self._batch.lease}{of}"
 
     @property
     def queue_name(self) -> str:
-        """The queue that it was received from."""
+        """The name of the queue that the message was received from."""
         return self._batch.queue.name
 
     @property
     def lease(self) -> int:
-        """The number of its lease."""
+        """The number of the message's lease."""
         return self._batch.lease
 
     @property
     def settled(self) -> bool:
-        """Whether it was acknowledged or given back through this object or its batch."""
+        """Whether the message was acknowledged or given back through this object or its batch."""
         return bool(self._batch.settled[self._number])
 
     def ack(self) -> None:
-        """It is done: durable when this returns."""
+        """Acknowledge the message as done; durable when this returns."""
         self._batch.queue.ack(self)
 
     def nack(self, *, delay: Span | None = None, error: str | None = None, final: bool = False) -> None:
-        """It is not done: another worker gets it, after a delay if one is given. `final`: nobody will ever do it, and it is dead at once."""
+        """Give the message back as not done: it is handed out again, after `delay` if one is given. With `final` the
+        message can never be done, and is dead at once."""
         self._batch.queue.nack(self, delay=delay, error=error, final=final)
 
     def release(self) -> None:
-        """It was not begun: another worker gets it at once, and this delivery does not count."""
+        """Give the message back unprocessed: it is handed out again at once, and this delivery does not count."""
         self._batch.queue.release(self)
 
     def extend(self, lease: Span | None = None) -> None:
-        """Hold it for longer: so long from now on, by default as long as leases of the queue are."""
+        """Extend the lease to end this long after now, by default after the queue's lease duration."""
         self._batch.queue.extend(self, lease)
 
     def note(self, *, settled: bool = False, until: int | None = None) -> None:
-        """Keep in mind what was done with it."""
+        """Record locally that the message was settled, or when its lease now expires."""
         self._batch.settled[self._number] |= settled
         if until is not None:
             self._batch.until[self._number] = until
@@ -264,12 +267,12 @@ class Message:
         if error is None:
             self.ack()
         else:
-            with suppress(LeaseLostError):  # what is to be heard of is the error that left the block
+            with suppress(LeaseLostError):  # the error that left the block must not be masked
                 self.nack(error=said(error))
 
 
 def refuse_final_delay(delay: Span | None, final: bool) -> None:
-    """UsageError for a message that is to come again and is not, and for what is no such choice."""
+    """Raise UsageError if `final` is not a boolean, or if both `final` and a delay are given."""
     if not isinstance(final, bool):
         raise UsageError(f"final is True or False, not {final!r}", hint="queue.nack(message, final=True)")
     if final and delay is not None:
@@ -279,12 +282,13 @@ def refuse_final_delay(delay: Span | None, final: bool) -> None:
 
 
 def said(error: BaseException) -> str:
-    """An error as a letter has it."""
+    """Return an error's type and message, as a dead letter stores them."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def error_text(error: Any) -> str | None:
-    """An error as it is kept: not longer than anybody reads, and without what no file can hold, such as bytes in the name of one."""
+    """Return an error text as it is stored: truncated, and without characters that cannot be encoded, such as bytes of
+    a file name."""
     if error is None:
         return None
     if not isinstance(error, str):
@@ -294,7 +298,7 @@ def error_text(error: Any) -> str | None:
 
 
 def parse_token(text: str) -> tuple[int, int]:
-    """The place and the lease of a token; the commit behind them is compared by who knows the log."""
+    """Parse a token into position and lease. The caller compares the token's commit with the log."""
     try:
         place, _, lease = split_token(text.strip())[0].partition("@")
         partition, _, offset = place.partition("-")

@@ -1,7 +1,8 @@
-"""Places of messages as single numbers, ranges of them, and the set of those that a queue has ever handed out. Pure.
+"""Positions of messages as integers, ranges of positions, and the set of positions that a queue ever handed out. Pure
+functions.
 
-A place is a partition and an offset in one 64-bit number, so that places sort by partition and then by offset, and
-neighbours in a partition are neighbours as numbers. All ranges are half open.
+A position packs a partition and an offset into one 64-bit integer, so that positions sort by partition and then by
+offset, and adjacent offsets are adjacent integers. All ranges are half open.
 """
 
 from __future__ import annotations
@@ -22,33 +23,33 @@ NONE: Places = np.empty(0, dtype=np.int64)
 
 
 def place_of(partition: int, offset: int) -> int:
-    """The place of one message."""
+    """Return the position of one message."""
     return partition << OFFSET_BITS | offset
 
 
 def partition_of(place: int) -> int:
-    """The partition that a place is in."""
+    """Return the partition of a position."""
     return place >> OFFSET_BITS
 
 
 def offset_of(place: int) -> int:
-    """The offset of a place in its partition."""
+    """Return the offset of a position in its partition."""
     return place & OFFSET_MASK
 
 
 def shown(place: int) -> str:
-    """A place as people write it: partition and offset."""
+    """Return a position as text: partition and offset, such as 0-17."""
     return f"{partition_of(place)}-{offset_of(place)}"
 
 
 def in_turns(places: Places) -> Places:
-    """The order in which places are handed out: as the log goes on, with partitions taking turns, a block of offsets each. So
-    none is left behind, and neighbours stay together, which makes few ranges of many places."""
+    """Return the order in which positions are handed out: log order, round-robin over the partitions by blocks of
+    offsets. No partition starves, and adjacent positions stay together, so that many positions form few ranges."""
     return np.lexsort((places, (places & OFFSET_MASK) >> TURN_BITS))
 
 
 def to_ranges(places: Places) -> tuple[list[int], list[int]]:
-    """Places as ranges, in the same order: where each begins and where it ends."""
+    """Return positions as ranges in the same order: the first position of each range, and the end."""
     if len(places) < 2:
         return places.tolist(), (places + 1).tolist()
     breaks = np.flatnonzero(np.diff(places) != 1)
@@ -58,7 +59,7 @@ def to_ranges(places: Places) -> tuple[list[int], list[int]]:
 
 
 def from_ranges(firsts: Sequence[int], ends: Sequence[int]) -> Places:
-    """The places in some ranges, in the order given."""
+    """Return the positions of some ranges, in the order given."""
     if len(firsts) == 1:
         return np.arange(firsts[0], ends[0], dtype=np.int64)
     if not len(firsts):
@@ -67,7 +68,7 @@ def from_ranges(firsts: Sequence[int], ends: Sequence[int]) -> Places:
 
 
 class Ranges:
-    """A set of places as disjoint ranges that do not touch: it costs what the ranges are, not what is in them."""
+    """A set of positions as disjoint, non-adjacent ranges: its size depends on the number of ranges, not of positions."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self._firsts: list[int] = []
@@ -88,7 +89,7 @@ class Ranges:
     __hash__ = None  # type: ignore[assignment]
 
     def add(self, first: int, end: int) -> None:
-        """Put in all places from `first` to before `end`."""
+        """Add all positions from `first` up to but not including `end`."""
         if first >= end:
             return
         low = bisect_left(self._ends, first)
@@ -100,7 +101,7 @@ class Ranges:
         self._arrays = None
 
     def contains(self, places: Places) -> Mask:
-        """Which of these places are in the set."""
+        """Return which of these positions are in the set."""
         if not self._firsts:
             return np.zeros(len(places), dtype=bool)
         if self._arrays is None:
@@ -111,6 +112,6 @@ class Ranges:
         return found
 
     def first_outside(self, place: int) -> int:
-        """The first place at or after this one that is not in the set."""
+        """Return the first position at or after this one that is not in the set."""
         at = bisect_right(self._firsts, place) - 1
         return self._ends[at] if at >= 0 and place < self._ends[at] else place

@@ -1,6 +1,8 @@
-"""A process's look at a queue's topic: which fresh messages it could ask for, and their rows. A cache; the log has it all.
+"""Prefetches messages of a queue's topic in one process: those that no worker has had yet, and their rows. A cache over
+the log.
 
-It reads ahead in pieces, and keeps of each message its place, from when on it may be handed out, and its key's hash.
+Messages are read ahead in chunks. For each message the cache keeps its position, the time from which it may be handed
+out, and the hash of its key.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from headwater.queues.queue_definition import QueueDefinition
 from headwater.queues.queue_state import QueueState
 
 CHUNK_ROWS = 4_096
-"""So many messages are read ahead at once."""
+"""Number of messages that are read ahead at once."""
 BLOCKED_MAX = 32_768
-"""So many messages whose keys are busy are looked past before others have to wait for one of them."""
+"""Number of messages with busy keys that are skipped over before later messages must wait for those keys."""
 CACHED_BYTES = 32 << 20
-"""Rows that were read ahead are kept up to this size; those beyond are read again when they are handed out."""
+"""Size up to which rows that were read ahead are cached; other rows are read again when they are handed out."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class _Chunk:
 
 
 class Window:
-    """What one process has read ahead of one queue."""
+    """One process's read-ahead buffer of the messages of one queue."""
 
     def __init__(self, log: Log, queue: QueueDefinition) -> None:
         self._log = log
@@ -59,13 +61,13 @@ class Window:
         self._cached = 0
         self._forgettings = 0
         self.gaps: list[tuple[int, int]] = []
-        """Ranges of places that turned out to have no message; to be said in a record, once."""
+        """Ranges of positions without a message, to be recorded once in a 'skip' operation."""
 
     def candidates(
         self, state: QueueState, count: int, now: Microseconds, ends: Mapping[int, int], spare: int = 0
     ) -> tuple[Places, Places | None]:
-        """Places that a claim made now could get, `count` if there are as many and up to `spare` more: those that come again
-        first, then fresh ones in the order of the log. With the hash of each key if the queue is in order."""
+        """Return positions that a claim made now could get: `count` of them if there are as many, and up to `spare` more.
+        Messages that come again are first, then fresh ones in log order. For an ordered queue, also the hash of each key."""
         found = [self._returned(state, now), *self._lapsed(state, now)]
         total = sum(len(places) for places, _ in found)
         self._drop_taken(state)
@@ -78,16 +80,16 @@ class Window:
         return places[: count + spare], hashes[: count + spare] if self._queue.key else None
 
     def _blocked(self, now: Microseconds) -> int:
-        """How many messages were read ahead that could be handed out by their time."""
+        """Return the number of prefetched messages whose delay is over."""
         return len(self._places) if self._queue.delay is None else int((self._due <= now).sum())
 
     def next_due(self, now: Microseconds) -> Microseconds | None:
-        """When the next message that was read ahead may be handed out."""
+        """Return when the next delayed message that was read ahead may be handed out; None if there is none."""
         later = self._due[self._due > now]
         return int(later.min()) if len(later) else None
 
     def delayed(self, state: QueueState, now: Microseconds, ends: Mapping[int, int]) -> int:
-        """How many fresh messages are not to be handed out yet: all of them are looked at."""
+        """Return the number of fresh messages whose delay is not over; reads all fresh messages."""
         if self._queue.delay is None:
             return 0
         while self._read_on(state, ends):
@@ -96,7 +98,8 @@ class Window:
         return int((self._due > now).sum())
 
     def rows(self, places: Places) -> tuple[pa.Table, Mask]:
-        """The rows of messages, in the order of their places, and which there are: some may no longer be in the log."""
+        """Return the rows of messages, in the order of their positions, and which messages were found: some may no
+        longer be in the log."""
         order = np.argsort(places, kind="stable")
         wanted, found = places[order], np.zeros(len(places), dtype=bool)
         pieces: list[pa.RecordBatch] = []
@@ -119,14 +122,16 @@ class Window:
         if not pieces:
             return self._schema().empty_table(), found
         tables = [pa.Table.from_batches([piece]) for piece in pieces]
-        table = pa.concat_tables(tables, promote_options="permissive")  # a column may have come in between
+        # permissive: a column may have been added between chunks
+        table = pa.concat_tables(tables, promote_options="permissive")
         back = np.argsort(order[np.concatenate(spots)], kind="stable")
         there = np.zeros(len(places), dtype=bool)
         there[order[found]] = True
         return table.take(pa.array(back)) if (np.diff(back) != 1).any() else table, there
 
     def without_forgotten(self) -> int:
-        """Let go of rows that were read ahead if somebody was forgotten since; what comes back rises whenever that is so."""
+        """Drop cached rows if a subject was forgotten since they were read. Returns a count that rises each time that
+        happens."""
         now = forgettings(self._log, self._log.topic(self._queue.topic))
         if now != self._forgettings:
             self.let_go()
@@ -134,14 +139,14 @@ class Window:
         return now
 
     def let_go(self, gone: Places = NONE) -> None:
-        """Drop the rows that were read ahead, to be read again; and places whose records were excised."""
+        """Drop all cached rows, which are then read again, and the positions in `gone`, whose records were excised."""
         self._chunks.clear()
         self._cached = 0
         keep = ~np.isin(self._places, gone)
         self._places, self._due, self._keys = (c[keep] for c in (self._places, self._due, self._keys))
 
     def keys_of(self, rows: pa.RecordBatch) -> Places | None:
-        """The hash of each row's key, if the queue is in order."""
+        """Return the hash of each row's key; None if the queue is not ordered."""
         return self._keys_of(rows) if self._queue.key else None
 
     # --- reading ahead ---------------------------------------------------------------------------------------------
@@ -155,7 +160,7 @@ class Window:
         return waiting.places[ready], waiting.keys[ready]
 
     def _lapsed(self, state: QueueState, now: Microseconds) -> Iterator[tuple[Places, Places]]:
-        """Messages whose leases have run out, though no record has noticed yet: the claim itself is the first to."""
+        """Yield messages of expired leases that no record has expired yet: the claim's own record will."""
         if not state.lapsing(now):
             return
         for grant in state.leases.values():
@@ -183,7 +188,7 @@ class Window:
             self._places, self._due, self._keys = (c[fresh] for c in (self._places, self._due, self._keys))
 
     def _read_on(self, state: QueueState, ends: Mapping[int, int]) -> bool:
-        """Read the next piece of each partition; False if there is none. Partitions are taken in turns."""
+        """Read the next chunk of each partition, in turns; False if all partitions were read to their ends."""
         read = False
         for partition, end in ends.items():
             begin = max(
@@ -236,7 +241,7 @@ class Window:
                     if batch.num_rows:
                         yield batch
                 return
-            except GapError as gap:  # removed although it is held: by maintain(override_holds=True)
+            except GapError as gap:  # removed in spite of the queue's hold: by maintain(override_holds=True)
                 begin = max(begin + 1, gap.first_available)
 
     def _schema(self) -> pa.Schema:
@@ -261,7 +266,7 @@ class Window:
 
     def _cache(self, chunk: _Chunk) -> None:
         if self._chunks and self._chunks[-1].rows.schema != chunk.rows.schema:
-            self._chunks.clear()  # the topic has other columns now
+            self._chunks.clear()  # the topic's columns have changed
             self._cached = 0
         self._chunks.append(chunk)
         self._cached += chunk.rows.nbytes

@@ -1,4 +1,4 @@
-"""A queue as workers hold it: receive messages, acknowledge them, give them back. All it knows is in the log."""
+"""A worker's handle on a queue: receives messages, acknowledges them, gives them back. All state of a queue is in the log."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from headwater.queues.queue_worker import Worker
 
 WAIT_MS = 1_000.0
-"""A receive that waits looks again at least so often."""
+"""Longest wait of a blocking receive before it looks again, in milliseconds."""
 RECEIVED_MAX = 100_000
-"""No more messages are received at once."""
+"""Upper bound of the messages of one receive; a larger `max` is cut to this."""
 
 
 class Queue:
-    """One worker's handle on a queue; making one is free, and its threads may share it.
+    """A worker's handle on a queue. Handles are cheap to create, and threads may share one.
 
-    A message is handed out to one worker at a time, under a lease. Acknowledged, it is done. Given back, or with its lease run out,
-    it is handed out again, and after so many deliveries it is dead. So every message is done at least once; nothing that was
-    acknowledged comes again.
+    A message is leased to one worker at a time. An acknowledged message is done and never comes again. A message that
+    was given back, or whose lease expired, is handed out again; after the queue's maximum number of deliveries it is
+    dead. So every message is processed at least once.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Queue:
         self.definition: QueueDefinition = self._known.queue
         self.name = self.definition.name
         self.sequence = self._known.sequence
-        """Tells it from queues that have had its name before."""
+        """Distinguishes this queue from dropped queues of the same name."""
         self.worker = f"{os.getpid()}-{uuid.uuid4().hex[:8]}" if worker is None else label(worker, "worker")
 
     def __repr__(self) -> str:
@@ -76,10 +76,11 @@ class Queue:
         lease: Span | None = None,
         ack: Any = None,
     ) -> Messages:
-        """Up to `max` messages, leased to this worker: those that there are now, or else the first that come within `wait` seconds
-        (None: for as long as it takes). None at all if nothing came.
+        """Return up to `max` messages, leased to this worker: those available now, or else the first to arrive within
+        `wait` seconds (None: no limit). Empty if nothing arrived in time.
 
-        `ack` are messages that are done: acknowledged in the same commit, which spares one.
+        `ack` are processed messages to acknowledge in the same commit, which saves one. LeaseLostError if some of them
+        are no longer leased to this worker: nothing is received then.
         """
         count = whole_number(max, "max", least=1, hint="queue.receive(max=10, wait=5)")
         patience = wait_ms(wait, "wait")
@@ -93,7 +94,7 @@ class Queue:
             got = Messages(self, ask.granted, ask)
             if ack is not None:
                 if ask.lost and got:
-                    self.release(got)  # the caller hears of what was lost, and gets nothing
+                    self.release(got)  # LeaseLostError is raised below, so the caller never gets these
                 self._settle(ack, ask, "acknowledged")
                 ops, ack = [], None
             if got:
@@ -107,7 +108,7 @@ class Queue:
             self._log.wait_commit(seen, _at_least(1.0, left, WAIT_MS, until_due))
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages one by one, waiting for more; each is yours to acknowledge or to give back: `with message: ...`."""
+        """Iterate over messages, waiting for more; the caller acknowledges each or gives it back: `with message: ...`."""
         while True:
             yield from self.receive(1, None)
 
@@ -116,7 +117,7 @@ class Queue:
 
     @property
     def aio(self) -> AsyncQueue:
-        """The same for asyncio."""
+        """The queue with awaitable methods, for asyncio."""
         from headwater.queues.queue_asyncio import AsyncQueue
 
         return AsyncQueue(self)
@@ -124,8 +125,8 @@ class Queue:
     # --- settling --------------------------------------------------------------------------------------------------
 
     def ack(self, messages: Message | Messages | Iterable[Message]) -> None:
-        """These are done, durably when this returns: they never come again. LeaseLostError if some are no longer this worker's; the
-        others are acknowledged all the same."""
+        """Acknowledge messages as done: durable when this returns, and they are never handed out again. LeaseLostError
+        if some are no longer leased to this worker; the others are acknowledged all the same."""
         self._settle(messages, self._submit(QueueRequest(self._ops("ack", messages))), "acknowledged")
 
     def nack(
@@ -136,8 +137,8 @@ class Queue:
         error: str | None = None,
         final: bool = False,
     ) -> None:
-        """These are not done: they are handed out again, after `delay` if one is given, or are dead if that was their last delivery.
-        `error` says why. `final`: nobody will ever do them, and they are dead at once."""
+        """Give messages back as not done: they are handed out again, after `delay` if one is given, or are dead if this was
+        their last delivery. `error` is the reason. With `final` the messages can never be done, and are dead at once."""
         refuse_final_delay(delay, final)
         ops = self._ops("nack", messages, span_us=delay_of(delay), error=error_text(error))
         if final:
@@ -145,11 +146,11 @@ class Queue:
         self._settle(messages, self._submit(QueueRequest(ops)), "given back")
 
     def release(self, messages: Message | Messages | Iterable[Message]) -> None:
-        """These were not begun: others get them at once, and this delivery does not count."""
+        """Give messages back unprocessed: they are handed out again at once, and this delivery does not count."""
         self._settle(messages, self._submit(QueueRequest(self._ops("release", messages))), "given back")
 
     def extend(self, messages: Message | Messages | Iterable[Message], lease: Span | None = None) -> None:
-        """Hold these for so long from now on, by default for as long as leases of the queue are."""
+        """Extend the leases of messages to end this long after now, by default after the queue's lease duration."""
         span = self.definition.lease_us if lease is None else lease_of(lease)
         ask = self._submit(QueueRequest(self._ops("extend", messages, span_us=span)))
         until = self.clock.now_us() + span
@@ -169,8 +170,8 @@ class Queue:
         error: str | None = None,
         final: bool = False,
     ) -> None:
-        """What `ack`, `nack`, `release` and `extend` do, for messages that are known by their tokens. OtherHistoryError for a token
-        from before an older copy of the workspace was put back."""
+        """Apply `ack`, `nack`, `release` or `extend` to messages given by their tokens. OtherHistoryError for a token
+        that was issued before an older copy of the workspace was restored."""
         refuse_final_delay(delay, final)
         span, once = delay_of(delay) if kind == "nack" else 0, 1 if final else None
         if kind == "extend":
@@ -185,17 +186,19 @@ class Queue:
         self._refuse_lost(self._submit(QueueRequest(ops)), "settled")
 
     def commit_id(self, message: Message) -> str | None:
-        """The random id of the commit that appended a message's record; None if it is not known."""
+        """Return the random id of the commit that appended a message's record; None if the id is unknown: the commit is
+        older than such ids, or its id is no longer kept. Empty if the commit is not visible."""
         return self._log.commit_id(message.sequence)
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
     def standing(self) -> QueueStanding:
-        """How the queue is doing: messages that wait, are leased, delayed and dead, and the age of the oldest that is not done."""
+        """Return the status of the queue: numbers of waiting, leased, delayed and dead messages, and the age of the
+        oldest one not done."""
         return standing_of(self._log, self.clock, self._ledger())
 
     def leases(self) -> list[dict[str, Any]]:
-        """Who holds messages now: a row for each lease, the one that runs out first before the others."""
+        """Return a row for each active lease, by expiry time, the earliest first."""
         ledger, now = self._ledger(), self.clock.now_us()
         with ledger.locked():
             held = [(g, g.open & (g.until > now)) for g in ledger.look().leases.values()]
@@ -213,7 +216,7 @@ class Queue:
         return sorted(found, key=lambda row: row["until"])
 
     def peek(self, max: int = 10) -> pa.Table:
-        """The rows that would be handed out next, with `_partition` and `_offset`; nobody gets them by this."""
+        """Return the rows that would be handed out next, with `_partition` and `_offset`, without leasing them."""
         count = whole_number(max, "max", least=1)
         places = self._ledger().peek(count)
         return _placed(self._ledger().rows(places), places)
@@ -221,7 +224,7 @@ class Queue:
     # --- working ---------------------------------------------------------------------------------------------------
 
     def work(self, handler: Callable[[Any], object], **options: Any) -> Worker:
-        """Have `handler(message)` called for every message, in threads of this process, until `stop()`; see `Worker`."""
+        """Call `handler(message)` for every message, in threads of this process, until `stop()`; see `Worker`."""
         from headwater.queues.queue_worker import Worker
 
         worker = Worker(self, handler, **options)
@@ -246,7 +249,7 @@ class Queue:
     def _ops(
         self, kind: Kind, messages: Any, *, span_us: Microseconds | None = None, error: str | None = None
     ) -> list[Op]:
-        """An operation for each lease that the messages are of."""
+        """Return an operation for each lease that the messages belong to."""
         by_lease: Mapping[int, Places]
         if isinstance(messages, Messages):
             self._refuse_foreign(messages.queue.name)

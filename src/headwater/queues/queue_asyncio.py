@@ -1,4 +1,4 @@
-"""A queue for asyncio: the same calls, awaited. They run in threads, where those of many tasks share a commit."""
+"""`Queue` for asyncio: its methods, awaitable. Calls run in threads, so that calls of concurrent tasks share commits."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from headwater.core.errors import LeaseLostError
 from headwater.queues.message import Message, Messages, Receiving, Span, said
 
 PIECE_S = 0.5
-"""A wait is made of pieces, so that a task that is cancelled leaves no thread behind for longer."""
+"""Longest single wait in a thread: a wait is split, so that a cancelled task leaves no thread behind for longer."""
 
 
 class AsyncQueue:
-    """`async for message in queue`, and `await queue.aio.receive(...)`, `ack`, `nack`, `release`, `extend`."""
+    """A queue for asyncio: `async for message in queue`, and awaitable `receive`, `ack`, `nack`, `release` and `extend`."""
 
     def __init__(self, queue: Receiving) -> None:
         self.queue = queue
 
     async def receive(self, max: int = 1, wait: float | None = 0, **options: Any) -> Messages:
-        """As `Queue.receive`. What a call that was cancelled still gets is given back at once."""
+        """Receive messages as `Queue.receive` does. Messages that a cancelled call still gets are given back at once."""
         until = None if wait is None else self._steady_s() + wait
         while True:
             left = PIECE_S if until is None else min(PIECE_S, until - self._steady_s())
@@ -39,25 +39,25 @@ class AsyncQueue:
                 return messages
 
     async def ack(self, messages: Any) -> None:
-        """As `Queue.ack`."""
+        """Acknowledge messages as done; see `Queue.ack`."""
         await asyncio.to_thread(self.queue.ack, messages)
 
     async def nack(
         self, messages: Any, *, delay: Span | None = None, error: str | None = None, final: bool = False
     ) -> None:
-        """As `Queue.nack`."""
+        """Give messages back as not done; see `Queue.nack`."""
         await asyncio.to_thread(partial(self.queue.nack, messages, delay=delay, error=error, final=final))
 
     async def release(self, messages: Any) -> None:
-        """As `Queue.release`."""
+        """Give messages back unprocessed; see `Queue.release`."""
         await asyncio.to_thread(self.queue.release, messages)
 
     async def extend(self, messages: Any, lease: Span | None = None) -> None:
-        """As `Queue.extend`."""
+        """Extend the leases of messages; see `Queue.extend`."""
         await asyncio.to_thread(self.queue.extend, messages, lease)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages one by one, waiting for more; each is yours to acknowledge or to give back."""
+        """Iterate over messages, waiting for more; the caller acknowledges each or gives it back."""
         while True:
             for message in await self.receive(1, None):
                 yield message
@@ -65,8 +65,8 @@ class AsyncQueue:
     async def work(
         self, handler: Callable[[Message], Awaitable[object]], *, tasks: int = 1, delay: Span | None = None
     ) -> None:
-        """Have `await handler(message)` called for every message, in so many tasks, until this is cancelled: what is being
-        handled then is given back."""
+        """Call `await handler(message)` for every message, in `tasks` concurrent tasks, until this call is cancelled;
+        messages being handled then are given back."""
 
         async def loop() -> None:
             async for message in self:
@@ -92,7 +92,7 @@ class AsyncQueue:
         try:
             await call
         except LeaseLostError:
-            pass  # it comes again
+            pass  # the message is delivered again
 
     def _steady_s(self) -> float:
         return self.queue.clock.steady_ms() / 1e3

@@ -1,4 +1,5 @@
-"""A queue's state as one body of bytes, an Arrow stream: opening a queue costs what is open, not its history. Pure."""
+"""Encodes the state of a queue as one Arrow stream: opening a queue costs its open messages, not its history. Pure
+functions."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ SCHEMA = pa.schema(
         ("body", pa.binary()),
     ]
 )
-"""A row is a message that is 'leased', 'waiting', 'dying' or 'dead', or a range of places that are 'taken': from `place` to
-before `time`. The `time` of others is when the lease runs out, or from when on the message comes again."""
+"""A row is a message that is 'leased', 'waiting', 'dying' or 'dead', or a range of 'taken' positions from `place` up to but
+not including `time`. For leased messages `time` is when the lease expires, for waiting ones when the message is due again."""
 _ABOUT = b"about"
 
 
 def encode(state: QueueState) -> bytes:
-    """The state as bytes."""
+    """Return the state as bytes."""
     rows = [_column_row(row) for row in _rows(state)]
     about = {"position": state.position, "totals": dataclasses.asdict(state.totals)}
     schema = SCHEMA.with_metadata({_ABOUT: orjson.dumps(about)})
@@ -78,7 +79,7 @@ def _column_row(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def decode(data: bytes) -> QueueState:
-    """The state that `encode` made bytes of."""
+    """Return the state that `encode` encoded."""
     table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
     about = orjson.loads(table.schema.metadata[_ABOUT])
     state = QueueState()

@@ -1,9 +1,10 @@
-"""One process's part in a queue: what its threads ask for is written in shared appends, and what came of it is folded.
+"""One process's client of a queue: writes the requests of its threads in shared appends, and folds the queue's records.
 
-There is no coordinator: a record is appended blindly, and all who fold the records agree on what it did (`state`). Whoever of this
-process comes first writes for all that wait by then, so that they share a commit; appends of several processes share syncs in
-the log. Claims are visible at once and not synced by themselves: a claim that is lost with the power was never made. What an
-acknowledgement, or another change, answers is synced with everything before it.
+There is no coordinator: a process appends a record without a check, and all processes that fold the records agree on
+its outcome (`queue_state`). The first thread to submit writes for all threads of its process that wait by then, so that
+they share a commit; appends of several processes share syncs in the log. Claims are visible at once but not synced by
+themselves: a claim that is lost in a power failure was never made. Before an acknowledgement, or another change,
+returns, it is synced with everything before it.
 """
 
 from __future__ import annotations
@@ -33,22 +34,23 @@ from headwater.queues.queue_records import SCHEMA, Op, from_batch, to_batch
 from headwater.queues.queue_state import Grant, OperationOutcome, QueueState
 
 CHECKPOINT_OPS = 2_000
-"""A checkpoint is written after so many records, or half as many as there are open messages if that is more."""
+"""Number of records after which a checkpoint is written, or half the number of open messages if that is more."""
 SPARE = 64
-"""So many more messages than it wants a claim names, in case others are quicker."""
+"""Number of extra candidates that a claim names, in case other processes claim some first."""
 FLOORS_EVERY_MS = 200.0
-"""The cursor that holds retention back is moved on at most so often."""
+"""Shortest time between moves of the cursor that holds retention back, in milliseconds."""
 BURY_ATTEMPTS = 20
-"""Letters are written by who has seen every record before; if others write all the time, with the next that is asked for."""
+"""Attempts to write dead letters at once. They are written only with every record before folded; if other processes
+keep appending, the next request tries again."""
 CLOSE_S = 10.0
-"""So long closing waits for what handlers are doing."""
+"""Seconds that closing waits for running handlers."""
 POSITION = "state"
-"""The cursor on the queue's own topic: opening begins there."""
+"""Name of the cursor on the queue's own topic at which opening starts to read."""
 
 
 @dataclass(frozen=True)
 class MessageClaim:
-    """A wish for messages."""
+    """A request for messages."""
 
     worker: str
     count: int
@@ -57,24 +59,24 @@ class MessageClaim:
 
 
 class QueueRequest(Request):
-    """What a thread asks for: operations on messages that it holds, and perhaps a claim; and what came of both."""
+    """A request of one thread: operations on messages that it holds, an optional claim, and the outcome of both."""
 
     def __init__(self, ops: Sequence[Op] = (), claim: MessageClaim | None = None) -> None:
         super().__init__()
         self.ops = list(ops)
         self.claim = claim
         self.lost: list[tuple[Op, Places]] = []
-        """Of operations, the places that their leases did not hold."""
+        """Operations of this request, each with the positions that its lease no longer covered."""
         self.granted: Grant | None = None
         self.rows: pa.Table | None = None
         self.errors: dict[int, str] = {}
         self.bodies: dict[int, pa.Table] = {}
-        """Rows that were edited."""
+        """Edited rows of granted messages, by position."""
         self.receipt: Receipt | None = None
 
 
 class Ledger:
-    """What this process knows of a queue. Shared by all its threads."""
+    """The state of a queue in this process, shared by all its threads."""
 
     def __init__(self, log: Log, clock: Clock, entry: Entry) -> None:
         self.queue = QueueDefinition.from_entry(entry)
@@ -86,19 +88,21 @@ class Ledger:
         self._window = Window(log, self.queue)
         self._since = 0
         self._torn = False
-        """While the state is worked on: if it is so before, that was interrupted or has failed."""
+        """True while the state is being changed. True at the beginning of a call: the previous call was interrupted or
+        failed."""
         self._floors_ms = -FLOORS_EVERY_MS
         topic = log.topic(self.queue.state_topic)
         self._schema, self._incarnation = topic.row_schema, {topic.name: topic.incarnation}
         self._state = self._open()
 
     def submit(self, ask: QueueRequest) -> QueueRequest:
-        """Do what is asked for, with what others ask for at the same time; returns once it is as durable as it must be."""
+        """Carry out a request, in one commit with concurrent requests; returns when it is as durable as it must be."""
         self._gathering.submit(ask)
         return ask
 
     def look(self) -> QueueState:
-        """The state by now, for those who only look; not to be changed, and not to be used beside other threads' calls."""
+        """Return the current state, read only. The caller holds `locked()` while it reads the state, if other threads
+        may call."""
         with self._lock:
             self._begin()
             self._refresh()
@@ -106,18 +110,18 @@ class Ledger:
             return self._state
 
     def locked(self) -> threading.RLock:
-        """What keeps the state still while somebody looks at it."""
+        """Return the lock under which the state does not change."""
         return self._lock
 
     def next_due(self) -> Microseconds | None:
-        """When something that is not to be had now will be, as far as is known."""
+        """Return when the next message that is not available now becomes available, as far as this process has read."""
         now = self._clock.now_us()
         with self._lock:
             due = (self._state.next_due(now), self._window.next_due(now))
         return min((moment for moment in due if moment is not None), default=None)
 
     def delayed(self) -> int:
-        """How many fresh messages wait for their time."""
+        """Return the number of fresh messages whose delay is not over."""
         with self._lock:
             self._begin()
             self._refresh()
@@ -126,7 +130,7 @@ class Ledger:
             return found
 
     def peek(self, count: int) -> Places:
-        """The messages that a claim made now would get."""
+        """Return the messages that a claim made now would get."""
         with self._lock:
             self._begin()
             self._refresh()
@@ -136,7 +140,7 @@ class Ledger:
             return found
 
     def rows(self, places: Places) -> pa.Table:
-        """The rows of messages that are still in the log."""
+        """Return the rows of those messages that are still in the log."""
         with self._lock:
             self._begin()
             self._window.without_forgotten()
@@ -145,13 +149,14 @@ class Ledger:
             return found
 
     def keys_of(self, rows: pa.RecordBatch) -> Places | None:
-        """The hash of each row's key, if the queue is in order."""
+        """Return the hash of each row's key; None if the queue is not ordered."""
         return self._window.keys_of(rows)
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Called before the state is worked on, which ends with `_torn = False`: what was left in the middle is made again from the log."""
+        """Prepare a change of the state, which ends with `_torn = False`. State that an earlier call left incomplete is
+        rebuilt from the log."""
         if self._torn:
             self._window = Window(self._log, self.queue)
             self._state = self._open()
@@ -172,7 +177,7 @@ class Ledger:
             if gaps:
                 written.append((Op("skip", ranges=tuple(gaps)), None))
             if not written and self._state.lapsing(now):
-                written.append((Op("skip"), None))  # time passes by records alone
+                written.append((Op("skip"), None))  # leases expire only when a record is folded
             if written:
                 self._write(written, lasting=lasting)
                 del self._window.gaps[: len(gaps)]
@@ -186,7 +191,8 @@ class Ledger:
                 ask.done = True
 
     def _checked(self, ask: QueueRequest, now: Microseconds) -> Iterator[Op]:
-        """The operations of which something can come; what cannot be is not written at all."""
+        """Yield the operations whose leases are active, reduced to the positions that they cover; other operations are
+        not written."""
         for op in ask.ops:
             if op.kind not in ("ack", "nack", "release", "extend") or op.lease is None:
                 yield op
@@ -259,7 +265,8 @@ class Ledger:
                 ask.granted = outcome.granted
 
     def _appended_at(self, first: int, end: int) -> Microseconds:
-        """When records of this process were appended: what the log says of its last ones, if they are that still."""
+        """Return when records of this process were appended. The partition's last append time is used if they are still
+        its end."""
         info = self._log.partitions(self.queue.state_topic)[0]
         last = info.end == end
         at = info.last_appended_at if last else self._log.appended_at(self.queue.state_topic, 0, first)
@@ -267,7 +274,7 @@ class Ledger:
         return at
 
     def _bury(self) -> None:
-        """Write the letters of messages that were delivered too often, in one append with the record that says so."""
+        """Write the dead letters of messages that were delivered too often, in one append with the 'bury' record."""
         for _ in range(BURY_ATTEMPTS):
             if not self._state.dying:
                 return
@@ -275,16 +282,17 @@ class Ledger:
             forgettings = self._window.without_forgotten()
             rows, there = self._window.rows(places)
             letters = letters_of(self._log, self.queue, self._state, places[there], rows)
-            if self._window.without_forgotten() == forgettings:  # else values may be encrypted by a new key
+            # a change of the count means that values may be encrypted with a newly made key: they are read again
+            if self._window.without_forgotten() == forgettings:
                 try:
                     self._write([(Op("bury", places), None)], lasting=True, letters=letters)
                     return
-                except ConflictError:  # others wrote: perhaps that these records were excised
+                except ConflictError:  # other processes appended, perhaps that these records were excised
                     pass
             self._refresh()
 
     def _hand_out(self, asks: Sequence[QueueRequest]) -> None:
-        """Give each claim the rows that it got. Those that were removed although they are held count as done."""
+        """Attach the rows to each claim. Messages whose records were removed in spite of the queue's hold count as done."""
         got = [(ask, ask.granted) for ask in asks if ask.granted is not None]
         if not got:
             return
@@ -319,7 +327,8 @@ class Ledger:
     # --- what is done ----------------------------------------------------------------------------------------------
 
     def _floor_moves(self) -> tuple[CursorMove, ...]:
-        """The cursor that holds retention back, moved to the first messages that are not done; not too often."""
+        """Return the move of the cursor that holds retention back to the first messages that are not done; empty if it
+        moved recently."""
         now = self._clock.steady_ms()
         if now - self._floors_ms < FLOORS_EVERY_MS:
             return ()
@@ -345,7 +354,7 @@ class Ledger:
         return state.leased + len(state.waiting) + len(state.dead) + len(state.dying) + len(state.taken)
 
     def _open(self) -> QueueState:
-        """The newest checkpoint with the records since."""
+        """Return the newest checkpoint with the later records folded in."""
         topic = self.queue.state_topic
         info, cursor = self._log.partitions(topic)[0], self._log.cursor(topic, POSITION)
         start = max(info.first, cursor.positions.get(0, 0) if cursor is not None else 0)
@@ -365,7 +374,7 @@ class Ledger:
         if end > self._state.position:
             try:
                 self._read_to(end)
-            except GapError:  # this process slept while others wrote checkpoints and removed what was before
+            except GapError:  # other processes wrote checkpoints and removed earlier records
                 self._state = self._open()
                 self._window.let_go()
 
@@ -391,14 +400,14 @@ def _split(mask: np.ndarray, got: Sequence[tuple[QueueRequest, Grant]]) -> list[
 
 
 class Working(Protocol):
-    """What works on a queue in threads of its own."""
+    """A worker that processes a queue in threads of its own."""
 
     def stop_soon(self) -> None: ...
     def end(self, timeout_s: float) -> None: ...
 
 
 class Ledgers:
-    """The ledgers of a workspace, one for each queue: its threads share them."""
+    """The ledgers of a workspace, one for each queue, shared by its threads."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
@@ -406,11 +415,12 @@ class Ledgers:
         self._lock = threading.Lock()
         self._open: dict[str, Ledger] = {}
         self.workers: weakref.WeakSet[Working] = weakref.WeakSet()
-        """Those that were begun in this process."""
+        """Workers that were started in this process."""
         self._pid = os.getpid()
 
     def close(self) -> None:
-        """Have the workers of this process stop; handlers that take longer leave their messages to others."""
+        """Stop the workers of this process; messages of handlers that run for longer than `CLOSE_S` go to other workers
+        when their leases end."""
         working = list(self.workers) if self._pid == os.getpid() else []
         for worker in working:
             worker.stop_soon()
@@ -418,9 +428,9 @@ class Ledgers:
             worker.end(CLOSE_S)
 
     def of(self, name: str) -> Ledger:
-        """The ledger of a queue, opened if need be; QueueNotFoundError."""
+        """Return the ledger of a queue, opened on first use; QueueNotFoundError."""
         entry = entry_of(self._log, name)
-        if self._pid != os.getpid():  # a forked child: its parent's threads may have held the locks
+        if self._pid != os.getpid():  # in a forked child: threads of its parent may have held the locks
             self.__init__(self._log, self._clock)  # type: ignore[misc]
         with self._lock:
             known = self._open.get(entry.name)

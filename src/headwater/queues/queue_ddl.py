@@ -1,4 +1,5 @@
-"""Queues made, found and dropped: an entry of the catalog, the topics that belong to it, and the cursor that holds retention back."""
+"""Creates, finds and drops queues: a catalog entry, the topics that belong to the queue, and the cursor that holds
+retention back."""
 
 from __future__ import annotations
 
@@ -17,15 +18,17 @@ from headwater.queues.queue_definition import QUEUE, QueueDefinition, define_que
 from headwater.queues.queue_records import SCHEMA, Op, to_batch
 
 RETENTION = "1 hour"
-"""Records of what was done with messages are kept for so long after a checkpoint has taken them in."""
+"""Time that records of operations on messages are kept after a checkpoint covers them."""
 
 
 def create_queue(
     log: Log, name: str, topic: str, start: Start, options: Mapping[str, Any]
 ) -> QueueDefinition:
-    """Make a queue, or find that it is there just so; QueueExistsError, with the difference, if it is not.
+    """Create a queue, or return the existing one if its definition is equal; QueueExistsError, with the difference, if
+    it is not.
 
-    What belongs to it is made first and the entry last, so that whoever breaks off leaves no queue, and does it again.
+    The topics and cursors are created first and the entry last: an interrupted call leaves no queue, and can be
+    repeated.
     """
     made = define_queue(name, log.topic(topic), options)
     known = log.entries(QUEUE).get(name)
@@ -35,7 +38,7 @@ def create_queue(
         try:
             log.put_entry(QUEUE, made.name, made.to_json(), expect=None)
             return made
-        except ConflictError:  # somebody was quicker
+        except ConflictError:  # another process created it first
             known = entry_of(log, name)
     there = QueueDefinition.from_entry(known)
     differs = [
@@ -74,12 +77,13 @@ def _make_state(log: Log, queue: QueueDefinition, start: Start) -> None:
         try:
             batch = to_batch([Op("skip", ranges=passed)], log.topic(name).row_schema)
             log.append(Append({name: [batch]}, expect={name: {0: 0}}))
-        except ConflictError:  # it was said before
+        except ConflictError:  # an earlier attempt appended it
             pass
 
 
 def drop_queue(log: Log, name: str) -> None:
-    """Forget a queue with all that belongs to it, its dead messages too; QueueNotFoundError. Its topic stays as it is."""
+    """Drop a queue with all that belongs to it, its dead messages included; QueueNotFoundError. The queue's topic stays
+    unchanged."""
     entry = entry_of(log, name)
     queue = QueueDefinition.from_entry(entry)
     _refuse_read(log, queue)
@@ -93,7 +97,7 @@ def drop_queue(log: Log, name: str) -> None:
 
 
 def _refuse_read(log: Log, queue: QueueDefinition) -> None:
-    """UsageError while a view reads the dead messages, which would go with the queue."""
+    """Raise UsageError while a view reads the dead messages, which would be dropped with the queue."""
     for name, entry in log.entries("view").items():
         if queue.dead_topic in ViewDefinition.from_document(entry.document).reads:
             raise UsageError(
@@ -105,5 +109,5 @@ def _refuse_read(log: Log, queue: QueueDefinition) -> None:
 
 
 def queues_on(log: Log, topic: str) -> list[str]:
-    """The queues whose messages are a topic's records."""
+    """Return the names of the queues on a topic."""
     return sorted(name for name, entry in log.entries(QUEUE).items() if entry.document["topic"] == topic)

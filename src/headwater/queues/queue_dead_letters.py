@@ -1,4 +1,4 @@
-"""Messages that were given up: rows of the topic `<queue>.dead`, each with its error; written in the commit that gives it up."""
+"""Dead messages: rows of the topic `<queue>.dead`, each with its error, written in the commit that marks the message dead."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ SCHEMA = pa.schema(
         pa.field("row_arrow", pa.binary(), nullable=False),
     ]
 )
-"""Which message of the queue's topic, how often it was delivered, its last error, and its row: as JSON, and exactly, as an Arrow
-stream. A message that is given up again replaces what was said of it. Private values are not in the JSON, and are encrypted in the stream."""
+"""The message's partition and offset in the queue's topic, the number of its deliveries, its last error, and its row:
+as JSON, and exactly, as an Arrow stream. A message that dies again replaces its row. Private values are left out of the
+JSON, and are encrypted in the stream."""
 HIDDEN = ("_offset", "_appended_at", "_sequence", "_op", FORGOTTEN)
 
 
 def make_letters(log: Log, queue: QueueDefinition) -> None:
-    """Make that topic; UsageError if another is in its place."""
+    """Create the topic of a queue's dead messages if it is missing; UsageError if another topic has its name."""
     name = queue.dead_topic
     known = log.topics().get(name)
     if known is None:
@@ -48,7 +49,7 @@ def make_letters(log: Log, queue: QueueDefinition) -> None:
 def letters_of(
     log: Log, queue: QueueDefinition, state: QueueState, places: Places, rows: pa.Table
 ) -> dict[str, list[pa.RecordBatch]]:
-    """The rows of that topic for messages that are given up: those at `places`, with their rows."""
+    """Return the rows of the topic of dead messages for the messages at `places`, given with their rows."""
     if not len(places):
         return {}
     plain, of = own_columns(rows), log.topic(queue.topic)
@@ -71,5 +72,5 @@ def letters_of(
 
 
 def own_columns(rows: pa.Table) -> pa.Table:
-    """Rows of the topic without what only the log says of them."""
+    """Return rows without the metadata columns of the log."""
     return rows.drop_columns([name for name in HIDDEN if name in rows.column_names])

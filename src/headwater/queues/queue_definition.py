@@ -1,4 +1,4 @@
-"""What a queue is declared to be: an entry of the catalog. The topics that belong to it are named here."""
+"""The definition of a queue, a catalog entry, and the names of the topics that belong to it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from headwater.core.errors import QueueNotFoundError, SchemaError, UsageError
 from headwater.log.protocol import Entry, Log
 
 QUEUE = "queue"
-"""The kind of a queue's entry."""
+"""Kind of the catalog entries of queues."""
 STATE_TOPICS = "_queue_"
-"""How the names of the topics begin that have the records of queues."""
+"""Prefix of the names of the topics that store operations on messages."""
 OPTIONS = ("lease", "deliveries", "key", "delay")
 LEASE_US = parse_span_us("30 seconds")
 DELIVERIES = 5
@@ -26,35 +26,35 @@ DELIVERIES = 5
 
 @dataclass(frozen=True)
 class QueueDefinition:
-    """A queue: the topic whose records are its messages, and what is to be kept to when they are handed out."""
+    """The definition of a queue: the topic whose records are its messages, and the rules for handing them out."""
 
     name: str
     topic: str
     key: tuple[str, ...] = ()
-    """Messages that are equal in these columns are handed out one at a time, in their order."""
+    """Columns that order the queue: messages that are equal in them are handed out one at a time, in log order."""
     delay: str | None = None
-    """The column that says from when on a message may be handed out: a time, or seconds after its append."""
+    """The column that delays a message: a time from which on it may be handed out, or seconds after its append."""
     lease_us: Microseconds = LEASE_US
     deliveries: int = DELIVERIES
-    """So often a message is handed out before it is dead."""
+    """Number of deliveries after which a message is dead."""
 
     @property
     def state_topic(self) -> str:
-        """The topic of the records that say what was done with messages."""
+        """The topic with the records of operations on messages."""
         return f"{STATE_TOPICS}{self.name}"
 
     @property
     def dead_topic(self) -> str:
-        """The topic of the messages that were given up, with their errors."""
+        """The topic of dead messages, with their errors."""
         return f"{self.name}.{DEAD}"
 
     @property
     def cursor(self) -> str:
-        """The cursor that keeps retention and compaction from what is not done, on the topic."""
+        """The cursor on the queue's topic that keeps retention and compaction from removing messages that are not done."""
         return f"queue:{self.name}"
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form that `from_entry` reads back."""
+        """Return the definition as plain values that `from_entry` reads."""
         return {
             "topic": self.topic,
             "key": list(self.key),
@@ -65,7 +65,7 @@ class QueueDefinition:
 
     @classmethod
     def from_entry(cls, entry: Entry) -> QueueDefinition:
-        """The definition that an entry of the catalog has."""
+        """Return the definition in a catalog entry."""
         plain = entry.document
         return cls(
             entry.name,
@@ -77,14 +77,14 @@ class QueueDefinition:
         )
 
     def shown(self) -> dict[str, str]:
-        """What it is declared to be, in words."""
+        """Return the definition as texts by option."""
         facts = {"topic": self.topic, "lease": format_span(self.lease_us), "deliveries": str(self.deliveries)}
         facts |= {"key": ", ".join(self.key)} if self.key else {}
         return facts | ({"delay": self.delay} if self.delay else {})
 
 
 def define_queue(name: Any, topic: TopicDefinition, options: Mapping[str, Any]) -> QueueDefinition:
-    """A checked definition from what the user wrote."""
+    """Return a checked definition from the user's arguments."""
     if not isinstance(name, str) or not NAME.match(name):
         raise UsageError(
             f"{name!r} cannot be the name of a queue",
@@ -128,7 +128,7 @@ def define_queue(name: Any, topic: TopicDefinition, options: Mapping[str, Any]) 
 
 
 def lease_of(value: Any) -> Microseconds:
-    """How long a lease is; more than nothing."""
+    """Return the duration of a lease; UsageError if it is not positive."""
     span = span_us(value, "lease")
     if span <= 0:
         raise UsageError(f"a lease is longer than nothing, not {value!r}", hint="lease='30 seconds'")
@@ -136,7 +136,7 @@ def lease_of(value: Any) -> Microseconds:
 
 
 def delay_of(value: Any) -> Microseconds:
-    """How long a message stays away."""
+    """Return a delay; 0 for None."""
     return 0 if value is None else span_us(value, "delay")
 
 
@@ -150,12 +150,12 @@ def _columns(key: Any) -> tuple[str, ...]:
 
 
 def definitions(log: Log) -> Mapping[str, QueueDefinition]:
-    """Every queue, by name."""
+    """Return every queue's definition, by name."""
     return {name: QueueDefinition.from_entry(entry) for name, entry in log.entries(QUEUE).items()}
 
 
 def entry_of(log: Log, name: str) -> Entry:
-    """The entry of a queue; QueueNotFoundError."""
+    """Return the catalog entry of a queue; QueueNotFoundError."""
     entries = log.entries(QUEUE)
     found = entries.get(name)
     if found is None:

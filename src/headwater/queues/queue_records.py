@@ -1,7 +1,7 @@
-"""What is done with messages, as records of a queue's own topic: the columns, and both ways between them and operations.
+"""Operations on messages as records of a queue's own topic: the schema, and the conversion in both directions.
 
-A record says what somebody asked for, not what came of it: that follows from the records before it, for everybody alike
-(`headwater.queues.queue_state`).
+A record states a request, not its outcome. The outcome follows from the records before it, and is the same for every
+process that folds them (`headwater.queues.queue_state`).
 """
 
 from __future__ import annotations
@@ -38,15 +38,19 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Op:
-    """Something that a worker asks for.
+    """An operation on messages.
 
-    'claim': up to `count` of `places`, in their order, for `span_us`; one without places goes on with those of the claim before
-    it in the same append. After `deliveries` a message is dead. 'ack', 'nack' (again after `span_us`, with an error; or dead, if it was handed
-    out `deliveries` times, where that is given), 'release' (as if it had not
-    been handed out) and 'extend' (by `span_us` from then on): `places` of a lease, which is the number of the record that claimed them. 'skip': there
-    is no message in `ranges`. 'bury': the letters of `places` are written. 'gone': the
-    records of `places` were excised, whatever became of them before. 'replay': dead ones are waiting again, one with another row
-    if there is a `body`. 'checkpoint': `body` is what all records before number `lease` add up to.
+    'claim': lease up to `count` of `places`, in their order, for `span_us`; `deliveries` is the number after which a
+        message is dead. A claim without places goes on with the candidates left by the claim before it in the append.
+    'ack', 'nack', 'release', 'extend': settle or extend `places` of a lease; `lease` is the number of the record that
+        claimed them. A 'nack' makes them due after `span_us`, with an error, or dead if they were handed out
+        `deliveries` times, where that is given. A 'release' undoes the delivery. An 'extend' lets the lease end
+        `span_us` after its own append.
+    'skip': there is no message in `ranges`.
+    'bury': the dead letters of `places` are written.
+    'gone': the records of `places` were excised, whatever their state was.
+    'replay': dead messages are waiting again, with the row in `body` if there is one.
+    'checkpoint': `body` is the state that all records before number `lease` fold to.
     """
 
     kind: Kind
@@ -57,15 +61,15 @@ class Op:
     deliveries: int | None = None
     span_us: Microseconds | None = None
     keys: Places | None = None
-    """Of a claim on a queue in order: the hash of each place's key."""
+    """For a claim on an ordered queue: the hash of each position's key."""
     error: str | None = None
     body: bytes | None = None
     ranges: tuple[tuple[int, int], ...] = ()
-    """Of a 'skip', in place of `places`: it may be all that was there before the queue."""
+    """For a 'skip', instead of `places`: the range may cover all records from before the queue was created."""
 
 
 def to_batch(ops: Sequence[Op], schema: pa.Schema) -> pa.RecordBatch:
-    """Operations as rows of a queue's topic."""
+    """Return operations as rows of a queue's topic."""
     ranges = [_ranges(op) for op in ops]
     columns: dict[str, list[object]] = {
         "kind": [op.kind for op in ops],
@@ -85,7 +89,7 @@ def to_batch(ops: Sequence[Op], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _array(values: list[object], kind: pa.DataType) -> pa.Array:
-    """Most records leave most columns out, which is worth not looking at them twice."""
+    """Return a column; most columns are all null, for which `pa.nulls` is faster."""
     return pa.array(values, kind) if any(v is not None for v in values) else pa.nulls(len(values), kind)
 
 
@@ -96,7 +100,7 @@ def _ranges(op: Op) -> tuple[list[int], list[int]]:
 
 
 def from_batch(batch: pa.RecordBatch) -> Iterator[Op]:
-    """The operations that rows of a queue's topic are."""
+    """Return the operations that rows of a queue's topic encode."""
     for row in batch.select(SCHEMA.names).to_pylist():
         keys, firsts, ends = row.pop("keys"), row.pop("firsts") or (), row.pop("ends") or ()
         if row["kind"] == "skip":

@@ -1,12 +1,13 @@
-"""What a queue's records add up to: who has which message, which come again, which are dead. Pure.
+"""The state of a queue, folded from its records: which worker has which message, which are due again, which are dead.
+Pure.
 
-Every process that works on a queue folds the same records in the same order and so knows the same, without talking to the others:
-a claim is a wish, and whether it got a message is decided here, by what came before it. Time is that of the records' appends, which
-never goes back; no clock is looked at. The state is as large as what is open: messages that are leased, that come again, or
-dead; the others are ranges.
+Every process that works on a queue folds the same records in the same order into the same state, without communicating:
+a claim is a request, and the records before it decide which messages it gets. Time is the append time of the records,
+which never goes back; no clock is read. The size of the state is that of the open messages (leased, waiting or dead);
+all others are ranges.
 
-A message is *fresh* until it was first handed out, then *leased*, and after that done, *returned* (it comes again at its time),
-*dying* (delivered too often; whoever sees it next writes its letter) or *dead*.
+A message is *fresh* until it is first handed out, then *leased*, and after that done, *returned* (due again at a time),
+*dying* (delivered too often; the next process to see it writes its dead letter) or *dead*.
 """
 
 from __future__ import annotations
@@ -24,40 +25,41 @@ from headwater.queues.queue_records import Op
 Counts = npt.NDArray[np.int64]
 
 LOOK_LEAST = 16
-"""So many candidates of a claim are looked at first."""
+"""Number of candidates of a claim that are checked at first."""
 LAPSED = "its lease ran out"
-"""The error of a message whose worker neither acknowledged it nor gave it back."""
+"""The error of a message whose lease expired before it was acknowledged or given back."""
 
 
 @dataclass
 class Grant:
-    """Messages that one claim got; those that are not `open` any more were acknowledged, given back, or lapsed."""
+    """The messages that one claim got. Messages that are no longer `open` were acknowledged or given back, or their
+    lease expired."""
 
     lease: int
     worker: str
     limit: int
     places: Places
-    """Rising."""
+    """Sorted, ascending."""
     until: Counts
     deliveries: Counts
     keys: Places | None
     open: Mask
 
     def find(self, places: Places) -> tuple[Counts, Places]:
-        """The rows of those of `places` that are still held, and the places that are not."""
+        """Return the rows of those `places` that are still leased, and the places that are not."""
         at = np.searchsorted(self.places, places)
         at = np.minimum(at, len(self.places) - 1)
         held = (self.places[at] == places) & self.open[at]
         return at[held], places[~held]
 
     def earliest(self) -> int:
-        """When the first of those that are held lapses."""
+        """Return when the first open message's lease expires."""
         return int(self.until[self.open].min())
 
 
 @dataclass
 class DelayedMessages:
-    """Messages that come again, each from a time on, as columns in the order of places."""
+    """Messages that are due again, each at a time, as numpy columns sorted by position."""
 
     places: Places = field(default_factory=lambda: NONE)
     due: Counts = field(default_factory=lambda: NONE)
@@ -68,7 +70,7 @@ class DelayedMessages:
         return len(self.places)
 
     def add(self, places: Places, due: Counts, deliveries: Counts, keys: Places | None) -> None:
-        """Put some in."""
+        """Add messages, due at the given times."""
         keys = np.zeros(len(places), dtype=np.int64) if keys is None else keys
         both = [
             np.concatenate(pair)
@@ -81,14 +83,14 @@ class DelayedMessages:
         return self.places, self.due, self.deliveries, self.keys
 
     def find(self, places: Places) -> tuple[Counts, Mask]:
-        """The row of each of these places, and whether it is there at all."""
+        """Return the row index of each position, and which positions are present."""
         if not len(self.places):
             return np.zeros(len(places), dtype=np.int64), np.zeros(len(places), dtype=bool)
         at = np.minimum(np.searchsorted(self.places, places), len(self.places) - 1)
         return at, self.places[at] == places
 
     def remove(self, rows: Counts) -> None:
-        """Take some out."""
+        """Remove the messages in these rows."""
         keep = np.ones(len(self.places), dtype=bool)
         keep[rows] = False
         self.places, self.due, self.deliveries, self.keys = (column[keep] for column in self._columns())
@@ -96,7 +98,8 @@ class DelayedMessages:
 
 @dataclass(frozen=True)
 class OperationOutcome:
-    """What came of an operation: the messages that a claim got, or the places of an operation that its lease did not hold."""
+    """The outcome of an operation: the messages that a claim got, or the positions that the operation's lease did not
+    cover."""
 
     granted: Grant | None = None
     lost: Places = field(default_factory=lambda: NONE)
@@ -104,7 +107,7 @@ class OperationOutcome:
 
 @dataclass
 class Totals:
-    """What has happened since the queue was made."""
+    """Counts of events since the queue was created."""
 
     delivered: int = 0
     acknowledged: int = 0
@@ -114,49 +117,49 @@ class Totals:
 
 
 class QueueState:
-    """The fold of a queue's records."""
+    """The state that a queue's records fold to."""
 
     def __init__(self) -> None:
         self.taken = Ranges()
-        """Every place that was ever handed out, or has no message: what is not in it is fresh."""
+        """All positions that were ever handed out, or have no message: any other position is fresh."""
         self.leases: dict[int, Grant] = {}
         self.waiting = DelayedMessages()
         self.dying: dict[int, int] = {}
-        """place -> how often it was delivered."""
+        """Number of deliveries by position, of messages whose dead letters are not written yet."""
         self.dead: set[int] = set()
         self.errors: dict[int, str] = {}
-        """The last error of messages that are open or dying."""
+        """The last error of each open or dying message."""
         self.bodies: dict[int, bytes] = {}
-        """Rows that dead messages were edited to, until they are done."""
+        """Rows to which dead messages were edited, kept until the messages are done."""
         self.busy: set[int] = set()
-        """Keys of which a message is leased."""
+        """Hashes of keys with a leased message."""
         self.totals = Totals()
         self.position = 0
-        """The number of the next record."""
+        """The number of the next record to fold."""
         self._lapses: list[tuple[int, int]] = []
         self._candidates: tuple[Places, Places | None] = NONE, None
-        """What the last claim left: the claims after it in the same append go on with that."""
+        """Candidates that the last claim left, for the claims after it in the same append."""
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
     @property
     def leased(self) -> int:
-        """How many messages workers hold."""
+        """Number of leased messages."""
         return sum(int(grant.open.sum()) for grant in self.leases.values())
 
     def next_due(self, now: Microseconds) -> Microseconds | None:
-        """When the next message comes again that is known of: its delay is over, or its lease runs out."""
+        """Return the time at which the next delay ends or lease expires, or None."""
         later = self.waiting.due[self.waiting.due > now]
         due = [int(later.min())] if len(later) else []
         due += [self._lapses[0][0]] if self._lapses else []
         return min(due, default=None)
 
     def lapsing(self, now: Microseconds) -> bool:
-        """Whether a lease has run out that no record has noticed yet."""
+        """Whether a lease has expired that no record has expired yet."""
         return bool(self._lapses) and self._lapses[0][0] <= now
 
     def held(self, lease: int, worker: str | None, places: Places, now: Microseconds) -> Mask:
-        """Which of these places a lease of that worker holds at a time."""
+        """Return which of these positions a worker's lease covers at a time."""
         grant = self.leases.get(lease)
         if grant is None or (worker is not None and grant.worker != worker):
             return np.zeros(len(places), dtype=bool)
@@ -165,14 +168,14 @@ class QueueState:
         return found
 
     def holder(self, place: int) -> Grant | None:
-        """The lease that holds a message now."""
+        """Return the lease that covers a message; None if the message is not leased."""
         for grant in self.leases.values():
             if len(grant.find(np.array([place]))[0]):
                 return grant
         return None
 
     def floor(self, partition: int) -> int:
-        """The first offset of a partition that is not done: nothing before it is needed any more."""
+        """Return the first offset of a partition that is not done: the queue needs no record before it."""
         begin, end = place_of(partition, 0), place_of(partition + 1, 0)
         lowest = self.taken.first_outside(begin)
         for grant in self.leases.values():
@@ -186,7 +189,7 @@ class QueueState:
     # --- folding ---------------------------------------------------------------------------------------------------
 
     def apply(self, op: Op, number: int, at: Microseconds) -> OperationOutcome:
-        """Fold one record in: its number in the queue's topic, and when it was appended."""
+        """Fold one record: `number` is its offset in the queue's topic, `at` its append time."""
         self.position = number + 1
         self._lapse(at)
         match op.kind:
@@ -202,7 +205,7 @@ class QueueState:
                     if self.dying.pop(place, None) is not None:
                         self.dead.add(place)
                         self.totals.buried += 1
-                self._forget(op.places)  # their letters have it
+                self._forget(op.places)  # their dead letters store it
             case "replay":
                 return self._replay(op, at)
             case "gone":
@@ -210,7 +213,7 @@ class QueueState:
         return OperationOutcome()
 
     def _lapse(self, at: Microseconds) -> None:
-        """Leases that have run out by then: their messages come again, or are dying."""
+        """Expire leases up to a time: their messages are due again, or dying."""
         while self._lapses and self._lapses[0][0] <= at:
             _, lease = heapq.heappop(self._lapses)
             grant = self.leases.get(lease)
@@ -228,7 +231,7 @@ class QueueState:
     def _claim(self, op: Op, number: int, at: Microseconds) -> OperationOutcome:
         places, keys = (op.places, op.keys) if len(op.places) else self._candidates
         count, look = op.count or 0, max(LOOK_LEAST, 2 * (op.count or 0))
-        while True:  # most are free: it is seldom that more than the first have to be looked at
+        while True:  # most candidates are free, so the first few usually suffice
             chosen = np.flatnonzero(self._free(places[:look], None if keys is None else keys[:look], at))[
                 :count
             ]
@@ -266,7 +269,8 @@ class QueueState:
         return OperationOutcome(granted=grant)
 
     def _free(self, places: Places, keys: Places | None, at: Microseconds) -> Mask:
-        """Which places a claim could get: fresh, or come again by then; with keys, the first of each that is not busy."""
+        """Return which positions a claim could get: fresh or due ones; on an ordered queue only the first of each key
+        that is not busy."""
         free = ~self.taken.contains(places)
         if len(self.waiting):
             rows, again = self.waiting.find(places)
@@ -277,7 +281,7 @@ class QueueState:
         return free
 
     def hold(self, grant: Grant) -> None:
-        """Put a lease in."""
+        """Add a lease."""
         self.leases[grant.lease] = grant
         heapq.heappush(self._lapses, (grant.earliest(), grant.lease))
         if grant.keys is not None:
@@ -310,7 +314,7 @@ class QueueState:
         return OperationOutcome(lost=lost)
 
     def _return(self, grant: Grant, rows: Counts, due: Counts, limit: int | None = None) -> None:
-        """Messages are no longer leased, and not done: they come again, or were delivered too often."""
+        """End the lease of messages that are not done: they are due again, or dying if they were delivered too often."""
         worn = grant.deliveries[rows] >= (grant.limit if limit is None else limit)
         self.dying.update(
             zip(grant.places[rows[worn]].tolist(), grant.deliveries[rows[worn]].tolist(), strict=True)
@@ -331,7 +335,7 @@ class QueueState:
             del self.leases[grant.lease]
 
     def _replay(self, op: Op, at: Microseconds) -> OperationOutcome:
-        """Dead messages are waiting again, as if they had never been delivered."""
+        """Make dead messages wait again, with their deliveries reset to zero."""
         dead = np.fromiter((place in self.dead for place in op.places.tolist()), bool, len(op.places))
         found = op.places[dead]
         if len(found):
@@ -345,7 +349,7 @@ class QueueState:
         return OperationOutcome(lost=op.places[~dead])
 
     def _excised(self, places: Places) -> None:
-        """There are no such messages any more: they are neither held nor awaited, and never were dead."""
+        """Remove messages from the state, whether leased, waiting, dying or dead."""
         for first, end in zip(*to_ranges(places), strict=True):
             self.taken.add(first, end)
         for grant in list(self.leases.values()):
@@ -360,7 +364,7 @@ class QueueState:
         self._forget(places)
 
     def _forget(self, places: Places) -> None:
-        """Nothing more needs to be known of messages."""
+        """Drop the errors and edited rows of messages."""
         if self.errors or self.bodies:
             for place in places.tolist():
                 self.errors.pop(place, None)
@@ -368,7 +372,7 @@ class QueueState:
 
 
 def _firsts_of(keys: Places, free: Mask) -> Mask:
-    """Of the places that are free, the first of each key."""
+    """Return, of the free positions, the first of each key."""
     at = np.flatnonzero(free)
     first = np.zeros(len(keys), dtype=bool)
     first[at[np.unique(keys[at], return_index=True)[1]]] = True

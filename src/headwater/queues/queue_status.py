@@ -1,4 +1,4 @@
-"""How a queue is doing, for people and for metrics."""
+"""Status of a queue, for people and for metrics."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from headwater.queues.queue_client import Ledger
 
 @dataclass(frozen=True)
 class QueueStanding:
-    """Messages by what they are at, and what has happened since the queue was made."""
+    """The status of a queue: numbers of messages by state, and totals since the queue was created."""
 
     queue: str
     topic: str
     waiting: int
-    """To be had now; offsets without a record (punctuation) may be among them until somebody has read past."""
+    """Available now. Offsets without a record (punctuation) may be counted until a process has read past them."""
     leased: int
     delayed: int
     dead: int
     oldest_seconds: float | None
-    """The age of the oldest message that is not done; None if all are."""
+    """The age of the oldest message that is not done; None if all are done."""
     workers: int
-    """Workers that hold messages."""
+    """Number of workers that lease messages."""
     delivered: int
     acknowledged: int
     returned: int
@@ -34,7 +34,7 @@ class QueueStanding:
 
 
 def standing_of(log: Log, clock: Clock, ledger: Ledger) -> QueueStanding:
-    """Look at a queue once."""
+    """Return the status of a queue now."""
     now, topic = clock.now_us(), ledger.queue.topic
     late = ledger.delayed()
     with ledger.locked():

@@ -1,4 +1,5 @@
-"""A handler at work: threads that receive, call it, and acknowledge what it has done, until they are stopped."""
+"""Worker threads of a queue: they receive messages, call a handler, and acknowledge what it processed, until they are
+stopped."""
 
 from __future__ import annotations
 
@@ -18,16 +19,16 @@ from headwater.queues.message import Message, Messages, Receiving, Span, said
 from headwater.queues.queue_definition import delay_of
 
 LOOK_S = 0.5
-"""A thread that waits for messages looks so often whether it is to stop."""
+"""Interval, in seconds, at which a waiting thread checks whether it should stop."""
 BACK_OFF = "1 second"
 BACK_OFF_MAX_US = parse_span_us("10 minutes")
 RETRY_S = 0.2
-"""So long a thread rests after an error that may pass, such as a full disk."""
+"""Seconds that a thread waits after a retryable error, such as a full disk."""
 
 
 @dataclass(frozen=True)
 class WorkReport:
-    """What a worker has done: messages that its handler took, those on which it failed, and for how long it worked."""
+    """The work of a worker: messages that its handler processed, messages on which it failed, and the duration."""
 
     handled: int
     failed: int
@@ -35,13 +36,13 @@ class WorkReport:
 
 
 class Worker:
-    """A handler at work in the background; a context manager that stops it gracefully at its end.
+    """Threads that call a handler in the background; a context manager that stops them gracefully at its end.
 
-    Each of `threads` threads receives up to `max` messages and calls `handler(message)` for one after the other, or, with
-    `batch=True`, `handler(messages)` once. What the handler returned from is acknowledged, together with asking for the next; if it
-    raises, the message is given back with the error, to come again after `delay`, doubled with each delivery. A handler may settle
-    a message itself. With `extend` (the default) leases are extended for as long as the handler runs. With `idle` the work is
-    over once nothing has come for so many seconds.
+    Each of `threads` threads receives up to `max` messages and calls `handler(message)` for one after the other, or,
+    with `batch=True`, `handler(messages)` once. When the handler returns, its message is acknowledged, in the same
+    commit as the next receive; when it raises, the message is given back with the error, to come again after `delay`,
+    doubled with each delivery. A handler may settle a message itself. With `extend` (the default) leases are extended
+    for as long as the handler runs. With `idle` the worker ends once no message has arrived for so many seconds.
     """
 
     def __init__(
@@ -82,20 +83,20 @@ class Worker:
 
     @property
     def working(self) -> bool:
-        """Whether a thread of it is alive."""
+        """Whether a worker thread is alive."""
         return any(thread.is_alive() for thread in self._threads)
 
     def stop(self, timeout: float | None = None) -> WorkReport:
-        """Take no more messages, wait for those that are being handled, and say what was done."""
+        """Receive no more messages, wait for those being handled, and return a report."""
         self._stopping.set()
         return self.wait(timeout)
 
     def stop_soon(self) -> None:
-        """Take no more messages, and wait for nothing."""
+        """Receive no more messages, and return at once."""
         self._stopping.set()
 
     def end(self, timeout_s: float) -> None:
-        """Stop for good, whatever has become of it; a handler that takes longer is left to its thread."""
+        """Stop, without raising the worker's error; a handler that runs for longer than the timeout keeps its thread."""
         self.stop_soon()
         until, mine = self._steady_s() + timeout_s, threading.current_thread()
         keeper = [] if mine in self._threads else [self._keeper]  # which waits for this one
@@ -104,7 +105,8 @@ class Worker:
                 thread.join(max(0.0, until - self._steady_s()))
 
     def wait(self, timeout: float | None = None) -> WorkReport:
-        """Wait until the work is over: by `stop()`, by silence (`idle`), or because the queue cannot be worked on any more."""
+        """Wait until the worker ends: by `stop()`, because no message arrived (`idle`), or because the queue failed;
+        raises that error."""
         for thread in self._threads:
             thread.join(timeout)
         if not any(thread.is_alive() for thread in self._threads):
@@ -136,10 +138,10 @@ class Worker:
             try:
                 messages = self._queue.receive(self._max, LOOK_S, ack=done or None)
                 done = []
-            except LeaseLostError:  # it comes again elsewhere, which is why handlers can be called twice
+            except LeaseLostError:  # the message is delivered elsewhere, so its handler may be called twice
                 done = []
                 continue
-            except Exception as error:  # noqa: BLE001 - `wait` raises it; a thread has nobody else to tell
+            except Exception as error:  # noqa: BLE001 - `wait` raises it; a thread has no caller to raise it to
                 if not (isinstance(error, HeadwaterError) and error.retryable):
                     self._error = error
                     self._stopping.set()
@@ -163,7 +165,7 @@ class Worker:
             self._error = self._error or error
 
     def _handle(self, messages: Messages) -> list[Message]:
-        """Call the handler; the messages that are to be acknowledged."""
+        """Call the handler; returns the messages to acknowledge."""
         mine = threading.get_ident()
         with self._guard:
             self._held[mine] = messages
@@ -188,7 +190,7 @@ class Worker:
         return done
 
     def _release(self, messages: list[Message]) -> None:
-        """Let others have what no handler has seen."""
+        """Give back messages that no handler has seen."""
         with suppress(LeaseLostError):
             self._queue.release([message for message in messages if not message.settled])
 
@@ -204,19 +206,19 @@ class Worker:
             self._queue.nack(left, delay=None if final else pause, error=self._said(error), final=final)
 
     def _is_final(self, error: BaseException) -> bool:
-        """Whether an error says that its message is of no use, however often it is handed out."""
+        """Whether an error means that delivering its message again is useless."""
         return False
 
     def _pause_us(self, deliveries: int) -> Microseconds:
-        """How long a message stays away that was handed out so often."""
+        """Return the pause before a message with so many deliveries is handed out again."""
         return min(self._delay_us << min(deliveries - 1, 32), max(BACK_OFF_MAX_US, self._delay_us))
 
     def _said(self, error: BaseException) -> str:
-        """What is kept of an error with the message that it is of."""
+        """Return the text that is stored with a message for an error."""
         return said(error)
 
     def _keep(self) -> None:
-        """Extend the leases of what is being handled, well before they run out."""
+        """Extend the leases of messages being handled, well before they expire."""
         every_s = self._queue.definition.lease_us / 3e6
         while any(thread.is_alive() for thread in self._threads):
             if self._stopping.wait(min(every_s, LOOK_S)) and not self._held:
@@ -230,4 +232,4 @@ class Worker:
                     try:
                         self._queue.extend(left)
                     except HeadwaterError:
-                        continue  # lost, or the log cannot be written to now: the handler's end will tell
+                        continue  # lost, or the log cannot be written now: the handler's end will show which

@@ -1,4 +1,4 @@
-"""What a workspace offers of queues. Loaded when it is first used."""
+"""The queue methods of `Workspace`. Queue modules are imported on first use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Sharing:
-    """Part of a `Workspace`."""
+    """The part of a `Workspace` that creates, opens and drops queues."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self.log = log
@@ -32,12 +32,14 @@ class Sharing:
         start: Start = "earliest",
         **options: Any,
     ) -> Queue:
-        """The queue of that name; with a `topic`, made if it is not there: each record of the topic is a message of it.
+        """Return the queue of that name. With a `topic`, create the queue if it does not exist: each record of the
+        topic is a message.
 
-        `options`: `lease` is how long a worker holds a message ('30 seconds'), `deliveries` how often it is handed out before
-        it is dead (5), `key` the columns whose messages are handed out one at a time and in order, `delay` the column that says
-        from when on. `start` is where a new queue begins. `worker` is who receives: a name of its own if left out.
-        QueueExistsError, with the difference, if it is there and differs.
+        `options`: `lease` is how long a worker holds a message ('30 seconds'), `deliveries` how often a message is
+        handed out before it is dead (5), `key` the columns whose messages are handed out one at a time and in order,
+        `delay` the column with the time, or the seconds after the append, from which on a message may be handed out.
+        `start` is the position at which a new queue begins. `worker` names the receiving worker; a unique name if left
+        out. QueueExistsError, with the difference, if the queue exists with another definition.
         """
         from headwater.queues.queue import Queue
         from headwater.queues.queue_ddl import create_queue
@@ -58,11 +60,11 @@ class Sharing:
         return Queue(self.log, self._clock, self._queues, name, worker)
 
     def queues(self) -> list[Queue]:
-        """Every queue, by name."""
+        """Return every queue, by name."""
         return [self.queue(name) for name in sorted(self.log.entries("queue"))]
 
     def drop_queue(self, name: str) -> None:
-        """Forget a queue, with its leases and its dead messages. The topic stays as it is."""
+        """Drop a queue, with its leases and its dead messages. The topic stays unchanged."""
         from headwater.queues.queue_ddl import drop_queue
 
         drop_queue(self.log, text_of(name, "the name of a queue"))
