@@ -1,7 +1,7 @@
 """Headwater: a durable, typed, partitioned log, and SQL views over it that are maintained incrementally.
 
-Everything a program needs is exported here and loaded when it is first used: `import headwater` alone loads
-neither pyarrow nor pyspark and starts nothing. ARCHITECTURE.md lists the packages in import order.
+The public API is exported here, and each name is imported on first use: `import headwater` alone loads neither pyarrow
+nor pyspark and starts nothing. ARCHITECTURE.md lists the packages in import order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m headwater` is the command line."""
+"""Runs the command line: `python -m headwater`."""
 
 from headwater.cli import main
 

@@ -1,10 +1,11 @@
-"""Deletion that reaches everything derived: subjects are forgotten, records are excised, and each is followed to its end.
+"""Deletes data from the log and from everything derived from it: forgets subjects, excises records, and reports the progress.
 
-Forgetting destroys a subject's key, which makes private values unreadable at once; excision removes records from the log. Both
-then leave a record (topics `_forgotten` and `_excised`) and an entry of the catalog that says how far they are, by which the next tick
-takes them out of the state and sinks are brought level. Every step can be done again: what a crash leaves half done is
-resumed by the next `open`. So is a forgetting that the workspace knows nothing of, because it is an older copy: the keys
-know, and what it holds of views is dropped before anything can be read.
+Forgetting a subject destroys its key (crypto-shredding), which makes its private values unreadable at once; excision
+removes records from the log (a hard delete). Both then append a record (topics `_forgotten` and `_excised`) and write a
+catalog entry with the progress of the deletion. From this entry the next tick removes the data from the state of views,
+and sinks are reconciled. Every step is idempotent: the next `open` resumes a deletion that a crash interrupted. It also
+repeats a forgetting that the workspace has no entry of because it is an older copy: the key store has recorded it, and
+the state of views is dropped before anything can be read.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
 FORGOTTEN, EXCISED = "_forgotten", "_excised"
-"""The topics that say what was deleted, when, by whom and why."""
+"""Topics with a record of each deletion: what was deleted, when, by whom and why."""
 _SCHEMAS = {
     FORGOTTEN: pa.schema(
         [
@@ -76,11 +77,11 @@ Status = Literal["done", "scheduled", "out of reach"]
 
 @dataclass(frozen=True)
 class DeletionPlace:
-    """A place that held what was deleted: since when it does not, or what is still to happen to it."""
+    """A place that contained deleted data: when the data was removed from it, or what is still to be done."""
 
     kind: str
-    """'log', 'keys', 'queue', 'states', 'letters', 'view', 'ticks', 'sink', 'past' (what a sink's target itself keeps of it), 'logs'
-    or 'copies'."""
+    """'log', 'keys', 'queue', 'states', 'letters', 'view', 'ticks', 'sink', 'past' (history that a sink's target itself
+    keeps), 'logs' or 'copies'."""
     name: str
     status: Status
     at: datetime | None
@@ -89,14 +90,14 @@ class DeletionPlace:
 
 @dataclass(frozen=True)
 class Deletion:
-    """What was deleted, and every place that it is followed to."""
+    """A deletion, and the progress of it in every place that contained the data."""
 
     name: str
     what: Literal["forget", "excise"]
     of: str
     """The subject that was forgotten, or the topic that records were excised from."""
     where: str | None
-    """The condition of an excision, without the values in it."""
+    """The condition of an excision, with its literals replaced by `?`."""
     records: int
     at: datetime
     who: str | None
@@ -105,12 +106,12 @@ class Deletion:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to be done here. What is out of reach stays so."""
+        """Whether no place is scheduled any more. Places that are out of reach stay out of reach."""
         return all(place.status != "scheduled" for place in self.places)
 
 
 class Deletions:
-    """Deletes from one workspace, and tells what has become of it."""
+    """Forgets subjects and excises records of one workspace, and reports the progress of deletions."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class Deletions:
     # --- forgetting ------------------------------------------------------------------------------------------------
 
     def forget(self, subject: Any, *, by: str | None, reason: str | None) -> Deletion:
-        """Destroy a subject's key and have everything follow."""
+        """Destroy a subject's key, and record the deletion for views and sinks."""
         text, who, why = subject_text(subject), _who(by), _why(reason)
         if text == CLAIMS:
             raise UsageError(
@@ -137,7 +138,7 @@ class Deletions:
                 hint="forget who has claimed one",
             )
         try:
-            # of topics that were dropped too: their records may lie in a copy somewhere
+            # also for dropped topics: a copy elsewhere may have their records
             forgotten = self._log.keys.forget(text, who, why)
         except UsageError:
             if self._private():
@@ -153,7 +154,7 @@ class Deletions:
         return [topic for topic in self._log.topics().values() if topic.private]
 
     def _follow(self, one: Forgetting) -> Deletion:
-        """Leave the record and the entry of a forgetting, if they are not there."""
+        """Append the record and write the catalog entry of a forgetting, unless the entry exists."""
         name = f"forget-{one.number}"
         if (known := deletion_entries(self._log).get(name)) is None:
             topics = {t.name: self._records_of(t, one.subject) for t in self._private()}
@@ -163,7 +164,8 @@ class Deletions:
                 "subject": one.subject,
                 "at": from_us(one.at),
                 "who": one.who,
-                "reason": None if one.reason is None else str(one.reason),  # it was once not looked at before
+                # earlier versions did not check the type of a reason
+                "reason": None if one.reason is None else str(one.reason),
                 "topics": ", ".join(topics),
                 "records": sum(topics.values()),
             }
@@ -182,7 +184,7 @@ class Deletions:
         return self._report(known)
 
     def _records_of(self, topic: TopicDefinition, subject: str) -> int:
-        """How many records of a topic are a subject's."""
+        """Return the number of records of a topic that belong to a subject."""
         columns = sorted({by for _, by in topic.private})
         found = 0
         for partition, info in self._log.partitions(topic.name).items():
@@ -197,7 +199,7 @@ class Deletions:
     # --- excising --------------------------------------------------------------------------------------------------
 
     def excise(self, topic: str, where: str, *, by: str | None, reason: str | None) -> Deletion:
-        """Remove the records of a topic that a condition finds, and have everything follow."""
+        """Remove the records of a topic that match a condition, and record the deletion for views and sinks."""
         who, why = _who(by), _why(reason)
         made = self._log.topic(text_of(topic, "the name of a topic", hint='ws.excise("clicks", "user = 7")'))
         where = text_of(where, "the condition", hint='ws.excise("clicks", "user = 7")')
@@ -230,7 +232,7 @@ class Deletions:
     def excise_copies(
         self, of: DeletionEntry, sink: str, topic: str, offsets: Mapping[int, list[int]]
     ) -> None:
-        """Remove records that a sink has copied to a topic and that an excision is to reach too."""
+        """Excise the copies, in a topic that a sink writes, of records that were excised."""
         self._excised(topic, offsets, f"copied by sink {sink} ({of.name})", of.who, of.reason)
 
     def _excised(
@@ -258,11 +260,11 @@ class Deletions:
                 return self._remove(
                     put_deletion(self._log, replace(begun, name=f"excise-{number}"), expect=None)
                 )
-            except ConflictError:  # somebody else excises at the same time
+            except ConflictError:  # another process excised at the same time and took the number
                 continue
 
     def _since(self, topic: str, offsets: Mapping[int, list[int]]) -> Microseconds:
-        """When the first of some records was appended: nothing that was made of them is older."""
+        """Return when the first of these records was appended: nothing derived from them is older."""
         firsts = (
             batch.column(0).cast(pa.int64())[0].as_py()
             for partition, mine in offsets.items()
@@ -271,7 +273,7 @@ class Deletions:
         return min(firsts, default=0)
 
     def _refuse_based(self, topic: TopicDefinition, found: Mapping[int, list[int]]) -> None:
-        """Refuse to remove records that a view has in its base: that cannot be made again without them."""
+        """Raise UsageError if a view has these records in its base: the base cannot be rebuilt without them."""
         if not self._log.entries("view"):
             return
         from headwater.engine.deletion.rebuild_after_delete import resting_on
@@ -287,12 +289,12 @@ class Deletions:
                 )
 
     def _remove(self, entry: DeletionEntry) -> DeletionEntry:
-        """Do what the entry of an excision says, as far as it is not done, and say that it is."""
+        """Carry out the excision in an entry, as far as it is not done, and mark the entry as logged."""
         from headwater.engine.input.excised_records import keep, offsets_of
 
         offsets = offsets_of(entry)
         topic, copies = self._log.topics().get(entry.of), {}
-        # a topic that was dropped meanwhile took its records with it, and another of its name has none of them
+        # a dropped topic took its records with it, and a new topic of its name has none of them
         if topic is not None and entry.incarnation in (None, topic.incarnation):
             if self._log.entries("view"):
                 keep(self._log, self._views().store.storage, entry.name, topic, offsets)
@@ -315,7 +317,8 @@ class Deletions:
     # --- both ------------------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Complete what a crash left half done, and apply again what an older copy of the workspace does not know."""
+        """Complete deletions that a crash interrupted, and repeat forgettings that an older copy of the workspace has
+        no entry of."""
         for entry in deletion_entries(self._log).values():
             if not entry.logged:
                 self._remove(entry)
@@ -326,13 +329,13 @@ class Deletions:
         if self._log.entries("view"):
             try:
                 self._views().drop_state()
-            except EngineRunningError:  # it makes the views anew itself, from the entries that follow
+            except EngineRunningError:  # the running engine rebuilds the views, from the entries below
                 pass
         for one in unknown:
             self._follow(one)
 
     def all(self) -> list[Deletion]:
-        """Every deletion, in the order in which they were begun."""
+        """Return every deletion, in the order in which they began."""
         entries = sorted(deletion_entries(self._log).values(), key=lambda e: (e.at, e.name))
         if not entries or not self._log.entries(SINK):
             return [self._report(entry) for entry in entries]
@@ -342,7 +345,7 @@ class Deletions:
             return [self._report(entry, asked) for entry in entries]
 
     def _record(self, topic: str, number: int, row: Mapping[str, Any]) -> None:
-        """Leave a record, once."""
+        """Append the record of a deletion, exactly once."""
         if topic not in self._log.topics():
             try:
                 self._log.create_topic(define_topic(topic, _SCHEMAS[topic]))
@@ -353,10 +356,11 @@ class Deletions:
         producer = Producer(f"{_PRODUCER}{topic}", number, exact=False)
         self._log.append(Append({topic: [batch]}, producer))
 
-    # --- telling ---------------------------------------------------------------------------------------------------
+    # --- reporting -------------------------------------------------------------------------------------------------
 
     def _report(self, entry: DeletionEntry, asked: ProbedTargets | None = None) -> Deletion:
-        """What has become of a deletion; `asked` are followers that are asked about their past, None if all is yet to come."""
+        """Return the progress of a deletion. `asked` probes the history in the targets of sinks; None right after a
+        deletion began, when no history is cleared yet."""
         return Deletion(
             name=entry.name,
             what=entry.what,
@@ -389,7 +393,7 @@ class Deletions:
         return found
 
     def _beside_log(self, entry: DeletionEntry) -> list[DeletionPlace]:
-        """Queues on topics that it touches, and what is kept of aggregates."""
+        """Return the places outside the log: queues on the topics of a deletion, and stored states of aggregates."""
         at, forgets, known = from_us(entry.at), entry.forgets, self._log.topics()
         status: Status = "done" if entry.logged else "scheduled"
         found = []
@@ -429,7 +433,7 @@ class Deletions:
         ]
 
     def _beyond(self) -> list[DeletionPlace]:
-        """What nobody here can answer for."""
+        """Return the places that Headwater cannot delete from: log files and backups."""
         quoted = "what programs have logged may quote a value that failed; the folder can be deleted"
         logged = self._path is not None and (self._path / _LOGS).exists()
         return [*([DeletionPlace("logs", _LOGS, "out of reach", None, quoted)] if logged else []), _COPIES]
@@ -482,7 +486,7 @@ def _who(by: str | None) -> str:
         return kept_text(by, "who does it", hint="by='anna'")
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a process whose user has no name
+    except (KeyError, OSError):  # the process runs as a user id without a name
         return "unknown"
 
 
@@ -491,7 +495,7 @@ def _why(reason: str | None) -> str | None:
 
 
 def _shape(where: str) -> str:
-    """A condition without its values, which may be what is to be deleted: `user = ?`."""
+    """Return a condition with its literals, which may be the data to delete, replaced: `user = ?`."""
     shown = where
     for word in reversed(list(words_of(where))):
         if word.kind in ("string", "number"):

@@ -1,6 +1,6 @@
-"""Runs statements against a log: what `ws.sql` does once a text has been read.
+"""Executes parsed SQL statements against a log, for `ws.sql`.
 
-Each statement is one change of the log or none; a statement that fails leaves everything as it was.
+Each statement is at most one change of the log; a statement that fails changes nothing.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
 ATTEMPTS_MAX = 100
-"""How often an ALTER is done again because someone else changed the topic meanwhile."""
+"""Attempts of an ALTER when other processes change the topic at the same time."""
 COPY = "copy"
-"""The kind of the entries that name the topics which are being filled."""
+"""Kind of the catalog entries that mark topics being filled by CREATE TOPIC ... AS."""
 
 
 @dataclass(frozen=True)
 class ExecutionContext:
-    """What statements are run against. Views and connectors are opened by the first statement that needs them."""
+    """The log, views and connectors that statements run against. Views and connectors are opened by the first statement
+    to need them."""
 
     log: Log
     clock: Clock
@@ -68,7 +69,7 @@ def execute(
     views: Callable[[], Views],
     outside: Callable[[], Supervisor],
 ) -> pa.Table | None:
-    """Run one statement; SHOW, DESCRIBE, EXPLAIN and queries give a table."""
+    """Run one statement; SHOW, DESCRIBE, EXPLAIN and queries return a table, others None."""
     if isinstance(statement, s.Outside):
         return outside().execute(statement)
     try:
@@ -80,7 +81,7 @@ def execute(
 def _about_views(
     log: Log, statement: s.Statement, error: TopicNotFoundError, views: Callable[[], Views]
 ) -> HeadwaterError:
-    """The error for a topic that is not there, where a view is there or may have been meant."""
+    """Return the error for a missing topic; its hint names the view of that name, or relations with similar names."""
     name = str(error.facts.get("topic"))
     if name in log.entries("view"):
         hint = f"{name} is a view" + (
@@ -115,7 +116,7 @@ def _query(on: ExecutionContext, statement: s.QueryText) -> pa.Table:
 
 
 def _refuse_standing(log: Log, statement: s.DropView) -> None:
-    """Stored queries go with the view of their matches."""
+    """Raise UsageError for DROP VIEW of a standing query's view, which only DROP STANDING QUERY drops."""
     found = log.entries("view").get(statement.name)
     if found is not None and parse_standing(found.document["query"]) is not None:
         raise UsageError(
@@ -125,13 +126,13 @@ def _refuse_standing(log: Log, statement: s.DropView) -> None:
 
 
 def _create_standing(on: ExecutionContext, statement: s.CreateStanding) -> None:
-    """The topic that queries are stored in, and the view of what they match."""
+    """Create the topic that stores the queries, and the view of their matches."""
     log = on.log
     if statement.if_not_exists and statement.name in log.entries("view"):
         return
     standing = statement.standing
     require("search", f"standing query {statement.name!r}")
-    documents = log.topic(standing.topic)  # before anything is made
+    documents = log.topic(standing.topic)  # fails here, before anything is created, if the topic is missing
     standing = dataclasses.replace(standing, topic=documents.name)
     queries = catalog.define_topic(standing.queries, QUERIES, key=("id",))
     made = queries.name not in log.topics()
@@ -155,7 +156,7 @@ def _create_standing(on: ExecutionContext, statement: s.CreateStanding) -> None:
 
 
 def _drop_standing(on: ExecutionContext, statement: s.DropStanding) -> None:
-    """The view, and its stored queries, unless somebody else reads them."""
+    """Drop the view of a standing query, and the topic of its stored queries unless that has other readers."""
     from headwater.views.standing_queries import find_standing
 
     try:
@@ -177,13 +178,14 @@ def _show_standing(on: ExecutionContext, statement: s.ShowStanding) -> pa.Table:
 
 
 def _drop_stored(on: ExecutionContext, queries: str) -> None:
-    """Queries that were stored for a view that is gone, unless somebody else reads them."""
+    """Drop the stored queries of a dropped view, unless their topic has other readers."""
     with contextlib.suppress(UsageError, ConflictError):
         _drop_topic(on, s.DropTopic(queries, if_exists=True))
 
 
 def _drop_followers(on: ExecutionContext, statement: s.DropView) -> None:
-    """Sinks that follow a view, or one that reads it, and alerts on it go with it, or it stays."""
+    """Drop the sinks and alerts on a view, and on the views that read it, if `cascade` is given; otherwise raise
+    UsageError for them."""
     if not on.log.entries(SINK) and not on.log.entries(ALERT):
         return
     gone = [statement.name]
@@ -210,14 +212,15 @@ def _drop_followers(on: ExecutionContext, statement: s.DropView) -> None:
 
 
 def create(log: Log, definition: TopicDefinition) -> None:
-    """Create a topic, or find that it is there just so; TopicExistsError, with the difference, if it is not."""
+    """Create a topic, or accept an existing one with an equal definition; TopicExistsError, with the difference, for
+    another."""
     check_new(definition)
     existing = log.topics().get(definition.name)
     if existing is None:
         try:
             log.create_topic(definition)
             return
-        except TopicExistsError:  # someone was first, or a view has the name
+        except TopicExistsError:  # another process created it first, or a view has the name
             existing = log.topics().get(definition.name)
             if existing is None:
                 raise
@@ -235,7 +238,7 @@ def _add_column(on: ExecutionContext, statement: s.AddColumn) -> None:
 
 
 def alter(log: Log, topic: str, change: Callable[[TopicDefinition], TopicDefinition]) -> None:
-    """Change a definition; done again on the newer one if someone else changes it meanwhile."""
+    """Change the definition of a topic; repeated on the newer definition if another process changes it at the same time."""
     for attempt in range(ATTEMPTS_MAX):
         old = log.topic(topic)
         check_left(old)
@@ -307,11 +310,11 @@ def _refuse_replacing(log: Log, existing: TopicDefinition, changes: list[str]) -
 
 
 def _create_topic_as(on: ExecutionContext, statement: s.CreateTopicAs) -> None:
-    """Make a topic and append the rows of a query, which become visible together.
+    """Create a topic and append the rows of a query, which become visible together.
 
-    The topic has to be there before rows can be staged for it. So an entry of the catalog says that it is being filled:
-    should this process die before the rows are committed, the same statement, run again, finds the topic empty and the
-    entry beside it, and goes on. The append has the topic's incarnation as producer: it is written once at most.
+    The topic must exist before rows can be staged for it, so a catalog entry marks it as being filled. If this process
+    dies before the rows are committed, the same statement, run again, finds the empty topic and the entry, and
+    continues. The append has the topic's incarnation as its producer, so the rows are appended at most once.
     """
     log, name = on.log, statement.name
     unfinished = log.entries(COPY).get(name)
@@ -352,8 +355,8 @@ def _refuse_plain_replacement(on: ExecutionContext, statement: s.CreateView) -> 
 
 
 def _private_in_copy(on: ExecutionContext, statement: s.CreateTopicAs) -> Mapping[str, str]:
-    """The columns of the copy that come from private ones, by the columns that say whose they are; UsageError if nothing does: such
-    a copy would be in plain, where forgetting does not reach it."""
+    """Return the columns of the copy that are derived from private ones, each with the column that names its subject.
+    UsageError if no column names the subject: the copy would be unencrypted, and forgetting would not reach it."""
     from headwater.engine.collections.dependencies import private_below
 
     words = sorted({word.text for word in words_of(statement.query.text) if word.is_name})
@@ -367,7 +370,7 @@ def _private_in_copy(on: ExecutionContext, statement: s.CreateTopicAs) -> Mappin
     why, remedy = f"{hides[1]} has private columns", None
     try:
         copied = copied_by_query(on.log, on.views().tools().catalog, statement.query, statement.columns.key)
-    except StatementError:  # it may be fine to run once, and nothing is known of its columns
+    except StatementError:  # the query may still run once, but its columns are not traced
         copied = None
     if copied is not None:
         told = [one for one in copied if one.by is None]
@@ -396,7 +399,7 @@ def _fill(log: Log, topic: TopicDefinition, batches: Iterator[pa.RecordBatch]) -
 
 
 def _undo(log: Log, made: TopicDefinition | None, before: TopicDefinition | None) -> None:
-    """Take a topic away that could not be filled, unless someone else has written to it or reads it meanwhile."""
+    """Remove a topic that could not be filled, unless another process has written to it or reads it."""
     if made is None:
         return
     with contextlib.suppress(ConflictError, TopicNotFoundError):
@@ -407,8 +410,8 @@ def _undo(log: Log, made: TopicDefinition | None, before: TopicDefinition | None
 
 
 def _finish(log: Log, name: str) -> None:
-    """A topic is no longer being filled."""
-    with contextlib.suppress(ConflictError):  # whoever ran the same statement at the same time was first
+    """Remove the mark that a topic is being filled."""
+    with contextlib.suppress(ConflictError):  # a concurrent run of the same statement removed it
         log.drop_entry(COPY, name)
 
 
@@ -446,7 +449,7 @@ def _drop_topic(on: ExecutionContext, statement: s.DropTopic) -> None:
 
 
 def _stored_for(log: Log, topic: str) -> list[str]:
-    """The topics of queries that are asked of the records of a topic."""
+    """Return the topics of stored queries that match the records of a topic."""
     from headwater.engine.collections.workload import definitions
 
     known = [parse_standing(view.query) for view in definitions(log).values()]
@@ -465,7 +468,7 @@ def _refuse_while_read(log: Log, topic: str, what: str, hint: str | None = None)
 
 
 def show_topics(log: Log) -> pa.Table:
-    """SHOW TOPICS: a row per topic."""
+    """Return the result of SHOW TOPICS: a row per topic."""
     rows: list[dict[str, Any]] = []
     for name, topic in sorted(log.topics().items()):
         infos = log.partitions(name).values()
@@ -490,13 +493,13 @@ def show_topics(log: Log) -> pa.Table:
 
 
 def _lowest(watermarks: list[int | None]) -> datetime | None:
-    """The watermark of a topic: the lowest of its partitions, none while one has none."""
+    """Return the watermark of a topic: the lowest of its partitions; None while a partition has none."""
     known = [watermark for watermark in watermarks if watermark is not None]
     return from_us(min(known)) if known and len(known) == len(watermarks) else None
 
 
 def show_cursors(log: Log, clock: Clock) -> pa.Table:
-    """SHOW CURSORS: a row per cursor."""
+    """Return the result of SHOW CURSORS: a row per cursor."""
     rows = []
     for cursor in sorted(log.cursors(), key=lambda c: (c.topic, c.name)):
         lag = lag_of(log, cursor, clock)
@@ -517,13 +520,13 @@ def show_cursors(log: Log, clock: Clock) -> pa.Table:
 
 
 def describe_columns(schema: pa.Schema) -> pa.Table:
-    """DESCRIBE view: a row per column."""
+    """Return the result of DESCRIBE for a view: a row per column."""
     rows = [{"column": f.name, "type": str(f.type), "nullable": f.nullable, "role": None} for f in schema]
     return pa.Table.from_pylist(rows, schema=_COLUMNS)
 
 
 def describe(topic: TopicDefinition) -> pa.Table:
-    """DESCRIBE: a row per column."""
+    """Return the result of DESCRIBE for a topic: a row per column."""
     roles = {
         "key": topic.key,
         "partition": topic.routing,
@@ -549,7 +552,7 @@ def describe(topic: TopicDefinition) -> pa.Table:
 
 
 def explain(log: Log, name: str) -> pa.Table:
-    """EXPLAIN: what a topic is, and what it holds."""
+    """Return the result of EXPLAIN for a topic: its definition, partitions and cursors, as properties."""
     topic = log.topic(name)
     facts = {"topic": topic.name, "statement": topic.to_sql(), "schema version": str(topic.schema_version)}
     facts |= _time_facts(log, topic)
@@ -575,7 +578,7 @@ def explain(log: Log, name: str) -> pa.Table:
 
 
 def _time_facts(log: Log, topic: TopicDefinition) -> dict[str, str]:
-    """What raises the watermark of a topic, who has promised what, and whose clocks are corrected."""
+    """Return how the watermark of a topic advances, the watermarks of its producers, and its clock correction."""
     facts: dict[str, str] = {}
     if topic.time is not None and topic.watermark == "producers":
         facts["watermark"] = f"what its producers have promised of {topic.time}"
@@ -662,7 +665,7 @@ def _explain_query(on: ExecutionContext, statement: s.ExplainQuery) -> pa.Table:
 
 
 def _is_view(log: Log, name: str) -> bool:
-    """Whether a name is that of a view, or of what a view derives, such as `revenue.late`."""
+    """Whether a name is that of a view, or of a relation derived from a view, such as `revenue.late`."""
     return name in log.entries("view") or ("." in name and name not in log.topics())
 
 
@@ -688,4 +691,4 @@ _HANDLERS: Mapping[type, Callable[[ExecutionContext, Any], pa.Table | None]] = {
     s.ShowViews: _show_views,
     s.WidenColumn: _widen_column,
 }
-"""What runs each kind of statement, other than those about sources, sinks and alerts, which the supervisor runs."""
+"""The function that runs each kind of statement; the supervisor runs those about sources, sinks and alerts."""

@@ -1,8 +1,8 @@
-"""Figures of a workspace as Prometheus reads them: `ws.metrics()`, `headwater metrics`, and `GET /metrics`.
+"""Prometheus metrics of a workspace: `ws.metrics()`, `headwater metrics`, and `GET /metrics`.
 
-All of it is found when it is asked for, from the log, the newest tick, and what the process that runs sources and sinks tells of
-them: whichever process is asked gives the same answer, nothing outside is connected to, and no Spark is started. Names say
-what is counted and in which unit; `docs/metrics.md` lists them.
+All metrics are computed on request from the log, the newest tick, and the status that the process running sources and
+sinks publishes: every process returns the same values, connects to no external system, and starts no Spark. Metric
+names state the quantity and its unit; `docs/metrics.md` lists them.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ if TYPE_CHECKING:
 
 STATUSES = ("live", "backfilling", "stopped")
 RECENT_US: Microseconds = 300_000_000
-"""What is recent: ticks are kept for so long."""
+"""Period that the 'recent' metrics cover. Ticks are kept for this long."""
 OUTCOMES = ("used", "diverted", "dropped", "failed")
 
 
 def exposition(families: Iterable[Metric]) -> str:
-    """Figures in Prometheus' text format."""
+    """Return metrics in Prometheus' text format."""
     return generate_latest(_Registry(families)).decode()
 
 
 @dataclass(frozen=True)
 class _Registry:
-    """What `generate_latest` takes for one: something to collect from."""
+    """The registry that `generate_latest` collects from."""
 
     families: Iterable[Metric]
 
     def collect(self) -> Iterable[Metric]:
-        """Every family."""
+        """Return every metric family."""
         return self.families
 
 
 class CollectedMetrics:
-    """The figures of a workspace at one moment. Every family is there, also where it has no figure yet."""
+    """The metrics of a workspace at one moment. Every family is present, also without samples."""
 
     def __init__(
         self, log: Log, clock: Clock, views: Views, outside: Supervisor, free_bytes: int | None
@@ -75,7 +75,7 @@ class CollectedMetrics:
         self._now = clock.now_us()
 
     def collect(self) -> Iterator[Metric]:
-        """Every family, each once."""
+        """Yield every metric family once."""
         yield _gauge("headwater_info", "1, with the version as a label.", ("version",), {(__version__,): 1})
         manifest = self._views.store.latest()
         yield from self._healths()
@@ -106,7 +106,7 @@ class CollectedMetrics:
         return self._outside.health()
 
     def _healths(self) -> Iterator[Metric]:
-        """The health of every component, as `headwater status` shows it."""
+        """Yield the health of every component, as `headwater status` shows it."""
         healthy = {(): int(self._health.healthy)}
         yield _gauge("headwater_healthy", "Whether no component is unhealthy.", (), healthy)
         status = {
@@ -122,7 +122,7 @@ class CollectedMetrics:
         )
 
     def _is_up(self, kind: Kind, name: str) -> int:
-        """Whether a source or sink is at work. A source that waits is not; a sink that waits for its view, or is behind, is."""
+        """Whether a source or sink runs. A waiting source does not; a sink that waits for its view, or is behind, does."""
         found = self._health.of(kind, name)
         up = ("capturing",) if kind == "source" else ("following", "waiting", "behind")
         return int(found is not None and found.state in up)
@@ -155,7 +155,7 @@ class CollectedMetrics:
         rows, seconds, lost = {}, {}, {}
         for lag in lag_report(self._log, self._clock):
             if lag.topic.startswith(STATE_TOPICS):
-                continue  # where a queue's own records begin; nobody reads with it
+                continue  # the cursor at which reading of a queue's own records begins, not one of a reader
             at = (lag.topic, lag.cursor)
             rows[at], seconds[at], lost[at] = lag.rows, lag.seconds, lag.missed
         of = ("topic", "cursor")
@@ -225,7 +225,7 @@ class CollectedMetrics:
         yield _gauge("headwater_view_state_bytes", "Bytes that a view keeps.", of, size)
 
     def _recent_share(self, view: ViewStatus, manifest: Manifest | None, outcome: str) -> float:
-        """Of the rows that a view has read within `RECENT_US`, the part with one outcome."""
+        """Return the share of rows with an outcome, among the rows that a view has read within `RECENT_US`."""
         now = manifest.views.get(view.view) if manifest is not None else None
         then = self._before.views.get(view.view) if self._before is not None else None
         is_same = now is not None and then is not None and now.incarnation == then.incarnation
@@ -235,7 +235,7 @@ class CollectedMetrics:
 
     @cached_property
     def _before(self) -> Manifest | None:
-        """The tick that was the newest so long ago, or the first one after it that is still kept."""
+        """The newest tick of `RECENT_US` ago, or the first kept tick after it."""
         store = self._views.store
         tick = store.tick_at(self._now - RECENT_US)
         if tick is None:
@@ -249,7 +249,7 @@ class CollectedMetrics:
         assert view.watermark is not None
         return self._seconds_since(int(view.watermark.timestamp() * 1e6))
 
-    # --- outside ---------------------------------------------------------------------------------------------------
+    # --- external systems ------------------------------------------------------------------------------------------
 
     def _sources(self) -> Iterator[Metric]:
         known = self._outside.sources.definitions() if self._log.entries(SOURCE) else {}
@@ -291,7 +291,7 @@ class CollectedMetrics:
     def _sent_to(
         self, known: Mapping[str, SourceDefinition], facts: Mapping[str, Mapping[str, Any]]
     ) -> Iterator[Metric]:
-        """Of sources that are sent to: what came, and what was lost or refused."""
+        """Yield metrics of sources that receive pushed data: deliveries, packets and lines received, lost or rejected."""
 
         def each(kind: str) -> dict[str, Mapping[str, int]]:
             return {s: f["counts"] for s, f in facts.items() if s in known and known[s].kind == kind}

@@ -1,4 +1,4 @@
-"""A workspace: a folder with topics in it, and everything a program does with them."""
+"""The workspace: a folder with topics and views, and the object through which programs use them."""
 
 from __future__ import annotations
 
@@ -57,26 +57,26 @@ if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
 OUTSIDE_TIMEOUT_S = 60.0
-"""How long `run` tries to reach what is outside."""
+"""Seconds that `run` tries to reach external systems."""
 MEMORY = "memory:"
-"""In place of a path: a workspace that is gone when it is closed, for tests."""
+"""A path for a workspace in memory, which is gone when it is closed; for tests."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """What reading and checking everything found: `ok`, or what is wrong and where."""
+    """The result of `Workspace.verify`."""
 
     differences: tuple[Finding, ...]
-    """Bytes that are damaged, views that differ from their SELECT, and views and sources that are stopped."""
+    """Damaged bytes, views that differ from their SELECT, sinks that differ from their view, and stopped views and sources."""
     bytes_checked: int
     views: tuple[ViewCheck, ...] = ()
-    """What was found of each view, by name; none if only topics were asked for."""
+    """The result for each view, by name; empty if only topics were verified."""
     sinks: tuple[SinkCheck, ...] = ()
-    """What was found of each sink."""
+    """The result for each sink."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no difference was found."""
         return not self.differences
 
 
@@ -92,17 +92,17 @@ def open(
     keys: str | os.PathLike[str] | None = None,
     kms: Wrapping | None = None,
 ) -> Workspace:
-    """Open the workspace in a folder, made if it is not there; `"memory:"` is one that is kept nowhere.
+    """Open the workspace in a folder, created if it is missing; `"memory:"` is a workspace in memory, for tests.
 
-    `durability` says when an append is acknowledged: 'fsync' (the default, safe against loss of power), 'group'
-    (as safe, concurrent appends share a sync) or 'os' (safe against the death of a process alone); left out, it
-    is as the workspace was made. The other `settings` belong to the process that opens, not to the workspace:
-    nothing of them is kept, and each process that has it open may have its own. `spark` is a session to run views
-    in; without one, Spark is started when a view first needs it. `keep_ticks` is how many past ticks an engine of
-    this process leaves to be read at once (100 if not said); older ones are computed from the log when they are asked for.
+    `durability` is when an append is acknowledged: 'fsync' (the default, safe against loss of power), 'group' (equally
+    safe, concurrent appends share a sync) or 'os' (safe only against a crash of the process); left out, it is as the
+    workspace was created. Other `settings` are those of this process and are not stored; other processes may open the
+    workspace with other ones. `spark` is the session that views run in; without it, Spark is started when a view first
+    needs it. `keep_ticks` is the number of past ticks that an engine of this process keeps readable (100 by default);
+    older ones are recomputed from the log.
 
-    `keys` is the folder of the keys to private columns: beside the workspace if it is not said here or by HEADWATER_KEYS,
-    and never in it. `kms` wraps their master key: an object with `wrap(bytes)` and `unwrap(bytes)`.
+    `keys` is the folder of the keys to private columns, never inside the workspace: by default HEADWATER_KEYS, or a
+    folder next to the workspace. `kms` wraps their master key: an object with `wrap(bytes)` and `unwrap(bytes)`.
     """
     clock = clock or SystemClock()
     if durability is not None:
@@ -146,7 +146,7 @@ def _place(path: Any) -> str:
 
 
 def _refuse_file(folder: Path) -> None:
-    """A folder can be neither where a file is nor below one."""
+    """Raise UsageError if the path of a folder is a file, or is below a file."""
     nearest = next((place for place in (folder, *folder.parents) if place.exists()), None)
     if nearest is not None and not nearest.is_dir():
         raise UsageError(
@@ -155,7 +155,7 @@ def _refuse_file(folder: Path) -> None:
 
 
 class Workspace(EventSourcing, Sharing):
-    """Made by `hw.open`; a context manager that closes it."""
+    """A workspace, as `hw.open` returns it; a context manager that closes it."""
 
     def __init__(
         self,
@@ -174,9 +174,9 @@ class Workspace(EventSourcing, Sharing):
         self._connected: Supervisor | None = None
 
     def post(self, queue: str, url: str, **options: Any) -> Poster:
-        """Have the messages of a queue posted to a web server, in threads of this process, until `stop()`: signed with `secret`, each
-        acknowledged when it is answered with 2xx, else again later, and dead after the queue's `deliveries`. See `Poster`, and
-        `PostOptions` for the options."""
+        """Post the messages of a queue to a web server, in threads of this process, until `stop()`. Requests are signed
+        with `secret`. A message is acknowledged on a 2xx response, retried otherwise, and dead after the queue's
+        `deliveries`. See `Poster`, and `PostOptions` for the options."""
         from headwater.connectors.manage.queue_webhooks import Poster, PostOptions
 
         made = Poster(self.queue(queue), url, PostOptions.given(options))
@@ -200,7 +200,7 @@ class Workspace(EventSourcing, Sharing):
         if self._connected is None:
             from headwater.connectors.supervisor import Supervisor
 
-            views = self._views  # makes the folder of a workspace that has none
+            views = self._views  # creates the folder of a workspace in memory
             root = views.store.storage.root
             self._connected = Supervisor(
                 self.log,
@@ -225,46 +225,46 @@ class Workspace(EventSourcing, Sharing):
         self.close()
 
     def sql(self, text: str) -> pa.Table | None:
-        """Run one or more statements; all are read before the first is run. The result of the last: a table or None."""
+        """Parse all of one or more statements, then run them in order. Returns the last result: a table or None."""
         result = None
         for statement in parse(text_of(text, "a statement", hint='ws.sql("SHOW TOPICS")')):
             result = execute(self.log, statement, self._clock, lambda: self._views, lambda: self._outside)
         return result
 
     def view(self, name: str) -> View:
-        """The view of that name."""
+        """Return the view of that name."""
         from headwater.views.view_handle import View
 
         return View(self._views, text_of(name, "the name of a view", hint='ws.view("revenue")'))
 
     def standing(self, name: str) -> StandingQueries:
-        """The stored queries of CREATE STANDING QUERY, to be added to, removed from and listed; their matches are the view of
-        that name."""
+        """Return the stored queries of a CREATE STANDING QUERY, to add, remove and list; the view of that name has
+        their matches."""
         from headwater.views.standing_queries import StandingQueries
 
         known = text_of(name, "the name of a standing query", hint='ws.standing("news")')
         return StandingQueries(self.log, self._clock, known)
 
     def source(self, name: str) -> SourceHandle:
-        """The source of that name."""
+        """Return the source of that name."""
         from headwater.connectors.handles import SourceHandle
 
         return SourceHandle(self._outside, text_of(name, "the name of a source", hint='ws.source("shop")'))
 
     def sink(self, name: str) -> SinkHandle:
-        """The sink of that name."""
+        """Return the sink of that name."""
         from headwater.connectors.handles import SinkHandle
 
         return SinkHandle(self._outside, text_of(name, "the name of a sink", hint='ws.sink("cache")'))
 
     def dead(self) -> Dead:
-        """The rows that views and sinks with on_error = 'divert' have refused, and messages that queues have given up: to be listed,
-        edited, dropped and replayed."""
+        """Return the dead letters, to list, edit, drop and replay: rows that views and sinks with on_error = 'divert'
+        rejected, and messages that queues gave up."""
         return self._outside.dead()
 
     def sink_function(self, name: str, fn: Callable[..., Any]) -> None:
-        """Declare a function for sinks of kind PYTHON: `fn(change, key)` gets a pyarrow Table of a change and a key that tells
-        this call from every other, also when it is repeated. Code lives in the process: the one that runs the sink declares it."""
+        """Declare a function for sinks of kind PYTHON: `fn(change, key)` gets a pyarrow Table of a change, and a key unique to
+        the call, the same when the call is retried. Functions are not stored: the process that runs the sink declares them."""
         self._outside.sinks.declared.functions[text_of(name, "the name of a function")] = fn
 
     @property
@@ -274,40 +274,40 @@ class Workspace(EventSourcing, Sharing):
         return Deletions(self.log, self._clock, lambda: self._views, lambda: self._outside, self.path)
 
     def _resume(self) -> None:
-        """Complete deletions that a crash left half done, and those that an older copy of this workspace knows nothing of.
-        `hw.open` does so before it returns."""
+        """Complete deletions that a crash interrupted, and repeat those that an older copy of this workspace has no
+        entry of. `hw.open` calls this before it returns."""
         if self.log.entries(DELETION) or self.log.keys.forgotten():
             self._deletions.resume()
 
     def forget(self, subject: int | str, *, by: str | None = None, reason: str | None = None) -> Deletion:
-        """Forget a subject: destroy the key to everything that is PRIVATE BY it. Private values are unreadable when this
-        returns, and gone from views and what follows them from the next tick on; `_forgotten` has a record of it.
+        """Forget a subject (crypto-shredding): destroy the key to every value that is PRIVATE BY it. These values are
+        unreadable when this returns, and from the next tick on gone from views and their sinks; `_forgotten` has a
+        record of the deletion.
 
-        `by` is who does it, the user of the operating system if it is left out. What comes back tells every place that held
-        something and what has become of it; `deletions()` tells it again later.
+        `by` names the person responsible, by default the user of the operating system. The returned `Deletion` lists
+        every place that contained the values, with its progress; `deletions()` returns it again later.
         """
         return self._deletions.forget(subject, by=by, reason=reason)
 
     def excise(self, topic: str, where: str, *, by: str | None = None, reason: str | None = None) -> Deletion:
-        """Remove the records of a topic that a condition in SQL finds, from the log itself; their offsets stay gaps. Views
-        are as if they had never been there from the next tick on; `_excised` has a record of it."""
+        """Excise (hard delete) the records of a topic that match an SQL condition from the log; their offsets stay gaps. From the
+        next tick on, views are as if these records had never existed; `_excised` has a record of the deletion."""
         return self._deletions.excise(topic, where, by=by, reason=reason)
 
     def deletions(self) -> list[Deletion]:
-        """Everything that was forgotten or excised, in order, each with the places that it is followed to."""
+        """Return every forgetting and excision, in order, each with its progress in every place that contained the data."""
         return self._deletions.all()
 
     def rotate_keys(self) -> int:
-        """Wrap the keys to private columns by a new master key, and destroy the one before; how many keys there are."""
+        """Wrap the keys to private columns with a new master key, and destroy the old one. Returns the number of keys."""
         return self.log.keys.rotate()
 
     def run(self, *, tick_rows: int | None = None) -> RunReport:
-        """Bring every view up to what the log holds now, then say what was done.
+        """Advance every view to the end of the log, and return a report.
 
-        With sources the log first takes in what is committed there by now, and with sinks each is brought level in the end; alerts are looked at
-        once, unless an engine does.
-        `tick_rows` bounds the records of a tick; an atomic append stays whole. Beside a running engine this waits
-        until that one has got there.
+        Sources first append what is committed in their systems by now, and sinks are reconciled at the end. Alerts are
+        checked once, unless an engine runs. `tick_rows` limits the records of a tick; an atomic append is never split.
+        If an engine runs, this waits until the engine has advanced as far.
         """
         rows, before = _tick_rows(tick_rows), self._outside.rejected()
         captured = -self._outside.captured_rows()
@@ -316,11 +316,11 @@ class Workspace(EventSourcing, Sharing):
         captured += self._outside.captured_rows()
         report = self._views.run(rows)
         if self.log.entries(SINK):
-            excised = self._outside.erasure.follow()  # first: what only grows stops where rows are gone
+            excised = self._outside.erasure.follow()  # first: append-only targets stop at deleted rows
             self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
             while (
                 self._outside.erasure.follow() or excised
-            ):  # of copies, which views and other sinks may read
+            ):  # excisions of copies in topics, which views and other sinks may read
                 excised = False
                 report = report.and_then(self._views.run(rows))
                 self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
@@ -333,8 +333,8 @@ class Workspace(EventSourcing, Sharing):
         """Keep every view up to date in the background, until `stop()`.
 
         `every` is the time from one tick to the next, such as '200 ms': longer is more throughput. 'auto' (the default)
-        is at once when something is new, with short rests while little is. A tick takes all that is new, at most
-        `tick_rows` records: under load ticks grow, and one that leaves something is followed at once.
+        starts a tick as soon as there are new records, with short pauses at low load. A tick reads all new records, at
+        most `tick_rows`: under load ticks grow, and the next one starts at once while records are left.
         """
         from headwater.views.pacing import pace_of
 
@@ -348,11 +348,11 @@ class Workspace(EventSourcing, Sharing):
         after: Receipt | str | int | None = None,
         timeout: float = 30,
     ) -> pa.Table:
-        """The answer to a SELECT over views and topics, all as they are at one tick.
+        """Return the result of a SELECT over views and topics, all as of one tick.
 
-        `as_of` is an earlier tick, by its number or its token, or a time: the last tick committed at or before it. `after` is the receipt of an
-        append that the answer must have seen: it is waited for, or, if no engine runs, brought about. With a source it
-        may be a position in that: an LSN of Postgres that was read after a commit.
+        `as_of` is an earlier tick, by its number or token, or a time: the last tick committed at or before it. `after` is the
+        receipt of an append that the result must include: the query waits for it, or, if no engine runs, advances the views.
+        With a source, `after` may be a position in its system, such as an LSN of Postgres that was read after a commit.
         """
         query = text_of(text, "a query", hint='ws.query("SELECT * FROM revenue")')
         if isinstance(after, (str, int)):
@@ -367,13 +367,14 @@ class Workspace(EventSourcing, Sharing):
         timeout: float | None = None,
         rows_max: int | None = None,
     ) -> Subscription:
-        """Follow a SELECT over views and topics that could be a view: its rows at the newest tick, then every tick's changes.
+        """Subscribe to a SELECT that could be a view: its rows at the newest tick, then the changes of every tick.
 
-        An iterator of `Change(tick, rows, snapshot)` that waits for more; it ends at `close()`, or after `timeout` seconds
-        of silence. It makes no ticks: `ws.start()`, here or elsewhere, does. Its `token` is where to go on from:
-        with `since=token` only later changes are given. `snapshot` says that `rows` are all there are and what came
-        before is void: at the beginning, and when it cannot go on, because ticks between are no longer kept, a view
-        was built anew, or an older copy of the workspace was put back. What joins and aggregates need is held in memory, `rows_max` rows at most.
+        Returns an iterator of `Change(tick, rows, snapshot)` that waits for more; it ends at `close()`, or after `timeout`
+        seconds without a change. `ws.start()` runs the ticks, in this process or another. The subscription's `token` resumes
+        it: `since=token` returns only later changes. `snapshot` is set when `rows` are the complete result and replace all
+        earlier changes: at the beginning, and when the subscription cannot resume, because ticks in between are no longer
+        kept, a view was rebuilt, or an older copy of the workspace was restored. State of joins and aggregates is kept in
+        memory, `rows_max` rows at most.
         """
         from headwater.log.reader import wait_ms
         from headwater.serving.subscribe import ROWS_MAX
@@ -392,21 +393,21 @@ class Workspace(EventSourcing, Sharing):
     def function(
         self, name: str, fn: Callable[..., Any], *, returns: Any, per_row: bool = False, version: Any = 1
     ) -> None:
-        """Declare a scalar function for views and queries: deterministic, a value for each row.
+        """Declare a scalar function for views and queries: deterministic, one value per row.
 
-        `fn` gets a pyarrow Array per argument and returns as many values, as an Array or what `pa.array` takes; with
-        `per_row` it gets and returns single Python values. `returns` is a type as in SQL. Code lives in the process:
-        every process that runs views declares it. Another `version` or type builds the views that use it anew.
+        `fn` gets a pyarrow Array per argument and returns as many values, as an Array or a value that `pa.array` accepts;
+        with `per_row` it gets and returns single Python values. `returns` is an SQL type. Functions are not stored: every
+        process that runs views declares them. Another `version` or type rebuilds the views that use the function.
         """
         self._views.declarations.declare(name, lambda d: d.function(name, fn, returns, per_row, version))
 
     def table_function(
         self, name: str, fn: Callable[..., Any], *, returns: Any, per_row: bool = False, version: Any = 1
     ) -> None:
-        """Declare a function for LATERAL: deterministic, a list of rows for each row. `returns` are its columns.
+        """Declare a table function for LATERAL: deterministic, a list of rows per row. `returns` is the columns of these rows.
 
-        `fn` gets a pyarrow Array per argument and returns a list of rows for each of their values, as an Array or what
-        `pa.array` takes; with `per_row` it gets single Python values and yields rows, as tuples or dicts.
+        `fn` gets a pyarrow Array per argument and returns a list of rows for each of their values, as an Array or a
+        value that `pa.array` accepts; with `per_row` it gets single Python values and yields rows, as tuples or dicts.
         """
         self._views.declarations.declare(
             name, lambda d: d.table_function(name, fn, returns, per_row, version)
@@ -427,10 +428,10 @@ class Workspace(EventSourcing, Sharing):
     ) -> None:
         """Declare an aggregate function: deterministic, and independent of the order of rows.
 
-        `add(state, *arrays)` gives the state with some rows of a group in it, a pyarrow Array per argument;
-        `merge(a, b)` that of two states' rows; `remove(state, *arrays)` takes rows back. Without `remove`, groups that
-        lose rows are computed again. `result(state)` is the value shown, the state itself without it. `state` is the
-        type of a state as in SQL (that of `returns` if left out), and `zero` the state of no rows.
+        `add(state, *arrays)` returns the state with rows of a group added, given as a pyarrow Array per argument;
+        `merge(a, b)` the state of the rows of both; `remove(state, *arrays)` the state with rows retracted. Without
+        `remove`, groups that lose rows are recomputed. `result(state)` is the value of a group, by default the state
+        itself. `state` is the SQL type of a state (by default that of `returns`), and `zero` the state of no rows.
         """
         parts = {"zero": zero, "add": add, "merge": merge, "remove": remove, "result": result}
         self._views.declarations.declare(name, lambda d: d.aggregate(name, parts, state, returns, version))
@@ -447,11 +448,11 @@ class Workspace(EventSourcing, Sharing):
         per_row: bool = True,
         version: Any = 1,
     ) -> View:
-        """Declare a view of every key's current state: `step(state, event)` over the key's records in their order.
+        """Declare a view of the current state of every key: `step(state, event)` over the key's records in log order.
 
-        The topic is partitioned by the key, or has one partition. `returns` are the columns of a state, which come after
-        the key's in the view; `zero`, and what `step` returns, is a dict or a tuple of them. Without `per_row`, `step`
-        gets a pyarrow RecordBatch of a key's next records at once.
+        The topic must be partitioned by the key, or have one partition. `returns` is the columns of a state, which
+        follow the key's columns in the view; `zero`, and the result of `step`, is a dict or a tuple of them. Without
+        `per_row`, `step` gets a pyarrow RecordBatch of a key's next records at once.
         """
         text_of(topic, "the name of a topic")
         columns = _key(key)
@@ -463,7 +464,7 @@ class Workspace(EventSourcing, Sharing):
         return self.view(name)
 
     def spark(self, name: str) -> DataFrame:
-        """A view or topic at the newest tick as a Spark DataFrame."""
+        """Return a view or topic at the newest tick as a Spark DataFrame."""
         return self._views.reads.frame(text_of(name, "the name of a view", hint='ws.spark("revenue")'))
 
     def topic(
@@ -477,11 +478,11 @@ class Workspace(EventSourcing, Sharing):
         private: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Topic:
-        """The topic of that name; with a `schema`, made if it is not there, as CREATE TOPIC makes it.
+        """Return the topic of that name. With a `schema`, create the topic as CREATE TOPIC does if it does not exist.
 
         `schema` is a pyarrow schema or the columns as in CREATE TOPIC, `options` are those of WITH: partitions,
-        partition_by, retention and so on. `private` says of columns that are to be encrypted whose key it is, by the column
-        that names the subject: {"email": "user"}. TopicExistsError, with the difference, if it is there and differs.
+        partition_by, retention and so on. `private` lists the columns to encrypt, each with the column that names its
+        subject: {"email": "user"}. TopicExistsError, with the difference, if the topic exists with another definition.
         """
         text_of(name, "the name of a topic", hint='ws.topic("clicks")')
         if schema is None:
@@ -500,7 +501,7 @@ class Workspace(EventSourcing, Sharing):
         return 0 if newest is None else newest.tick
 
     def topics(self) -> list[Topic]:
-        """Every topic, by name."""
+        """Return every topic, by name."""
         return [Topic(self.log, name, self._clock) for name in sorted(self.log.topics())]
 
     def append(
@@ -513,10 +514,10 @@ class Workspace(EventSourcing, Sharing):
         expect: Mapping[str, Expect] | None = None,
         commit: Consumer | None = None,
     ) -> Receipt:
-        """Append to several topics at once: readers see all of it or none. Options as for `Topic.append`.
+        """Append to several topics atomically: readers see all of the rows or none. Options as for `Topic.append`.
 
-        `commit` is a cursor or a member of a group whose position is moved in the same commit, so that a loop which
-        reads, transforms and appends leaves the same output wherever it is killed.
+        `commit` is a cursor or a group member whose position is committed with the rows: a loop that reads, transforms
+        and appends then has exactly-once output, wherever it is killed.
         """
         if not isinstance(rows, Mapping):
             raise UsageError(
@@ -539,9 +540,9 @@ class Workspace(EventSourcing, Sharing):
         expect: Mapping[str, Expect] | None = None,
         commit: Consumer | None = None,
     ) -> Transaction:
-        """An atomic append in steps, which may be larger than memory: `with ws.transaction() as tx: tx.append(...)`.
+        """Return an atomic append in steps, which may be larger than memory: `with ws.transaction() as tx: tx.append(...)`.
 
-        Committed at the end of the block, with its receipt in `tx.receipt`; given up if an exception leaves it.
+        The end of the block commits, with the receipt in `tx.receipt`; an exception that leaves the block aborts.
         """
         return Transaction(
             self.log,
@@ -551,15 +552,15 @@ class Workspace(EventSourcing, Sharing):
         )
 
     def cursors(self) -> list[CursorInfo]:
-        """Every cursor as it is stored; a group's position is the cursor of its name."""
+        """Return every cursor as it is stored; a consumer group's position is the cursor of its name."""
         return sorted(self.log.cursors(), key=lambda c: (c.topic, c.name))
 
     def lag(self) -> LagReport:
-        """How far each cursor is behind, when it falls off the tail, and when the disk is full, at present rates."""
+        """Return how far each cursor lags, when retention overtakes it, and when the disk is full, at present rates."""
         return lag_report(self.log, self._clock, shutil.disk_usage(self.path).free if self.path else None)
 
     def metrics(self) -> str:
-        """Figures of this moment in Prometheus' text format: rows, lags, ticks by phase, watermarks, followers, disk."""
+        """Return current metrics in Prometheus' text format: rows, lags, ticks by phase, watermarks, sinks, disk."""
         from headwater.metrics import exposition
 
         return exposition(self._figures())
@@ -571,10 +572,10 @@ class Workspace(EventSourcing, Sharing):
         return CollectedMetrics(self.log, self._clock, self._views, self._outside, free).collect()
 
     def maintain(self, *, force: bool = True, override_holds: bool = False) -> MaintenanceReport:
-        """Seal, apply retention and compact, now. `override_holds` removes even what holding cursors have not read.
+        """Seal segments, apply retention and compact, now. `override_holds` removes even what holding cursors have not read.
 
-        `waiting` of the report names the views for which records stay that retention would remove, and what to do. `failed`
-        names what could not be done, such as the sealing of a damaged segment; all else was done.
+        `waiting` in the report names views that keep records from being removed by retention, with a remedy. `failed`
+        names steps that failed, such as the sealing of a damaged segment; all other steps were done.
         """
         if not self.log.entries("view"):
             return self.log.maintain(force=force, override_holds=override_holds)
@@ -593,12 +594,12 @@ class Workspace(EventSourcing, Sharing):
         cheap: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> Verification:
-        """Read everything, or one topic or some, and check it against its checksums; then, unless topics were named, hold
-        each view against what its SELECT gives in batch, and each sink against its view at the tick where it stands. A view
-        that is stopped does not hold what it should, and neither does a topic whose source, or whose table of it, is stopped.
+        """Read everything, or the given topics, and check it against its checksums. Unless topics were given, also
+        compare each view with its SELECT run in batch, and each sink with its view at the sink's tick. A stopped view,
+        and a topic whose source, or whose table in a source, is stopped, count as differences.
 
-        `repair` brings sinks level that differ. `cheap` leaves views alone, and compares sinks by the checksums that are kept
-        up to date with every tick. `progress` is told the bytes checked so far.
+        `repair` reconciles sinks that differ. `cheap` skips views, and compares sinks by checksums that every tick
+        maintains. `progress` is called with the number of bytes checked so far.
         """
         if isinstance(topics, str):
             topics = [topics]
@@ -627,7 +628,7 @@ class Workspace(EventSourcing, Sharing):
         return Verification(tuple(found), checked, tuple(views), tuple(sinks))
 
     def close(self) -> None:
-        """Release every handle. What was appended needs no close to be there."""
+        """Release every handle. Appended records are durable without it."""
         self._close_queues()
         self._close_stores()
         if self._made is not None:
@@ -646,7 +647,7 @@ def _tick_rows(rows: Any) -> int | None:
 def _columns(
     name: str, schema: pa.Schema | str, key: str | Sequence[str] | None, time: str | None
 ) -> TopicColumns:
-    """The columns of a topic that is to be made, with the key and the time column that were said beside them."""
+    """Return the columns of a new topic, with the key and the time column given as options."""
     if not isinstance(schema, (str, pa.Schema)):
         raise UsageError(
             f"the schema of topic {name!r} is a pyarrow schema or a text, not {schema!r}",
