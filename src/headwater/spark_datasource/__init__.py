@@ -7,7 +7,7 @@ In import order, bottom to top:
     offsets       offsets of a streaming query, as its checkpoint stores them
     open_logs     logs kept open between tasks of one process
     options       options of a read or a write
-    conversion    columns as Spark's, both ways
+    conversion    schemas and batches converted between Headwater and Spark
     topic_reader  reading a topic, by partitions
     topic_writer  writing to a topic, in one commit
     view_reader   reading a view: rows at a tick, or changes

@@ -1,4 +1,5 @@
-"""The columns of a topic or a view as Spark's, both ways: which there are, their types, and batches made to fit them exactly."""
+"""Converts schemas and batches between Headwater and Spark: the columns of a read or write, their types, and batches
+cast to them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from headwater.spark_datasource.options import ReadSettings, ViewSettings
 from headwater.state.view_reader import changes_schema
 
 METADATA = ("_partition", "_offset", "_appended_at")
-"""What `metadata` adds to a read, beside the `_op` that a keyed topic always shows."""
+"""Columns that the option `metadata` adds to a read. A keyed topic's `_op` is always included."""
 
 _HIDDEN_TYPES = {
     "_partition": pa.int32(),
@@ -29,7 +30,7 @@ _HIDDEN_TYPES = {
 
 
 def spark_schema(topic: TopicDefinition, settings: ReadSettings) -> StructType:
-    """The columns that a read shows. All may be NULL: a tombstone has only its key, and NOT NULL may be dropped later."""
+    """Return the columns of a read. All are nullable: a tombstone has only its key, and NOT NULL may be dropped later."""
     own = (*topic.schema.names, *(("_op",) if topic.keyed else ()))
     names = tuple(_find(topic, name) for name in settings.columns) if settings.columns else own
     if settings.metadata:
@@ -38,7 +39,7 @@ def spark_schema(topic: TopicDefinition, settings: ReadSettings) -> StructType:
 
 
 def column_type(topic: TopicDefinition, name: str) -> pa.DataType:
-    """The type of a column of the topic, or of one that every topic has."""
+    """Return the type of a column of the topic, or of a metadata column."""
     if name in HIDDEN or (name == FORGOTTEN and topic.private):
         return _HIDDEN_TYPES[name]
     declared = topic.schema if name in topic.schema.names else topic.source_columns
@@ -46,7 +47,7 @@ def column_type(topic: TopicDefinition, name: str) -> pa.DataType:
 
 
 def arrow_schema(schema: StructType, topic: TopicDefinition) -> pa.Schema:
-    """What batches for Spark must look like; UsageError if the schema is not one that the topic can be read by."""
+    """Return the schema of batches for Spark; UsageError if the topic cannot be read with the requested schema."""
     wanted = to_arrow_schema(schema, timezone="UTC")
     for field in wanted:
         name = _find(topic, field.name)
@@ -61,7 +62,7 @@ def arrow_schema(schema: StructType, topic: TopicDefinition) -> pa.Schema:
 
 
 def view_schema(settings: ViewSettings) -> StructType:
-    """The columns that a read of a view shows; with changes, `_weight` and `_tick` after them."""
+    """Return the columns of a read of a view; a read of changes adds `_weight` and `_tick`."""
     held = _held(settings)
     chosen = held.names
     if settings.columns:
@@ -71,7 +72,7 @@ def view_schema(settings: ViewSettings) -> StructType:
 
 
 def view_arrow_schema(schema: StructType, settings: ViewSettings) -> pa.Schema:
-    """What batches for Spark must look like; UsageError if the schema is not one that the view can be read by."""
+    """Return the schema of batches for Spark; UsageError if the view cannot be read with the requested schema."""
     held, view = _held(settings), settings.place.view
     wanted = to_arrow_schema(schema, timezone="UTC")
     for field in wanted:
@@ -88,7 +89,7 @@ def view_arrow_schema(schema: StructType, settings: ViewSettings) -> pa.Schema:
 
 
 def _held(settings: ViewSettings) -> pa.Schema:
-    """What the view has, and its changes, if they are to be read."""
+    """Return the columns of the view, or of its changes if these are read."""
     columns = settings.place.definition().columns
     return changes_schema(columns) if settings.changes else columns
 
@@ -101,7 +102,7 @@ def _column(held: pa.Schema, name: str, view: str) -> pa.Field:
 
 
 def to_spark(batch: pa.RecordBatch, wanted: pa.Schema, topic: str) -> pa.RecordBatch:
-    """A batch with exactly these types, which Spark takes as they are."""
+    """Return a batch cast to exactly these types, as Spark expects."""
     if batch.schema.equals(wanted):
         return batch
     columns = []
@@ -119,7 +120,7 @@ def to_spark(batch: pa.RecordBatch, wanted: pa.Schema, topic: str) -> pa.RecordB
 
 
 def written_names(schema: StructType, topic: TopicDefinition) -> list[str]:
-    """The topic's names of the columns that are to be written; like Spark's, they are found whatever their case."""
+    """Return the topic's names of the columns to write; as in Spark, case is ignored."""
     known = {name.lower(): name for name in (*topic.schema.names, *(("_op",) if topic.keyed else ()))}
     for name in schema.names:
         if name.lower() not in known:
@@ -154,5 +155,5 @@ def _asked(field: pa.Field) -> str:
 
 
 def _plain(kind: pa.DataType) -> str:
-    """A type as text, whatever its parts say of NULL."""
+    """Return a type as text, without NOT NULL in its parts."""
     return format_type(kind).replace(" NOT NULL", "")

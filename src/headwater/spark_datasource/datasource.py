@@ -1,7 +1,7 @@
-"""Topics and views as a data source of any PySpark program: `format("headwater")` for batch and streaming.
+"""The Spark data source `format("headwater")`: topics and views in any PySpark program, batch and streaming.
 
-Spark finds it by itself where Headwater is installed (through the package `pyspark_headwater`); `register` does the same
-by hand. The engine of this package does not use it: it reads the log itself.
+Spark discovers it where Headwater is installed (through the package `pyspark_headwater`); `register` registers it
+explicitly. Headwater's own engine does not use it: it reads the log directly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMAT = "headwater"
 
 
 class HeadwaterDataSource(DataSource):
-    """One topic or view of one workspace. The workspace's folder must be where every task can reach it by the same path.
+    """The data source of one topic or view of one workspace. Every task must reach the workspace's folder by the same path.
 
     Options to read a topic: `workspace`, `topic`, `starting`, `columns`, `metadata`, `maxRowsPerTrigger`, `onGap`,
     `rowsPerTask`; a view: `workspace`, `view`, `as_of`, `changes`, `starting`, `columns`, `maxTicksPerTrigger`,
@@ -35,30 +35,30 @@ class HeadwaterDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name after `format`."""
+        """Return the name to pass to `format`."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns that a read with these options shows."""
+        """Return the columns of a read with these options."""
         if reads_view(self.options):
             return view_schema(view_settings(self.options))
         settings = read_settings(self.options)
         return spark_schema(settings.place.log().topic(settings.place.topic), settings)
 
     def reader(self, schema: StructType) -> TopicBatchReader | ViewBatchReader:
-        """For `spark.read`."""
+        """Return the reader for `spark.read`."""
         if reads_view(self.options):
             return ViewBatchReader(view_settings(self.options), schema)
         return TopicBatchReader(read_settings(self.options), schema)
 
     def streamReader(self, schema: StructType) -> TopicStreamReader | ViewStreamReader:
-        """For `spark.readStream`."""
+        """Return the reader for `spark.readStream`."""
         if reads_view(self.options):
             return ViewStreamReader(view_settings(self.options), schema)
         return TopicStreamReader(read_settings(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicBatchWriter:
-        """For `df.write`."""
+        """Return the writer for `df.write`."""
         if overwrite:
             raise UsageError(
                 "a topic cannot be overwritten: what was appended to a log stays",
@@ -67,7 +67,7 @@ class HeadwaterDataSource(DataSource):
         return TopicBatchWriter(write_settings(self.options, stream=False), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
-        """For `df.writeStream`."""
+        """Return the writer for `df.writeStream`."""
         if overwrite:
             raise UsageError(
                 "outputMode 'complete' would overwrite the topic with every batch, and a log only grows",
@@ -77,5 +77,5 @@ class HeadwaterDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("headwater")` known to a session that does not find it by itself."""
+    """Register `format("headwater")` with a session that does not discover it."""
     spark.dataSource.register(HeadwaterDataSource)

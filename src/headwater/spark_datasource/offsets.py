@@ -1,15 +1,15 @@
-"""Where a streaming query is in a topic, in the form in which Spark keeps it in the query's checkpoint.
+"""Positions of a streaming query in a topic or view, in the JSON form that Spark stores in the query's checkpoint.
 
     {"topic": "clicks", "incarnation": 3, "offsets": {"0": 17, "1": 4}, "commit": "1043-5f0c6c1b9e2d4a7b"}
 
-`offsets` is the next offset of each partition. `incarnation` tells the topic from a later one of its name. `commit` is the last
-commit up to which the positions go, with its random id: in an older copy of the workspace that was put back the number is that of
-another commit, or of none. It is missing in the checkpoints of earlier versions.
+`offsets` is the next offset of each partition. `incarnation` distinguishes the topic from a later topic of the same
+name. `commit` is the last commit that the positions include, with its random id: in a restored older copy of the
+workspace this number belongs to another commit, or to none. Checkpoints of earlier versions have no `commit`.
 
-A query's first batch needs more. Spark does not keep where the query began: it asks for the initial offset again when
-it plans that batch, and again when it repeats it after a crash, by which time 'latest' or 'earliest' is elsewhere. So
-the end of the first batch carries the beginning (`began`), and the initial offset says of itself that it is one
-(`initial`), so that it gives way.
+The first batch of a query needs more. Spark does not store where the query began: it asks for the initial offset again
+when it plans that batch, and again when it repeats the batch after a crash, when 'latest' or 'earliest' may have
+advanced. So the end offset of the first batch stores the query's start positions (`began`), and the initial offset is
+marked (`initial`), so that `began` takes precedence over it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Positions = Mapping[int, int]
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """A position of a query in its topic."""
+    """The position of a query in its topic."""
 
     topic: str
     incarnation: int
@@ -39,7 +39,7 @@ class StreamOffset:
     commit: Token | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The plain form. Equal positions give equal texts, which is how Spark compares them."""
+        """Return the JSON form. Equal positions give equal texts, which is how Spark compares offsets."""
         plain: dict[str, Any] = {
             "topic": self.topic,
             "incarnation": self.incarnation,
@@ -55,7 +55,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> StreamOffset:
-        """The offset that `to_json` wrote; UsageError for one that another source wrote."""
+        """Return the offset that `to_json` encoded; UsageError for an offset of another source."""
         try:
             began = plain.get("began")
             return cls(
@@ -74,7 +74,7 @@ class StreamOffset:
             ) from None
 
     def check(self, topic: TopicDefinition) -> None:
-        """Refuse to go on in another topic than the one in which the query began."""
+        """Raise UsageError or TopicNotFoundError if the query began in another topic than this one."""
         if self.topic != topic.name:
             raise UsageError(
                 f"the checkpoint holds positions of topic {self.topic!r}, and the query reads topic {topic.name!r}",
@@ -89,12 +89,12 @@ class StreamOffset:
             )
 
     def check_history(self, log: Log) -> None:
-        """Refuse to go on where an older copy of the workspace was put back, and has gone on in another way."""
+        """Raise OtherHistoryError if an older copy of the workspace was restored and has diverged from the query's history."""
         check_commit(log, self.commit, "the checkpoint of the query")
 
 
 def batch_start(start: StreamOffset, end: StreamOffset) -> Positions:
-    """Where a batch that ends at `end` begins, also when it is a repetition of the query's first."""
+    """Return the start positions of a batch that ends at `end`; correct also for a repetition of the query's first batch."""
     return end.began if start.initial and end.began is not None else start.positions
 
 
@@ -108,13 +108,13 @@ def _positions(plain: Mapping[str, int]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class ViewOffset:
-    """A position of a query in the ticks of its view:
+    """The position of a query in the ticks of its view:
 
         {"view": "revenue", "tick": 41, "history": [7, 3], "id": "5f0c6c1b9e2d4a7b"}
 
-    All ticks up to `tick` were read. `history` tells the view from what it was before it was built anew, and `id` the tick from
-    another one of its number, in an older copy of the workspace that was put back. As with
-    topics, the end of the first batch carries the beginning, and that may be all rows at its tick (`snapshot`).
+    All ticks up to `tick` were read. `history` distinguishes the view from its state before a rebuild, and `id` the
+    tick from another tick of its number in a restored older copy of the workspace. As with topics, the end of the first
+    batch stores the query's start, which may be all rows at its tick (`snapshot`).
     """
 
     view: str
@@ -123,16 +123,16 @@ class ViewOffset:
     snapshot: bool = False
     initial: bool = False
     began: tuple[int, bool] | None = None
-    """Of the end of a first batch: the tick at which it begins, and whether with all rows at it."""
+    """In the end offset of a first batch: the tick at which the query begins, and whether with all rows at that tick."""
     id: str = ""
 
     @property
     def token(self) -> Token:
-        """What names the tick."""
+        """The token that identifies the tick."""
         return Token(self.tick, self.id)
 
     def to_json(self) -> dict[str, Any]:
-        """The plain form. Equal positions give equal texts, which is how Spark compares them."""
+        """Return the JSON form. Equal positions give equal texts, which is how Spark compares offsets."""
         plain: dict[str, Any] = {"view": self.view, "tick": self.tick}
         if self.history is not None:
             plain["history"] = list(self.history)
@@ -148,7 +148,7 @@ class ViewOffset:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> ViewOffset:
-        """The offset that `to_json` wrote; UsageError for one that another source wrote."""
+        """Return the offset that `to_json` encoded; UsageError for an offset of another source."""
         try:
             history, began = plain.get("history"), plain.get("began")
             return cls(
@@ -168,7 +168,7 @@ class ViewOffset:
             ) from None
 
     def check(self, view: str) -> None:
-        """Refuse to go on in another view than the one in which the query began."""
+        """Raise UsageError if the query began in another view than this one."""
         if self.view != view:
             raise UsageError(
                 f"the checkpoint holds positions of view {self.view!r}, and the query reads view {view!r}",
@@ -177,7 +177,7 @@ class ViewOffset:
 
 
 def view_batch_start(start: ViewOffset, end: ViewOffset) -> ViewOffset:
-    """Where a batch that ends at `end` begins, also when it is a repetition of the query's first."""
+    """Return the start of a batch that ends at `end`; correct also for a repetition of the query's first batch."""
     if not start.initial or end.began is None:
         return start
     tick, snapshot = end.began

@@ -1,4 +1,4 @@
-"""Logs that a process of Spark keeps open from one task to the next: opening one costs more than a small task does."""
+"""Caches open logs between the tasks of a Spark process: opening a log costs more than a small task."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from headwater.log.embedded.creation import WORKSPACE_FILE
 from headwater.log.embedded.embedded_log import EmbeddedLog
 
 OPEN_MAX = 8
-"""A process that works on more workspaces than this in turn opens them anew; no program is known that does."""
+"""Number of logs kept open; a process that alternates between more workspaces reopens them, which no known program does."""
 
 _Identity = tuple[int, int, int]
 _open: dict[str, tuple[_Identity, EmbeddedLog]] = {}
 
 
 def open_log(workspace: str) -> EmbeddedLog:
-    """The log in a folder, opened when it is first asked for; NotAWorkspaceError if there is none.
+    """Return the log in a folder, opened on first use; NotAWorkspaceError if there is none.
 
-    The path alone does not say which workspace it is: a folder may be removed and another made in its place.
+    The path alone does not identify the workspace: its folder may be removed and another created in its place.
     """
     kept = _open.pop(workspace, None)
     identity = _identity(workspace)
@@ -41,7 +41,7 @@ def open_log(workspace: str) -> EmbeddedLog:
 
 
 def _identity(workspace: str) -> _Identity | None:
-    """What no later workspace at the same path has; None where there is none."""
+    """Return an identity of the workspace that no later workspace at the same path has; None if there is no workspace."""
     try:
         found = os.stat(os.path.join(workspace, WORKSPACE_FILE))
     except OSError:

@@ -1,6 +1,6 @@
-"""The options of `format("headwater")`: texts, as Spark has them, checked and turned into settings.
+"""Options of `format("headwater")`: parses and checks Spark's string options, and returns settings.
 
-Everything a task needs to know is in a settings object, which travels to it as it is.
+A settings object contains everything that a task needs; Spark pickles it and sends it to the task.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headwater.spark_datasource.open_logs import open_log
 from headwater.state.store import StateStore
 
 ROWS_PER_TASK = 250_000
-"""Some 100 ms of reading: more than it costs to run a task, and few enough rows to keep every core busy."""
+"""About 100 ms of reading: more than the overhead of a task, and few enough rows to use every core."""
 
 _COMMON = ("workspace", "topic")
 _READ = (*_COMMON, "starting", "columns", "metadata", "maxRowsPerTrigger", "onGap", "rowsPerTask")
@@ -48,26 +48,26 @@ _OF_SPARK = (
     "asyncProgressTrackingEnabled",
     "asyncProgressTrackingCheckpointIntervalMs",
 )
-"""Options that belong to the query and are handed to its sink too."""
+"""Options of the query itself, which Spark passes to its sink too."""
 
 _ON_GAP: Mapping[str, OnGap] = {"fail": "fail", "skip": "earliest"}
 
 
 @dataclass(frozen=True)
 class TopicLocation:
-    """A topic of a workspace, by the absolute path of its folder."""
+    """A topic of a workspace, given by the absolute path of its folder."""
 
     workspace: str
     topic: str
 
     def log(self) -> EmbeddedLog:
-        """The workspace's log, which is never made here and for which no upkeep is done. It belongs to the process."""
+        """Return the workspace's log, cached in this process. Never created here; no upkeep runs on it."""
         return open_log(self.workspace)
 
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """What a read was asked for."""
+    """The checked options of a read of a topic."""
 
     place: TopicLocation
     starting: Start = "earliest"
@@ -80,13 +80,13 @@ class ReadSettings:
 
 @dataclass(frozen=True)
 class ViewPlace:
-    """A view of a workspace, by the absolute path of its folder."""
+    """A view of a workspace, given by the absolute path of its folder."""
 
     workspace: str
     view: str
 
     def definition(self) -> ViewDefinition:
-        """What it is declared to be; ViewNotFoundError."""
+        """Return the view's definition; ViewNotFoundError."""
         views = open_log(self.workspace).entries("view")
         if self.view not in views:
             near = difflib.get_close_matches(self.view, list(views), 1)
@@ -95,12 +95,12 @@ class ViewPlace:
         return ViewDefinition.from_document(views[self.view].document)
 
     def name(self) -> str:
-        """Its name as it was declared."""
+        """Return the view's name as it was declared."""
         return self.definition().name
 
     def store(self) -> StateStore:
-        """The ticks of the workspace; opening it costs nothing. What they hold of somebody who was forgotten is not read: a copy from
-        before a forgetting has it until it is opened as a workspace, which applies it."""
+        """Return the store of the workspace's ticks, which is cheap to open. ViewUnavailableError if a subject was forgotten
+        that this copy of the workspace may still have in its ticks: opening it as a workspace applies the forgetting."""
         log = open_log(self.workspace)
         known = log.entries(DELETION)
         if any(f"forget-{one.number}" not in known for one in log.keys.forgotten()):
@@ -114,7 +114,7 @@ class ViewPlace:
 
 @dataclass(frozen=True)
 class ViewSettings:
-    """What a read of a view was asked for."""
+    """The checked options of a read of a view."""
 
     place: ViewPlace
     as_of: int | datetime | None = None
@@ -126,7 +126,7 @@ class ViewSettings:
     rows_per_task: int = ROWS_PER_TASK
 
     def refuse_for_batch(self) -> None:
-        """UsageError for what only a stream, or only changes, can do."""
+        """Raise UsageError for options that only streams, or only reads of changes, support."""
         if self.ticks_per_trigger is not None:
             raise UsageError("option maxTicksPerTrigger is for streams", hint="leave it out")
         if self.given_starting and not self.changes:
@@ -136,7 +136,7 @@ class ViewSettings:
             )
 
     def refuse_for_stream(self) -> None:
-        """UsageError for what only a batch can do."""
+        """Raise UsageError for options that only batch reads support, and for a stream without `changes`."""
         if self.as_of is not None:
             raise UsageError(
                 "option as_of is for batch reads: a stream goes on",
@@ -152,14 +152,14 @@ class ViewSettings:
 
 @dataclass(frozen=True)
 class WriteSettings:
-    """What a write was asked for; `producer` makes a batch write idempotent, a stream has its own."""
+    """The checked options of a write. `producer` makes a batch write idempotent; a stream has a producer of its own."""
 
     place: TopicLocation
     producer: Producer | None = None
 
 
 def read_settings(options: Mapping[str, str]) -> ReadSettings:
-    """The settings of a read; UsageError for an option that is missing, unknown or wrong."""
+    """Return the settings of a read of a topic; UsageError for a missing, unknown or invalid option."""
     given = _Options(options, _READ, "read")
     on_gap = given.get("onGap", "fail").strip().lower()
     if on_gap not in _ON_GAP:
@@ -176,7 +176,7 @@ def read_settings(options: Mapping[str, str]) -> ReadSettings:
 
 
 def reads_view(options: Mapping[str, str]) -> bool:
-    """Whether a read is of a view; UsageError if it is of a topic too."""
+    """Whether these options read a view; UsageError if they name a topic too."""
     names = {name.lower() for name in options}
     if {"view", "topic"} <= names:
         raise _both()
@@ -188,7 +188,7 @@ def _both() -> UsageError:
 
 
 def view_settings(options: Mapping[str, str]) -> ViewSettings:
-    """The settings of a read of a view; UsageError for an option that is missing, unknown or wrong."""
+    """Return the settings of a read of a view; UsageError for a missing, unknown or invalid option."""
     given = _Options(options, _VIEW, "read", "view")
     workspace, view = given.workspace("view", "revenue")
     return ViewSettings(
@@ -204,7 +204,7 @@ def view_settings(options: Mapping[str, str]) -> ViewSettings:
 
 
 def write_settings(options: Mapping[str, str], *, stream: bool) -> WriteSettings:
-    """The settings of a write; UsageError for an option that is missing, unknown or wrong."""
+    """Return the settings of a write; UsageError for a missing, unknown or invalid option."""
     given = _Options(options, _WRITE, "write")
     named = [name for name in ("producer", "sequence", "epoch") if given.get(name)]
     if stream and named:
@@ -216,12 +216,13 @@ def write_settings(options: Mapping[str, str], *, stream: bool) -> WriteSettings
     producer = make_producer(
         given.get("producer") or None, given.count("sequence", least=0), given.count("epoch", least=0)
     )
-    # What Spark does again may come out otherwise, in `foreachBatch` as well: rand(), uuid(), what a source has by then.
+    # Not exact: rows that Spark computes again may differ, in `foreachBatch` as well: rand(), uuid(), a source that has
+    # changed.
     return WriteSettings(given.place(), None if producer is None else replace(producer, exact=False))
 
 
 class _Options:
-    """Options by name, whatever the case."""
+    """Options by name, case-insensitive."""
 
     def __init__(
         self,
@@ -254,7 +255,7 @@ class _Options:
         return TopicLocation(*self.workspace("topic", "clicks"))
 
     def workspace(self, what: str, example: str) -> tuple[str, str]:
-        """The folder, and the name of what is in it."""
+        """Return the absolute path of the workspace's folder, and the name of the topic or view."""
         for name in ("workspace", what):
             if not self.get(name).strip():
                 raise UsageError(
@@ -266,7 +267,7 @@ class _Options:
                 "a workspace in memory cannot be reached from Spark",
                 hint="its tasks are other processes: open a workspace in a folder",
             )
-        # A task may have another working folder than the driver, where this is run.
+        # A task may have another working directory than the driver, where this runs.
         return os.path.abspath(self.get("workspace")), self.get(what).strip()
 
     def flag(self, name: str) -> bool:

@@ -1,7 +1,7 @@
-"""Reading a topic in tasks: what there is to read, split among them, and what each of them does.
+"""Reads a topic in Spark tasks: plans the offsets to read, splits them into tasks, and reads one task's share.
 
-A task is given ranges of offsets, opens the workspace itself and hands Spark Arrow batches. It keeps nothing, so that
-it can be repeated anywhere.
+A task gets ranges of offsets, opens the workspace itself and passes Arrow batches to Spark. Tasks keep no state, so
+Spark can repeat them anywhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headwater.spark_datasource.options import ReadSettings
 
 @dataclass(frozen=True)
 class OffsetSpan:
-    """Offsets of one partition, half open."""
+    """A range of offsets of one partition, half open."""
 
     partition: int
     start: int
@@ -31,7 +31,7 @@ class OffsetSpan:
 
 
 class TopicSlice(InputPartition):
-    """What one task reads."""
+    """The offset ranges of one task."""
 
     def __init__(self, topic: str, incarnation: int, ranges: Sequence[OffsetSpan]) -> None:
         super().__init__(None)
@@ -41,14 +41,14 @@ class TopicSlice(InputPartition):
 
 
 class TopicBatchReader(DataSourceReader):
-    """A topic from where it was asked to start up to one cut, taken when the query is planned."""
+    """Reads a topic from its start position up to one cut, taken when the query is planned."""
 
     def __init__(self, settings: ReadSettings, schema: StructType) -> None:
         self._settings = settings
         self._wanted = arrow_schema(schema, settings.place.log().topic(settings.place.topic))
 
     def partitions(self) -> list[InputPartition]:
-        """The slices of the topic as it is now."""
+        """Return the slices of the topic up to its current end."""
         log = self._settings.place.log()
         topic = log.topic(self._settings.place.topic)
         start = resolve_start(log, topic.name, self._settings.starting)
@@ -56,7 +56,7 @@ class TopicBatchReader(DataSourceReader):
         return slices(log, topic, start, end, self._settings)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: the records of a slice."""
+        """Read the records of a slice; runs in a task."""
         return read_slice(partition, self._settings, self._wanted)
 
 
@@ -67,7 +67,7 @@ def slices(
     end: Mapping[int, int],
     settings: ReadSettings,
 ) -> list[InputPartition]:
-    """What lies between two positions, in tasks of about `rows_per_task` offsets."""
+    """Split the records between two positions into tasks of about `rows_per_task` offsets."""
     start = available(log, topic.name, start, settings)
     pieces = [
         piece
@@ -87,7 +87,7 @@ def slices(
 
 
 def _cut(whole: OffsetSpan, rows_max: int) -> Iterator[OffsetSpan]:
-    """Pieces of about the same size, none larger than allowed."""
+    """Split a range into pieces of about equal size, none larger than allowed."""
     span = whole.end - whole.start
     count = -(-span // rows_max)
     for i in range(count):
@@ -96,7 +96,7 @@ def _cut(whole: OffsetSpan, rows_max: int) -> Iterator[OffsetSpan]:
 
 
 def available(log: Log, topic: str, start: Mapping[int, int], settings: ReadSettings) -> dict[int, int]:
-    """Positions that can be read from: where records were removed, the first that are left, or GapError."""
+    """Return readable positions: where records were removed, the first remaining offset, or GapError if gaps are to fail."""
     first = {p: info.first for p, info in log.partitions(topic).items()}
     for partition, at in start.items():
         if at < first[partition] and settings.on_gap == "fail":
@@ -105,7 +105,7 @@ def available(log: Log, topic: str, start: Mapping[int, int], settings: ReadSett
 
 
 def removed(topic: str, partition: int, at: int, first: int) -> GapError:
-    """The error of a reader whose next record was removed before it was read."""
+    """Return the error for a reader whose next record was removed before it was read."""
     return GapError(
         f"offset {at} of partition {partition} of topic {topic!r} was removed before it was read; "
         f"the first available is {first}",
@@ -123,7 +123,8 @@ def removed(topic: str, partition: int, at: int, first: int) -> GapError:
 def read_slice(
     partition: InputPartition, settings: ReadSettings, wanted: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a slice; what Spark passes where there is nothing to read has none."""
+    """Read the records of a slice. Spark passes another kind of partition when there is nothing to read, which yields
+    nothing."""
     if not isinstance(partition, TopicSlice):
         return
     options = ReadOptions(tuple(wanted.names), on_gap=settings.on_gap)

@@ -1,6 +1,6 @@
-"""A topic as the source of a streaming query: where it is, how far the next batch goes, and what it reads.
+"""A topic as a source of a streaming query: the query's offsets, the end of the next batch, and the reading of a batch.
 
-One of these lives in a process beside the driver for as long as the query runs; copies without any state go to tasks.
+One instance lives in a process next to the driver for as long as the query runs; stateless copies go to tasks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headwater.spark_datasource.topic_reader import available, read_slice, slice
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See Spark's `DataSourceStreamReader`. A batch never ends inside an atomic append."""
+    """Spark's `DataSourceStreamReader` for a topic. A batch never ends inside an atomic append."""
 
     def __init__(self, settings: ReadSettings, schema: StructType) -> None:
         self._settings = settings
@@ -41,7 +41,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wanted = arrow_schema(schema, settings.place.log().topic(settings.place.topic))
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins. Spark asks more than once; the answer stays the same."""
+        """Return the start of a new query. Spark calls this repeatedly; the result stays the same."""
         if self._initial is None:
             log, topic = self._topic()
             start = resolve_start(log, topic.name, self._settings.starting)
@@ -49,12 +49,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`maxRowsPerTrigger`, if it was given."""
+        """Return `maxRowsPerTrigger` as a limit, or no limit."""
         rows = self._settings.rows_per_trigger
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far a batch from `start` goes; `start` itself, unchanged, if there is nothing more."""
+        """Return the end of a batch from `start`; `start` itself, unchanged, if there are no new records."""
         log, topic = self._topic()
         at = StreamOffset.from_json(start)
         at.check(topic)
@@ -67,7 +67,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise _shrunk(topic.name, partition, position, ends[partition])
         whole = next_cut(log, [topic.name], {topic.name: begin}, rows)
         cut, last = whole.positions[topic.name], whole.sequence
-        # Both are commits of one order, so that the lower of each partition is the earlier of the two.
+        # Both are cuts in the same commit order, so the lower offset of each partition is that of the earlier cut.
         end = {p: max(at.positions[p], min(to, (self._target or cut)[p])) for p, to in cut.items()}
         if self._target is not None:
             last = min(last, self._target_sequence)
@@ -79,18 +79,18 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(topic.name, topic.incarnation, end, commit=commit).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on the topic ends where it ends now."""
+        """Make the topic's current end the end of the query."""
         log, topic = self._topic()
         self._target_sequence, ends = log.cut([topic.name])
         self._target = ends[topic.name]
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Where the topic ends, for the progress that Spark reports."""
+        """Return the end of the topic, for the progress that Spark reports."""
         log, topic = self._topic()
         return StreamOffset(topic.name, topic.incarnation, log.ends([topic.name])[topic.name]).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What the tasks of a batch read."""
+        """Return the slices of a batch."""
         log, topic = self._topic()
         begin, to = StreamOffset.from_json(start), StreamOffset.from_json(end)
         to.check(topic)
@@ -101,11 +101,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return slices(log, topic, batch_start(begin, to), to.positions, self._settings)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: the records of a slice."""
+        """Read the records of a slice; runs in a task."""
         return read_slice(partition, self._settings, self._wanted)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Nothing is kept here: the checkpoint knows where the query is."""
+        """Do nothing: Spark's checkpoint stores the query's position."""
 
     def _topic(self) -> tuple[Log, TopicDefinition]:
         log = self._settings.place.log()

@@ -1,11 +1,11 @@
-"""Writing to a topic from Spark: each task stages its rows in a file, the driver appends all of them in one commit.
+"""Writes to a topic from Spark: each task stages its rows in a file, and the driver appends all of them in one commit.
 
-So a write is there as a whole or not at all, whichever tasks failed, ran twice or were given up. What a streaming query
-writes carries the query's id as its producer and the batch's number as its sequence: a batch that Spark repeats, because
-it crashed between our commit and its own, is known and writes nothing.
+So a write is visible as a whole or not at all, whichever tasks failed, ran twice or were abandoned. Appends of a
+streaming query have the query's id as their producer and the batch's number as their sequence: a batch that Spark
+repeats, because it crashed between Headwater's commit and its own, is recognized and not appended again.
 
-Staged files lie in a folder that is named after a process of the driver, as those of the log's own transactions are; what
-a crash leaves of them is removed by the log's maintenance.
+Staged files are in a folder named after a process of the driver, like those of the log's own transactions; the log's
+maintenance removes the files that a crash leaves behind.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from headwater.spark_datasource.conversion import written_names
 from headwater.spark_datasource.options import WriteSettings
 
 QUERY_ID = "sql.streaming.queryId"
-"""The local property in which Spark tells a task of which query it is; the id is kept in the query's checkpoint."""
+"""Local property with which Spark passes the query's id to its tasks; the query's checkpoint stores the id."""
 BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
 class StagedRows(WriterCommitMessage):
-    """What a task leaves for the driver: where its rows are, and what they were made to fit."""
+    """A task's message to the driver: the file of its rows, and the topic that they were conformed to."""
 
     file: str
     rows: int
@@ -49,16 +49,17 @@ class StagedRows(WriterCommitMessage):
 
 
 class _StagingWriter:
-    """What a batch and a stream have in common."""
+    """The staging of rows that batch and stream writers share."""
 
     def __init__(self, settings: WriteSettings, schema: StructType) -> None:
         self._settings = settings
         self._names = written_names(schema, settings.place.log().topic(settings.place.topic))
-        # The parent of this process lives as long as Spark does, and the files of the dead are removed.
+        # The parent of this process lives as long as Spark; maintenance removes the files of processes that ended.
         self._folder = f"{FOLDER}/{os.getppid()}-spark-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        """In a task: rows that fit the topic, in a file of this attempt alone; BadRowError if one does not fit."""
+        """Conform rows to the topic and write them to a file of this attempt; BadRowError if a row does not fit. Runs
+        in a task."""
         task = TaskContext.get()
         log = self._settings.place.log()
         topic = log.topic(self._settings.place.topic)
@@ -80,49 +81,49 @@ class _StagingWriter:
         )
 
     def _append(self, messages: Sequence[StagedRows], producer: Producer | None) -> None:
-        """On the driver: all rows in one commit, then the files are gone."""
+        """Append all rows in one commit, then remove the files; runs on the driver."""
         log = self._settings.place.log()
         if any(message.rows for message in messages):
             _append(log, [message for message in messages if message.rows], producer)
         self._discard(messages)
 
     def _discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove staged files, and what attempts that did not count left beside them, as far as that goes now."""
+        """Remove the staged files, and those of failed attempts, as far as possible now."""
         staged = {os.path.dirname(message.file) for message in messages if isinstance(message, StagedRows)}
         storage = self._settings.place.log().storage
         for folder in {self._folder, *staged}:
-            # An attempt that is still running may add to it; then maintenance removes it later.
+            # An attempt that is still running may add a file to the folder; maintenance removes it later.
             with contextlib.suppress(HeadwaterError, OSError):
                 storage.remove_dir(folder, STAGED_FILES)
 
 
 class TopicBatchWriter(_StagingWriter, DataSourceArrowWriter):
-    """`df.write`: one atomic append; with the options producer and sequence, once however often it is repeated."""
+    """`df.write`: one atomic append; with the options producer and sequence, exactly once however often it is repeated."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append everything."""
+        """Append all staged rows."""
         self._append(_all_staged(messages), self._settings.producer)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Forget everything."""
+        """Discard all staged rows."""
         self._discard(messages)
 
 
 class TopicStreamWriter(_StagingWriter, DataSourceStreamArrowWriter):
-    """`df.writeStream`: one atomic append for each micro-batch, once however often Spark repeats it."""
+    """`df.writeStream`: one atomic append per micro-batch, exactly once however often Spark repeats the batch."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Append everything, unless this batch of this query has been appended before."""
+        """Append all staged rows, unless this batch of this query was appended before."""
         staged = _all_staged(messages)
         self._append(staged, _producer(staged, batchId) if staged else None)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Forget everything."""
+        """Discard all staged rows."""
         self._discard(messages)
 
 
 class _StageFile:
-    """Conformed rows on their way into a file, which is made with the first of them. Not synced: a crash repeats all."""
+    """A file of conformed rows, created with the first of them. Not synced: after a crash Spark repeats the task."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self.rows = 0
@@ -144,7 +145,7 @@ class _StageFile:
                     self._storage.remove(self._name)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Write rows."""
+        """Write a batch of rows."""
         if not batch.num_rows:
             return
         if self._writer is None:
@@ -156,7 +157,7 @@ class _StageFile:
 
 
 def _all_staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
-    """The message of every task. Spark commits only when all have succeeded; a gap here would lose rows."""
+    """Return the message of every task. Spark commits only when all tasks succeeded; a missing message would lose rows."""
     staged = [message for message in messages if isinstance(message, StagedRows)]
     if len(staged) < len(messages):
         raise UsageError(
@@ -199,7 +200,7 @@ def _append(log: EmbeddedLog, messages: Sequence[StagedRows], producer: Producer
 
 
 def _located(error: BadRowError, before: int, task: int) -> BadRowError:
-    """The same error with the row counted from the beginning of the task's rows."""
+    """Return the error with the row counted from the beginning of the task's rows."""
     row = before + error.row
     return BadRowError(
         error.message.replace(f"row {error.row} ", f"row {row} ", 1),

@@ -1,7 +1,7 @@
-"""A view as a source of any PySpark program: its rows at a tick, or the changes of its ticks, in batch and as a stream.
+"""Reads a view in any PySpark program: its rows at a tick, or the changes of its ticks, in batch and as a stream.
 
-The position of a stream is a tick, and a tick is committed once: a batch that Spark repeats has the same rows. Nothing
-here needs an engine; ticks are read from what it has committed. Tasks are given ticks, and keep nothing.
+The position of a stream is a tick, and a tick is committed once, so a batch that Spark repeats has the same rows. No
+engine needs to run: ticks are read from committed state. Tasks get ticks to read, and keep no state.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from headwater.state.view_reader import (
 )
 
 BATCH_ROWS = 65_536
-"""Rows that are handed to Spark together."""
+"""Maximum number of rows in a batch for Spark."""
 _HASHES = 1 << 64
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The rows of the view at a tick whose hashes lie in a range, half open."""
+    """The rows of the view at a tick whose hashes are in a range, half open."""
 
     tick: int
     low: int
     high: int
     changes: bool
-    """Whether they are shown as what the tick added to nothing."""
+    """Whether to return the rows as changes, as if the tick had inserted all of them."""
 
 
 @dataclass(frozen=True)
 class ViewDelta:
-    """What some ticks changed."""
+    """The changes of some ticks."""
 
     ticks: tuple[int, ...]
 
 
 class ViewSlice(InputPartition):
-    """What one task reads."""
+    """The parts of the view for one task."""
 
     def __init__(self, parts: Sequence[Contents | ViewDelta]) -> None:
         super().__init__(None)
@@ -66,7 +66,7 @@ class ViewSlice(InputPartition):
 
 
 class ViewBatchReader(DataSourceReader):
-    """A view at one tick, chosen when the query is planned; with `changes`, what led to it."""
+    """Reads a view at one tick, chosen when the query is planned; with `changes`, its changes up to that tick."""
 
     def __init__(self, settings: ViewSettings, schema: StructType) -> None:
         settings.refuse_for_batch()
@@ -74,7 +74,7 @@ class ViewBatchReader(DataSourceReader):
         self._wanted = view_arrow_schema(schema, settings)
 
     def partitions(self) -> list[InputPartition]:
-        """The parts of the view as it is now, or was."""
+        """Return the slices of the view at its tick."""
         store, view = self._settings.place.store(), self._settings.place.name()
         manifest = _at(store, self._settings.as_of)
         state = view_state(manifest, view)
@@ -84,12 +84,12 @@ class ViewBatchReader(DataSourceReader):
         return _slices(store, view, begin, ViewOffset(view, manifest.tick, state.history), self._settings)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: the rows of a slice."""
+        """Read the rows of a slice; runs in a task."""
         return _read(partition, self._settings, self._wanted)
 
 
 class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See Spark's `DataSourceStreamReader`. A batch has whole ticks."""
+    """Spark's `DataSourceStreamReader` for the changes of a view. A batch has whole ticks."""
 
     def __init__(self, settings: ViewSettings, schema: StructType) -> None:
         settings.refuse_for_stream()
@@ -99,18 +99,18 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wanted = view_arrow_schema(schema, settings)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins. Spark asks more than once; the answer stays the same."""
+        """Return the start of a new query. Spark calls this repeatedly; the result stays the same."""
         if self._initial is None:
             store, view = self._settings.place.store(), self._settings.place.name()
             self._initial = _begin(store, view, self._settings, store.latest()).to_json()
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Ticks are counted here and not by Spark."""
+        """Return no limit: `latestOffset` applies `maxTicksPerTrigger`, as Spark cannot count ticks."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far a batch from `start` goes; `start` itself, unchanged, if there is nothing more."""
+        """Return the end of a batch from `start`; `start` itself, unchanged, if there are no new ticks."""
         del limit
         store, view = self._settings.place.store(), self._settings.place.name()
         at = ViewOffset.from_json(start)
@@ -134,17 +134,17 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end == at.tick else ended.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on the newest tick is the one that is it now."""
+        """Make the current newest tick the end of the query."""
         latest = self._settings.place.store().latest()
         self._target = 0 if latest is None else latest.tick
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """The newest tick, for the progress that Spark reports."""
+        """Return the newest tick, for the progress that Spark reports."""
         latest = self._settings.place.store().latest()
         return ViewOffset(self._settings.place.name(), 0 if latest is None else latest.tick).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What the tasks of a batch read."""
+        """Return the slices of a batch."""
         begin, to = ViewOffset.from_json(start), ViewOffset.from_json(end)
         view = self._settings.place.name()
         to.check(view)
@@ -154,11 +154,11 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _slices(store, view, view_batch_start(begin, to), to, self._settings)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: the rows of a slice."""
+        """Read the rows of a slice; runs in a task."""
         return _read(partition, self._settings, self._wanted)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Nothing is kept here: the checkpoint knows where the query is."""
+        """Do nothing: Spark's checkpoint stores the query's position."""
 
 
 def _at(store: StateStore, as_of: int | datetime | None) -> Manifest:
@@ -174,7 +174,7 @@ def _at(store: StateStore, as_of: int | datetime | None) -> Manifest:
 
 
 def _begin(store: StateStore, view: str, settings: ViewSettings, latest: Manifest | None) -> ViewOffset:
-    """Where a query begins: after a tick, or with all that was there at one."""
+    """Return the start of a query: after a tick, or with all rows at one."""
     starting = settings.starting
     if latest is None:
         if isinstance(starting, int) and starting:
@@ -185,7 +185,8 @@ def _begin(store: StateStore, view: str, settings: ViewSettings, latest: Manifes
     if starting == "earliest":
         there = latest.views.get(view)
         if there is None or (there.status == "backfilling" and there.last_tick is None):
-            return ViewOffset(view, latest.tick, initial=True)  # it has no rows yet: its first are a change
+            # the view has no rows yet: its first rows will be a change
+            return ViewOffset(view, latest.tick, initial=True)
         state = view_state(latest, view)
         return ViewOffset(view, _first(store, state, latest), state.history, snapshot=True, initial=True)
     if starting > latest.tick:
@@ -195,7 +196,7 @@ def _begin(store: StateStore, view: str, settings: ViewSettings, latest: Manifes
 
 
 def _first(store: StateStore, state: ViewState, latest: Manifest) -> int:
-    """The first tick that is kept, with all after it, in which the view is what it is now."""
+    """Return the first tick from which all ticks are kept and have the view live in its current history."""
     first, kept = latest.tick, set(store.ticks())
     while first - 1 in kept:
         before = store.manifest(first - 1).views.get(state.name)
@@ -221,7 +222,7 @@ def _rebuilt(store: StateStore, state: ViewState, latest: Manifest) -> TickNotKe
 def _contents(
     manifest: Manifest, state: ViewState, settings: ViewSettings, *, changes: bool
 ) -> list[InputPartition]:
-    """All rows at a tick, in tasks of about `rows_per_task`, by ranges of the hash that they are arranged by."""
+    """Return all rows at a tick, in tasks of about `rows_per_task`, by ranges of the hash that arranges the rows."""
     rows = sum(ref.rows for ref in manifest.arrangements.get(state.contents, ()))
     count = max(1, -(-rows // settings.rows_per_task))
     edges = [_HASHES * i // count for i in range(count + 1)]
@@ -233,7 +234,8 @@ def _contents(
 def _slices(
     store: StateStore, view: str, begin: ViewOffset, end: ViewOffset, settings: ViewSettings
 ) -> list[InputPartition]:
-    """What lies between two positions, in tasks of about `rows_per_task`; TickNotKeptError if not all is kept."""
+    """Split the changes between two positions into tasks of about `rows_per_task`; TickNotKeptError if ticks are no
+    longer kept."""
     found: list[InputPartition] = []
     latest = store.latest()
     assert latest is not None
@@ -260,7 +262,7 @@ def _slices(
 
 
 def _read(partition: InputPartition, settings: ViewSettings, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a slice; what Spark passes where there is nothing to read has none."""
+    """Read the rows of a slice. Spark passes another kind of partition when there is nothing to read, which yields nothing."""
     if not isinstance(partition, ViewSlice):
         return
     store, view = settings.place.store(), settings.place.name()
